@@ -1,0 +1,84 @@
+# What a fresh clone needs, from nothing: `make demo`, `make test`. Everything installs itself into .venv.
+#
+#   CUDA=12|13      which DALI and CuPy to install; changing it builds .venv anew
+#   PYTHON=python3  what .venv is made from, 3.11 or newer
+
+CUDA ?= 12
+PYTHON ?= python3
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+
+# The root folder must stay off sys.path, or `import kernels` would mean ours: hence -I and -P, and `pytest` only as -Im.
+BIN := .venv/bin
+PY := $(BIN)/python
+
+# The stamp says for which CUDA .venv was made, as DALI's wheels for 12 and 13 write the same files; with a "?" behind it
+# while that is under way.
+ifneq ($(file < .venv/.stamp),cuda$(CUDA))
+.PHONY: .venv/.stamp
+endif
+
+# install WHY PACKAGE...: from apt where that is possible, else the line says what is missing and fails.
+define SHELL_LIB
+install() {
+    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        echo "make: $$1: installing $${*:2}"
+        apt-get update -qq
+        DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$${@:2}" >/dev/null
+    else
+        echo "make: $$1: please install $${*:2} (only root on a Debian-like system gets it from here)" >&2
+        return 1
+    fi
+}
+endef
+
+.PHONY: help demo test check bench clean system
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+demo: .venv/.stamp  ## the whole way on this machine: topic, bad records, batches, kill and resume
+	@$(BIN)/dali-feed demo
+
+test: .venv/.stamp system  ## all tests; what needs a GPU is skipped where there is none
+	@$(PY) -Im pytest
+
+check: .venv/.stamp  ## lint, format, types
+	@$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy dali_feed tests bench
+
+bench: .venv/.stamp  ## samples per second beside the ceiling and the usual loaders
+	@$(PY) -P bench/bench_loader.py
+
+clean:  ## remove .venv and everything else that is made here
+	@rm -rf .venv build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.stamp: pyproject.toml
+	@$(SHELL_LIB)
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+	    echo "make: $(PYTHON) is missing or older than 3.11; try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2
+	    exit 1
+	}
+	# Debian ships venv without ensurepip, in a package per version.
+	$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null ||
+	    install "no venv in $(PYTHON)" "$$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')"
+	if ! $(PY) -Im pip --version >/dev/null 2>&1 || { [ -s $@ ] && [ "$$(tr -d '?' < $@)" != cuda$(CUDA) ]; }; then
+	    $(PYTHON) -m venv --clear .venv
+	fi
+	printf 'cuda$(CUDA)?' > $@
+	echo "make: installing into .venv for CUDA $(CUDA); torch and DALI are large, the first time takes minutes"
+	$(PY) -Im pip install --quiet --disable-pip-version-check -e '.[cuda$(CUDA),vision,dev]'
+	printf 'cuda$(CUDA)' > $@
+
+# The broker tests run Apache Kafka from Maven Central (Java 17 or newer), one bench is in C++. Missing, they are skipped.
+system:
+	@$(SHELL_LIB)
+	java=$$(java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' || true)
+	[ "$${java:-0}" -ge 17 ] || install "no Java 17" default-jre-headless || echo "make: going on without Kafka's own broker" >&2
+	command -v mvn >/dev/null || install "no Maven" maven || echo "make: going on without Kafka's own broker" >&2
+	command -v g++ >/dev/null || install "no g++" g++ || echo "make: going on without the C++ comparison" >&2

@@ -1,0 +1,136 @@
+"""The data of the benchmarks: JPEGs cut at random out of photographs that come with scikit-image and scikit-learn.
+
+Nothing is downloaded. Equal arguments give equal files. A photograph is scaled to a random size not below the crop's,
+then cropped: 500x375 at quality 92, which makes files of about 80 KB on average, as large as ImageNet's mean of 110 KB
+or a little less. `Photos.mean_bytes` says what it came to, and every row of a benchmark repeats it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from dali_feed.testing.shards import write_shard
+
+__all__ = ["Photos", "photos"]
+
+WIDTH, HEIGHT = 500, 375
+QUALITY = 92
+SHARDS = 4
+LINKS = 12  # names per shard, so that an epoch is long and its end is not what is measured
+CLASSES = 10
+VERSION = 1  # of what is made here; another one makes it anew
+
+# Photographs alone: no drawings, no textures, no microscopy of one colour.
+_SKIMAGE = (
+    "astronaut.png",
+    "chelsea.png",
+    "coffee.png",
+    "hubble_deep_field.jpg",
+    "motorcycle_left.png",
+    "motorcycle_right.png",
+    "rocket.jpg",
+)
+_SKLEARN = ("china.jpg", "flower.jpg")
+
+
+@dataclass(frozen=True, slots=True)
+class Photos:
+    """The same images twice: `root`/train-*.tar with labels, and `root`/files/CLASS/NUMBER.jpg."""
+
+    root: Path
+    count: int
+    mean_bytes: int
+
+    @property
+    def shards(self) -> list[str]:
+        """The tar files, each once."""
+        return [str(self.root / f"train-{k}.tar") for k in range(SHARDS)]
+
+    @property
+    def linked(self) -> list[str]:
+        """The tar files under LINKS names each: as many times the samples in the same page cache."""
+        return [str(self.root / f"link-{n:02d}-{k}.tar") for n in range(LINKS) for k in range(SHARDS)]
+
+    @property
+    def files(self) -> Path:
+        """A folder as torchvision's ImageFolder takes it."""
+        return self.root / "files"
+
+    def records(self) -> Iterator[tuple[bytes, int]]:
+        """(JPEG, label) of each image, in order."""
+        for k in range(self.count):
+            yield _file(self.root, k).read_bytes(), k % CLASSES
+
+    def touch(self) -> None:
+        """Read everything once, so that it lies in the page cache."""
+        for path in (*self.shards, *map(str, self.files.glob("*/*.jpg"))):
+            with Path(path).open("rb") as file:
+                while file.read(1 << 20):
+                    pass
+
+
+def _file(root: Path, k: int) -> Path:
+    return root / "files" / f"class-{k % CLASSES}" / f"{k:06d}.jpg"
+
+
+def _originals() -> list[Image.Image]:
+    import skimage
+    import sklearn
+
+    folders = ((skimage, "data", _SKIMAGE), (sklearn, "datasets/images", _SKLEARN))
+    paths = [Path(str(package.__file__)).parent / folder / name for package, folder, names in folders for name in names]
+    return [Image.open(path).convert("RGB") for path in paths]
+
+
+def _jpegs(count: int, seed: int) -> Iterator[bytes]:
+    originals, rng = _originals(), np.random.default_rng(seed)
+    for _ in range(count):
+        image = originals[rng.integers(len(originals))]
+        least = max(WIDTH / image.width, HEIGHT / image.height)
+        scale = least * (1 + 0.6 * rng.random())
+        wide, high = max(WIDTH, round(image.width * scale)), max(HEIGHT, round(image.height * scale))
+        x, y = int(rng.integers(wide - WIDTH + 1)), int(rng.integers(high - HEIGHT + 1))
+        box = (x * image.width / wide, y * image.height / high)
+        box += ((x + WIDTH) * image.width / wide, (y + HEIGHT) * image.height / high)
+        crop = image.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC, box=box)
+        file = io.BytesIO()
+        crop.save(file, "JPEG", quality=QUALITY)
+        yield file.getvalue()
+
+
+def photos(count: int = 3000, *, seed: int = 0, cache: Path | None = None) -> Photos:
+    """Make them, or find them in `cache` (~/.cache/dali_feed/bench, or under XDG_CACHE_HOME)."""
+    if cache is None:
+        cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "dali_feed" / "bench"
+    root = cache / f"photos-v{VERSION}-{count}-{seed}"
+    if not root.exists():
+        work = root.with_name(f"{root.name}.{os.getpid()}.tmp")
+        try:
+            _make(work, count, seed)
+            work.rename(root)  # whole or not at all
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    total = sum(path.stat().st_size for path in (root / "files").glob("*/*.jpg"))
+    return Photos(root, count, round(total / count))
+
+
+def _make(root: Path, count: int, seed: int) -> None:
+    for label in range(min(CLASSES, count)):
+        (root / "files" / f"class-{label}").mkdir(parents=True)
+    for k, jpeg in enumerate(_jpegs(count, seed)):
+        _file(root, k).write_bytes(jpeg)
+    made = Photos(root, count, 0)
+    records = list(made.records())
+    for k, path in enumerate(made.shards):
+        first, stop = k * count // SHARDS, (k + 1) * count // SHARDS
+        write_shard(path, records[first:stop], first=first)
+    for n, path in enumerate(made.linked):
+        Path(path).symlink_to(Path(made.shards[n % SHARDS]).name)

@@ -1,0 +1,27 @@
+"""From Kafka topics and file shards to GPU training batches, through NVIDIA DALI: exact, resumable, calm.
+
+Importing this loads none of torch, DALI, CuPy and confluent_kafka: each is loaded by what needs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dali_feed.loader import DataLoader
+    from dali_feed.options import BadRecords, Tuning
+    from dali_feed.plan import Shuffle
+
+__all__ = ["BadRecords", "DataLoader", "Shuffle", "Tuning", "__version__"]
+
+_HOME = {"BadRecords": "options", "DataLoader": "loader", "Shuffle": "plan", "Tuning": "options"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("dali-feed")
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)

@@ -1,0 +1,80 @@
+"""Draws: the random numbers of a sample's augmentation.
+
+The law: a draw is a pure function of (seed, epoch, sample id, stream). No generator has a state, so a
+batch's augmentation does not depend on what was drawn before it, on batch borders, threads or ranks.
+
+The generator is Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3,
+SC 2011), vectorised in NumPy. Counter words: (stream, epoch, id low, id high); key words: the seed.
+A stream is one block of four 32-bit words; each op of a recipe owns streams of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["ORDER_STREAM", "check_seed", "permutation", "philox4x32", "uniforms"]
+
+from dali_feed.errors import ConfigError
+
+_M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_W0, _W1 = 0x9E3779B9, 0xBB67AE85
+_LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+_ROUNDS = 10
+
+# Streams from here on order samples; below it they augment them.
+ORDER_STREAM = 1 << 31
+
+
+def check_seed(seed: int) -> int:
+    """The seed as it is, if it fits the key's 64 bits; ConfigError otherwise."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 1 << 64:
+        msg = f"seed: must be an int in 0..2**64-1; found {seed!r}"
+        raise ConfigError(msg)
+    return int(seed)
+
+
+def philox4x32(counter: Sequence[ArrayLike], key: tuple[int, int]) -> tuple[NDArray[np.uint64], ...]:
+    """Philox4x32-10 of four counter words (uint32 values, broadcast against each other) under one key.
+
+    Returns four uint64 arrays that hold 32-bit words.
+    """
+    c0, c1, c2, c3 = (np.asarray(word, np.uint64) for word in counter)
+    k0, k1 = key
+    for _ in range(_ROUNDS):
+        p0, p1 = c0 * _M0, c2 * _M1
+        c0 = (p1 >> _HALF) ^ c1 ^ np.uint64(k0)
+        c2 = (p0 >> _HALF) ^ c3 ^ np.uint64(k1)
+        c1, c3 = p1 & _LOW, p0 & _LOW
+        k0, k1 = (k0 + _W0) & 0xFFFFFFFF, (k1 + _W1) & 0xFFFFFFFF
+    return c0, c1, c2, c3
+
+
+def _words(seed: int, epoch: int, ids: NDArray[np.int64], streams: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], ...]:
+    ids = ids.astype(np.uint64)
+    counter = (streams[:, None], np.uint64(epoch & 0xFFFFFFFF), ids & _LOW, ids >> _HALF)
+    return philox4x32(counter, (seed & 0xFFFFFFFF, seed >> 32))
+
+
+def uniforms(seed: int, epoch: int, ids: NDArray[np.int64], streams: Sequence[int]) -> NDArray[np.float32]:
+    """Uniform numbers in [0, 1), float32 (4 * len(streams), len(ids)): rows 4k..4k+3 are stream k's words.
+
+    Each is a multiple of 2**-24, so that it is exact in float32.
+    """
+    words = _words(seed, epoch, ids, np.asarray(streams, np.uint64))
+    stacked = np.stack(words, axis=1).reshape(4 * len(streams), len(ids))
+    return (stacked >> np.uint64(8)).astype(np.float32) * np.float32(2**-24)
+
+
+def permutation(seed: int, epoch: int, size: int, stream: int, first: int = 0) -> NDArray[np.int64]:
+    """A uniform permutation of 0..size-1, int64 (size,), that no NumPy release can change.
+
+    Permutations of one stream are independent where their ranges first..first+size-1 do not overlap.
+    Items are sorted by 64 random bits each; equal bits (one pair in 2**64) keep their order.
+    """
+    pairs = first + np.arange((size + 1) // 2, dtype=np.int64)
+    w0, w1, w2, w3 = (word[0] for word in _words(seed, epoch, pairs, np.asarray([stream], np.uint64)))
+    keys = np.stack([(w0 << _HALF) | w1, (w2 << _HALF) | w3], axis=1).ravel()[:size]
+    return np.argsort(keys, kind="stable")

@@ -1,0 +1,112 @@
+"""Engines: a program run on a batch of payloads. One interface, several engines.
+
+The law: what goes in comes out, in order. A sample that an engine cannot decode comes back as a mark
+with its reason, never as an exception of the batch; what is raised is nobody's record's fault.
+
+An engine is driven by one thread. `submit` never waits for a batch to be done; up to `depth` batches may
+be in flight, and `take` waits for the oldest of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from dali_feed.errors import ConfigError
+from dali_feed.options import Tuning
+from dali_feed.program import Finish, Program
+
+__all__ = ["ENGINES", "Engine", "Result", "Tail", "Work", "make_engine"]
+
+
+@dataclass(slots=True)
+class Work:
+    """A batch to run: screened payloads, and per parameter name a row per sample."""
+
+    payloads: list[memoryview]
+    arrays: dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The finish step where the consumer runs it, on its own stream: what to do and the flips per sample."""
+
+    finish: Finish
+    flip_x: NDArray[Any] | None
+    flip_y: NDArray[Any] | None
+
+
+@dataclass(slots=True)
+class Result:
+    """A batch that is done.
+
+    images  a dense array that speaks __dlpack__ (n, 3, height, width), or, with a `tail`, uint8
+            (n, height, width, 3) on the device; None where `bad` is not empty
+    bad     slot -> why its payload cannot be decoded
+    """
+
+    images: Any | None
+    bad: dict[int, str] = field(default_factory=dict)
+    tail: Tail | None = None
+
+
+class Engine(Protocol):
+    """A program made ready to run."""
+
+    name: str
+    depth: int
+
+    def submit(self, work: Work) -> None:
+        """Start a batch. At most `depth` may be in flight."""
+        ...
+
+    def take(self) -> Result:
+        """The oldest batch in flight, once it is done. Raises EngineError for what is no record's fault."""
+        ...
+
+    def discard(self) -> None:
+        """Wait for the oldest batch in flight and drop it, whatever became of it."""
+        ...
+
+    def redo(self, work: Work) -> Result:
+        """Run one batch at once, beside those in flight; equal input gives equal output."""
+        ...
+
+    def close(self) -> None:
+        """Drop what is in flight and let go of threads and device memory. Safe to call twice."""
+        ...
+
+
+# name -> (module, class, whether its decoder takes windows on (cpu, gpu))
+ENGINES = {"dali": ("dali_feed.engines.dali", "DaliEngine", (True, False))}
+
+
+def check_engine(name: str) -> None:
+    """ConfigError for a name that is no engine."""
+    if name not in ENGINES:
+        msg = f"engine: must be one of {', '.join(map(repr, ENGINES))}, or None; found {name!r}"
+        raise ConfigError(msg)
+
+
+def default_engine(device: int | None) -> str:
+    """The engine that runs where nobody chose one; `device` is a CUDA device or None for the CPU."""
+    del device  # one engine serves both, so far
+    return "dali"
+
+
+def decodes_regions(name: str, device: int | None) -> bool:
+    """Whether programs for this engine give their windows to the decoder."""
+    return ENGINES[name][2][device is not None]
+
+
+def make_engine(name: str, program: Program, *, batch_size: int, device: int | None, tuning: Tuning) -> Engine:
+    """Build an engine; its libraries are imported here and not before."""
+    check_engine(name)
+    module, kind, _ = ENGINES[name]
+    engine: Engine = getattr(importlib.import_module(module), kind)(
+        program, batch_size=batch_size, device=device, tuning=tuning
+    )
+    return engine

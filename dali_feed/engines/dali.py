@@ -1,0 +1,134 @@
+"""The DALI engine: one pipeline in push mode, and a twin of depth one for what must be run again.
+
+Facts it stands on (tests hold them): with the dynamic executor a batch that fails raises alone, and the
+batches behind it arrive whole and in order; equal input gives equal output in the twin, because nothing
+in the graph draws random numbers; views given with no_copy are kept alive by DALI while in flight.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nvidia.dali import Pipeline
+from nvidia.dali.tensors import TensorCPU, TensorListCPU
+
+from dali_feed.engines import Result, Tail, Work
+from dali_feed.engines.culprits import refused
+from dali_feed.engines.dali_graph import PAYLOAD, build_graph
+from dali_feed.errors import EngineError
+from dali_feed.options import Tuning
+from dali_feed.program import Program
+
+__all__ = ["DaliEngine"]
+
+
+def _reason(error: Exception) -> str:
+    """The telling lines of a DALI message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(("Stacktrace", "[frame", "Current pipeline object"))]
+    return " ".join(told)[:400]
+
+
+class DaliEngine:
+    """Runs a program as a DALI graph, on a CUDA device or on DALI's CPU backend (`device` None)."""
+
+    name = "dali"
+
+    def __init__(self, program: Program, *, batch_size: int, device: int | None, tuning: Tuning) -> None:
+        self.depth = tuning.prefetch
+        self._program, self._batch_size, self._device, self._tuning = program, batch_size, device, tuning
+        self._flying: list[Work] = []
+        self._twin: Any = None
+        self._main: Any = self._pipeline(self.depth)
+
+    def _pipeline(self, depth: int) -> Any:
+        pipe = Pipeline(
+            batch_size=self._batch_size,
+            num_threads=self._tuning.cpu_threads + 1,  # the thread that hands out work decodes little itself
+            device_id=self._device,
+            prefetch_queue_depth=depth,
+            exec_dynamic=True,
+            seed=0,
+        )
+        with pipe:
+            pipe.set_outputs(build_graph(self._program, gpu=self._device is not None, tuning=self._tuning))
+        try:
+            pipe.build()
+        except RuntimeError as error:
+            msg = f"dali engine: the graph cannot be built; {_reason(error)}"
+            raise EngineError(msg) from error
+        return pipe
+
+    def _feed(self, pipe: Any, work: Work) -> None:
+        pipe.feed_input(PAYLOAD, TensorListCPU([TensorCPU(view) for view in work.payloads], contiguous=False))
+        for name, rows in work.arrays.items():
+            pipe.feed_input(name, rows)
+        pipe._run_once()
+
+    def submit(self, work: Work) -> None:
+        """Start a batch."""
+        self._feed(self._main, work)
+        self._flying.append(work)
+
+    def take(self) -> Result:
+        """The oldest batch; where it failed, its bad slots."""
+        work = self._flying.pop(0)
+        return self._result(self._main, work)
+
+    def discard(self) -> None:
+        """Wait for the oldest batch and drop it."""
+        self._flying.pop(0)
+        try:
+            self._main.outputs()
+        except RuntimeError:
+            return  # a failed batch is gone as well as a good one
+
+    def redo(self, work: Work) -> Result:
+        """Run `work` on the twin pipeline."""
+        if self._twin is None:
+            self._twin = self._pipeline(1)
+        self._feed(self._twin, work)
+        return self._result(self._twin, work)
+
+    def _result(self, pipe: Any, work: Work) -> Result:
+        try:
+            (out,) = pipe.outputs()
+        except RuntimeError as error:
+            bad = refused(work.payloads)
+            if not bad and pipe is not self._twin:
+                return self._one_by_one(work, error)
+            if not bad:
+                raise self._failure(error) from error
+            return Result(None, bad)
+        if not out.is_dense_tensor():
+            shapes = sorted({tuple(shape) for shape in out.shape()})
+            msg = f"dali engine: the images of a batch must have one size; the graph gave {shapes[:4]}. Crop or resize to one"
+            raise EngineError(msg)
+        return Result(out.as_tensor(), tail=self._tail(work))
+
+    def _one_by_one(self, work: Work, error: RuntimeError) -> Result:
+        """No payload is bad by itself to the CPU decoder: let the graph say which sample it fails on."""
+        bad: dict[int, str] = {}
+        for n in range(len(work.payloads)):
+            alone = Work(work.payloads[n : n + 1], {k: v[n : n + 1] for k, v in work.arrays.items()})
+            try:
+                self.redo(alone)
+            except EngineError as failure:
+                bad[n] = f"decoder: {failure}"
+        if len(bad) == len(work.payloads):
+            raise self._failure(error) from error
+        return Result(None, bad) if bad else self.redo(work)
+
+    def _failure(self, error: RuntimeError) -> EngineError:
+        return EngineError(f"dali engine: the graph failed on a batch whose images all decode; {_reason(error)}")
+
+    def _tail(self, work: Work) -> Tail | None:
+        finish = self._program.finish
+        if self._device is None or finish is None:
+            return None
+        return Tail(finish, work.arrays.get("flip_x"), work.arrays.get("flip_y"))
+
+    def close(self) -> None:
+        """Drop both pipelines; DALI joins its threads with them."""
+        self._flying.clear()
+        self._main = self._twin = None

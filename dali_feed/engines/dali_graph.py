@@ -1,0 +1,120 @@
+"""The DALI graph of a program. The device is an argument: the same graph runs on DALI's CPU backend.
+
+All random numbers enter as inputs; no stateful random operator is used. On the CPU the graph ends with
+the normalized batch; on a GPU it ends with dense uint8 HWC, and our finish kernel does the rest on the
+consumer's stream.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nvidia.dali import fn, types
+
+from dali_feed.colour import GRAY
+from dali_feed.graph_function import UserGraph
+from dali_feed.options import Tuning
+from dali_feed.program import Colour, Decode, Finish, Program, Resample, Rotate, Slice
+
+__all__ = ["PAYLOAD", "build_graph"]
+
+PAYLOAD = "payload"
+
+_INTERPOLATION = {
+    "nearest": types.INTERP_NN,
+    "nearest-exact": types.INTERP_NN,
+    "bilinear": types.INTERP_LINEAR,
+    "bicubic": types.INTERP_CUBIC,
+}
+_DTYPE = {
+    "uint8": types.UINT8,
+    "float32": types.FLOAT,
+    "float16": types.FLOAT16,
+    "bfloat16": types.FLOAT,  # not a DALI type: cast where the batch becomes a tensor
+}
+# A uint8 result is cut off, not rounded, in torchvision; DALI rounds. Just under one half makes them agree.
+_CUT = -0.4995
+
+
+def _input(name: str, dtype: Any, ndim: int) -> Any:
+    return fn.external_source(name=name, no_copy=True, dtype=dtype, ndim=ndim)
+
+
+def _decode(step: Decode, *, gpu: bool, tuning: Tuning) -> Any:
+    payload = _input(PAYLOAD, types.UINT8, 1)
+    options: dict[str, Any] = {
+        "device": "mixed" if gpu else "cpu",
+        "output_type": types.RGB,
+        "adjust_orientation": False,  # as torchvision's decode_image and ImageFolder leave it
+        "jpeg_fancy_upsampling": True,  # libjpeg's own way, which torchvision's pixels come from
+    }
+    if gpu and tuning.hw_decoder_load is not None:
+        options["hw_decoder_load"] = tuning.hw_decoder_load
+    if not step.window:
+        return fn.decoders.image(payload, **options)
+    window = _input("window", types.INT32, 1)
+    return fn.decoders.image_slice(payload, start=window[0:2], shape=window[2:4], axis_names="HW", **options)
+
+
+def _resample(step: Resample, image: Any) -> Any:
+    options: dict[str, Any] = {"interp_type": _INTERPOLATION[step.interpolation], "antialias": step.antialias}
+    options["size"] = step.size if step.size else _input(f"size{step.k}", types.FLOAT, 1)
+    if step.roi:
+        roi = _input(f"roi{step.k}", types.FLOAT, 1)
+        options.update(roi_start=roi[0:2], roi_end=roi[2:4])
+    return fn.resize(image, **options)
+
+
+def _colour(step: Colour, image: Any, *, gpu: bool) -> Any:
+    steps = _input(f"colour{step.k}", types.FLOAT, 2)
+    for n in range(step.steps):
+        matrix = fn.reshape(steps[n, 0:9], shape=[3, 3])
+        shift: Any = [_CUT] * 3
+        if step.contrast:
+            mean = fn.reductions.mean(image.cpu() if gpu else image, axes=[0, 1])
+            gray = fn.reductions.sum(mean * types.Constant(GRAY), axes=[0]) - 0.5
+            shift = fn.stack(*[steps[n, 9] * gray + _CUT] * 3)
+        image = fn.coord_transform(image, M=matrix, T=shift, dtype=types.UINT8)
+    return fn.reshape(image, layout="HWC")
+
+
+def _finish(step: Finish, image: Any) -> Any:
+    flip_x = _input("flip_x", types.INT32, 0) if step.flip_x else 0
+    if step.flip_y:
+        image = fn.flip(image, horizontal=0, vertical=_input("flip_y", types.INT32, 0))
+    mean = [-b / s for s, b in zip(step.scale, step.bias, strict=True)]
+    std = [1 / s for s in step.scale]
+    return fn.crop_mirror_normalize(
+        image, mirror=flip_x, dtype=_DTYPE[step.dtype], output_layout="CHW", mean=mean, std=std
+    )
+
+
+def build_graph(program: Program, *, gpu: bool, tuning: Tuning) -> Any:
+    """The output node of `program`; call it with a pipeline as the current one."""
+    image: Any = None
+    for step in program.steps:
+        match step:
+            case Decode():
+                image = _decode(step, gpu=gpu, tuning=tuning)
+            case Resample():
+                image = _resample(step, image)
+            case Slice():
+                anchor = _input(f"anchor{step.k}", types.INT32, 1)
+                image = fn.slice(
+                    image, start=anchor, shape=step.size, axes=[0, 1], out_of_bounds_policy="pad", fill_values=0
+                )
+            case Rotate():
+                image = fn.rotate(
+                    image,
+                    angle=_input(f"angle{step.k}", types.FLOAT, 0),
+                    interp_type=_INTERPOLATION[step.interpolation],
+                    keep_size=True,
+                    fill_value=step.fill,
+                )
+            case Colour():
+                image = _colour(step, image, gpu=gpu)
+            case Finish():
+                image = image if gpu else _finish(step, image)
+            case UserGraph():
+                image = step.call(image, lambda name: _input(name, types.FLOAT, 0))
+    return image

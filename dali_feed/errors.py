@@ -1,0 +1,112 @@
+"""Every error this library raises, by who has to act.
+
+DaliFeedError
+├── ConfigError (ValueError)         you: an argument or an option
+│   ├── TransformError               a transform that cannot be lowered
+│   └── StateError                   a state made for something else
+├── SourceError                      where the records are
+│   ├── SourceNotFoundError          no such topic, file or pattern
+│   ├── SourceEmptyError             it is there and holds no record
+│   ├── SourceUnreachableError       nobody answered in time
+│   ├── SourceDeniedError            no rights
+│   ├── SourceChangedError           it is not what the index or the state was made for
+│   └── DataLostError                records that were promised are gone (retention, a cut file)
+├── BadRecordError                   one record, with its coordinates
+├── BadRecordLimitError              more bad records than the budget allows
+├── EngineError                      DALI or a kernel failed for a reason that is no record's fault
+└── ClosedError                      used after close()
+
+A message names the subject, the rule, what was found and the cure, in that order.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BadRecordError",
+    "BadRecordLimitError",
+    "ClosedError",
+    "ConfigError",
+    "DaliFeedError",
+    "DataLostError",
+    "EngineError",
+    "SourceChangedError",
+    "SourceDeniedError",
+    "SourceEmptyError",
+    "SourceError",
+    "SourceNotFoundError",
+    "SourceUnreachableError",
+    "StateError",
+    "TransformError",
+]
+
+
+class DaliFeedError(Exception):
+    """The root: catching it catches all of them."""
+
+
+class ConfigError(DaliFeedError, ValueError):
+    """An argument or an option cannot be what it is."""
+
+
+class TransformError(ConfigError):
+    """A transform that the recipe cannot express; the message lists what it can."""
+
+
+class StateError(ConfigError):
+    """A state that was made for another source, seed, lane count or shuffle; every difference is listed."""
+
+
+class SourceError(DaliFeedError):
+    """The records cannot be had."""
+
+
+class SourceNotFoundError(SourceError):
+    """No such topic, file or pattern."""
+
+
+class SourceEmptyError(SourceError):
+    """The source is there and holds no record."""
+
+
+class SourceUnreachableError(SourceError):
+    """Nobody answered; the message says at which address and for how long it was tried."""
+
+
+class SourceDeniedError(SourceError):
+    """The source refuses us."""
+
+
+class SourceChangedError(SourceError):
+    """The source is not what the index or the state was made for."""
+
+
+class DataLostError(SourceError):
+    """Records that the snapshot promised are gone."""
+
+
+class BadRecordError(DaliFeedError):
+    """One record cannot be used.
+
+    `where` are its coordinates as people write them, `reason` is why.
+    """
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"{where}: {reason}")
+        self.where = where
+        self.reason = reason
+
+
+class BadRecordLimitError(DaliFeedError):
+    """More records were bad than the budget allows; `records` holds the last (where, reason) pairs."""
+
+    def __init__(self, message: str, records: tuple[tuple[str, str], ...]) -> None:
+        super().__init__(message)
+        self.records = records
+
+
+class EngineError(DaliFeedError):
+    """The engine failed for a reason that is no record's fault."""
+
+
+class ClosedError(DaliFeedError):
+    """Used after close(), or an iterator that a newer one has replaced."""

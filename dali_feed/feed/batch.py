@@ -1,0 +1,139 @@
+"""Batches: cut from the lanes' chunks, and mended when a decoder refuses a record late."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.engines import Tail, Work
+from dali_feed.errors import ConfigError
+from dali_feed.feed.lane import Draw, Piece
+from dali_feed.feed.window import Window
+
+__all__ = ["Batch", "Flight", "assemble"]
+
+
+@dataclass(slots=True)
+class Batch:
+    """A batch as the engine gave it.
+
+    images  dense, speaks __dlpack__; with `tail`, uint8 NHWC on the device that the finish step takes
+    fields  per field of the source an array or list of n values
+    ids     int64 (n,): the samples that stand in the slots
+    ok      bool (n,): False where another record stands in for an absent or bad one
+    """
+
+    images: Any
+    tail: Tail | None
+    fields: dict[str, Any]
+    ids: NDArray[np.int64]
+    ok: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+class Flight:
+    """A batch on its way: which slots of which windows it holds, and the work an engine is given."""
+
+    def __init__(self, pieces: list[Piece]) -> None:
+        self.pieces = pieces
+        self.rows = _joined([p.chunk.rows[p.start : p.stop] for p in pieces])
+        self.ok = _joined([p.chunk.ok[p.start : p.stop] for p in pieces])
+        names = pieces[0].chunk.parameters.arrays
+        arrays = {k: _joined([p.chunk.parameters.arrays[k][p.start : p.stop] for p in pieces]) for k in names}
+        first = pieces[0]
+        payloads = first.chunk.payloads[first.start : first.stop]
+        for piece in pieces[1:]:
+            payloads = payloads + piece.chunk.payloads[piece.start : piece.stop]
+        self.work = Work(payloads, arrays)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def place(self, slot: int) -> tuple[Window, int]:
+        """The window of a slot of this batch, and the window's slot it is."""
+        for piece in self.pieces:
+            if slot < len(piece):
+                return piece.chunk.window, piece.chunk.first + piece.start + slot
+            slot -= len(piece)
+        msg = f"slot {slot} past the end of a batch of {len(self)}"
+        raise IndexError(msg)
+
+    def own_faults(self) -> list[tuple[int, str]]:
+        """(sample id, reason) of the slots whose own record is bad; absent ones have no reason and are left out."""
+        faults = []
+        for slot in np.flatnonzero(~self.ok).tolist():
+            window, at = self.place(slot)
+            row = int(window.order[at])
+            if row in window.reasons:
+                faults.append((int(window.ids[row]), window.reasons[row]))
+        return faults
+
+    def mend(self, bad: dict[int, str], draw: Draw) -> None:
+        """Replace what the decoder refused by the rule of slots, with the draws of what now stands there."""
+        for slot, reason in bad.items():
+            window, _ = self.place(slot)
+            window.condemn(int(self.rows[slot]), reason)
+        self.work = Work(list(self.work.payloads), {k: v.copy() for k, v in self.work.arrays.items()})
+        self.rows, self.ok = self.rows.copy(), self.ok.copy()
+        for slot in range(len(self)):
+            window, at = self.place(slot)
+            if window.usable[self.rows[slot]]:
+                continue
+            row, ok = window.deal(at, at + 1)
+            self.rows[slot], self.ok[slot] = row[0], ok[0]
+            payload = window.payloads[int(row[0])]
+            assert payload is not None
+            self.work.payloads[slot] = payload
+            fresh = draw(window.sizes[row], window.ids[row])
+            for name, values in fresh.arrays.items():
+                self.work.arrays[name][slot] = values[0]
+
+    def done(self, images: Any, tail: Tail | None) -> Batch:
+        """The finished batch; its windows are told that these slots have left the engine."""
+        spans = []
+        at = 0
+        for piece in self.pieces:
+            spans.append((piece.chunk.window, self.rows[at : at + len(piece)]))
+            at += len(piece)
+        fields: dict[str, Any] = {}
+        for name, values in spans[0][0].fields.items():
+            if isinstance(values, np.ndarray):
+                fields[name] = _joined([window.fields[name][rows] for window, rows in spans])
+            else:
+                fields[name] = [window.fields[name][row] for window, rows in spans for row in rows.tolist()]
+        ids = _joined([window.ids[rows] for window, rows in spans])
+        for piece in self.pieces:
+            piece.chunk.window.retire(len(piece))
+        return Batch(images, tail, fields, ids, self.ok)
+
+    def drop(self) -> None:
+        """It will not be handed over: its windows give their memory back."""
+        for piece in self.pieces:
+            piece.chunk.window.release()
+
+
+def assemble(pieces: list[Piece], where: Any, *, same_size: bool) -> Flight:
+    """A flight of these pieces. Raises ConfigError where images would come out in several sizes."""
+    if same_size:
+        sizes = _joined([p.chunk.parameters.sizes[p.start : p.stop] for p in pieces])
+        odd = np.flatnonzero((sizes != sizes[0]).any(axis=1))
+        if odd.size:
+            flight = Flight(pieces)
+            (w0, _), (w1, _) = flight.place(0), flight.place(int(odd[0]))
+            a, b = where(int(w0.ids[flight.rows[0]])), where(int(w1.ids[flight.rows[odd[0]]]))
+            msg = (
+                "transform: the images of a batch must come out in one size;"
+                f" found {tuple(sizes[0].tolist())} from {a} and {tuple(sizes[odd[0]].tolist())} from {b}."
+                " Add RandomResizedCrop(size), CenterCrop(size) or Resize((height, width))"
+            )
+            raise ConfigError(msg)
+    return Flight(pieces)

@@ -1,0 +1,435 @@
+"""Feed: a source, a plan and an engine made into epochs of batches, with the state of where they stand.
+
+This is the whole loader but for torch: batches hold arrays that speak __dlpack__, for JAX, CuPy or another
+engine. `dali_feed.DataLoader` adds torch tensors and torch's argument names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed import state as states
+from dali_feed.draws import check_seed
+from dali_feed.engines import Engine, check_engine, decodes_regions, default_engine, make_engine
+from dali_feed.errors import ClosedError, ConfigError, DaliFeedError
+from dali_feed.external_sources.slabs import SlabPool
+from dali_feed.feed.batch import Batch
+from dali_feed.feed.epoch import EpochRun, Setting
+from dali_feed.feed.lane import Lane
+from dali_feed.feed.quarantine import Quarantine
+from dali_feed.feed.reading import ReadPool
+from dali_feed.feed.window import Window
+from dali_feed.graph_function import compile_function, is_graph_function
+from dali_feed.options import BadRecords, Tuning
+from dali_feed.plan import EpochPlan, Order, Shuffle, WindowPlan, resolve
+from dali_feed.program import Program, compile_recipe
+from dali_feed.records import Snapshot, Source, unpack_ids
+from dali_feed.stats import Meter, Stats
+from dali_feed.transforms import lower
+
+__all__ = ["Feed"]
+
+MAX_EPOCH = 1 << 32
+
+
+def _whole(subject: str, value: object, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        msg = f"{subject}: must be an int of at least {least}; found {value!r}"
+        raise ConfigError(msg)
+    return int(value)
+
+
+class Feed:
+    """Epochs of batches from a bounded source.
+
+    Args:
+        source: where records are (`dali_feed.external_sources`).
+        batch_size: slots per batch on this rank.
+        shuffle: False, True, or a `Shuffle`.
+        sampler: indices of the source's samples in the order wanted, instead of `shuffle`; read anew each epoch.
+        drop_last: leave out the last batch where it is not full.
+        transform: torchvision transforms, a DALI graph function, or None.
+        device: a CUDA device's number, or None for the CPU.
+        engine: "dali", or None for the default.
+        seed: of order and augmentation.
+        lanes: the largest world size this run may ever resume at; None: today's.
+        rank, world_size: which part of each global batch this process takes.
+        bad: what is done with records that cannot be used.
+        tuning: threads, prefetch, memory.
+
+    Raises ConfigError for arguments that cannot be; a SourceError, at the first use, where records cannot be had.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        batch_size: int = 1,
+        *,
+        shuffle: bool | Shuffle = False,
+        sampler: Iterable[int] | None = None,
+        drop_last: bool = False,
+        transform: object = None,
+        device: int | None = None,
+        engine: str | None = None,
+        seed: int = 0,
+        lanes: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        bad: BadRecords | None = None,
+        tuning: Tuning | None = None,
+    ) -> None:
+        missing = [name for name in ("snapshot", "reader", "where", "fields") if not hasattr(source, name)]
+        if missing:
+            msg = (
+                f"source: must be a source of dali_feed.external_sources; found {type(source).__name__}, which has no"
+                f" {', '.join(missing)}. For a folder of images use FileList.from_folder(root)"
+            )
+            raise ConfigError(msg)
+        if shuffle is not True and shuffle is not False and not isinstance(shuffle, Shuffle):
+            msg = f"shuffle: must be a bool or a Shuffle; found {shuffle!r}"
+            raise ConfigError(msg)
+        self.source = source
+        self.batch_size = _whole("batch_size", batch_size, 1)
+        self.world_size = _whole("world_size", world_size, 1)
+        self.rank = _whole("rank", rank, 0)
+        if self.rank >= self.world_size:
+            msg = f"rank: must be below world_size={self.world_size}; found {rank}"
+            raise ConfigError(msg)
+        self.lanes = self.world_size if lanes is None else _whole("lanes", lanes, 1)
+        self._check_lanes()
+        self.seed = check_seed(seed)
+        self.device, self.drop_last = device, bool(drop_last)
+        self.bad, self.tuning = bad or BadRecords(), tuning or Tuning()
+        self.engine_name = engine or default_engine(device)
+        check_engine(self.engine_name)
+        self.program = self._compile(transform)
+        self._shuffle, self._sampler = shuffle, sampler
+        self._epoch = self._consumed = 0
+        self._pending = True  # the next pass begins here; False: a pass has left this position
+        self._loaded: dict[str, Any] | None = None
+        self._snapshot: Snapshot | None = None
+        self._plan: EpochPlan | None = None
+        self._engine: Engine | None = None
+        self._pool: ReadPool | None = None
+        self._run: EpochRun | None = None
+        self._slabs, self._meter = SlabPool(), Meter()
+        self._closed, self._pid = False, os.getpid()
+
+    def _check_lanes(self) -> None:
+        if self.lanes % self.world_size:
+            msg = f"lanes: world_size must divide it, so that ranks hold equally many; found lanes={self.lanes}, world_size={self.world_size}"
+            raise ConfigError(msg)
+        if self.batch_size * self.world_size % self.lanes:
+            msg = (
+                f"lanes: every global batch takes the same number from each lane, so lanes must divide"
+                f" batch_size * world_size = {self.batch_size * self.world_size}; found lanes={self.lanes}"
+            )
+            raise ConfigError(msg)
+
+    def _compile(self, transform: object) -> Program:
+        if is_graph_function(transform):
+            return compile_function(transform)  # type: ignore[arg-type]
+        return compile_recipe(lower(transform), region_decode=decodes_regions(self.engine_name, self.device))
+
+    # What is fixed once the source has been looked at.
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What the source holds, captured once."""
+        self._check_open()
+        if self._snapshot is None:
+            self._snapshot = self.source.snapshot()
+        return self._snapshot
+
+    @property
+    def order(self) -> Order:
+        """Shuffle, resolved for this source."""
+        return resolve(self._shuffle if self._sampler is None else False, self.snapshot)
+
+    @property
+    def per_lane(self) -> int:
+        """Slots that a full batch takes from each lane."""
+        return self.batch_size * self.world_size // self.lanes
+
+    def _indices(self, epoch: int) -> NDArray[np.int64] | None:
+        if self._sampler is None:
+            return None
+        set_epoch = getattr(self._sampler, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(epoch)
+        indices = list(self._sampler)
+        if not all(isinstance(i, int | np.integer) and not isinstance(i, bool) for i in indices):
+            odd = next(i for i in indices if not isinstance(i, int | np.integer) or isinstance(i, bool))
+            msg = f"sampler: must give ints, one per sample; found {odd!r}"
+            raise ConfigError(msg)
+        return np.asarray(indices, np.int64)
+
+    def _planned(self) -> EpochPlan:
+        if self._plan is None or self._plan.epoch != self._epoch:
+            indices = self._indices(self._epoch)
+            self._plan = EpochPlan(
+                self.snapshot,
+                self.order,
+                seed=self.seed,
+                epoch=self._epoch,
+                lanes=self.lanes,
+                drop_last=self.drop_last,
+                indices=indices,
+            )
+            self._sampler_hash = None if indices is None else hashlib.sha256(indices.tobytes()).hexdigest()[:16]
+        if self._loaded is not None:
+            loaded, self._loaded = self._loaded, None
+            states.compare(loaded, self._made_for(), self._plan.lane_length)
+        return self._plan
+
+    _sampler_hash: str | None = None
+
+    def _counts(self, plan: EpochPlan, consumed: int) -> list[int]:
+        full, rest = divmod(plan.lane_length - consumed, self.per_lane)
+        return [self.per_lane] * full + ([rest] if rest and not self.drop_last else [])
+
+    def __len__(self) -> int:
+        """Batches in an epoch, the same on every rank."""
+        return len(self._counts(self._planned(), 0))
+
+    # Passes.
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that state_dict() stands in."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass be that of `epoch`; where a restored state stands inside it, it goes on there."""
+        epoch = _whole("set_epoch", epoch, 0)
+        if epoch >= MAX_EPOCH:
+            msg = f"set_epoch: must be below 2**32; found {epoch}"
+            raise ConfigError(msg)
+        if self._pending and epoch == self._epoch:
+            return
+        self._epoch, self._consumed, self._pending, self._loaded = epoch, 0, True, None
+
+    def __iter__(self) -> Batches:
+        """The next epoch's batches, or the rest of the one that a restored state stands in.
+
+        A pass that was left early is over: its iterator raises ClosedError from here on.
+        """
+        self._check_open()
+        if self._run is not None:
+            self._run.close()
+            self._run = None
+        if not self._pending:
+            self._epoch, self._consumed = self._epoch + 1, 0
+        plan = self._planned()
+        self._check_memory()
+        setting = self._setting()
+        mine = range(self.rank, self.lanes, self.world_size)
+        lanes = [Lane(plan, lane, self._consumed, self._opener(setting), setting.draw) for lane in mine]
+        counts = self._counts(plan, self._consumed)
+        slots = plan.lane_length * len(mine)
+        self._run = EpochRun(setting, lanes, counts, Quarantine(self.bad, slots))
+        self._pending = False
+        return Batches(self, self._run, counts)
+
+    def _setting(self) -> Setting:
+        if self._pool is None:
+            self._pool = ReadPool(self.source, self._slabs, self.tuning.readers)
+        if self._engine is None:
+            self._engine = make_engine(
+                self.engine_name, self.program, batch_size=self.batch_size, device=self.device, tuning=self.tuning
+            )
+        epoch, program, seed = self._epoch, self.program, self.seed
+        return Setting(
+            engine=self._engine,
+            pool=self._pool,
+            slabs=self._slabs,
+            meter=self._meter,
+            where=self._where,
+            draw=lambda sizes, ids: program.parameters(sizes, ids, seed, epoch),
+            memory=self.tuning.memory,
+            prefetch=self.tuning.prefetch,
+            same_size=program.fixed and program.size is None,
+        )
+
+    def _opener(self, setting: Setting) -> Callable[[WindowPlan, int], Window]:
+        def open_window(plan: WindowPlan, first_slot: int) -> Window:
+            return Window(
+                plan,
+                first_slot,
+                record_bytes=self.snapshot.record_bytes,
+                max_pixels=self.tuning.max_pixels,
+                pool=setting.pool,
+                where=setting.where,
+            )
+
+        return open_window
+
+    def _where(self, sample: int) -> str:
+        partition, position = unpack_ids(np.asarray(sample))
+        return self.source.where(int(partition), int(position))
+
+    def _window_bytes(self) -> int:
+        order, snapshot = self.order, self.snapshot
+        lane = -(-len(snapshot) // self.lanes)
+        return min(order.extent * order.window, lane) * snapshot.record_bytes
+
+    def _check_memory(self) -> None:
+        need = self._window_bytes() * (self.lanes // self.world_size)
+        if need > self.tuning.memory:
+            msg = (
+                f"Tuning(memory={self.tuning.memory}): must hold one window of each lane; a window is about"
+                f" {self._window_bytes()} bytes and this rank has {self.lanes // self.world_size} lanes."
+                f" Give memory={need} or more, or a narrower Shuffle(window=...)"
+            )
+            raise ConfigError(msg)
+
+    # State.
+
+    def _made_for(self) -> dict[str, Any]:
+        return states.made_for(
+            self.snapshot,
+            self.order,
+            seed=self.seed,
+            lanes=self.lanes,
+            drop_last=self.drop_last,
+            sampler=self._sampler_hash,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the trainer stands: plain JSON, the same on every rank. Counts batches handed over, not prefetched."""
+        self._planned()
+        info = {"engine": self.engine_name, "world_size": self.world_size, "batch_size": self.batch_size}
+        return states.pack(self._made_for(), self.snapshot, epoch=self._epoch, consumed=self._consumed, info=info)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next pass go on where `state` was taken. Reads nothing that came before it.
+
+        Raises StateError that lists every difference where the state was made for something else, and a
+        SourceError where the source no longer holds what it held then.
+        """
+        self._check_open()
+        state = states.check(state)
+        if self._run is not None:
+            self._run.close()
+            self._run = None
+        pin = state["source"].get("pin")
+        before = (self._snapshot, self._plan, self._epoch, self._consumed, self._pending)
+        if pin is not None and (self._snapshot is None or self._snapshot.fingerprint != state["made_for"].get("source")):
+            self._snapshot, self._plan = self.source.snapshot(pin), None
+        self._epoch, self._consumed, self._pending, self._loaded = state["epoch"], state["consumed"], True, state
+        try:
+            self._planned()
+        except DaliFeedError:
+            self._snapshot, self._plan, self._epoch, self._consumed, self._pending = before
+            raise
+
+    # The rest.
+
+    def describe(self) -> str:
+        """What an epoch is made of, how well it mixes, and what that costs."""
+        snapshot, order, plan = self.snapshot, self.order, self._planned()
+        samples = len(snapshot)
+        mixed = min(order.extent * order.window, plan.lane_length)
+        one = self._window_bytes()
+        if self._sampler is not None:
+            how = "in the sampler's order"
+        elif not order.shuffled:
+            how = "in canonical order"
+        elif order.extent == 1:
+            how = "shuffled uniformly: any sample may stand anywhere"
+        else:
+            how = f"shuffled by extents, and within windows: a window mixes {mixed:,} of {samples:,} samples"
+        lines = [
+            f"{snapshot.source}: {samples:,} samples in {len(snapshot.names):,} partitions, about {snapshot.record_bytes:,} bytes each",
+            f"order: {how}",
+            f"extents: {-(-samples // order.extent):,} of up to {order.extent:,} samples, about {order.extent * snapshot.record_bytes / 1e6:,.1f} MB a read",
+            f"windows: {order.window:,} extents, {mixed:,} samples, about {one / 1e6:,.1f} MB in memory per lane;"
+            f" {self.lanes} lanes, {self.lanes // self.world_size} on this rank",
+            f"batches: {len(self):,} of {self.batch_size} per rank, {self.world_size} ranks",
+            f"engine: {self.engine_name} on {'the CPU' if self.device is None else f'cuda:{self.device}'}",
+        ]
+        return "\n".join(lines)
+
+    def stats(self) -> Stats:
+        """Counts and waits since the start."""
+        self._meter.bytes_read = self._slabs.filled
+        return self._meter.stats(self._slabs.peak)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            msg = "loader: used after close(); make a new one"
+            raise ClosedError(msg)
+        if os.getpid() != self._pid:
+            msg = "loader: made in another process; threads and connections do not survive fork. Make it in this process"
+            raise ConfigError(msg)
+
+    def close(self) -> None:
+        """Stop all threads and let go of engine and connections. Safe to call twice and in any state."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        if self._run is not None:
+            self._run.close()
+        if self._pool is not None:
+            self._pool.close()
+        if self._engine is not None:
+            self._engine.close()
+
+    def __enter__(self) -> Feed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Batches:
+    """One pass; each batch taken moves the feed's state. Dropping it ends the pass."""
+
+    def __init__(self, feed: Feed, run: EpochRun, counts: Sequence[int]) -> None:
+        self._feed, self._run, self._counts = feed, run, counts
+        self._taken = 0
+
+    def __iter__(self) -> Batches:
+        return self
+
+    def __len__(self) -> int:
+        """Batches still to come."""
+        return len(self._counts) - self._taken
+
+    def next(self, timeout: float | None = None) -> Batch:
+        """The next batch; TimeoutError after `timeout` seconds."""
+        feed = self._feed
+        if feed._run is not self._run:
+            if self._taken == len(self._counts):
+                raise StopIteration
+            msg = "iterator: a newer pass over the same loader, or load_state_dict(), has ended this one"
+            raise ClosedError(msg)
+        try:
+            batch = self._run.next(timeout)
+        except StopIteration:
+            feed._run = None
+            feed._epoch, feed._consumed, feed._pending = feed._epoch + 1, 0, True
+            raise
+        except TimeoutError:
+            raise
+        except BaseException:
+            feed._run = None
+            raise
+        feed._consumed += self._counts[self._taken]
+        self._taken += 1
+        feed._meter.batches += 1
+        feed._meter.samples += len(batch)
+        return batch
+
+    __next__ = next
+
+    def __del__(self) -> None:
+        if self._feed._run is self._run:
+            self._feed._run = None
+            self._run.close()

@@ -1,0 +1,199 @@
+"""One pass over an epoch: a thread that deals, submits, takes and mends; batches come out in order.
+
+The thread waits at three places and counts each: for reads, for the engine, for the trainer. It never
+waits for a read while a finished batch could be handed over. What goes wrong reaches the trainer at the
+batch where it belongs, after all batches before it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dali_feed.engines import Engine
+from dali_feed.errors import ClosedError
+from dali_feed.feed.batch import Batch, Flight, assemble
+from dali_feed.feed.channel import Channel
+from dali_feed.feed.lane import Draw, Lane
+from dali_feed.feed.quarantine import Quarantine
+from dali_feed.feed.reading import ReadPool, ReadTask
+from dali_feed.external_sources.slabs import SlabPool
+from dali_feed.stats import Meter
+
+__all__ = ["EpochRun", "Setting"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What an epoch runs with and shares with the epochs after it."""
+
+    engine: Engine
+    pool: ReadPool
+    slabs: SlabPool
+    meter: Meter
+    where: Callable[[int], str]
+    draw: Draw
+    memory: int
+    prefetch: int
+    same_size: bool
+
+
+class EpochRun:
+    """An iterator over `counts` batches; batch k takes counts[k] slots of every lane."""
+
+    def __init__(self, setting: Setting, lanes: Sequence[Lane], counts: Sequence[int], quarantine: Quarantine) -> None:
+        self._set, self._lanes, self._counts, self._quarantine = setting, lanes, counts, quarantine
+        self._flying: deque[Flight] = deque()
+        self._out: Channel[Batch | BaseException | None] = Channel(setting.prefetch)
+        self._reads: deque[ReadTask] = deque()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="dali_feed-feed", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> EpochRun:
+        return self
+
+    def next(self, timeout: float | None = None) -> Batch:
+        """The next batch. Raises StopIteration at the end, TimeoutError after `timeout` seconds."""
+        if self._ended:
+            raise StopIteration
+        begun = time.perf_counter()
+        item = self._out.get(timeout)
+        self._set.meter.step_waits.append(time.perf_counter() - begun)
+        if isinstance(item, Batch):
+            return item
+        self.close()
+        if item is None:
+            raise StopIteration
+        raise item
+
+    __next__ = next
+
+    def close(self) -> None:
+        """End the pass in whatever state it is; reads and batches under way are dropped."""
+        if self._ended:
+            return
+        self._ended = True
+        self._out.close()
+        if self._thread.is_alive():
+            self._set.pool.cancel()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        last: BaseException | None = None
+        begun = time.thread_time()
+        try:
+            last = self._feed()
+            self._out.put(last)
+        except ClosedError:
+            pass  # the trainer has gone; nobody is left to tell
+        finally:
+            self._set.meter.feed_cpu += time.thread_time() - begun
+            self._clear()
+
+    def _feed(self) -> BaseException | None:
+        """Feed all batches; what ends it early is returned once all batches before it have been handed over."""
+        wrong: BaseException | None = None
+        try:
+            for count in self._counts:
+                self._make_room(count)
+                self._fly(count)
+        except ClosedError:
+            raise
+        except Exception as error:  # whatever it is, the trainer must see it, and in its place
+            error.add_note("Stage: feed")
+            wrong = error
+        try:
+            while self._flying:
+                self._land()
+        except ClosedError:
+            raise
+        except Exception as error:
+            error.add_note("Stage: engine")
+            return error
+        return wrong
+
+    def _make_room(self, count: int) -> None:
+        """Hand over what is done until the next batch can be dealt and submitted without holding one back."""
+        while self._flying:
+            full = len(self._flying) >= self._set.engine.depth
+            if not full and all(lane.ready(count) for lane in self._lanes):
+                return
+            self._land()
+
+    def _fly(self, count: int) -> None:
+        self._read_ahead()
+        with self._set.meter.waiting("read_wait"):
+            for lane in self._lanes:
+                lane.wait(count)
+        pieces = [piece for lane in self._lanes for piece in lane.take(count)]
+        flight = assemble(pieces, self._set.where, same_size=self._set.same_size)
+        if not flight.ok.all():
+            self._count_faults(flight)
+        self._set.engine.submit(flight.work)
+        self._flying.append(flight)
+
+    def _count_faults(self, flight: Flight) -> None:
+        faults = flight.own_faults()
+        self._set.meter.absent += int((~flight.ok).sum()) - len(faults)
+        for sample, reason in faults:
+            self._quarantined(sample, reason)
+
+    def _quarantined(self, sample: int, reason: str) -> None:
+        before = len(self._quarantine)
+        where = self._set.where(sample)
+        try:
+            self._quarantine.add(sample, where, reason)
+        finally:
+            if len(self._quarantine) > before:
+                self._set.meter.bad += 1
+                self._set.meter.recent_bad.append((where, reason))
+
+    def _land(self) -> None:
+        flight = self._flying.popleft()
+        try:
+            with self._set.meter.waiting("engine_wait"):
+                result = self._set.engine.take()
+            while result.bad:
+                for slot, reason in result.bad.items():
+                    window, _ = flight.place(slot)
+                    self._quarantined(int(window.ids[flight.rows[slot]]), reason)
+                flight.mend(result.bad, self._set.draw)
+                result = self._set.engine.redo(flight.work)
+            batch = flight.done(result.images, result.tail)
+        except BaseException:
+            flight.drop()
+            raise
+        with self._set.meter.waiting("trainer_wait"):
+            self._out.put(batch)
+
+    def _read_ahead(self) -> None:
+        """Ask for reads in dealt order, lane by lane in turn, as far as the memory goes."""
+        while self._reads and self._reads[0].done.is_set():
+            self._reads.popleft()
+        room = self._set.memory - self._set.slabs.leased - sum(t.estimate for t in self._reads if not t.done.is_set())
+        ahead = [lane.reads_ahead() for lane in self._lanes]
+        while ahead:
+            for reads in list(ahead):
+                task = next(reads, None)
+                if task is None:
+                    ahead.remove(reads)
+                    continue
+                room -= task.estimate
+                if room < 0:
+                    return
+                self._set.pool.request(task)
+                self._reads.append(task)
+
+    def _clear(self) -> None:
+        """Leave engine and memory as the next epoch needs them."""
+        engine = self._set.engine
+        while self._flying:
+            flight = self._flying.popleft()
+            engine.discard()
+            flight.drop()
+        for lane in self._lanes:
+            lane.close()

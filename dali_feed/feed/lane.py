@@ -1,0 +1,139 @@
+"""A lane on its way through the epoch: windows opened in turn, slots dealt in chunks.
+
+Work that costs the same for one sample as for hundreds (draws, geometry) is done a chunk at a time, and a
+batch is cut from chunks; so small batches cost little more per sample than large ones.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.feed.reading import ReadTask
+from dali_feed.feed.window import Window
+from dali_feed.plan import EpochPlan, WindowPlan
+from dali_feed.program import Parameters
+
+__all__ = ["Chunk", "Lane", "Piece"]
+
+CHUNK = 512
+WINDOWS_AHEAD = 1
+
+OpenWindow = Callable[[WindowPlan, int], Window]
+Draw = Callable[[NDArray[Any], NDArray[np.int64]], Parameters]
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Slots first..first+n-1 of a window, dealt: rows that stand in them, and what they take into the engine."""
+
+    window: Window
+    first: int
+    rows: NDArray[np.int64]
+    ok: NDArray[np.bool_]
+    parameters: Parameters
+    payloads: list[memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Part start..stop-1 of a chunk, in one batch."""
+
+    chunk: Chunk
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+class Lane:
+    """Deals one lane's slots in order, from lane position `consumed` on."""
+
+    def __init__(self, plan: EpochPlan, lane: int, consumed: int, open_window: OpenWindow, draw: Draw) -> None:
+        self._plan, self._lane, self._open_window, self._draw = plan, lane, open_window, draw
+        self._bounds = plan.bounds(lane)
+        self._next_window = int(np.searchsorted(self._bounds, consumed, side="right")) - 1
+        self._resume_at = consumed
+        self._open: deque[Window] = deque()  # the first is being dealt
+        self._slot = 0
+        self._chunk: Piece | None = None
+
+    def _open_one(self) -> bool:
+        if self._next_window + 1 >= len(self._bounds):
+            return False
+        first, stop = int(self._bounds[self._next_window]), int(self._bounds[self._next_window + 1])
+        from_slot = max(0, self._resume_at - first)
+        self._open.append(self._open_window(self._plan.window(self._lane, first, stop), from_slot))
+        if len(self._open) == 1:
+            self._slot = from_slot
+        self._next_window += 1
+        return True
+
+    def _current(self) -> Window:
+        if self._open and self._slot == self._open[0].rows:
+            self._open.popleft()
+            self._slot = 0
+        if not self._open:
+            self._open_one()
+        return self._open[0]
+
+    def reads_ahead(self) -> Iterator[ReadTask]:
+        """Reads that nobody has asked for yet, in dealt order, up to a window ahead. Taking one removes it."""
+        while True:
+            for window in list(self._open):
+                while window.ahead:
+                    if window.ahead[-1].requested:
+                        window.ahead.pop()
+                    else:
+                        yield window.ahead[-1]
+            if len(self._open) > WINDOWS_AHEAD or not self._open_one():
+                return
+
+    def ready(self, count: int) -> bool:
+        """Whether the next `count` slots (or what is left of the current window) can be dealt without waiting."""
+        if self._chunk is not None and len(self._chunk) >= count:
+            return True
+        window = self._current()
+        return window.loaded(self._slot, min(self._slot + count, window.rows))
+
+    def wait(self, count: int) -> None:
+        """Wait for the reads that the next `count` slots need, as far as they lie in the current window."""
+        if self._chunk is None or len(self._chunk) < count:
+            window = self._current()
+            window.wait(self._slot, min(self._slot + count, window.rows))
+
+    def take(self, count: int) -> list[Piece]:
+        """The next `count` slots, which must be there. May wait for reads."""
+        pieces = []
+        while count:
+            rest = self._chunk or self._deal(count)
+            part = Piece(rest.chunk, rest.start, min(rest.stop, rest.start + count))
+            self._chunk = Piece(rest.chunk, part.stop, rest.stop) if part.stop < rest.stop else None
+            pieces.append(part)
+            count -= len(part)
+        return pieces
+
+    def _deal(self, needed: int) -> Piece:
+        window = self._current()
+        first = self._slot
+        stop = min(first + needed, window.rows)
+        wide = min(first + max(CHUNK, needed), window.rows)
+        if window.loaded(first, wide):
+            stop = wide
+        rows, ok = window.deal(first, stop)
+        payloads = [window.payloads[row] for row in rows.tolist()]
+        parameters = self._draw(window.sizes[rows], window.ids[rows])
+        self._slot = stop
+        return Piece(Chunk(window, first, rows, ok, parameters, payloads), 0, stop - first)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """Release every window that is still open, dealt or not."""
+        for window in self._open:
+            window.release()
+        self._open.clear()

@@ -1,0 +1,121 @@
+"""Reader threads: each with a reader of its own, taking read tasks in the order they were asked for."""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+from dali_feed.errors import ClosedError, DaliFeedError, SourceError
+from dali_feed.records import Block, Extents, Reader, Slabs, Source
+
+__all__ = ["ReadPool", "ReadTask"]
+
+
+class ReadTask:
+    """One read: what, and, once `done` is set, its block or the error that took its place."""
+
+    def __init__(self, extents: Extents, estimate: int) -> None:
+        self.extents = extents
+        self.estimate = estimate  # bytes, to hold reads back before they are made
+        self.requested = False
+        self.done = threading.Event()
+        self._block: Block | None = None
+        self._error: BaseException | None = None
+        self._dropped = False
+        self._lock = threading.Lock()
+
+    def finish(self, block: Block | None, error: BaseException | None) -> None:
+        """Called once by a reader thread."""
+        with self._lock:
+            if self._dropped and block is not None:
+                block.lease.release()
+                block = None
+            self._block, self._error = block, error
+        self.done.set()
+
+    def take(self) -> Block:
+        """The block, when it is there; raises what the reader raised."""
+        self.done.wait()
+        if self._error is not None:
+            raise self._error
+        assert self._block is not None
+        return self._block
+
+    def drop(self) -> None:
+        """Nobody will take it: release the memory, now or when the read ends."""
+        with self._lock:
+            self._dropped = True
+            block, self._block = self._block, None
+        if block is not None:
+            block.lease.release()
+
+
+class ReadPool:
+    """`count` threads that read a source. `cancel` ends all waits and leaves the pool ready for new tasks."""
+
+    def __init__(self, source: Source, slabs: Slabs, count: int) -> None:
+        self._source, self._slabs = source, slabs
+        self._tasks: queue.SimpleQueue[ReadTask | None] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        self._idle = threading.Condition()
+        self._busy = 0
+        self._threads = [
+            threading.Thread(target=self._work, name=f"dali_feed-read-{n}", daemon=True) for n in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def request(self, task: ReadTask) -> None:
+        """Queue a task; a second request of the same task does nothing."""
+        if not task.requested:
+            task.requested = True
+            self._tasks.put(task)
+
+    def _work(self) -> None:
+        reader: Reader | None = None
+        try:
+            while (task := self._tasks.get()) is not None:
+                with self._idle:
+                    self._busy += 1
+                try:
+                    if self._stop.is_set():
+                        msg = "read: cancelled before it began"
+                        raise ClosedError(msg)
+                    reader = reader or self._source.reader(self._slabs, self._stop)
+                    task.finish(reader.read(task.extents), None)
+                except DaliFeedError as error:
+                    error.add_note("Stage: read")
+                    task.finish(None, error)
+                except Exception as error:  # a source of the user's may raise anything; the trainer must hear of it
+                    msg = f"{type(self._source).__name__}: read raised {type(error).__name__}: {error}"
+                    failure = SourceError(msg)
+                    failure.__cause__ = error
+                    task.finish(None, failure)
+                with self._idle:
+                    self._busy -= 1
+                    self._idle.notify_all()
+        finally:
+            if reader is not None:
+                reader.close()
+
+    def cancel(self) -> None:
+        """End the reads under way and those queued; returns when all reader threads are idle."""
+        self._stop.set()
+        while True:
+            try:
+                task = self._tasks.get_nowait()
+            except queue.Empty:
+                break
+            if task is not None:
+                task.finish(None, ClosedError("read: cancelled before it began"))
+        with self._idle:
+            self._idle.wait_for(lambda: self._busy == 0, timeout=5)
+        self._stop.clear()
+
+    def close(self, timeout: float = 2.0) -> None:
+        """Cancel, end the threads and wait for them up to `timeout` seconds each."""
+        self._stop.set()
+        for _ in self._threads:
+            self._tasks.put(None)
+        for thread in self._threads:
+            thread.join(timeout)

@@ -1,0 +1,162 @@
+"""A window in memory: its records, read piece by piece, and the rule of who stands in which slot.
+
+The law: slots never shift. The slot of a record that is absent or bad is taken by the next good record
+of the window in dealt order, from the first again after the last. The rule sees neither batches nor
+ranks, and it can be asked again when a record turns out to be bad late: payloads stay until the window's
+last batch has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.errors import BadRecordLimitError
+from dali_feed.feed.reading import ReadPool, ReadTask
+from dali_feed.plan import WindowPlan
+from dali_feed.records import Block, Lease
+from dali_feed.screen import screen
+
+__all__ = ["Window"]
+
+READ_BYTES = 8 << 20
+
+Rows = NDArray[np.int64]
+
+
+def _tasks(plan: WindowPlan, record_bytes: int) -> tuple[list[ReadTask], Rows]:
+    """Reads of about READ_BYTES, never less than an extent; and the row at which each begins, and the end."""
+    lengths = plan.extents.lengths
+    ends = np.cumsum(lengths)
+    per_read = max(1, READ_BYTES // max(1, record_bytes))
+    tasks, edges, a, first = [], [0], 0, 0
+    while a < len(lengths):
+        b = max(a + 1, int(np.searchsorted(ends, first + per_read, side="right")))
+        rows = int(ends[b - 1]) - first
+        tasks.append(ReadTask(plan.extents[a:b], rows * record_bytes))
+        first += rows
+        edges.append(first)
+        a = b
+    return tasks, np.asarray(edges, np.int64)
+
+
+class Window:
+    """Rows are numbered as they are read, slots as they are dealt. Used by the feed thread alone.
+
+    `left` counts the slots whose batch has not left the engine yet.
+    """
+
+    def __init__(
+        self,
+        plan: WindowPlan,
+        first_slot: int,
+        *,
+        record_bytes: int,
+        max_pixels: int,
+        pool: ReadPool,
+        where: Callable[[int], str],
+    ) -> None:
+        rows = len(plan)
+        self.plan, self.rows = plan, rows
+        self.left = rows - first_slot
+        self.ids = plan.extents.ids()
+        self.order = plan.order if plan.order is not None else np.arange(rows, dtype=np.int64)
+        self.payloads: list[memoryview | None] = [None] * rows
+        self.sizes = np.zeros((rows, 2), np.int32)
+        self.usable = np.zeros(rows, bool)
+        self.reasons: dict[int, str] = {}
+        self.fields: dict[str, Any] = {}
+        self.tasks, self._edges = _tasks(plan, record_bytes)
+        self._installed = np.zeros(len(self.tasks), bool)
+        self._leases: list[Lease] = []
+        self._pool, self._max_pixels, self._where = pool, max_pixels, where
+        needed = np.zeros(len(self.tasks), bool)
+        needed[self._task_of(self.order[first_slot:])] = True
+        self.ahead = [self.tasks[n] for n in np.flatnonzero(needed)][::-1]  # reads to make, the next one last
+
+    def _task_of(self, rows: Rows) -> Rows:
+        return np.searchsorted(self._edges, rows, side="right") - 1
+
+    def loaded(self, first: int, stop: int) -> bool:
+        """Whether slots first..stop-1 can be dealt without waiting for a read."""
+        return all(
+            self._installed[n] or self.tasks[n].done.is_set() for n in np.unique(self._task_of(self.order[first:stop]))
+        )
+
+    def wait(self, first: int, stop: int) -> None:
+        """Wait until the records of slots first..stop-1 have been read."""
+        self._load(self.order[first:stop])
+
+    def _load(self, rows: Rows) -> None:
+        needed = [n for n in np.unique(self._task_of(rows)).tolist() if not self._installed[n]]
+        for n in needed:
+            self._pool.request(self.tasks[n])
+        for n in needed:
+            self._install(n, self.tasks[n].take())
+
+    def _install(self, n: int, block: Block) -> None:
+        a, b = int(self._edges[n]), int(self._edges[n + 1])
+        self._leases.append(block.lease)
+        self.payloads[a:b] = block.payloads
+        screened = screen(block.payloads, self._max_pixels)
+        self.sizes[a:b] = screened.sizes
+        self.usable[a:b] = screened.sizes[:, 0] > 0
+        for row, reason in {**screened.reasons, **block.faults}.items():
+            self.reasons[a + row] = reason
+            self.usable[a + row] = False
+        for name, values in block.fields.items():
+            if name not in self.fields:
+                array = isinstance(values, np.ndarray)
+                self.fields[name] = np.zeros((self.rows, *values.shape[1:]), values.dtype) if array else [None] * self.rows
+            self.fields[name][a:b] = values
+        self._installed[n] = True
+
+    def condemn(self, row: int, reason: str) -> None:
+        """A record turned out to be bad after the screen."""
+        self.usable[row] = False
+        self.reasons[row] = reason
+
+    def deal(self, first: int, stop: int) -> tuple[Rows, NDArray[np.bool_]]:
+        """The rows that stand in slots first..stop-1, and which of them are the slots' own. May wait for reads."""
+        rows = self.order[first:stop].copy()
+        self._load(rows)
+        ok = self.usable[rows]
+        behind = None
+        for n in np.flatnonzero(~ok)[::-1].tolist():  # from the back: a run of bad slots shares what follows it
+            rows[n] = rows[n + 1] if behind == n + 1 else self._next_good(first + n)
+            behind = n
+        return rows, ok
+
+    def _next_good(self, slot: int) -> int:
+        for k in range(slot + 1, slot + self.rows):
+            row = int(self.order[k % self.rows])
+            if not self.usable[row]:
+                self._load(self.order[k % self.rows : k % self.rows + 1])
+            if self.usable[row]:
+                return row
+        records = tuple((self._where(int(self.ids[row])), reason) for row, reason in self.reasons.items())
+        told = "; ".join(f"{where}: {reason}" for where, reason in records[:5]) or "all positions are absent"
+        msg = (
+            f"window of {self.rows} records: a bad slot is taken by the next good record of its window;"
+            f" found not one good record ({told}). Look at the source, or widen Shuffle(window=...)"
+        )
+        raise BadRecordLimitError(msg, records)
+
+    def retire(self, slots: int) -> None:
+        """Slots whose batch has left the engine; with the last of them the memory goes back."""
+        self.left -= slots
+        if self.left == 0:
+            self.release()
+
+    def release(self) -> None:
+        """Give all memory back; views into it must not be used any more."""
+        self.payloads = []
+        for task, installed in zip(self.tasks, self._installed, strict=True):
+            if not installed:
+                task.drop()
+        leases, self._leases = self._leases, []
+        for lease in leases:
+            lease.release()

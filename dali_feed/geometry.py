@@ -1,0 +1,81 @@
+"""Windows and sizes of a whole batch at once, by torchvision's rules. Pure arithmetic on arrays.
+
+Heights and widths are int64 (n,); windows are (y, x, height, width) in pixels. Halves round to even, as
+Python's round does, because torchvision's arithmetic is Python's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Window", "center_window", "random_windows", "resized"]
+
+Ints = NDArray[np.int64]
+Window = tuple[Ints, Ints, Ints, Ints]
+TRIES = 10
+
+
+def resized(h: Ints, w: Ints, size: int | tuple[int, int], max_size: int | None) -> tuple[Ints, Ints]:
+    """Output heights and widths of Resize: both edges, or the shorter one with the ratio kept (rounded down)."""
+    if not isinstance(size, int):
+        return np.full_like(h, size[0]), np.full_like(w, size[1])
+    short, long = np.minimum(h, w), np.maximum(h, w)
+    new_long = np.floor(size * long / short).astype(np.int64)
+    new_short = np.full_like(short, size)
+    if max_size is not None:
+        over = new_long > max_size
+        new_short = np.where(over, np.floor(max_size * new_short / new_long).astype(np.int64), new_short)
+        new_long = np.where(over, max_size, new_long)
+    return np.where(h <= w, new_short, new_long), np.where(h <= w, new_long, new_short)
+
+
+def center_window(h: Ints, w: Ints, size: tuple[int, int]) -> Window:
+    """The middle window of `size`; it begins above or left of the image (negative) where that is smaller."""
+
+    def first(have: Ints, want: int) -> Ints:
+        inside = np.rint((have - want) / 2).astype(np.int64)
+        return np.where(have < want, -((want - have) // 2), inside)
+
+    return first(h, size[0]), first(w, size[1]), np.full_like(h, size[0]), np.full_like(w, size[1])
+
+
+def random_windows(
+    h: Ints,
+    w: Ints,
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+    draw: Callable[[int, Ints], NDArray[np.float32]],
+) -> Window:
+    """RandomResizedCrop's windows: up to ten tries of (area, ratio), each with a place of its own, then the middle.
+
+    `draw(t, rows)` gives the four uniforms of try t for those rows, float32 (4, len(rows)). A row needs its
+    next try rarely, so tries after the first are drawn only for the rows that still need them.
+    """
+    y, x, ch, cw = (np.empty_like(h) for _ in range(4))
+    todo = np.arange(len(h))
+    low, high = np.log(ratio[0]), np.log(ratio[1])
+    for t in range(TRIES):
+        if not len(todo):
+            return y, x, ch, cw
+        hh, ww = h[todo], w[todo]
+        area_u, ratio_u, y_u, x_u = draw(t, todo)
+        area = (hh * ww) * (scale[0] + (scale[1] - scale[0]) * area_u.astype(np.float64))
+        aspect = np.exp(low + (high - low) * ratio_u.astype(np.float64))
+        tw = np.rint(np.sqrt(area * aspect)).astype(np.int64)
+        th = np.rint(np.sqrt(area / aspect)).astype(np.int64)
+        fits = (tw > 0) & (tw <= ww) & (th > 0) & (th <= hh)
+        rows = todo[fits] if t or not fits.all() else todo
+        ch[rows], cw[rows] = th[fits], tw[fits]
+        y[rows] = ((hh - th + 1)[fits] * y_u[fits]).astype(np.int64)
+        x[rows] = ((ww - tw + 1)[fits] * x_u[fits]).astype(np.int64)
+        todo = todo[~fits]
+    hh, ww = h[todo], w[todo]
+    shape = ww / hh
+    fw = np.where(shape > ratio[1], np.rint(hh * ratio[1]).astype(np.int64), ww)
+    fh = np.where(shape < ratio[0], np.rint(ww / ratio[0]).astype(np.int64), hh)
+    ch[todo], cw[todo] = fh, fw
+    y[todo], x[todo] = (hh - fh) // 2, (ww - fw) // 2
+    return y, x, ch, cw

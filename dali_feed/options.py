@@ -1,0 +1,83 @@
+"""Options in small frozen groups, validated when they are made."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from dali_feed.errors import ConfigError
+
+__all__ = ["BadRecords", "Tuning"]
+
+
+def _whole(subject: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        msg = f"{subject}: must be an int of at least {least}; found {value!r}"
+        raise ConfigError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecords:
+    """What is done with a record that cannot be used.
+
+    action  "replace": the next good record of its window takes its slot; "raise": a BadRecordError
+    limit   how many may be bad in an epoch of one rank: an int, or an exact Fraction of its slots;
+            None: any number. Above it the run stops with a BadRecordLimitError. Absent positions
+            (offset holes) are replaced too but are nobody's fault, and do not count.
+    """
+
+    limit: int | Fraction | None = Fraction(1, 100)
+    action: Literal["replace", "raise"] = "replace"
+
+    def __post_init__(self) -> None:
+        if self.action not in ("replace", "raise"):
+            msg = f'BadRecords(action=...): must be "replace" or "raise"; found {self.action!r}'
+            raise ConfigError(msg)
+        if self.limit is None:
+            return
+        if isinstance(self.limit, Fraction):
+            if not 0 <= self.limit <= 1:
+                msg = f"BadRecords(limit=...): a Fraction must lie in 0..1; found {self.limit}"
+                raise ConfigError(msg)
+            return
+        _whole("BadRecords(limit=...) other than a Fraction or None", self.limit, 0)
+
+    def allowed(self, slots: int) -> int | None:
+        """How many of an epoch's `slots` slots may be bad; None: any number."""
+        return int(self.limit * slots) if isinstance(self.limit, Fraction) else self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How fast and with what; never what a batch contains.
+
+    threads          decoder threads; None: the CPUs this process may use
+    readers          threads that read the source, each with its own connection or files
+    prefetch         batches in flight in the engine, and as many finished ones waiting for the trainer
+    memory           bytes of payloads held at once (slabs); at least one window per lane must fit
+    max_pixels       an image of more pixels is a bad record: what a header may make a decoder allocate
+    hw_decoder_load  share of a batch that a GPU's JPEG engine decodes, 0..1; None: DALI's default
+    """
+
+    threads: int | None = None
+    readers: int = 2
+    prefetch: int = 2
+    memory: int = 1 << 30
+    max_pixels: int = 1 << 27
+    hw_decoder_load: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.threads is not None:
+            _whole("Tuning(threads=...)", self.threads, 1)
+        for name, least in (("readers", 1), ("prefetch", 1), ("memory", 1 << 20), ("max_pixels", 1)):
+            _whole(f"Tuning({name}=...)", getattr(self, name), least)
+        if self.hw_decoder_load is not None and not 0 <= self.hw_decoder_load <= 1:
+            msg = f"Tuning(hw_decoder_load=...): must lie in 0..1; found {self.hw_decoder_load!r}"
+            raise ConfigError(msg)
+
+    @property
+    def cpu_threads(self) -> int:
+        """`threads`, or the CPUs this process may use."""
+        return self.threads or len(os.sched_getaffinity(0))

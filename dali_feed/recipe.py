@@ -1,0 +1,163 @@
+"""Recipe: what is done to each image, as a short list of frozen ops in torchvision's meaning.
+
+A recipe says what; `dali_feed.program` compiles it to the steps an engine runs and to the per-sample
+numbers those steps take. Ops are validated when they are made, so a wrong value never reaches an engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dali_feed.errors import TransformError
+
+__all__ = [
+    "CenterCrop",
+    "ColorJitter",
+    "Flip",
+    "Normalize",
+    "Op",
+    "RandomResizedCrop",
+    "Recipe",
+    "Resize",
+    "Rotation",
+    "ToFloat",
+]
+
+Interpolation = Literal["nearest-exact", "bilinear", "bicubic"]
+DType = Literal["uint8", "float32", "float16", "bfloat16"]
+Range = tuple[float, float]
+
+
+def _refuse(op: str, rule: str, found: object) -> TransformError:
+    return TransformError(f"{op}: {rule}; found {found!r}")
+
+
+def _check_size(op: str, size: tuple[int, int]) -> None:
+    if len(size) != 2 or not all(isinstance(n, int) and n > 0 for n in size):
+        raise _refuse(op, "size must be two positive ints (height, width)", size)
+
+
+def _check_range(op: str, name: str, pair: Range, low: float, high: float) -> None:
+    if len(pair) != 2 or not low <= pair[0] <= pair[1] <= high:
+        raise _refuse(op, f"{name} must be (low, high) with {low} <= low <= high <= {high}", pair)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomResizedCrop:
+    """A window of random area and aspect ratio, resized to `size` (height, width)."""
+
+    size: tuple[int, int]
+    scale: Range = (0.08, 1.0)
+    ratio: Range = (3 / 4, 4 / 3)
+    interpolation: Interpolation = "bilinear"
+    antialias: bool = True
+
+    def __post_init__(self) -> None:
+        _check_size("RandomResizedCrop", self.size)
+        _check_range("RandomResizedCrop", "scale", self.scale, 0.0, float("inf"))
+        _check_range("RandomResizedCrop", "ratio", self.ratio, 1e-6, 1e6)
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """To `size` (height, width), or, where it is an int, the shorter edge to it; the longer at most `max_size`."""
+
+    size: int | tuple[int, int]
+    max_size: int | None = None
+    interpolation: Interpolation = "bilinear"
+    antialias: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.size, int):
+            _check_size("Resize", (self.size, self.size))
+            if self.max_size is not None and self.max_size <= self.size:
+                raise _refuse("Resize", "max_size must be larger than size, the shorter edge", self.max_size)
+        else:
+            _check_size("Resize", self.size)
+            if self.max_size is not None:
+                raise _refuse("Resize", "max_size goes with an int size", self.max_size)
+
+
+@dataclass(frozen=True, slots=True)
+class CenterCrop:
+    """The middle `size` (height, width) of an image; a smaller one is padded with black."""
+
+    size: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        _check_size("CenterCrop", self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """Mirror left-right (`axis` "x") or upside down ("y") with probability `p`."""
+
+    axis: Literal["x", "y"]
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.p <= 1.0:
+            raise _refuse("Flip", "p must lie in 0..1", self.p)
+
+
+@dataclass(frozen=True, slots=True)
+class ColorJitter:
+    """Brightness, contrast, saturation and hue by random factors, in random order; None leaves one out."""
+
+    brightness: Range | None = None
+    contrast: Range | None = None
+    saturation: Range | None = None
+    hue: Range | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("brightness", "contrast", "saturation"):
+            pair = getattr(self, name)
+            if pair is not None:
+                _check_range("ColorJitter", name, pair, 0.0, float("inf"))
+        if self.hue is not None:
+            _check_range("ColorJitter", "hue", self.hue, -0.5, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """Counter-clockwise about the centre by a random angle in degrees; the canvas keeps its size."""
+
+    degrees: Range
+    interpolation: Literal["nearest", "bilinear"] = "nearest"
+    fill: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_range("Rotation", "degrees", self.degrees, -float("inf"), float("inf"))
+
+
+@dataclass(frozen=True, slots=True)
+class ToFloat:
+    """To a dtype; `scale` maps 0..255 to 0..1 where the dtype is a float."""
+
+    dtype: DType = "float32"
+    scale: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Normalize:
+    """(value - mean) / std per channel, in the units the image has by then."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.mean) not in (1, 3) or len(self.std) not in (1, 3):
+            raise _refuse("Normalize", "mean and std need one value per channel (3)", (self.mean, self.std))
+        if not all(s > 0 for s in self.std):
+            raise _refuse("Normalize", "std must be positive", self.std)
+
+
+Op = RandomResizedCrop | Resize | CenterCrop | Flip | ColorJitter | Rotation | ToFloat | Normalize
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Ops in the order in which they apply. The empty recipe gives uint8 pixels as decoded."""
+
+    ops: tuple[Op, ...] = ()

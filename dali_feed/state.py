@@ -1,0 +1,76 @@
+"""State: where a run stands, as plain JSON, the same on every rank.
+
+The law: state counts what the trainer received. One number, the samples each lane has given in this
+epoch, is the whole position; everything else in it says what that number was counted in, and is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dali_feed.errors import StateError
+from dali_feed.plan import Order
+from dali_feed.records import Snapshot
+
+__all__ = ["VERSION", "check", "compare", "made_for", "pack"]
+
+VERSION = 1
+
+State = dict[str, Any]
+
+
+def made_for(snapshot: Snapshot, order: Order, *, seed: int, lanes: int, drop_last: bool, sampler: str | None) -> State:
+    """What a position means something for; a state is refused where any of it differs."""
+    return {
+        "source": snapshot.fingerprint,
+        "seed": seed,
+        "lanes": lanes,
+        "shuffle": order.shuffled,
+        "extent": order.extent,
+        "window": order.window,
+        "drop_last": drop_last,
+        "sampler": sampler,
+    }
+
+
+def pack(made: State, snapshot: Snapshot, *, epoch: int, consumed: int, info: State) -> State:
+    """A state; `info` is for people (engine, world size, ...), and never checked."""
+    pin = None if snapshot.pin is None else dict(snapshot.pin)
+    return {
+        "version": VERSION,
+        "epoch": epoch,
+        "consumed": consumed,
+        "made_for": dict(made),
+        "source": {"name": snapshot.source, "samples": len(snapshot), "pin": pin},
+        "info": dict(info),
+    }
+
+
+def check(state: object) -> State:
+    """The state as it is, if it is one of ours at all. Raises StateError."""
+    if not isinstance(state, Mapping):
+        msg = f"state: must be the dict that state_dict() gave; found {type(state).__name__}"
+        raise StateError(msg)
+    if state.get("version") != VERSION:
+        msg = f"state: version must be {VERSION}; found {state.get('version')!r}. It was written by another release"
+        raise StateError(msg)
+    whole = {"epoch": int, "consumed": int, "made_for": Mapping, "source": Mapping}
+    wrong = [k for k, kind in whole.items() if not isinstance(state.get(k), kind) or isinstance(state.get(k), bool)]
+    wrong += [k for k in ("epoch", "consumed") if k not in wrong and state[k] < 0]
+    if wrong:
+        msg = f"state: must hold epoch, consumed, made_for and source as state_dict() gave them; wrong: {', '.join(wrong)}"
+        raise StateError(msg)
+    return dict(state)
+
+
+def compare(state: State, made: State, lane_length: int) -> None:
+    """Raises StateError that lists every difference between what the state was made for and what is here."""
+    found = state["made_for"]
+    names = [*made, *(k for k in found if k not in made)]
+    lines = [f"{k}: the state has {found.get(k)!r}, this loader {made.get(k)!r}" for k in names if found.get(k) != made.get(k)]
+    if not lines and state["consumed"] > lane_length:
+        lines = [f"consumed: the state has {state['consumed']}, a lane of this loader {lane_length} samples"]
+    if lines:
+        msg = "state: it was made for something else; " + "; ".join(lines)
+        raise StateError(msg)

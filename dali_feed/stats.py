@@ -1,0 +1,96 @@
+"""Stats: where the time of an epoch went, per stage, and who waited for whom."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+__all__ = ["Meter", "Stats"]
+
+KEPT_WAITS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Since the loader was made. Times in seconds, sizes in bytes.
+
+    samples, batches  handed to the trainer
+    absent            slots whose position was absent (an offset hole) and was replaced
+    bad               records found bad, once per epoch each
+    bytes_read        payload bytes read, counted when their window has been used up
+    slab_peak         most payload memory held at once
+    feed_cpu          CPU time of the feed thread: screen, draws, hand-over to the engine, metadata
+    read_wait         time the feed thread waited for the source: the source is the bottleneck
+    engine_wait       time it waited for the engine: decoding is
+    trainer_wait      time it waited for the trainer to take a batch: the model is
+    step_wait_p50     what the trainer waits per step: half of the last steps at most this,
+    step_wait_p99     and 99 of a hundred at most this
+    bottleneck        "source", "engine" or "trainer": the largest of the three waits
+    recent_bad        the last bad records, (where, reason)
+    """
+
+    samples: int
+    batches: int
+    absent: int
+    bad: int
+    bytes_read: int
+    slab_peak: int
+    feed_cpu: float
+    read_wait: float
+    engine_wait: float
+    trainer_wait: float
+    step_wait_p50: float
+    step_wait_p99: float
+    bottleneck: str
+    recent_bad: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        lines = [f"{f.name:14} {getattr(self, f.name)}" for f in fields(self) if f.name != "recent_bad"]
+        return "\n".join(lines + [f"{'':14} {where}: {reason}" for where, reason in self.recent_bad[-5:]])
+
+
+class Meter:
+    """Adds up; written by the feed thread and the trainer's, each its own numbers."""
+
+    def __init__(self) -> None:
+        self.samples = self.batches = self.absent = self.bad = self.bytes_read = 0
+        self.feed_cpu = self.read_wait = self.engine_wait = self.trainer_wait = 0.0
+        self.step_waits: deque[float] = deque(maxlen=KEPT_WAITS)
+        self.recent_bad: deque[tuple[str, str]] = deque(maxlen=100)
+        self.lock = threading.Lock()
+
+    @contextmanager
+    def waiting(self, name: str) -> Iterator[None]:
+        """Add the wall time of the block to the wait of that name."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            setattr(self, name, getattr(self, name) + time.perf_counter() - begun)
+
+    def stats(self, slab_peak: int) -> Stats:
+        """All of it, as it is now."""
+        waits = np.asarray(self.step_waits or [0.0])
+        stages = {"source": self.read_wait, "engine": self.engine_wait, "trainer": self.trainer_wait}
+        return Stats(
+            samples=self.samples,
+            batches=self.batches,
+            absent=self.absent,
+            bad=self.bad,
+            bytes_read=self.bytes_read,
+            slab_peak=slab_peak,
+            feed_cpu=self.feed_cpu,
+            read_wait=self.read_wait,
+            engine_wait=self.engine_wait,
+            trainer_wait=self.trainer_wait,
+            step_wait_p50=float(np.quantile(waits, 0.5)),
+            step_wait_p99=float(np.quantile(waits, 0.99)),
+            bottleneck=max(stages, key=lambda name: stages[name]),
+            recent_bad=tuple(self.recent_bad),
+        )

@@ -1,0 +1,32 @@
+"""What a test of a training pipeline needs: a broker in this process, records to put in it, scripted faults.
+
+Importing this loads nothing heavy; each name loads what it needs when it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dali_feed.testing.embedded import Broker, broker
+    from dali_feed.testing.publisher import Message, publish
+    from dali_feed.testing.scripted import ScriptedSource
+
+__all__ = ["Broker", "Message", "ScriptedSource", "broker", "publish"]
+
+# A module must not be called what a name here is called: importing it would put the module in the name's place.
+_HOME = {
+    "Broker": "embedded",
+    "Message": "publisher",
+    "ScriptedSource": "scripted",
+    "broker": "embedded",
+    "publish": "publisher",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)

@@ -1,0 +1,258 @@
+"""A source in memory whose faults are items in the data.
+
+    source = ScriptedSource([(jpeg, 3), Corrupt(), Gap(), Stall(event, then=(jpeg, 4)), Abort()], partitions=2)
+
+It keeps the whole contract of `records.Source`, and tells afterwards what was read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dali_feed.errors import ClosedError, ConfigError, SourceError
+from dali_feed.external_sources.slabs import SlabPool
+from dali_feed.records import Block, Extents, Lease, Slabs, Snapshot, unpack_ids
+
+__all__ = ["Abort", "Corrupt", "Gap", "Item", "ScriptedReader", "ScriptedSource", "Stall"]
+
+NO_LABEL = -1
+GARBAGE = b"\xff\xd8\xff\xe0 this is where a picture should be"
+_POLL_S = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Corrupt:
+    """A record that is no image: `payload`. With a `reason` the source itself reports it as a fault."""
+
+    reason: str | None = None
+    payload: bytes = GARBAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A position that is absent."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stall:
+    """The read waits here until `event` is set, or the reader is stopped; then comes `then` (None: a gap)."""
+
+    event: threading.Event
+    then: bytes | tuple[bytes, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Abort:
+    """The read raises this exception; None: a SourceError with the record's coordinates."""
+
+    exception: BaseException | None = None
+
+
+Item = bytes | tuple[bytes, int] | Corrupt | Gap | Stall | Abort
+
+
+class ScriptedSource:
+    """`items`, dealt over `partitions` in contiguous parts whose lengths differ by one at most.
+
+    first          position of each partition's first item, as a Kafka log that retention has cut
+    extent         how many positions the snapshot calls one extent; None: 8
+    random_access  as in `Snapshot`
+    interleaved    as in `Snapshot`
+    name           stands in messages and coordinates: `name[partition]@position`
+
+    It has a label field if any item has a label; rows without one hold -1.
+
+    Raises:
+        ConfigError: fewer than one partition, an extent below 1, or an item of another type.
+    """
+
+    def __init__(
+        self,
+        items: Iterable[Item],
+        *,
+        partitions: int = 1,
+        first: int = 0,
+        extent: int | None = None,
+        random_access: bool = True,
+        interleaved: bool = False,
+        name: str = "scripted",
+    ) -> None:
+        dealt = list(items)
+        for k, item in enumerate(dealt):
+            if not isinstance(_plain(item), bytes | Corrupt | Gap | Abort):
+                msg = f"ScriptedSource: items are bytes, (bytes, label) or scripted faults; found {item!r} at {k}"
+                raise ConfigError(msg)
+        extent = 8 if extent is None else extent
+        if partitions < 1 or extent < 1 or first < 0:
+            msg = (
+                "ScriptedSource: partitions and extent must be 1 or more and first 0 or more; "
+                f"found {partitions}, {extent}, {first}"
+            )
+            raise ConfigError(msg)
+        borders = [len(dealt) * p // partitions for p in range(partitions + 1)]
+        self._items = [dealt[a:b] for a, b in itertools.pairwise(borders)]
+        self._first = first
+        self._extent = extent
+        self._random_access = random_access
+        self._interleaved = interleaved
+        self._name = name
+        self._labelled = any(_label(item) is not None for item in dealt)
+        self._lock = threading.Lock()
+        self._reads: list[tuple[int, int, int]] = []
+        self._bytes_read = 0
+
+    def __repr__(self) -> str:
+        return self._name
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """('label',) if any item has a label."""
+        return ("label",) if self._labelled else ()
+
+    @property
+    def reads(self) -> list[tuple[int, int, int]]:
+        """(partition, start, stop) of every extent that a read began on, in that order, of all readers."""
+        with self._lock:
+            return list(self._reads)
+
+    @property
+    def bytes_read(self) -> int:
+        """Payload bytes that readers have given out."""
+        with self._lock:
+            return self._bytes_read
+
+    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
+        """All items. A pin is a ConfigError: the list fixes this source."""
+        if pin is not None:
+            msg = f"{self._name}: a scripted source is fixed by its items and takes no pin; found {dict(pin)!r}"
+            raise ConfigError(msg)
+        digest = hashlib.sha256(b"%d" % self._first)
+        sizes = []
+        for items in self._items:
+            digest.update(b"\npartition")
+            for item in items:
+                plain, label = _plain(item), _label(item)
+                payload = _payload(plain)
+                sizes.append(len(payload))
+                digest.update(f"\n{type(plain).__name__} {label} {len(payload)} ".encode() + payload)
+        starts = np.full(len(self._items), self._first, np.int64)
+        return Snapshot(
+            source=self._name,
+            names=tuple(f"{self._name}[{p}]" for p in range(len(self._items))),
+            starts=starts,
+            stops=starts + np.array([len(items) for items in self._items], np.int64),
+            extent=self._extent,
+            record_bytes=max(1, round(sum(sizes) / max(1, len(sizes)))),
+            random_access=self._random_access,
+            interleaved=self._interleaved,
+            fingerprint=digest.hexdigest(),
+        )
+
+    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> ScriptedReader:
+        """A reader for one thread; see `records.Source`."""
+        return ScriptedReader(self, SlabPool() if slabs is None else slabs, stop or threading.Event())
+
+    def where(self, partition: int, position: int) -> str:
+        """`scripted[0]@17`."""
+        return f"{self._name}[{partition}]@{position}"
+
+
+class ScriptedReader:
+    """Copies items into slabs, and acts out what they say."""
+
+    def __init__(self, source: ScriptedSource, slabs: Slabs, stop: threading.Event) -> None:
+        self._source = source
+        self._slabs = slabs
+        self._stop = stop
+        self._closed = False
+
+    def read(self, extents: Extents) -> Block:
+        """The items of `extents`; see `records.Reader`.
+
+        Raises:
+            ConfigError: an extent that leaves the snapshot.
+            ClosedError: the reader is closed or stopped.
+            BaseException: whatever an `Abort` says.
+        """
+        if self._closed:
+            msg = f"{self._source!r}: this reader is closed; make another one"
+            raise ClosedError(msg)
+        source, lease, ids = self._source, self._slabs.lease(), extents.ids()
+        block = Block(ids, [None] * len(ids), {}, lease)
+        labels = [NO_LABEL] * len(ids)
+        with source._lock:
+            columns = (extents.partition, extents.start, extents.stop)
+            source._reads += zip(*(column.tolist() for column in columns), strict=True)
+        try:
+            for row, (partition, position) in enumerate(zip(*(c.tolist() for c in unpack_ids(ids)), strict=True)):
+                item = self._item(partition, position)
+                self._act(item, partition, position)
+                plain, label = _plain(item), _label(item)
+                labels[row] = NO_LABEL if label is None else label
+                if not isinstance(plain, Gap):
+                    block.payloads[row] = _copied(_payload(plain), lease)
+                if isinstance(plain, Corrupt) and plain.reason is not None:
+                    block.faults[row] = plain.reason
+        except BaseException:
+            lease.release()
+            raise
+        if source._labelled:
+            block.fields["label"] = np.array(labels, np.int64)
+        with source._lock:
+            source._bytes_read += sum(len(payload) for payload in block.payloads if payload is not None)
+        return block
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        self._closed = True
+
+    def _item(self, partition: int, position: int) -> Item:
+        items = self._source._items
+        row = position - self._source._first
+        if partition >= len(items) or not 0 <= row < len(items[partition]):
+            msg = f"{self._source.where(partition, position)}: extents must lie inside the snapshot; this does not"
+            raise ConfigError(msg)
+        return items[partition][row]
+
+    def _act(self, item: Item, partition: int, position: int) -> None:
+        where = self._source.where(partition, position)
+        waits = isinstance(item, Stall) and not item.event.is_set()
+        while not self._stop.is_set() and waits and isinstance(item, Stall):
+            waits = not item.event.wait(_POLL_S)
+        if self._stop.is_set():
+            msg = f"{where}: the read was stopped"
+            raise ClosedError(msg)
+        if isinstance(item, Abort):
+            raise item.exception or SourceError(f"{where}: the script aborts the read here")
+
+
+def _plain(item: Item) -> bytes | Corrupt | Gap | Abort:
+    """What stands at a position once a stall is over, without its label."""
+    record = item.then if isinstance(item, Stall) else item
+    if record is None:
+        return Gap()
+    return record[0] if isinstance(record, tuple) else record
+
+
+def _label(item: Item) -> int | None:
+    record = item.then if isinstance(item, Stall) else item
+    return record[1] if isinstance(record, tuple) else None
+
+
+def _payload(plain: bytes | Corrupt | Gap | Abort) -> bytes:
+    if isinstance(plain, Corrupt):
+        return plain.payload
+    return plain if isinstance(plain, bytes) else b""
+
+
+def _copied(payload: bytes, lease: Lease) -> memoryview:
+    view = lease.room(len(payload))
+    view[:] = payload
+    return view

@@ -1,0 +1,170 @@
+"""torchvision transforms, v1 and v2, lowered to a recipe.
+
+Transforms are known by class name and module, so torchvision is never imported here: who has a transform
+has it. What cannot be lowered is an error that names it; nothing is left out in silence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from dali_feed.errors import TransformError
+from dali_feed.recipe import (
+    CenterCrop,
+    ColorJitter,
+    DType,
+    Flip,
+    Interpolation,
+    Normalize,
+    Op,
+    RandomResizedCrop,
+    Recipe,
+    Resize,
+    Rotation,
+    ToFloat,
+)
+
+__all__ = ["SUPPORTED", "lower"]
+
+_DTYPES: dict[str, DType] = {
+    "torch.uint8": "uint8",
+    "torch.float32": "float32",
+    "torch.float16": "float16",
+    "torch.bfloat16": "bfloat16",
+}
+
+
+def _fail(transform: object, rule: str, found: object) -> TransformError:
+    return TransformError(f"{type(transform).__name__}: {rule}; found {found!r}")
+
+
+def _pair(t: Any, size: Any) -> tuple[int, int]:
+    numbers = [size, size] if isinstance(size, int) else list(size)
+    if len(numbers) == 1:
+        numbers *= 2
+    if len(numbers) != 2:
+        raise _fail(t, "size must be an int or (height, width)", size)
+    return int(numbers[0]), int(numbers[1])
+
+
+def _interpolation(t: Any) -> Interpolation:
+    mode = str(getattr(t.interpolation, "value", t.interpolation))
+    if mode not in ("bilinear", "bicubic", "nearest-exact"):
+        raise _fail(t, "interpolation must be BILINEAR, BICUBIC or NEAREST_EXACT", mode)
+    return mode  # type: ignore[return-value]
+
+
+def _antialias(t: Any) -> bool:
+    return bool(getattr(t, "antialias", True))
+
+
+def _resize(t: Any) -> Op:
+    size: Any = t.size
+    if size is None:
+        raise _fail(t, "size must be given; max_size alone is not supported", size)
+    if not isinstance(size, int):
+        size = int(size[0]) if len(size) == 1 else _pair(t, size)
+    return Resize(size, t.max_size, _interpolation(t), _antialias(t))
+
+
+def _random_resized_crop(t: Any) -> Op:
+    (s0, s1), (r0, r1) = t.scale, t.ratio
+    size = _pair(t, t.size)
+    return RandomResizedCrop(size, (float(s0), float(s1)), (float(r0), float(r1)), _interpolation(t), _antialias(t))
+
+
+def _color_jitter(t: Any) -> Op:
+    pairs = {name: getattr(t, name) for name in ("brightness", "contrast", "saturation", "hue")}
+    return ColorJitter(**{name: None if v is None else (float(v[0]), float(v[1])) for name, v in pairs.items()})
+
+
+def _rotation(t: Any) -> Op:
+    if t.expand:
+        raise _fail(t, "expand must be False: all images of a batch have one size", t.expand)
+    if t.center is not None:
+        raise _fail(t, "center must be None, the middle of the image", t.center)
+    fill = t.fill
+    if isinstance(fill, Sequence):
+        if len(set(fill)) != 1:
+            raise _fail(t, "fill must be one number for all channels", fill)
+        fill = fill[0]
+    mode = str(getattr(t.interpolation, "value", t.interpolation))
+    if mode not in ("nearest", "bilinear"):
+        raise _fail(t, "interpolation must be NEAREST or BILINEAR", mode)
+    low, high = t.degrees
+    return Rotation((float(low), float(high)), mode, float(fill or 0))  # type: ignore[arg-type]
+
+
+def _to_dtype(t: Any) -> Op | None:
+    dtype = t.dtype
+    if isinstance(dtype, dict):
+        known = {getattr(k, "__name__", str(k)): v for k, v in dtype.items()}
+        dtype = known.get("Image", known.get("Tensor", known.get("others")))
+    name = str(dtype)
+    if name not in _DTYPES:
+        raise _fail(t, f"dtype must be one of {', '.join(_DTYPES)}", name)
+    return ToFloat(_DTYPES[name], bool(t.scale))
+
+
+def _to_image(_: Any) -> Op | None:
+    return None  # what a decoder gives is an image already
+
+
+def _to_tensor(_: Any) -> Op:
+    return ToFloat("float32", scale=True)
+
+
+def _normalize(t: Any) -> Op:
+    mean, std = (tuple(float(x) for x in v) for v in (t.mean, t.std))
+    if any(math.isnan(x) for x in mean + std):
+        raise _fail(t, "mean and std must be numbers", (mean, std))
+    return Normalize(mean, std)
+
+
+_LOWER: dict[str, Callable[[Any], Op | None]] = {
+    "CenterCrop": lambda t: CenterCrop(_pair(t, t.size)),
+    "ColorJitter": _color_jitter,
+    "Normalize": _normalize,
+    "RandomHorizontalFlip": lambda t: Flip("x", float(t.p)),
+    "RandomResizedCrop": _random_resized_crop,
+    "RandomRotation": _rotation,
+    "RandomVerticalFlip": lambda t: Flip("y", float(t.p)),
+    "Resize": _resize,
+    "ToDtype": _to_dtype,
+    "ToImage": _to_image,
+    "ToTensor": _to_tensor,
+}
+
+SUPPORTED = ("Compose", *sorted(_LOWER))
+
+
+def _flatten(transform: Any) -> Iterable[Any]:
+    if type(transform).__name__ == "Compose" and hasattr(transform, "transforms"):
+        for inner in transform.transforms:
+            yield from _flatten(inner)
+    else:
+        yield transform
+
+
+def lower(transform: Any) -> Recipe:
+    """The recipe of a torchvision transform, a Compose of them, or None (pixels as decoded).
+
+    Raises TransformError for a transform, or a setting of one, that has no lowering.
+    """
+    if transform is None:
+        return Recipe()
+    ops: list[Op] = []
+    for one in _flatten(transform):
+        name, module = type(one).__name__, type(one).__module__
+        if name not in _LOWER or not module.startswith("torchvision.transforms"):
+            msg = (
+                f"transform: {module}.{name} cannot be lowered; supported are {', '.join(SUPPORTED)} of"
+                " torchvision.transforms and torchvision.transforms.v2, or a DALI graph function (images, draws) -> images"
+            )
+            raise TransformError(msg)
+        op = _LOWER[name](one)
+        if op is not None:
+            ops.append(op)
+    return Recipe(tuple(ops))

@@ -1,0 +1,22 @@
+"""Sources: records in, bytes out. Nothing here imports DALI, torch or CuPy."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dali_feed.external_sources.files import FileList
+    from dali_feed.external_sources.kafka import KafkaTopic
+    from dali_feed.external_sources.shards import ShardSet
+
+__all__ = ["FileList", "KafkaTopic", "ShardSet"]
+
+_HOME = {"FileList": "files", "KafkaTopic": "kafka", "ShardSet": "shards"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)

@@ -1,0 +1,298 @@
+"""Single image files, with or without integer labels: a list of paths, or a folder per class.
+
+The law of this file: a folder gives the same list, in the same order, with the same labels as torchvision's
+`ImageFolder`; and a file that cannot be read costs its own row.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dali_feed.errors import (
+    ClosedError,
+    ConfigError,
+    SourceDeniedError,
+    SourceEmptyError,
+    SourceError,
+    SourceNotFoundError,
+)
+from dali_feed.external_sources.slabs import SlabPool
+from dali_feed.records import Block, Extents, Int64s, Lease, Reader, Slabs, Snapshot, unpack_ids
+
+__all__ = ["IMG_EXTENSIONS", "FileList"]
+
+IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+EXTENT_BYTES = 8 << 20
+SAMPLED = 64
+LARGEST = 1 << 31
+_OURS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # the process's trouble, not the file's
+
+
+class FileList:
+    """One image per file; position k is paths[k].
+
+    paths    files in order; duplicates are allowed
+    labels   an integer per path, or None for no label field
+    classes  names of the labels 0, 1, ..., or None
+
+    Raises:
+        ConfigError: as many labels as paths are needed, integers, and inside `classes` where that is given.
+        SourceEmptyError: no path at all.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str | os.PathLike[str]],
+        labels: ArrayLike | None = None,
+        *,
+        classes: Sequence[str] | None = None,
+    ) -> None:
+        if isinstance(paths, (str, os.PathLike)):
+            msg = f"FileList: paths must be a sequence of paths; found {paths!r}; for a folder use FileList.from_folder"
+            raise ConfigError(msg)
+        self._paths = [os.fspath(path) for path in paths]
+        if not self._paths:
+            msg = "FileList: paths must name at least one file; found an empty sequence"
+            raise SourceEmptyError(msg)
+        self._classes = None if classes is None else tuple(classes)
+        self._labels = None if labels is None else _checked(labels, len(self._paths), self._classes)
+        self._root = _folder(min(self._paths), max(self._paths))
+
+    @classmethod
+    def from_folder(cls, root: str | os.PathLike[str], extensions: str | tuple[str, ...] = IMG_EXTENSIONS) -> FileList:
+        """What `torchvision.datasets.ImageFolder(root)` lists: a folder per class, sorted, links followed.
+
+        Raises:
+            SourceNotFoundError: no such folder.
+            SourceDeniedError: it cannot be listed.
+            SourceEmptyError: it has no class folder, or a class without an image.
+        """
+        root = os.path.expanduser(os.fspath(root))
+        try:
+            with os.scandir(root) as entries:
+                classes = sorted(entry.name for entry in entries if entry.is_dir())
+        except PermissionError as error:
+            msg = f"{root}: the folder of an image set must be readable; found {error.strerror}; check its mode"
+            raise SourceDeniedError(msg) from error
+        except OSError as error:
+            msg = f"{root}: an image set must be a folder with a folder per class; found: {error.strerror}"
+            raise SourceNotFoundError(msg) from error
+        if not classes:
+            msg = (
+                f"{root}: an image set must have a folder per class; found none; for a flat folder use FileList(paths)"
+            )
+            raise SourceEmptyError(msg)
+        paths: list[str] = []
+        labels: list[int] = []
+        empty: list[str] = []
+        for label, name in enumerate(classes):
+            before = len(paths)
+            for folder, _, files in sorted(os.walk(os.path.join(root, name), followlinks=True)):
+                found = (os.path.join(folder, file) for file in sorted(files))
+                paths += (path for path in found if path.lower().endswith(extensions))
+            labels += [label] * (len(paths) - before)
+            if len(paths) == before:
+                empty.append(name)
+        if empty:
+            wanted = extensions if isinstance(extensions, str) else ", ".join(extensions)
+            msg = (
+                f"{root}: each class folder must hold an image; found none for {', '.join(empty)}; supported: {wanted}"
+            )
+            raise SourceEmptyError(msg)
+        made = cls(paths, labels, classes=classes)
+        made._root = root.rstrip(os.sep)
+        return made
+
+    def __repr__(self) -> str:
+        return f"FileList({self._root or '.'}, {len(self._paths)} files)"
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    @property
+    def paths(self) -> list[str]:
+        """The files, position by position."""
+        return list(self._paths)
+
+    @property
+    def labels(self) -> Int64s | None:
+        """int64 (files,), or None."""
+        return None if self._labels is None else self._labels.copy()
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Names of the labels, or None where they were not given."""
+        return self._classes
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """('label',) or ()."""
+        return () if self._labels is None else ("label",)
+
+    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
+        """All files, as one partition. Looks at the sizes of up to 64 of them.
+
+        Raises:
+            ConfigError: a pin is given; the list itself fixes this source.
+            SourceNotFoundError: none of the files that were looked at is there.
+        """
+        if pin is not None:
+            msg = f"{self!r}: a list of files is fixed as it is and takes no pin; found {dict(pin)!r}"
+            raise ConfigError(msg)
+        count = len(self._paths)
+        record_bytes = self._mean_size()
+        digest = hashlib.sha256()
+        skip = len(self._root)
+        for path in self._paths:
+            digest.update(path[skip:].lstrip(os.sep).encode(errors="surrogateescape") + b"\0")
+        if self._labels is not None:
+            digest.update(self._labels.astype("<i8").tobytes())
+        return Snapshot(
+            source=repr(self),
+            names=(os.path.basename(self._root) or "files",),
+            starts=np.zeros(1, np.int64),
+            stops=np.array([count], np.int64),
+            extent=max(1, EXTENT_BYTES // record_bytes),
+            record_bytes=record_bytes,
+            random_access=True,
+            interleaved=False,
+            fingerprint=digest.hexdigest(),
+        )
+
+    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
+        """A reader for one thread; see `records.Source`."""
+        return _FileReader(self._paths, self._labels, SlabPool() if slabs is None else slabs, stop)
+
+    def where(self, partition: int, position: int) -> str:
+        """The file's path."""
+        return self._paths[position]
+
+    def _mean_size(self) -> int:
+        spread = np.unique(np.linspace(0, len(self._paths) - 1, SAMPLED).round().astype(int)).tolist()
+        sizes = []
+        for k in spread:
+            try:
+                sizes.append(os.stat(self._paths[k]).st_size)
+            except OSError:  # a row that its reader will report
+                continue
+        if not sizes:
+            msg = (
+                f"{self!r}: the files must be there; found none of the {len(spread)} that were looked at, such as "
+                f"{self._paths[0]}; check the folder"
+            )
+            raise SourceNotFoundError(msg)
+        return max(1, round(sum(sizes) / len(sizes)))
+
+
+class _FileReader:
+    """Opens, sizes and reads one file after the other into slabs."""
+
+    def __init__(self, paths: list[str], labels: Int64s | None, slabs: Slabs, stop: threading.Event | None) -> None:
+        self._paths = paths
+        self._labels = labels
+        self._slabs = slabs
+        self._stop = stop or threading.Event()
+        self._closed = False
+
+    def read(self, extents: Extents) -> Block:
+        """The files of `extents`; see `records.Reader`.
+
+        Raises:
+            ConfigError: an extent that leaves the list.
+            ClosedError: the reader is closed or the stop event is set.
+            SourceError: the process has no descriptors or memory left.
+        """
+        if self._closed:
+            msg = "FileList: this reader is closed; make another one"
+            raise ClosedError(msg)
+        if ((extents.partition != 0) | (extents.start < 0) | (extents.stop > len(self._paths))).any():
+            msg = "FileList: extents must lie inside the snapshot; found one that does not"
+            raise ConfigError(msg)
+        ids = extents.ids()
+        rows = unpack_ids(ids)[1]
+        lease = self._slabs.lease()
+        payloads: list[memoryview | None] = []
+        faults: dict[int, str] = {}
+        try:
+            for k, row in enumerate(rows.tolist()):
+                if self._stop.is_set():
+                    msg = "FileList: the read was stopped"
+                    raise ClosedError(msg)
+                found = _load(self._paths[row], lease)
+                if isinstance(found, str):
+                    faults[k] = found
+                    found = memoryview(b"")
+                payloads.append(found)
+        except BaseException:
+            lease.release()
+            raise
+        fields = {} if self._labels is None else {"label": self._labels[rows]}
+        return Block(ids, payloads, fields, lease, faults)
+
+    def close(self) -> None:
+        """Nothing stays open between reads. Safe to call twice."""
+        self._closed = True
+
+
+def _load(path: str, lease: Lease) -> memoryview | str:
+    """The bytes of a file, or why there are none."""
+    try:
+        # Without O_NONBLOCK a pipe with an image's name would hold the reader up for ever.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError) as error:
+        return _fault(path, "the file cannot be opened", error)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return "a folder, not a file" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        size = status.st_size
+        if size > LARGEST:
+            return f"a file of {size} bytes; the most is {LARGEST}"
+        view = lease.room(size)
+        got = more = os.preadv(fd, (view,), 0)
+        while more and got < size:
+            got += (more := os.preadv(fd, (view[got:],), got))
+        return view if got == size else f"the file ended at byte {got} of {size} while it was read"
+    except OSError as error:
+        return _fault(path, "the file cannot be read", error)
+    finally:
+        os.close(fd)
+
+
+def _folder(least: str, most: str) -> str:
+    """The folder that all paths share: what the first and the last of them in order share."""
+    same = next((k for k, (a, b) in enumerate(zip(least, most, strict=False)) if a != b), min(len(least), len(most)))
+    return least[:same].rpartition(os.sep)[0]
+
+
+def _fault(path: str, what: str, error: OSError | ValueError) -> str:
+    if isinstance(error, OSError) and error.errno in _OURS:
+        msg = f"{path}: {what}: {error.strerror}; raise the limit (ulimit -n) or use fewer readers"
+        raise SourceError(msg) from error
+    return f"{what}: {error.strerror if isinstance(error, OSError) else error}"
+
+
+def _checked(labels: ArrayLike, count: int, classes: tuple[str, ...] | None) -> Int64s:
+    array = np.asarray(labels)
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        msg = f"FileList: labels must be a flat sequence of integers; found {array.dtype} of shape {array.shape}"
+        raise ConfigError(msg)
+    if len(array) != count:
+        msg = f"FileList: each path needs one label; found {count} paths and {len(array)} labels"
+        raise ConfigError(msg)
+    if array.max() > np.iinfo(np.int64).max:
+        msg = f"FileList: labels must fit in 64 bits with sign; found {array.max()}"
+        raise ConfigError(msg)
+    if classes is not None and not 0 <= array.min() <= array.max() < len(classes):
+        msg = f"FileList: labels must lie in 0..{len(classes) - 1}; found {array.min()}..{array.max()}"
+        raise ConfigError(msg)
+    return array.astype(np.int64)

@@ -1,0 +1,76 @@
+"""librdkafka's errors in our words, and its log lines in Python's logging.
+
+librdkafka writes to stderr unless told otherwise; here its lines go to the logger `dali_feed.kafka` at DEBUG, for
+what matters in them is raised as an error of ours, with the address, the partition and the offset.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from confluent_kafka import KafkaError
+
+from dali_feed.errors import SourceDeniedError, SourceUnreachableError
+
+__all__ = ["DENIED", "GONE", "LOG", "QUIET", "Trouble", "denied", "unreachable"]
+
+LOG = logging.getLogger("dali_feed.kafka")
+
+DENIED = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,
+    }
+)
+GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+
+
+class _Quiet:
+    """What confluent_kafka wants of a logger; takes every line of librdkafka down to DEBUG."""
+
+    def log(self, level: int, text: str, *arguments: Any) -> None:
+        LOG.debug(text, *arguments)
+
+
+QUIET = _Quiet()
+
+
+class Trouble:
+    """librdkafka's error callback: keeps what it last said, for the message of the error that may follow."""
+
+    def __init__(self) -> None:
+        self.last = ""
+        self.denied = ""
+        self.gone = ""
+
+    def __call__(self, error: KafkaError) -> None:
+        """Keep what it says."""
+        if error.code() in DENIED:
+            self.denied = error.str()
+        elif error.code() in GONE:
+            self.gone = error.str()
+        elif error.code() != KafkaError._ALL_BROKERS_DOWN or not self.last:  # says less than what came before it
+            self.last = error.str()
+
+    def clear(self) -> None:
+        """Forget it: there was progress."""
+        self.last = self.denied = self.gone = ""
+
+
+def denied(subject: str, servers: str, said: str) -> SourceDeniedError:
+    """No rights, or credentials that are not accepted."""
+    return SourceDeniedError(
+        f"{subject}: reading needs the rights Describe and Read on the topic; {servers} refuses: {said}; "
+        "check security.protocol, sasl.* and ssl.* in config= and the topic's ACLs"
+    )
+
+
+def unreachable(subject: str, servers: str, seconds: float, said: str) -> SourceUnreachableError:
+    """Nobody answered for `seconds`."""
+    return SourceUnreachableError(
+        f"{subject}: the broker must answer; {servers} did not for {seconds:.1f} s"
+        f"{': ' + said if said else ''}; check the address and that the broker runs, or raise timeout="
+    )

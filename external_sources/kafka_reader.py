@@ -1,0 +1,375 @@
+"""One thread's way into a Kafka topic.
+
+The law of this file: a record's row is given by its offset alone. Offsets have holes (control records, aborted
+and compacted data), so a run is done when the POSITION passes its stop: at the record `stop - 1`, at any record
+beyond it, or at the end of the partition. A read never jumps: data that is gone is an error with its offsets.
+
+The consumer is assigned at our offsets and belongs to no group; nothing is committed. One consumer per reader,
+one reader per thread, none across fork.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChangedError, SourceError
+from dali_feed.external_sources.kafka_errors import DENIED, GONE, LOG, QUIET, Trouble, denied, unreachable
+from dali_feed.external_sources.kafka_records import Codec, Rows, rows_for
+from dali_feed.external_sources.slabs import SlabPool
+from dali_feed.records import Block, Extents, Slabs
+
+__all__ = ["OURS", "KafkaOptions", "KafkaReader", "connect"]
+
+SLICE_SECONDS = 0.1  # the longest wait that does not look at the stop event
+MORE = 15  # records taken along with the one that was waited for: small enough that their bytes stay in cache
+CLOSE_SECONDS = 1.5
+
+# What makes a read exact; a user's value would change the data or its order.
+_LAWS: dict[str, Any] = {
+    "allow.auto.create.topics": False,
+    "auto.offset.reset": "error",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "group.id": "dali_feed",  # librdkafka wants one; it is never joined
+    "isolation.level": "read_committed",
+}
+# What makes it fast for runs of one partition at a time; a user may know better.
+_TUNING: dict[str, Any] = {
+    "check.crcs": True,
+    "client.id": "dali_feed",
+    "fetch.error.backoff.ms": 50,
+    "fetch.max.bytes": 8 << 20,
+    "fetch.message.max.bytes": 4 << 20,
+    "fetch.queue.backoff.ms": 5,
+    "fetch.wait.max.ms": 20,  # a new assignment waits for the fetch at the old one's end
+    "queued.max.messages.kbytes": 8 << 10,
+    "queued.min.messages": 1_000_000,
+    "reconnect.backoff.max.ms": 1000,
+    "socket.keepalive.enable": True,
+    "topic.metadata.propagation.max.ms": 2000,
+}
+OURS = frozenset(_LAWS) | {
+    "auto.commit.enable",
+    "bootstrap.servers",
+    "consume.callback",
+    "default.topic.config",
+    "error_cb",
+    "group.instance.id",
+    "group.protocol",
+    "logger",
+    "metadata.broker.list",
+    "on_commit",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOptions:
+    """What a reader needs to know of its source; `KafkaTopic` documents the values."""
+
+    topic: str
+    servers: str
+    label: str | None
+    codec: Codec | None
+    fields: tuple[str, ...]
+    timeout: float
+    config: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold passwords
+
+
+def connect(options: KafkaOptions, trouble: Trouble) -> Consumer:
+    """A consumer with our settings and the user's; opens no connection by itself.
+
+    Raises:
+        ConfigError: librdkafka does not take an option of `config`.
+    """
+    try:
+        return Consumer(
+            {
+                **_TUNING,
+                **options.config,
+                **_LAWS,
+                "bootstrap.servers": options.servers,
+                "error_cb": trouble,
+                "logger": QUIET,
+            }
+        )
+    except (KafkaException, TypeError, ValueError) as error:
+        said = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+        msg = f"{options.topic}: config= must hold options of librdkafka; {said}"
+        raise ConfigError(msg) from error
+
+
+class KafkaReader:
+    """Reads runs of offsets; see `records.Reader`.
+
+    Raises from `read`:
+        DataLostError: offsets that were promised are gone (retention, deleted records).
+        SourceChangedError: the topic or a partition is gone, or ends before the run does.
+        SourceUnreachableError: no progress for `timeout` seconds, reconnects included.
+        SourceDeniedError: no rights.
+        ClosedError: closed, or the stop event is set (seen within 0.1 s).
+        ConfigError: used in a process that was forked from the reader's.
+    """
+
+    def __init__(self, options: KafkaOptions, slabs: Slabs | None = None, stop: threading.Event | None = None) -> None:
+        self._options = options
+        self._slabs: Slabs = SlabPool() if slabs is None else slabs
+        self._stop = threading.Event() if stop is None else stop
+        self._pid = os.getpid()
+        self._closed = False
+        self._trouble = Trouble()
+        self._consumer: Consumer | None = None
+        self._at = (-1, -1)  # the partition, and the offset from which everything is in _left or still to come
+        self._left: list[Message] = []
+        _LIVE.add(self)
+
+    def read(self, extents: Extents) -> Block:
+        """All records of `extents`, in their order, in one block; see `records.Reader.read`."""
+        self._guard()
+        lease = self._slabs.lease()
+        options = self._options
+        rows = rows_for(options.label, options.codec, options.fields, int(extents.lengths.sum()), lease)
+        try:
+            first = 0
+            for partition, start, stop in zip(
+                extents.partition.tolist(), extents.start.tolist(), extents.stop.tolist(), strict=True
+            ):
+                if start < stop:
+                    self._run(partition, start, stop, rows, first)
+                first += stop - start
+        except BaseException as error:
+            self._at, self._left = (-1, -1), []
+            lease.release()
+            if isinstance(error, KafkaException):
+                msg = f"{self._options.topic} at {self._options.servers}: reading failed: {error.args[0].str()}"
+                raise SourceError(msg) from error
+            raise
+        return Block(extents.ids(), rows.payloads, rows.columns(), lease, rows.faults)
+
+    def close(self) -> None:
+        """Let go of the connection, within two seconds whatever the broker does. Safe to call twice."""
+        self._closed = True
+        if self._pid == os.getpid():
+            _LIVE.discard(self)
+            self._drop()
+
+    def _run(self, partition: int, start: int, stop: int, rows: Rows, first: int) -> None:
+        """Fill the rows from `first` on with the offsets start..stop-1."""
+        shift = first - start
+        want = start
+        self._trouble.clear()
+        wait = _Wait(self._options.timeout)
+        if self._at != (partition, start):
+            self._assign(partition, start)
+        batch, self._left = self._left, []
+        while True:
+            for n, message in enumerate(batch):
+                error = message.error()
+                if error is not None:
+                    want = max(want, self._event(error, message, partition, want, stop, wait))
+                    if want >= stop:
+                        self._at, self._left = (partition, stop), batch[n + 1 :]
+                        return
+                    continue
+                offset = message.offset()
+                if offset is None or offset < want or message.partition() != partition:
+                    continue  # an older assignment's
+                if offset >= stop:
+                    self._at, self._left = (partition, stop), batch[n:]
+                    return
+                rows.take(offset + shift, message)
+                want = offset + 1
+                if want == stop:
+                    self._at, self._left = (partition, stop), batch[n + 1 :]
+                    return
+            batch = self._more(partition, want, stop, wait)
+
+    def _more(self, partition: int, want: int, stop: int, wait: _Wait) -> list[Message]:
+        """The next records or events; waits as long as the source's timeout allows."""
+        consumer = self._live()
+        while True:
+            message = consumer.poll(SLICE_SECONDS)
+            if self._stop.is_set():
+                msg = f"{self._where(partition, want)}: reading was stopped"
+                raise ClosedError(msg)
+            if message is not None:
+                batch = [message, *consumer.consume(MORE, 0)]
+                if message.error() is None:
+                    wait.progress()
+                return batch
+            consumer = self._silence(partition, want, stop, wait)
+
+    def _silence(self, partition: int, want: int, stop: int, wait: _Wait) -> Consumer:
+        """Nothing came: be patient, start afresh once at half time, or give up."""
+        seconds, where = wait.seconds, self._where(partition, want)
+        if self._trouble.denied:
+            raise denied(where, self._options.servers, self._trouble.denied)
+        if self._trouble.gone:
+            self._check_gone(partition, want)
+        if seconds >= self._options.timeout:
+            if wait.end_seen is not None:
+                msg = (
+                    f"{where}: the snapshot promised offsets up to {stop - 1}, and the partition has ended at "
+                    f"{wait.end_seen} for {seconds:.1f} s: it was truncated or made anew; take a new snapshot"
+                )
+                raise SourceChangedError(msg)
+            raise unreachable(where, self._options.servers, seconds, self._trouble.last)
+        if wait.due():
+            # Now and then a consumer stays stuck on a partition whose leader moved; a new one costs nothing here.
+            LOG.warning("%s: nothing came for %.0f s; connecting anew (%s)", where, seconds, self._trouble.last)
+            self._drop()
+            self._assign(partition, want)
+        return self._live()
+
+    def _event(self, error: KafkaError, message: Message, partition: int, want: int, stop: int, wait: _Wait) -> int:
+        """Handle what is no record; returns the position that it proves."""
+        code, where = error.code(), self._where(partition, want)
+        about = message.partition()
+        if code == KafkaError._PARTITION_EOF:
+            if about != partition:
+                return want
+            end = message.offset()
+            wait.end_seen = end if end is not None and end < stop else None
+            return want if end is None else end
+        if code == KafkaError._AUTO_OFFSET_RESET:
+            raise self._lost(partition, want, stop)
+        if code in DENIED:
+            raise denied(where, self._options.servers, error.str())
+        if code in GONE:
+            self._trouble.gone = error.str()
+            return want  # looked into when nothing more comes
+        if code in _BROKEN or error.fatal():
+            msg = f"{where}: the broker's data cannot be read: {error.str()}"
+            raise SourceError(msg)
+        self._trouble.last = error.str()  # of the connection, or of the group that we do not use: librdkafka retries
+        return want
+
+    def _lost(self, partition: int, want: int, stop: int) -> SourceError:
+        where, held = self._where(partition, want), "the broker no longer holds them"
+        try:
+            low, high = self._live().get_watermark_offsets(TopicPartition(self._options.topic, partition), timeout=2.0)
+        except KafkaException as error:
+            LOG.debug("%s: watermarks: %s", where, error)
+        else:
+            held = f"the broker holds {low}..{high - 1}" if high > low else f"the broker holds nothing (next is {high})"
+        return DataLostError(
+            f"{where}: offsets {want}..{stop - 1} were promised and {held}: retention or deletion took them, or the "
+            "topic was made anew; take a new snapshot, and give the topic a longer retention"
+        )
+
+    def _check_gone(self, partition: int, want: int) -> None:
+        """There was word that there is no such topic or partition: raise where that is so, else go on from `want`."""
+        said, self._trouble.gone = self._trouble.gone, ""
+        if self._topic_is_there(partition):
+            self._assign(partition, want)
+            return
+        msg = (
+            f"{self._where(partition, want)}: it is no longer at {self._options.servers}; the topic was deleted: {said}"
+        )
+        raise SourceChangedError(msg)
+
+    def _topic_is_there(self, partition: int) -> bool:
+        """A restarted broker may say 'unknown' for a moment; the metadata has the last word, asked for a second."""
+        topic, deadline = self._options.topic, time.monotonic() + 1.0
+        while not self._stop.wait(SLICE_SECONDS):
+            try:
+                found = self._live().list_topics(topic, timeout=1.0).topics.get(topic)
+            except KafkaException as error:
+                self._trouble.last = error.args[0].str()
+                return True  # nobody answers: that is waited for, as any outage
+            if found is not None and found.error is None and partition in found.partitions:
+                return True
+            if time.monotonic() > deadline:
+                return False
+        return True
+
+    def _assign(self, partition: int, offset: int) -> None:
+        self._left = []
+        if self._consumer is None:
+            self._trouble.clear()
+            self._consumer = connect(self._options, self._trouble)
+        self._consumer.assign([TopicPartition(self._options.topic, partition, offset)])
+        self._at = (partition, offset)
+
+    def _live(self) -> Consumer:
+        self._guard()
+        if self._consumer is None:  # never between _assign and _drop
+            raise ClosedError(self._options.topic)
+        return self._consumer
+
+    def _drop(self) -> None:
+        """Close the consumer; one that does not come to an end is left to its thread."""
+        consumer, self._consumer, self._left, self._at = self._consumer, None, [], (-1, -1)
+        if consumer is not None:
+            closing = threading.Thread(target=consumer.close, name="dali_feed-kafka-close", daemon=True)
+            closing.start()
+            closing.join(CLOSE_SECONDS)
+            if closing.is_alive():
+                LOG.warning("%s: the consumer did not close in %.1f s; left behind", self._options.topic, CLOSE_SECONDS)
+
+    def _guard(self) -> None:
+        if self._pid != os.getpid():
+            msg = (
+                f"{self._options.topic}: a Kafka reader must be used in the process that made it; process "
+                f"{os.getpid()} was forked from {self._pid}; make a reader after the fork, or spawn"
+            )
+            raise ConfigError(msg)
+        if self._closed:
+            msg = f"{self._options.topic}: this reader is closed"
+            raise ClosedError(msg)
+        if self._stop.is_set():
+            msg = f"{self._options.topic}: reading was stopped"
+            raise ClosedError(msg)
+
+    def _where(self, partition: int, offset: int) -> str:
+        return f"{self._options.topic}[{partition}]@{offset}"
+
+
+_BROKEN = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaError.MSG_SIZE_TOO_LARGE})
+
+
+class _Wait:
+    """How long nothing came, within one run."""
+
+    def __init__(self, timeout: float) -> None:
+        self._half = timeout / 2
+        self._since = time.monotonic()
+        self._renewed = False
+        self.end_seen: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._since
+
+    def progress(self) -> None:
+        self._since = time.monotonic()
+        self._renewed = False
+        self.end_seen = None
+
+    def due(self) -> bool:
+        """True once, when half of the timeout has passed."""
+        if self._renewed or self.seconds < self._half:
+            return False
+        self._renewed = True
+        return True
+
+
+# librdkafka's threads do not survive a fork, and destroying its client in the child hangs: the child keeps the
+# consumers of its parent for ever, unused.
+_LIVE: weakref.WeakSet[KafkaReader] = weakref.WeakSet()
+_INHERITED: list[Any] = []
+
+
+def _after_fork() -> None:
+    _INHERITED.extend(reader._consumer for reader in list(_LIVE))
+
+
+os.register_at_fork(after_in_child=_after_fork)

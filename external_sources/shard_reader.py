@@ -1,0 +1,254 @@
+"""Read samples of tar shards into slabs: one pread for a run of neighbours, one for a lone sample.
+
+The law of this file: a sample that lacks a member or whose label is no number costs its own row; a shard
+that is not what the index says costs the read. No byte is copied twice: payloads are views of the slab
+that the kernel wrote.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dali_feed.errors import (
+    ClosedError,
+    ConfigError,
+    DataLostError,
+    SourceChangedError,
+    SourceError,
+    SourceNotFoundError,
+)
+from dali_feed.external_sources.tar_index import open_shard
+from dali_feed.records import Block, Extents, Int64s, Slabs, unpack_ids
+
+__all__ = ["ShardReader", "ShardTable"]
+
+RUN_BYTES = 4 << 20  # half a slab: two runs fill one, and none needs a map of its own
+FAR_BYTES = 64 << 10
+OPEN_FILES = 128
+NO_LABEL = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTable:
+    """All samples of all shards, shard after shard: row base[p] + k is sample k of shard p.
+
+    Offset 0 says that a sample lacks the member. `label` is the suffix and, for JSON, the key of labels.
+    """
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    digests: tuple[str, ...]
+    counts: Int64s
+    base: Int64s
+    image: Int64s
+    image_bytes: Int64s
+    label: tuple[str, str] | None
+    label_at: Int64s
+    label_bytes: Int64s
+
+
+class ShardReader:
+    """Reads rows of the table into slabs: one pread for a run of neighbours, one for a lone sample."""
+
+    def __init__(self, paths: tuple[str, ...], table: ShardTable, slabs: Slabs, stop: threading.Event | None) -> None:
+        self._paths = paths
+        self._table = table
+        self._slabs = slabs
+        self._stop = stop or threading.Event()
+        self._open: OrderedDict[int, int] = OrderedDict()
+        self._closed = False
+
+    def read(self, extents: Extents) -> Block:
+        """All samples of `extents` in order; see `records.Reader`.
+
+        Raises:
+            ConfigError: an extent that leaves the snapshot.
+            SourceChangedError: a shard is not as large as when it was indexed.
+            DataLostError: a shard ends before a sample does, or is gone.
+            ClosedError: the reader is closed or the stop event is set.
+        """
+        if self._closed:
+            msg = "ShardSet: this reader is closed; make another one"
+            raise ClosedError(msg)
+        table = self._table
+        shards = len(table.counts)
+        inside = (extents.partition >= 0) & (extents.partition < shards) & (extents.start >= 0)
+        if not (inside & (extents.stop <= table.counts[extents.partition.clip(0, shards - 1)])).all():
+            msg = "ShardSet: extents must lie inside the snapshot; found one that does not"
+            raise ConfigError(msg)
+        ids = extents.ids()
+        lease = self._slabs.lease()
+        block = Block(ids, [memoryview(b"")] * len(ids), {}, lease)
+        try:
+            self._fill(block)
+        except BaseException:
+            lease.release()
+            raise
+        return block
+
+    def close(self) -> None:
+        """Close all files. Safe to call twice."""
+        self._closed = True
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def _fill(self, block: Block) -> None:
+        table = self._table
+        partition, position = unpack_ids(block.ids)
+        row = table.base[partition] + position
+        image, size = table.image[row], table.image_bytes[row]
+        label, label_size = table.label_at[row], table.label_bytes[row]
+        # What to read of each sample: the image, and its label with it unless that lies far off.
+        low, high = np.minimum(image, label), np.maximum(image + size, label + label_size)
+        near = (label > 0) & (high - low - size - label_size <= FAR_BYTES)
+        low, high = np.where(near, low, image), np.where(near, high, image + size)
+        shards, lows, highs = partition.tolist(), low.tolist(), high.tolist()
+        images, sizes, labels, label_sizes = image.tolist(), size.tolist(), label.tolist(), label_size.tolist()
+        with_image = near.tolist()
+        texts: list[bytes] = [b""] * len(row)
+        payloads, room = block.payloads, block.lease.room
+        for begin, end in _runs(partition, position, low, high):
+            at = lows[begin]
+            if not at:  # no image member: nothing to read
+                continue
+            fd = self._file(shards[begin])
+            view = room(highs[end - 1] - at)
+            got = self._read(fd, view, at, block.ids[begin])
+            if got < len(view):
+                short = next(k for k in range(begin, end) if highs[k] > at + got)
+                raise self._lost(block.ids[short], at + got)
+            for k in range(begin, end):
+                start = images[k] - at
+                payloads[k] = view[start : start + sizes[k]]
+                if with_image[k]:
+                    start = labels[k] - at
+                    texts[k] = view[start : start + label_sizes[k]].tobytes()
+                elif labels[k]:
+                    texts[k] = self._far(fd, label_sizes[k], labels[k], block.ids[k])
+        for k in np.flatnonzero(image == 0).tolist():
+            block.faults[k] = "the sample has no image member"
+        if table.label is not None:
+            block.fields["label"] = _labels(texts, labels, table.label, block.faults)
+
+    def _read(self, fd: int, view: memoryview, at: int, sample: np.int64) -> int:
+        """Fill `view` from byte `at`; return how many bytes there were."""
+        if self._stop.is_set():
+            msg = "ShardSet: the read was stopped"
+            raise ClosedError(msg)
+        try:
+            got = more = os.preadv(fd, (view,), at)
+            while more and got < len(view):  # a read may come short before the end of a file
+                got += (more := os.preadv(fd, (view[got:],), at + got))
+        except OSError as error:
+            msg = (
+                f"{self._where(sample)}: reading the shard gave: {error.strerror} (errno {error.errno}); check the disk"
+            )
+            raise SourceError(msg) from error
+        return got
+
+    def _far(self, fd: int, size: int, at: int, sample: np.int64) -> bytes:
+        text = bytearray(size)
+        got = self._read(fd, memoryview(text), at, sample)
+        if got < size:
+            raise self._lost(sample, at + got)
+        return bytes(text)
+
+    def _file(self, shard: int) -> int:
+        fd = self._open.get(shard)
+        if fd is not None:
+            self._open.move_to_end(shard)
+            return fd
+        path = self._paths[shard]
+        try:
+            fd = open_shard(path)
+        except SourceNotFoundError as error:
+            msg = f"{path}: a shard must stay while it is read; the file is gone; put it back"
+            raise DataLostError(msg) from error
+        size = os.fstat(fd).st_size
+        if size != self._table.sizes[shard]:
+            os.close(fd)
+            msg = (
+                f"{path}: a shard must not change after it was indexed; it had {self._table.sizes[shard]} bytes and "
+                f"has {size} now; make a new ShardSet to read it as it is"
+            )
+            raise SourceChangedError(msg)
+        if len(self._open) >= OPEN_FILES:
+            os.close(self._open.popitem(last=False)[1])
+        self._open[shard] = fd
+        return fd
+
+    def _where(self, sample: np.int64) -> str:
+        partition, position = unpack_ids(np.asarray(sample))
+        return f"{self._paths[int(partition)]}#{int(position)}"
+
+    def _lost(self, sample: np.int64, byte: int) -> DataLostError:
+        msg = f"{self._where(sample)}: the shard ends at byte {byte}, before the sample does; fetch the shard again"
+        return DataLostError(msg)
+
+
+def _runs(partition: Int64s, position: Int64s, low: Int64s, high: Int64s) -> Iterator[tuple[int, int]]:
+    """(begin, end) of rows that one read takes in: neighbours with little between them, up to RUN_BYTES."""
+    gap = low[1:] - high[:-1]
+    joined = (np.diff(partition) == 0) & (np.diff(position) == 1) & (low[1:] > 0) & (low[:-1] > 0)
+    joined &= (gap >= 0) & (gap <= 4096 + (high - low)[1:] // 4)
+    borders = [0, *(np.flatnonzero(~joined) + 1).tolist(), len(low)] if len(low) else [0]
+    for begin, end in itertools.pairwise(borders):
+        while end - begin > 1 and high[end - 1] - low[begin] > RUN_BYTES:
+            fits = max(1, int(np.searchsorted(high[begin:end], low[begin] + RUN_BYTES, side="right")))
+            yield begin, begin + fits
+            begin += fits  # noqa: PLW2901
+        if begin < end:
+            yield begin, end
+
+
+def _labels(texts: list[bytes], offsets: list[int], kind: tuple[str, str], faults: dict[int, str]) -> Int64s:
+    """The label of each row, int64; a row without one gets NO_LABEL and, if nothing else is wrong, a fault."""
+    found = [NO_LABEL] * len(texts)
+    for k, text in enumerate(texts):
+        if k in faults:
+            continue
+        if not offsets[k]:
+            faults[k] = f"the sample has no .{kind[0]} member for its label"
+            continue
+        try:
+            found[k] = _label(text, kind)
+        except ValueError as error:
+            faults[k] = str(error)
+    return np.array(found, np.int64)
+
+
+def _label(text: bytes, kind: tuple[str, str]) -> int:
+    """The label in a member; ValueError says why there is none."""
+    suffix, key = kind
+    value: Any
+    if suffix == "cls":
+        try:
+            value = int(text) if b"_" not in text else None  # to Python 1_0 is a number too
+        except ValueError:
+            value = None
+        if value is None:
+            msg = f"the label must be decimal text; found {text[:40]!r}"
+            raise ValueError(msg)
+    else:
+        try:
+            record = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            msg = f"the .json member with the label cannot be parsed: {error}"
+            raise ValueError(msg) from error
+        value = record.get(key) if isinstance(record, dict) else None
+        if not isinstance(value, int) or isinstance(value, bool):
+            msg = f"the label must be an integer under the key {key!r} of the .json member; found {str(value)[:40]!r}"
+            raise ValueError(msg)
+    if not -(1 << 63) <= value < 1 << 63:
+        msg = "the label must fit in 64 bits"
+        raise ValueError(msg)
+    return int(value)

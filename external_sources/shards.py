@@ -1,0 +1,183 @@
+"""Webdataset-style tar shards: many images and their labels in few large files.
+
+A shard is a partition and a sample's index in it is its position. Samples are found through an index of
+byte ranges (`tar_index`), so any record costs one read, and neighbours are read in one go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from dali_feed.errors import ConfigError, SourceEmptyError
+from dali_feed.external_sources import tar_index
+from dali_feed.external_sources.shard_paths import matches, unique_names
+from dali_feed.external_sources.shard_reader import ShardReader, ShardTable
+from dali_feed.external_sources.slabs import SlabPool
+from dali_feed.records import Reader, Slabs, Snapshot
+
+__all__ = ["ShardSet"]
+
+EXTENT_BYTES = 8 << 20
+INDEX_THREADS = 8
+IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff")
+_LOADING = threading.Lock()  # of the module, so that a ShardSet can be pickled
+
+
+class ShardSet:
+    """Images and labels in tar files.
+
+    shards     one pattern or path, or a sequence of them. Patterns may hold `*`, `?`, `[..]`, `{a,b}` and
+               ranges like `{0000..0099}`. One pattern's files are sorted by name; a sequence keeps its order.
+    image      suffixes of the image member, the foremost one counts where a sample has several
+    label      "cls" (a member with decimal text), "json" (a member whose key "label" is an integer), "json:KEY",
+               None (no label field), or "auto": what the first sample has, cls before json
+    index_dir  where indexes are kept; None: beside each shard, else in the user's cache
+
+    Raises:
+        ConfigError: an argument cannot be what it is, or a shard is named twice.
+        SourceNotFoundError: a pattern matches nothing, or a named file is not there.
+    """
+
+    def __init__(
+        self,
+        shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        image: Sequence[str] = IMAGE_SUFFIXES,
+        label: str | None = "auto",
+        index_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if isinstance(image, str) or not image or not all(map(str, image)):
+            msg = f"ShardSet: image must be a non-empty sequence of suffixes such as ('jpg', 'png'); found {image!r}"
+            raise ConfigError(msg)
+        known = label in (None, "auto", "cls", "json") or (str(label).startswith("json:") and str(label)[5:])
+        if not known:
+            msg = f"ShardSet: label must be 'auto', 'cls', 'json', 'json:KEY' or None; found {label!r}"
+            raise ConfigError(msg)
+        given = [shards] if isinstance(shards, (str, os.PathLike)) else list(shards)
+        patterns = [os.fspath(s) for s in given]
+        if not patterns:
+            msg = "ShardSet: shards must name at least one file; found an empty sequence"
+            raise ConfigError(msg)
+        self._paths = tuple(itertools.chain.from_iterable(matches(p) for p in patterns))
+        if len(set(self._paths)) < len(self._paths):
+            twice = next(p for p in self._paths if self._paths.count(p) > 1)
+            msg = f"ShardSet: each shard may be named once; found {twice} twice; remove one of the two"
+            raise ConfigError(msg)
+        self._names = unique_names(self._paths)
+        self._title = f"ShardSet({', '.join(patterns[:3])}{', ...' if len(patterns) > 3 else ''})"
+        self._image = tuple(s.lower().lstrip(".").encode() for s in image)
+        self._label = label
+        self._index_dir = index_dir
+        self._table: ShardTable | None = None
+
+    def __repr__(self) -> str:
+        return self._title
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The shard files in partition order."""
+        return self._paths
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """('label',) or (); label="auto" needs the index to know."""
+        if self._label == "auto":
+            return ("label",) if self._load().label else ()
+        return ("label",) if self._label else ()
+
+    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
+        """All samples of all shards. Indexes the shards where that has not been done.
+
+        Raises:
+            ConfigError: a pin is given; the files themselves fix this source.
+            SourceError: a shard cannot be indexed (`tar_index.build` lists how); SourceEmptyError: no sample at all.
+        """
+        if pin is not None:
+            msg = f"{self._title}: shards are fixed by their files and take no pin; found {dict(pin)!r}"
+            raise ConfigError(msg)
+        table = self._load()
+        per_sample = sum(table.sizes) / int(table.counts.sum())
+        digest = hashlib.sha256()
+        for name, size, count, index in zip(table.names, table.sizes, table.counts, table.digests, strict=True):
+            digest.update(f"{name}\0{size}\0{count}\0{index}\n".encode(errors="surrogateescape"))
+        return Snapshot(
+            source=self._title,
+            names=table.names,
+            starts=np.zeros(len(table.counts), np.int64),
+            stops=table.counts.copy(),
+            extent=max(1, round(EXTENT_BYTES / per_sample)),
+            record_bytes=max(1, round(float(table.image_bytes.mean()))),
+            random_access=True,
+            interleaved=False,
+            fingerprint=digest.hexdigest(),
+        )
+
+    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
+        """A reader for one thread; see `records.Source`."""
+        return ShardReader(self._paths, self._load(), SlabPool() if slabs is None else slabs, stop)
+
+    def where(self, partition: int, position: int) -> str:
+        """`train-0007.tar#118`."""
+        return f"{self._names[partition]}#{position}"
+
+    def _load(self) -> ShardTable:
+        with _LOADING:
+            if self._table is None:
+                with ThreadPoolExecutor(min(INDEX_THREADS, len(self._paths)), "dali-feed-index") as pool:
+                    indexes = list(pool.map(lambda path: tar_index.load(path, self._index_dir), self._paths))
+                self._table = self._tabulated(indexes)
+            return self._table
+
+    def _tabulated(self, indexes: list[tar_index.TarIndex]) -> ShardTable:
+        counts = np.array([len(index) for index in indexes], np.int64)
+        if not counts.any():
+            msg = f"{self._title}: shards must hold samples; found none in {len(indexes)} file(s) like {self._paths[0]}"
+            raise SourceEmptyError(msg)
+        label = self._label_of(indexes)
+        images = [index.member(self._image) for index in indexes]
+        wanted = [label[0].encode()] if label else []
+        labels = [index.member(wanted) for index in indexes]
+        return ShardTable(
+            names=self._names,
+            sizes=tuple(index.size for index in indexes),
+            digests=tuple(index.digest for index in indexes),
+            counts=counts,
+            base=np.cumsum(counts) - counts,
+            image=np.concatenate([i[0] for i in images]),
+            image_bytes=np.concatenate([i[1] for i in images]),
+            label=label,
+            label_at=np.concatenate([i[0] for i in labels]),
+            label_bytes=np.concatenate([i[1] for i in labels]),
+        )
+
+    def _label_of(self, indexes: list[tar_index.TarIndex]) -> tuple[str, str] | None:
+        """Suffix and key of the labels; for "auto" the first sample decides."""
+        if self._label is None:
+            return None
+        if self._label != "auto":
+            suffix, _, key = self._label.partition(":")
+            return suffix, key or "label"
+        shard = next(k for k, index in enumerate(indexes) if len(index))
+        index = indexes[shard]
+        if index.member([b"cls"])[0][0]:
+            return "cls", ""
+        at, size = (int(column[0]) for column in index.member([b"json"]))
+        if not at:
+            return None
+        fd = tar_index.open_shard(self._paths[shard])
+        try:
+            found = json.loads(os.pread(fd, size, at))
+        except (ValueError, RecursionError):
+            return "json", "label"  # its reader says what is wrong with it
+        finally:
+            os.close(fd)
+        return ("json", "label") if isinstance(found, dict) and "label" in found else None

@@ -1,0 +1,85 @@
+"""Slabs: the memory that payloads land in, taken from a pool and given back whole.
+
+Slabs are anonymous maps, so that a dropped one goes back to the system at once, and a reused one costs
+no page faults. The pool counts what is leased; whoever schedules reads holds them back (`leased`),
+because only it knows which read the trainer is waiting for. Views of a released lease must not be used:
+the next lease writes over them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+
+__all__ = ["SlabLease", "SlabPool"]
+
+SLAB_BYTES = 8 << 20
+
+
+class SlabLease:
+    """Slabs of one block. Used by one thread at a time."""
+
+    def __init__(self, pool: SlabPool) -> None:
+        self._pool = pool
+        self._slabs: list[memoryview] = []
+        self._free = memoryview(b"")
+        self._filled = 0
+
+    def room(self, size: int) -> memoryview:
+        """A writable view of `size` bytes: the rest of the last slab, a new slab, or one of its own."""
+        self._filled += size
+        if size > len(self._free):
+            if size > self._pool.slab_bytes // 2:  # a large record would waste most of a slab's rest
+                own = self._pool._take(max(size, self._pool.slab_bytes))
+                self._slabs.append(own)
+                rest = own[size:]
+                if len(rest) > len(self._free):
+                    self._free = rest
+                return own[:size]
+            self._free = self._pool._take(self._pool.slab_bytes)
+            self._slabs.append(self._free)
+        view, self._free = self._free[:size], self._free[size:]
+        return view
+
+    def release(self) -> None:
+        """Give all slabs back."""
+        slabs, self._slabs, self._free = self._slabs, [], memoryview(b"")
+        filled, self._filled = self._filled, 0
+        self._pool._give(slabs, filled)
+
+
+class SlabPool:
+    """Slabs of `slab_bytes` each; up to `keep_bytes` of returned ones wait for the next lease.
+
+    Thread-safe. `leased` is what is out now, `peak` the most that ever was, `filled` what
+    payloads took in the leases given back so far; all in bytes.
+    """
+
+    def __init__(self, slab_bytes: int = SLAB_BYTES, keep_bytes: int = 256 << 20) -> None:
+        self.slab_bytes = slab_bytes
+        self._keep = keep_bytes // slab_bytes
+        self._idle: list[memoryview] = []
+        self._lock = threading.Lock()
+        self.leased = 0
+        self.peak = 0
+        self.filled = 0
+
+    def lease(self) -> SlabLease:
+        """A lease that holds nothing yet."""
+        return SlabLease(self)
+
+    def _take(self, size: int) -> memoryview:
+        with self._lock:
+            self.leased += size
+            self.peak = max(self.peak, self.leased)
+            if size == self.slab_bytes and self._idle:
+                return self._idle.pop()
+        return memoryview(mmap.mmap(-1, size))
+
+    def _give(self, slabs: list[memoryview], filled: int) -> None:
+        with self._lock:
+            self.filled += filled
+            for slab in slabs:
+                self.leased -= len(slab)
+                if len(slab) == self.slab_bytes and len(self._idle) < self._keep:
+                    self._idle.append(slab)

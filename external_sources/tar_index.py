@@ -1,0 +1,256 @@
+"""Where the members of a tar file lie: built from its headers alone, kept beside the file.
+
+The law of this file: an index tells the truth about a whole archive, or there is none. One that does not
+belong to the file's present size and mtime, or whose own digest is wrong, is built anew.
+
+Samples follow the webdataset convention: members whose paths are equal up to the first dot of the
+basename, and which are adjacent, are one sample. The index keeps all members of all samples, whatever
+they hold, so that one index serves every choice of image and label.
+
+An index file is the magic, the SHA-256 of the rest, and the rest: five int64 (version, shard bytes, shard
+mtime in ns, samples, members), then `first`, `offset`, `length` as int64, `suffix` as int32, and the
+suffixes joined by NUL. Little endian, nothing in it is ever executed or unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.errors import DataLostError, SourceChangedError, SourceDeniedError, SourceError, SourceNotFoundError
+from dali_feed.external_sources.tar_headers import DamageError, is_header, members
+
+__all__ = ["TarIndex", "build", "index_path", "load", "open_shard"]
+
+MAGIC = b"dfeedtar"
+VERSION = 1
+_Columns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]
+_META = re.compile(rb"__[^/]*__($|/)")
+_PACKED = (b"\x1f\x8b", b"BZ", b"\xfd7", b"\x28\xb5")  # gzip, bzip2, xz, zstd
+_log = logging.getLogger("dali_feed")
+
+
+@dataclass(frozen=True, slots=True)
+class TarIndex:
+    """The members of one tar file, sample by sample.
+
+    size      bytes of the tar file
+    mtime_ns  its mtime when it was indexed
+    first     int64 (samples + 1,): members first[k]..first[k+1]-1 are sample k
+    offset    int64 (members,): where a member's data starts
+    length    int64 (members,): bytes of data
+    suffix    int32 (members,): which of `suffixes` (lower case, without the dot) the member has
+    digest    SHA-256 of all of it but mtime, as hex
+    """
+
+    size: int
+    mtime_ns: int
+    first: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+    suffix: NDArray[np.int32]
+    suffixes: tuple[bytes, ...]
+    digest: str
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    def member(self, suffixes: Sequence[bytes]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Offset and length, int64 (samples,) each, of the member that has the foremost of `suffixes`.
+
+        Offset 0 where a sample has none. Of two members with one name the later counts, as in any tar.
+        """
+        offset = np.zeros(len(self), np.int64)
+        length = np.zeros(len(self), np.int64)
+        sample = np.repeat(np.arange(len(self)), np.diff(self.first))
+        for wanted in reversed(suffixes):
+            if wanted in self.suffixes:
+                has = self.suffix == self.suffixes.index(wanted)
+                offset[sample[has]] = self.offset[has]
+                length[sample[has]] = self.length[has]
+        return offset, length
+
+
+def _key(path: bytes) -> int:
+    """How many bytes of `path` are its sample's key; 0 where it belongs to none."""
+    name = path.rfind(b"/") + 1
+    dot = path.find(b".", name)
+    return 0 if dot <= name or (path.startswith(b"__") and _META.match(path)) else dot
+
+
+def build(path: str) -> TarIndex:
+    """Index a tar file by reading its headers.
+
+    Raises:
+        SourceNotFoundError, SourceDeniedError: the file cannot be opened.
+        SourceError: it is no uncompressed tar file.
+        DataLostError: it is cut off or damaged.
+        SourceChangedError: it is being written.
+    """
+    first: list[int] = []
+    offset: list[int] = []
+    length: list[int] = []
+    suffix: list[int] = []
+    codes: dict[bytes, int] = {}
+    last = b""
+    fd = open_shard(path)
+    try:
+        before = os.fstat(fd)
+        if before.st_size == 0:
+            msg = f"{path}: a shard must be a whole tar file; found an empty file; fetch or write it again"
+            raise DataLostError(msg)
+        for member, at, size in members(fd, before.st_size):
+            dot = _key(member)
+            if not dot:
+                continue
+            if member[:dot] != last:
+                last = member[:dot]
+                first.append(len(offset))
+            offset.append(at)
+            length.append(size)
+            suffix.append(codes.setdefault(member[dot + 1 :].lower(), len(codes)))
+        after = os.fstat(fd)
+    except DamageError as damage:
+        raise _explained(fd, path, damage, len(first), last) from None
+    except OSError as error:
+        msg = f"{path}: its headers must be readable; found {error.strerror} after sample {len(first)}; check the disk"
+        raise SourceError(msg) from error
+    finally:
+        os.close(fd)
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        msg = f"{path}: a shard must not be written while it is indexed; its size or time changed; try again later"
+        raise SourceChangedError(msg)
+    first.append(len(offset))
+    columns = (np.array(first, "<i8"), np.array(offset, "<i8"), np.array(length, "<i8"), np.array(suffix, "<i4"))
+    return _finished(before.st_size, before.st_mtime_ns, columns, tuple(codes))
+
+
+def open_shard(path: str) -> int:
+    """A file descriptor for reading; its failures in this library's words."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        msg = f"{path}: no such shard file; check the path or the pattern"
+        raise SourceNotFoundError(msg) from error
+    except PermissionError as error:
+        msg = f"{path}: a shard must be readable; found {error.strerror}; check its mode and owner"
+        raise SourceDeniedError(msg) from error
+    except OSError as error:
+        msg = f"{path}: a shard must be readable; opening it gave: {error.strerror} (errno {error.errno})"
+        raise SourceError(msg) from error
+
+
+def _explained(fd: int, path: str, damage: DamageError, samples: int, last: bytes) -> SourceError:
+    head = os.pread(fd, 512, 0)
+    if damage.byte == 0 and len(head) == 512 and head.strip(b"\0") and not is_header(head):
+        cure = "a compressed file; unpack it" if head[:2] in _PACKED else "something else; repack it"
+        return SourceError(f"{path}: a shard must be an uncompressed tar file, to be read by position; found {cure}")
+    inside = samples > 0 and (not damage.member or damage.member[: _key(damage.member)] == last)
+    sample = samples - 1 if inside else samples
+    size = os.fstat(fd).st_size
+    msg = (
+        f"{path}#{sample}: a shard must be whole; found at byte {damage.byte} of {size}: {damage.what}; "
+        "fetch or write the shard again"
+    )
+    return DataLostError(msg)
+
+
+def _finished(size: int, mtime_ns: int, columns: _Columns, suffixes: tuple[bytes, ...]) -> TarIndex:
+    digest = hashlib.sha256(b"%d\n" % size + b"\0".join(suffixes))
+    for column in columns:
+        digest.update(column.data)
+    return TarIndex(size, mtime_ns, *columns, suffixes, digest.hexdigest())
+
+
+def index_path(path: str, folder: str | os.PathLike[str] | None) -> Path:
+    """Where the index of a shard lies in `folder` (None: the user's cache)."""
+    name = hashlib.sha256(os.path.abspath(path).encode(errors="surrogateescape")).hexdigest()
+    if folder is None:
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        return Path(cache, "dali_feed", "index", f"{name}.idx")
+    return Path(folder, f"{os.path.basename(path)}-{name[:16]}.idx")
+
+
+def load(path: str, index_dir: str | os.PathLike[str] | None = None) -> TarIndex:
+    """The index of a tar file: the kept one where it still fits, else a new one, which is then kept.
+
+    It is kept beside the file, in the user's cache where that folder cannot be written, or in `index_dir`.
+
+    Raises:
+        SourceDeniedError: `index_dir` is given and cannot be written.
+        SourceError: as `build`.
+    """
+    homes = [Path(f"{path}.idx"), index_path(path, None)] if index_dir is None else [index_path(path, index_dir)]
+    for home in homes:
+        with contextlib.suppress(OSError, ValueError):  # absent, unreadable or stale: built anew
+            return _read(home, os.stat(path))
+    index = build(path)
+    errors: list[OSError] = []
+    for home in homes:
+        try:
+            _write(home, index, os.stat(path).st_mode & 0o666)
+        except OSError as error:
+            errors.append(error)
+        else:
+            return index
+    if index_dir is not None:
+        msg = f"index_dir={os.fspath(index_dir)!r}: it must be a folder that can be written; found: {errors[0]}"
+        raise SourceDeniedError(msg) from errors[0]
+    _log.warning("%s: its index cannot be kept (%s), so it is built at every start; set index_dir", path, errors[-1])
+    return index
+
+
+def _write(home: Path, index: TarIndex, mode: int) -> None:
+    """Write whole or not at all: others may read or write the same index at this moment."""
+    head = np.array([VERSION, index.size, index.mtime_ns, len(index), len(index.offset)], "<i8")
+    parts = [p.tobytes() for p in (head, index.first, index.offset, index.length, index.suffix)]
+    body = b"".join(parts) + b"\0".join(index.suffixes)
+    home.parent.mkdir(parents=True, exist_ok=True)
+    fd, temporary = tempfile.mkstemp(dir=home.parent, prefix=f".{home.name[:100]}-")
+    try:
+        with open(fd, "wb") as file:
+            os.fchmod(fd, mode)
+            file.write(MAGIC + hashlib.sha256(body).digest() + body)
+        os.replace(temporary, home)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _read(home: Path, shard: os.stat_result) -> TarIndex:
+    """The index at `home`; ValueError where it is stale or damaged."""
+    whole = home.read_bytes()
+    body = memoryview(whole)[40:]
+    if whole[:8] != MAGIC or len(body) < 40 or hashlib.sha256(body).digest() != whole[8:40]:
+        msg = "damaged"
+        raise ValueError(msg)
+    version, size, mtime_ns, samples, entries = np.frombuffer(body[:40], "<i8").tolist()
+    if (version, size, mtime_ns) != (VERSION, shard.st_size, shard.st_mtime_ns):
+        msg = "stale"
+        raise ValueError(msg)
+    at = 40 + 8 * (samples + 1)
+    first = np.frombuffer(body[40:at], "<i8")
+    offset = np.frombuffer(body, "<i8", entries, at)
+    length = np.frombuffer(body, "<i8", entries, at + 8 * entries)
+    suffix = np.frombuffer(body, "<i4", entries, at + 16 * entries)
+    suffixes = tuple(bytes(body[at + 20 * entries :]).split(b"\0")) if entries else ()
+    if (
+        first[0] != 0
+        or first[-1] != entries
+        or (np.diff(first) < 1).any()
+        or (entries and (min(offset.min(), length.min(), suffix.min()) < 0 or suffix.max() >= len(suffixes)))
+        or (offset > size - length).any()
+    ):
+        msg = "no index of this shard"
+        raise ValueError(msg)
+    return _finished(size, mtime_ns, (first, offset, length, suffix), suffixes)

@@ -1,0 +1,230 @@
+"""From a .cu file to a launch: compiled once per device and options, every failure named.
+
+Law: what is compiled here without a GPU (`compile_ptx`) and what CuPy compiles on one (`kernel`) get the same options,
+and nothing is allocated, copied or waited for on the way to a launch.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from dali_feed.errors import ConfigError, EngineError
+
+__all__ = ["DeviceArray", "Launch", "compile_ptx", "device_array", "kernel", "launch", "stream_handle"]
+
+# a*b+c stays two roundings in every kernel; one that wants a fused multiply-add says so.
+OPTIONS = ("--std=c++17", "-fmad=false")
+# CuPy adds these to whatever it compiles and cannot be told not to; a kernel whose last bits matter has to stand them.
+_CUPY_ADDS = ("-ftz=true", "--device-as-default-execution-space")
+_LOG_LINES = 12
+_NO_NVRTC = "torch brings NVRTC along; without it, install the CUDA toolkit's"
+
+_lock = threading.Lock()
+_kernels: dict[tuple[str, tuple[str, ...], int], Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceArray:
+    """What `__cuda_array_interface__` says: `typestr` in NumPy's spelling, `strides` in bytes and never None."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    typestr: str
+    strides: tuple[int, ...]
+    read_only: bool
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element."""
+        return int(self.typestr[2:])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, which is the whole range of a dense array."""
+        return functools.reduce(lambda total, size: total * size, self.shape, self.itemsize)
+
+    def is_dense(self, order: tuple[int, ...] | None = None) -> bool:
+        """Whether the elements lie without holes, dimensions taken outermost first in `order` (default: as they are).
+
+        The stride of a dimension of size 1 is never used, so it does not count.
+        """
+        step = self.itemsize
+        for axis in reversed(order or range(len(self.shape))):
+            if self.shape[axis] != 1 and self.strides[axis] != step:
+                return False
+            step *= self.shape[axis]
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch, complete.
+
+    `arguments` are NumPy scalars of the kernel's types in its order (a pointer is a uint64); `pointers` are those of
+    the arrays among them by the names that the user knows them by.
+    """
+
+    kernel: str
+    options: tuple[str, ...]
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    arguments: tuple[Any, ...]
+    pointers: Mapping[str, int]
+
+
+def device_array(subject: str, name: str, array: object) -> DeviceArray:
+    """Read `array.__cuda_array_interface__`; ConfigError, opening with `subject`, where there is none to be used."""
+    try:
+        interface = array.__cuda_array_interface__  # type: ignore[attr-defined]
+    except (AttributeError, KeyError, RuntimeError, TypeError) as error:  # torch raises each of these for some tensor
+        msg = (
+            f"{subject}: {name} must be an array on a GPU (one with __cuda_array_interface__), found "
+            f"{type(array).__name__}: {error}"
+        )
+        raise ConfigError(msg) from error
+    try:
+        dtype = np.dtype(interface["typestr"])  # DALI writes "=B" where others write "|u1"
+    except TypeError as error:
+        msg = f"{subject}: {name} must have a dtype that NumPy knows, found {interface['typestr']!r}"
+        raise ConfigError(msg) from error
+    shape = tuple(int(size) for size in interface["shape"])
+    pointer, read_only = interface["data"]
+    strides = interface.get("strides")
+    if interface.get("mask") is not None:
+        msg = f"{subject}: {name} must not be masked, found a mask"
+        raise ConfigError(msg)
+    if strides is None:
+        strides, step = [], dtype.itemsize
+        for size in reversed(shape):
+            strides.insert(0, step)
+            step *= size
+    found = DeviceArray(int(pointer), shape, dtype.str, tuple(int(step) for step in strides), bool(read_only))
+    if found.pointer % found.itemsize:
+        msg = f"{subject}: {name} must be aligned to its elements of {found.itemsize} bytes, found {found.pointer:#x}"
+        raise ConfigError(msg)
+    return found
+
+
+def compile_ptx(name: str, arch: str, options: tuple[str, ...] = ()) -> bytes:
+    """Compile `name`.cu for `arch` ("sm_90") and return its PTX; needs neither a GPU nor a driver.
+
+    With an "sm_" architecture NVRTC also assembles the code, so a wrong instruction fails here and not at the launch.
+    `options` choose the variant, as the kernel's file tells. Raises EngineError with the compiler's first lines.
+    """
+    from cupy_backends.cuda.libs import nvrtc
+
+    program = None
+    try:
+        program = nvrtc.createProgram(_source(name), f"{name}.cu", [], [])
+        nvrtc.compileProgram(program, (f"--gpu-architecture={arch}", *OPTIONS, *_CUPY_ADDS, *options))
+        return bytes(nvrtc.getPTX(program))
+    except RuntimeError as error:  # NVRTCError is one, and so is CuPy's answer where the library is missing
+        if program is None:
+            msg = f"kernel {name} for {arch}: needs NVRTC, which could not be loaded ({error}); {_NO_NVRTC}"
+            raise EngineError(msg) from error
+        raise _failed(name, arch, options, f"{error}\n{nvrtc.getProgramLog(program)}") from error
+    finally:
+        if program is not None:
+            nvrtc.destroyProgram(program)
+
+
+def kernel(name: str, options: tuple[str, ...], device: int) -> Any:
+    """The `cupy.RawKernel` `name` of `name`.cu, compiled on its first use with `options` on `device`, then kept.
+
+    Raises EngineError with the compiler's first lines.
+    """
+    key = (name, options, device)
+    found = _kernels.get(key)
+    if found is not None:
+        return found
+    import cupy
+    from cupy.cuda.compiler import CompileException
+
+    with _lock:
+        if key in _kernels:
+            return _kernels[key]
+        with cupy.cuda.Device(device) as current:
+            arch = f"sm_{current.compute_capability}"
+            try:
+                module = cupy.RawModule(code=_source(name), backend="nvrtc", options=(*OPTIONS, *options))
+                function = module.get_function(name)
+                function.compile()  # otherwise it waits for the first launch, and so would its error
+            except (CompileException, RuntimeError) as error:
+                raise _failed(name, arch, options, str(error)) from error
+        _kernels[key] = function
+        return function
+
+
+def launch(job: Launch, *, stream: object = None) -> None:
+    """Enqueue `job` on `stream` of the device that its arrays lie on, and return at once.
+
+    `stream` is a cudaStream_t as an int, a CuPy or torch stream, or None for CuPy's current stream of that device.
+    Raises ConfigError for another kind of stream and for arrays that are not all in one GPU's memory, EngineError if
+    the kernel cannot be compiled or launched.
+    """
+    handle = None if stream is None else _Handle(stream_handle(job.kernel, stream))
+    device = _device_of(job)
+    function = kernel(job.kernel, job.options, device)
+    import cupy
+
+    with cupy.cuda.Device(device):
+        try:
+            function(job.grid, job.block, job.arguments, stream=handle)
+        except RuntimeError as error:  # CUDADriverError is one
+            msg = (
+                f"kernel {job.kernel} on cuda:{device}: the launch was refused, grid {job.grid}, block {job.block}: "
+                f"{error}. An earlier asynchronous fault also shows here: run with CUDA_LAUNCH_BLOCKING=1"
+            )
+            raise EngineError(msg) from error
+
+
+def stream_handle(subject: str, stream: object) -> int:
+    """The cudaStream_t of a CuPy stream (`ptr`), a torch stream (`cuda_stream`) or an int; ConfigError otherwise."""
+    handle = getattr(stream, "ptr", getattr(stream, "cuda_stream", stream))
+    if isinstance(handle, bool) or not isinstance(handle, int) or handle < 0:
+        msg = f"{subject}: stream must be a cudaStream_t as an int, a CuPy or torch stream, or None, found {stream!r}"
+        raise ConfigError(msg)
+    return handle
+
+
+def _device_of(job: Launch) -> int:
+    """The one device that all arrays lie on: memory of another place would fault later, and without a name."""
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    places = {name: runtime.pointerGetAttributes(pointer) for name, pointer in job.pointers.items()}
+    for name, place in places.items():
+        if place.type not in (runtime.memoryTypeDevice, runtime.memoryTypeManaged):
+            msg = f"{job.kernel}: {name} must lie in a GPU's memory, found memory of CUDA type {place.type}"
+            raise ConfigError(msg)
+    if len({place.device for place in places.values()}) != 1:
+        found = ", ".join(f"{name} on cuda:{place.device}" for name, place in places.items())
+        msg = f"{job.kernel}: all arrays must lie on one device, found {found}"
+        raise ConfigError(msg)
+    return int(next(iter(places.values())).device)
+
+
+@dataclass(frozen=True, slots=True)
+class _Handle:
+    """All that CuPy's launch asks of a stream; its own wrapper class differs between CuPy 13 and 14."""
+
+    ptr: int
+
+
+@functools.cache
+def _source(name: str) -> str:
+    return (files("dali_feed.kernels") / f"{name}.cu").read_text(encoding="utf-8")
+
+
+def _failed(name: str, arch: str, options: tuple[str, ...], log: str) -> EngineError:
+    lines = [line for line in log.splitlines() if line.strip()]
+    left_out = [f"({len(lines) - _LOG_LINES} more lines)"] if len(lines) > _LOG_LINES else []
+    first = "\n  ".join([*lines[:_LOG_LINES], *left_out])
+    return EngineError(f"kernel {name} for {arch}, options {' '.join(options) or 'none'}: does not compile:\n  {first}")

@@ -1,0 +1,184 @@
+// finish: the last step of the GPU path, in one launch and one pass over memory.
+//
+//   in    images   uint8    (samples, height, width, 3), dense
+//   out   out      float32 | float16 | bfloat16 | uint8, (samples, 3, height, width) or (samples, height, width, 3)
+//   per sample     flip_x, flip_y: 0 or not 0;  colour: 3 rows of 4, applied to 0..255 values, clamped to 0..255
+//   per channel    v * scale + bias, one rounding (fma); then one rounding to the output type, ties to even
+//
+// Law: every float operation that can round is written out (fma_rn, clamp255, cast) as PTX without .ftz, because CuPy
+// compiles with -ftz=true and compilers may contract. So the result is a function of the arguments alone, and
+// finish_reference in finish.py gives it bit for bit. No header is included: there is none on NVRTC's search path.
+//
+// Chosen by the compiler's options:
+//   OUT_FLOAT32 | OUT_FLOAT16 | OUT_BFLOAT16 | OUT_UINT8     the output type (uint8 takes no scale and no bias)
+//   CHANNELS_LAST   0: one plane per channel, 1: channels last
+//   PIXELS          how many neighbouring pixels of a row a thread does. 4 needs width % 4 == 0, images aligned to 4
+//                   bytes and out to 4 of its elements: then a thread loads 3 words and stores whole vectors (16 bytes
+//                   of float32, 8 of the 16-bit types). 1 has no such needs. Neither has a tail to care for.
+//
+// Bytes moved: 3 * (1 + size of an output element) per pixel: 15 for float32, 9 for the 16-bit types, 6 for uint8.
+
+#define DEVICE static __device__ __forceinline__
+
+typedef unsigned char byte_t;
+typedef unsigned long long offset_t;  // a batch may hold more than 2^32 elements
+
+template <class T>
+struct alignas(sizeof(T) * PIXELS) Pack {
+    T at[PIXELS];
+};
+
+DEVICE float fma_rn(float a, float b, float c) {
+#ifdef __CUDA_ARCH__
+    float result;
+    asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(result) : "f"(a), "f"(b), "f"(c));
+    return result;
+#else
+    return fmaf(a, b, c);
+#endif
+}
+
+// NaN becomes 0 and so does -0: what max.f32 does, said in C for the host.
+DEVICE float clamp255(float v) {
+#ifdef __CUDA_ARCH__
+    float result;
+    asm("max.f32 %0, %1, 0f00000000;" : "=f"(result) : "f"(v));
+    asm("min.f32 %0, %1, 0f437F0000;" : "=f"(result) : "f"(result));
+    return result;
+#else
+    return v > 0.0f ? (v < 255.0f ? v : 255.0f) : 0.0f;
+#endif
+}
+
+#if defined(OUT_FLOAT32)
+typedef float out_t;
+DEVICE out_t cast(float v) { return v; }
+#elif defined(OUT_FLOAT16)
+typedef unsigned short out_t;
+DEVICE out_t cast(float v) {
+#ifdef __CUDA_ARCH__
+    out_t result;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result) : "f"(v));
+    return result;
+#else
+    return float_to_half_bits(v);
+#endif
+}
+#elif defined(OUT_BFLOAT16)
+typedef unsigned short out_t;
+DEVICE out_t cast(float v) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    out_t result;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result) : "f"(v));
+    return result;
+#else  // sm_75 lacks the instruction. v is never NaN here: the launcher takes finite factors only
+    const unsigned bits = __float_as_uint(v);
+    return static_cast<out_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+#endif
+}
+#elif defined(OUT_UINT8)
+typedef byte_t out_t;
+DEVICE out_t cast(float v) {  // v is within 0..255: it was a byte or was clamped
+#ifdef __CUDA_ARCH__
+    unsigned result;
+    asm("cvt.rni.u32.f32 %0, %1;" : "=r"(result) : "f"(v));
+    return static_cast<out_t>(result);
+#else
+    return static_cast<out_t>(rintf(v));
+#endif
+}
+#else
+#error "finish: define one of OUT_FLOAT32, OUT_FLOAT16, OUT_BFLOAT16, OUT_UINT8"
+#endif
+
+// Flags come as one byte or four per sample (element_size), or not at all (element_size 0).
+DEVICE bool is_set(const byte_t* flags, int element_size, unsigned sample) {
+    if (element_size == 0) return false;
+    if (element_size == 1) return flags[sample] != 0;
+    return reinterpret_cast<const int*>(flags)[sample] != 0;
+}
+
+// Block x runs over the groups of PIXELS pixels of one sample, block y over samples. The launcher holds
+// height * width below 2^31, so positions inside a plane fit 32 bits; everything across planes is 64 bits wide.
+extern "C" __global__ void __launch_bounds__(256)
+finish(const byte_t* __restrict__ images, out_t* __restrict__ out,
+       const byte_t* __restrict__ flip_x, int flip_x_size,
+       const byte_t* __restrict__ flip_y, int flip_y_size,
+       const float* __restrict__ colour,
+       int samples, int height, int width,
+       float scale_0, float scale_1, float scale_2,
+       float bias_0, float bias_1, float bias_2) {
+    const unsigned groups_in_row = static_cast<unsigned>(width) / PIXELS;
+    const unsigned group = blockIdx.x * blockDim.x + threadIdx.x;
+    if (group >= groups_in_row * static_cast<unsigned>(height)) return;
+    const unsigned y = group / groups_in_row;
+    const unsigned x = (group - y * groups_in_row) * PIXELS;
+    const offset_t plane = static_cast<offset_t>(height) * static_cast<offset_t>(width);
+#ifndef OUT_UINT8
+    const float scale[3] = {scale_0, scale_1, scale_2}, bias[3] = {bias_0, bias_1, bias_2};
+#endif
+
+    for (unsigned sample = blockIdx.y; sample < static_cast<unsigned>(samples); sample += gridDim.y) {
+        const bool mirror = is_set(flip_x, flip_x_size, sample);
+        const unsigned from_y = is_set(flip_y, flip_y_size, sample) ? height - 1 - y : y;
+        const unsigned from_x = mirror ? width - PIXELS - x : x;
+        const offset_t from = sample * plane + static_cast<offset_t>(from_y) * width + from_x;
+        const Pack<byte_t>* words = reinterpret_cast<const Pack<byte_t>*>(images + 3 * from);
+        const Pack<byte_t> raw[3] = {words[0], words[1], words[2]};
+
+        // Every index below is a constant once unrolled: a runtime index would push the arrays out of the registers.
+        float value[PIXELS][3];
+#pragma unroll
+        for (int p = 0; p < PIXELS; ++p) {
+#pragma unroll
+            for (int c = 0; c < 3; ++c) {
+                const int ahead = 3 * p + c, back = 3 * (PIXELS - 1 - p) + c;
+                const byte_t as_is = raw[ahead / PIXELS].at[ahead % PIXELS];
+                const byte_t mirrored = raw[back / PIXELS].at[back % PIXELS];
+                value[p][c] = static_cast<float>(mirror ? mirrored : as_is);
+            }
+        }
+
+        if (colour != nullptr) {
+            const float* m = colour + static_cast<offset_t>(sample) * 12;
+#pragma unroll
+            for (int p = 0; p < PIXELS; ++p) {
+                const float r = value[p][0], g = value[p][1], b = value[p][2];
+#pragma unroll
+                for (int c = 0; c < 3; ++c) {
+                    const float* row = m + 4 * c;
+                    value[p][c] = clamp255(fma_rn(row[0], r, fma_rn(row[1], g, fma_rn(row[2], b, row[3]))));
+                }
+            }
+        }
+
+        Pack<out_t> done[3];  // planes: done[c] is a run of channel c; channels last: the same 3 * PIXELS in pixel order
+#pragma unroll
+        for (int p = 0; p < PIXELS; ++p) {
+#pragma unroll
+            for (int c = 0; c < 3; ++c) {
+#ifdef OUT_UINT8
+                const out_t result = cast(value[p][c]);
+#else
+                const out_t result = cast(fma_rn(value[p][c], scale[c], bias[c]));
+#endif
+#if CHANNELS_LAST
+                const int slot = 3 * p + c;
+                done[slot / PIXELS].at[slot % PIXELS] = result;
+#else
+                done[c].at[p] = result;
+#endif
+            }
+        }
+
+        const offset_t here = static_cast<offset_t>(y) * width + x;
+#pragma unroll
+        for (int i = 0; i < 3; ++i) {
+#if CHANNELS_LAST
+            reinterpret_cast<Pack<out_t>*>(out + 3 * (sample * plane + here))[i] = done[i];
+#else
+            *reinterpret_cast<Pack<out_t>*>(out + (3 * static_cast<offset_t>(sample) + i) * plane + here) = done[i];
+#endif
+        }
+    }
+}

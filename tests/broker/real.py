@@ -1,0 +1,253 @@
+"""Apache Kafka itself, for tests and benchmarks: one broker, jars from Maven Central, up in five seconds.
+
+`python tests/broker/real.py` runs one in the foreground and prints its address. It has two listeners: PLAINTEXT,
+whose clients may do everything, and SASL_PLAINTEXT, where the user `alice` may do what an ACL grants her.
+Needs Java 17 and, the first time, Maven.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, TopicMetadata
+
+POM = Path(__file__).with_name("pom.xml")
+ALICE = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "alice"}
+PASSWORD = "alice-secret"
+START_SECONDS = 90.0
+
+# A killed broker cannot register again before its old session has ended: 9 seconds by default.
+_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=127.0.0.1:{control}
+listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl},CONTROLLER://127.0.0.1:{control}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT
+inter.broker.listener.name=PLAINTEXT
+sasl.enabled.mechanisms=PLAIN
+listener.name.sasl_plaintext.plain.sasl.jaas.config=\
+org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="{password}";
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+log.dirs={data}
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
+message.max.bytes=67108864
+"""
+
+
+def kafka_version() -> str:
+    """The version that pom.xml names."""
+    found = re.search(r"<artifactId>kafka_2\.13</artifactId>\s*<version>([^<]+)</version>", POM.read_text())
+    assert found, POM
+    return found.group(1)
+
+
+def missing() -> str | None:
+    """Why no broker can run on this machine, or None."""
+    if shutil.which("java") is None:
+        return "no `java` on the PATH; Apache Kafka 4 needs Java 17 or newer"
+    if not _ready(_jars_dir()) and shutil.which("mvn") is None:
+        return f"no `mvn` on the PATH to bring Kafka's jars into {_jars_dir()}"
+    return None
+
+
+def jars() -> Path:
+    """The folder of Kafka's jars, filled by Maven where it is not there yet (DALI_FEED_KAFKA_DIR moves it)."""
+    folder = _jars_dir()
+    if not _ready(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as work:
+            shutil.copy(POM, work)  # Maven writes beside its pom
+            command = ["mvn", "-B", "-q", "-f", f"{work}/pom.xml", "dependency:copy-dependencies"]
+            command += ["-DincludeScope=runtime", f"-DoutputDirectory={work}/jars"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                msg = f"Maven could not bring the jars of Kafka {kafka_version()}:\n{done.stdout}{done.stderr}"
+                raise RuntimeError(msg)
+            shutil.rmtree(folder, ignore_errors=True)
+            Path(work, "jars").rename(folder)  # whole or not at all
+    return folder
+
+
+def _jars_dir() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    return Path(os.environ.get("DALI_FEED_KAFKA_DIR", cache / "dali_feed" / f"kafka-{kafka_version()}"))
+
+
+def _ready(folder: Path) -> bool:
+    return any(folder.glob(f"kafka_2.13-{kafka_version()}.jar"))
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listens on."""
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Cluster:
+    """A Kafka that runs already, with what a test does to it."""
+
+    def __init__(self, servers: str) -> None:
+        self.servers = servers
+        self._client: AdminClient | None = None
+
+    @property
+    def admin(self) -> AdminClient:
+        """An admin client."""
+        if self._client is None:
+            options: dict[str, str | int | float] = {"log_level": 0, "reconnect.backoff.max.ms": 200}
+            self._client = AdminClient({"bootstrap.servers": self.servers, **options})
+        return self._client
+
+    def create(self, topic: str, partitions: int = 1, config: dict[str, str] | None = None) -> None:
+        """Make a topic and wait until it is there with all its partitions."""
+        self.admin.create_topics([NewTopic(topic, partitions, 1, config=config or {})])[topic].result(60)
+        self._until(lambda found: topic in found and len(found[topic].partitions) == partitions)
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic and wait until it is gone."""
+        self.admin.delete_topics([topic])[topic].result(60)
+        self._until(lambda found: topic not in found)
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Drop the records below offset `before`."""
+        for each in self.admin.delete_records([TopicPartition(topic, partition, before)]).values():
+            each.result(60)
+
+    def _until(self, wanted: Callable[[dict[str, TopicMetadata]], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not wanted(self.admin.list_topics(timeout=60).topics):
+            if time.monotonic() > deadline:
+                msg = f"{self.servers}: its list of topics did not follow within 60 s"
+                raise TimeoutError(msg)
+
+
+class RealBroker(Cluster):
+    """One Apache Kafka broker in a process group of its own; killed at exit. A context manager."""
+
+    def __init__(self, heap: str = "512m") -> None:
+        self._plain, self._sasl, self._control = free_ports(3)
+        super().__init__(f"127.0.0.1:{self._plain}")
+        self.sasl_servers = f"127.0.0.1:{self._sasl}"
+        self.heap = heap
+        self.home = Path(tempfile.mkdtemp(prefix="dali_feed-kafka-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._properties = self.home / "server.properties"
+        self._properties.write_text(
+            _PROPERTIES.format(
+                plain=self._plain, sasl=self._sasl, control=self._control, data=self.home / "data", password=PASSWORD
+            )
+        )
+        atexit.register(self.close)
+        format_ = ["kafka.tools.StorageTool", "format", "--standalone", "-t", _cluster_id(), "-c"]
+        done = subprocess.run(self._java(*format_), capture_output=True, text=True, check=False)
+        if done.returncode:
+            msg = f"Kafka's storage could not be formatted:\n{done.stdout}{done.stderr}"
+            raise RuntimeError(msg)
+
+    def _java(self, *main: str) -> list[str]:
+        options = [f"-Xmx{self.heap}", "-Xms256m", "-XX:+UseG1GC", "-Djava.awt.headless=true"]
+        return ["java", *options, "-cp", f"{jars()}/*", *main, str(self._properties)]
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the running broker."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> Self:
+        """Start it and wait until it answers."""
+        with (self.home / "log").open("ab") as log:
+            self._process = subprocess.Popen(self._java("kafka.Kafka"), stdout=log, stderr=log, start_new_session=True)
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                msg = f"Kafka did not come up in {START_SECONDS:.0f} s:\n{(self.home / 'log').read_text()[-4000:]}"
+                raise RuntimeError(msg)
+            try:
+                if self.admin.list_topics(timeout=1).brokers:
+                    return self
+            except KafkaException:
+                continue  # list_topics itself waited its second
+
+    def kill(self) -> None:
+        """End it with SIGKILL, as a power cut would."""
+        self._end(signal.SIGKILL, 10)
+
+    def stop(self) -> None:
+        """Stop it as a service manager does; its data stays."""
+        self._end(signal.SIGTERM, 30)
+
+    def restart(self) -> None:
+        """Kill it and start it again on the same data and ports."""
+        self.kill()
+        self.start()
+
+    def _end(self, how: signal.Signals, seconds: float) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        try:
+            os.killpg(process.pid, how)
+            process.wait(seconds)
+        except ProcessLookupError:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(10)
+
+    def close(self) -> None:
+        """Kill it and remove its data. Safe to call twice."""
+        self.kill()
+        self._client = None
+        shutil.rmtree(self.home, ignore_errors=True)
+        atexit.unregister(self.close)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def _cluster_id() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A", 1)
+
+
+if __name__ == "__main__":
+    with RealBroker() as running:
+        print(f"Apache Kafka {kafka_version()} at {running.servers} (SASL: {running.sasl_servers})", flush=True)
+        try:
+            signal.pause()
+        except KeyboardInterrupt:
+            print("stopping")

@@ -1,0 +1,113 @@
+"""Fixtures: Kafka brokers, embedded and real, and the marker of tests that need a GPU.
+
+A machine without Java or Maven skips the real broker and says so at the end; with CI=true that is a failure.
+KAFKA_BOOTSTRAP names a broker that runs already. REQUIRE_GPU=1 makes a missing GPU a failure.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # importlib mode adds no folder by itself
+
+from broker import real
+from broker.handle import Kafka
+
+from dali_feed.testing import Broker, broker
+
+_UNTESTED: list[str] = []
+
+
+@pytest.fixture(scope="session")
+def embedded_broker() -> Iterator[Broker]:
+    """The mock cluster of librdkafka, shared by the session."""
+    with broker() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def real_broker() -> Iterator[real.Cluster]:
+    """Apache Kafka, shared by the session; not for tests that kill it."""
+    if given := os.environ.get("KAFKA_BOOTSTRAP"):
+        yield real.Cluster(given)
+        return
+    _need_kafka()
+    with real.RealBroker() as running:
+        yield running
+
+
+@pytest.fixture
+def own_broker() -> Iterator[real.RealBroker]:
+    """Apache Kafka for one test, which may kill it."""
+    _need_kafka()
+    with real.RealBroker() as running:
+        yield running
+
+
+@pytest.fixture(params=["embedded", "real"])
+def kafka(request: pytest.FixtureRequest) -> Kafka:
+    """Each broker in turn."""
+    return Kafka(request.param, request.getfixturevalue(f"{request.param}_broker"))
+
+
+@pytest.fixture
+def embedded(embedded_broker: Broker) -> Kafka:
+    """The embedded one alone."""
+    return Kafka("embedded", embedded_broker)
+
+
+@pytest.fixture
+def real_kafka(real_broker: real.Cluster) -> Kafka:
+    """The real one alone, for what the mock cannot do."""
+    return Kafka("real", real_broker)
+
+
+def _need_kafka() -> None:
+    reason = real.missing()
+    if reason is None:
+        return
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"CI tests the real Kafka: {reason}", pytrace=False)
+    _UNTESTED.append(reason)
+    pytest.skip(reason)
+
+
+@functools.cache
+def _gpus() -> int:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return int(pynvml.nvmlDeviceGetCount())
+    except pynvml.NVMLError:
+        return 0
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip or fail what needs a GPU where there is none."""
+    if item.get_closest_marker("gpu") and not _gpus():
+        if os.environ.get("REQUIRE_GPU") == "1":
+            pytest.fail("REQUIRE_GPU=1 and NVML finds no GPU", pytrace=False)
+        pytest.skip("no GPU")
+
+
+def pytest_report_header() -> str:
+    """Which brokers and how many GPUs this run has."""
+    given = os.environ.get("KAFKA_BOOTSTRAP")
+    found = f"the one at {given}" if given else real.missing() or f"Apache Kafka {real.kafka_version()}"
+    import confluent_kafka
+
+    return f"kafka: embedded librdkafka {confluent_kafka.libversion()[0]}; real: {found}; gpus: {_gpus()}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say loudly what was not tested."""
+    if _UNTESTED:
+        terminalreporter.section("NOT TESTED: THE REAL KAFKA", red=True)
+        terminalreporter.line(f"{len(_UNTESTED)} tests skipped: {_UNTESTED[0]}")

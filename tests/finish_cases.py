@@ -1,0 +1,86 @@
+"""What the tests of finish share: batches that exercise everything at once, and equality of bits."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from kernels_host import OnDevice  # type: ignore[import-not-found]
+
+from dali_feed.kernels._module import Launch
+from dali_feed.kernels.finish import normalize_factors, prepare
+
+DTYPES = ("float32", "float16", "bfloat16", "uint8")
+LAYOUTS = ("NCHW", "NHWC")
+MEMORY = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "uint8": np.uint8}
+VARIANTS = tuple(
+    (f"-DOUT_{dtype.upper()}", f"-DCHANNELS_LAST={last}", f"-DPIXELS={pixels}")
+    for dtype, last, pixels in itertools.product(DTYPES, (0, 1), (1, 4))
+)
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+Array = npt.NDArray[Any]
+
+
+def random_case(dtype: str, shape: tuple[int, int, int], *, colour: bool = True, seed: int = 0) -> dict[str, Any]:
+    """Arguments of finish_reference that exercise everything at once, as a user would give them."""
+    rng = np.random.default_rng(seed)
+    samples, height, width = shape
+    case: dict[str, Any] = {
+        "images": rng.integers(0, 256, (samples, height, width, 3), np.uint8),
+        "flip_x": rng.integers(0, 2, samples, np.int32),
+        "flip_y": rng.integers(0, 2, samples, np.uint8),
+    }
+    if colour:
+        case["colour"] = (rng.standard_normal((samples, 3, 4)) * (1, 1, 1, 60)).astype(np.float32)
+        case["colour"][0] = np.eye(3, 4)
+    if dtype != "uint8":
+        case["scale"], case["bias"] = normalize_factors(MEAN, STD)
+    return case
+
+
+def edge_cases(dtype: str) -> list[dict[str, Any]]:
+    """Every value of a byte through matrices and factors that make subnormals, overflow, ties, NaN and -0."""
+    images = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1).repeat(3, 3).repeat(5, 0)
+    tiny, nan, inf = 2.0**-140, np.nan, np.inf
+    colour = np.zeros((5, 3, 4), np.float32)
+    colour[0] = [[tiny, 0, 0, 0], [0, tiny, 0, -tiny], [0, 0, tiny, 3 * tiny]]
+    colour[1] = [[nan, 0, 0, 0], [0, inf, 0, -1], [0, 0, -inf, 0]]
+    colour[2] = [[1.0039062, 0, 0, 0.5], [0, 1, 0, -0.5], [0, 0, 1, 1e-3]]
+    colour[3] = -0.0
+    colour[4] = np.eye(3, 4)
+    cases: list[dict[str, Any]] = [{}]
+    if dtype != "uint8":
+        cases += [{"bias": -0.0}, {"scale": (tiny, 1e-7, 1e-40)}, {"scale": (3e38, 257.3, 1e36), "bias": (-1e38, 1, 0)}]
+    return [{"images": images, "colour": colour, **case} for case in cases]
+
+
+def at_offset(array: Array, offset: int) -> Array:
+    """The same array, `offset` of its elements behind a 64-byte border."""
+    room = np.zeros(array.nbytes + 64 + offset * array.itemsize, np.uint8)
+    start = -room.ctypes.data % 64 + offset * array.itemsize
+    moved = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    moved[...] = array
+    return moved
+
+
+def out_for(images: Array, dtype: str, layout: str) -> Array:
+    """Memory for the result, filled with a pattern that no test expects."""
+    samples, height, width, _ = images.shape
+    shape = (samples, 3, height, width) if layout == "NCHW" else (samples, height, width, 3)
+    out = np.empty(shape, MEMORY[dtype])
+    out.view(np.uint8)[...] = 0xA5
+    return out
+
+
+def prepared(out: Array, case: dict[str, Any], dtype: str, layout: str) -> Launch:
+    """The launch for host arrays."""
+    arrays = {key: value if key in ("scale", "bias") else OnDevice(value) for key, value in case.items()}
+    return prepare(arrays.pop("images"), OnDevice(out), **arrays, dtype=dtype, layout=layout)
+
+
+def assert_same_bits(found: Array, expected: Array) -> None:
+    """Equality of bits: -0 is not 0 here."""
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    np.testing.assert_array_equal(found.view(f"u{found.itemsize}"), expected.view(f"u{expected.itemsize}"))

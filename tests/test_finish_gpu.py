@@ -1,0 +1,133 @@
+"""finish on a GPU: the launched kernel equals its NumPy reference bit for bit, on whatever memory and stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from finish_cases import DTYPES, LAYOUTS, assert_same_bits, edge_cases, random_case  # type: ignore[import-not-found]
+from kernels_host import OnDevice  # type: ignore[import-not-found]
+
+from dali_feed.errors import ConfigError, EngineError
+from dali_feed.kernels import _module
+from dali_feed.kernels.finish import finish, finish_reference
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def cp() -> Any:
+    """CuPy, imported where there is a device only."""
+    return pytest.importorskip("cupy")
+
+
+def on_gpu(cp: Any, case: dict[str, Any]) -> dict[str, Any]:
+    """The same arguments in device memory."""
+    return {key: cp.asarray(value) if isinstance(value, np.ndarray) else value for key, value in case.items()}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 7), (2, 3, 3), (5, 9, 12), (4, 224, 224), (65600, 1, 4)])
+def test_gpu_equals_reference(cp: Any, shape: tuple[int, int, int], dtype: str, layout: str) -> None:
+    """The launched kernel equals the reference bit for bit on CuPy memory, aligned and one element off."""
+    case = random_case(dtype, shape)
+    expected = finish_reference(**case, dtype=dtype, layout=layout)
+    for offset in (0, 1):
+        room = cp.zeros(expected.size + 1, expected.dtype)
+        out = room[offset : offset + expected.size].reshape(expected.shape)
+        finish(out=out, dtype=dtype, layout=layout, **on_gpu(cp, case))
+        assert_same_bits(cp.asnumpy(out), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gpu_at_the_edges_of_floats(cp: Any, dtype: str) -> None:
+    """Subnormals, overflow, ties, NaN and -0 come out as in the reference, in spite of CuPy's -ftz=true."""
+    for case in edge_cases(dtype):
+        expected = finish_reference(**case, dtype=dtype)
+        out = cp.empty(expected.shape, expected.dtype)
+        finish(out=out, dtype=dtype, **on_gpu(cp, case))
+        assert_same_bits(cp.asnumpy(out), expected)
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.uint8])
+def test_gpu_into_torch_memory_on_its_stream(cp: Any, dtype: torch.dtype, last: bool) -> None:
+    """Torch owns the output, in both memory formats and as bfloat16, and its side stream orders the launch."""
+    name = str(dtype).removeprefix("torch.")
+    case = random_case(name, (6, 32, 36))
+    expected = finish_reference(**case, dtype=name)
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):
+        arguments: dict[str, Any] = {
+            key: torch.from_numpy(value).cuda() if isinstance(value, np.ndarray) else value
+            for key, value in case.items()
+        }
+        out = torch.empty(expected.shape, dtype=dtype, device="cuda")
+        out = out.to(memory_format=torch.channels_last) if last else out
+        finish(out=out, stream=stream, **arguments)
+        found = out.contiguous().cpu()
+    found = found.view(torch.uint16) if dtype is torch.bfloat16 else found
+    assert_same_bits(found.numpy(), expected)
+
+
+@pytest.mark.parametrize("spelling", ["object", "pointer", "current"])
+def test_gpu_waits_for_its_stream_only(cp: Any, spelling: str) -> None:
+    """On a non-blocking stream the launch sees what was enqueued before it there, however it learns of the stream."""
+    case = random_case("float32", (8, 224, 224))
+    images, fresh = cp.zeros(case["images"].shape, cp.uint8), cp.asarray(case["images"])
+    out = cp.empty((8, 3, 224, 224), cp.float32)
+    work = cp.random.default_rng(0).random((3000, 3000), dtype=cp.float32)
+    finish(images, out)  # compiled now, so that the launch below comes at once
+    cp.cuda.Device().synchronize()
+    stream = cp.cuda.Stream(non_blocking=True)
+    with stream:
+        for _ in range(20):  # keeps the stream busy while the host runs ahead
+            work = cp.sin(work)
+        images[...] = fresh
+        given = {"object": stream, "pointer": stream.ptr, "current": None}[spelling]
+        if spelling == "current":
+            finish(images, out, stream=given)
+    if spelling != "current":
+        finish(images, out, stream=given)
+    stream.synchronize()
+    assert_same_bits(cp.asnumpy(out), finish_reference(case["images"]))
+
+
+def test_gpu_allocates_nothing_and_compiles_once(cp: Any) -> None:
+    """A second launch takes no device memory and reuses the kernel of the first."""
+    case = on_gpu(cp, random_case("float16", (4, 16, 16)))
+    out = cp.empty((4, 3, 16, 16), cp.float16)
+    finish(out=out, **case)
+    pool, kernels = cp.get_default_memory_pool(), dict(_module._kernels)
+    before = pool.used_bytes(), pool.total_bytes()
+    finish(out=out, **case)
+    assert (pool.used_bytes(), pool.total_bytes()) == before
+    assert _module._kernels == kernels
+
+
+def test_gpu_refuses_memory_of_the_host(cp: Any) -> None:
+    """An array that only says it is on a GPU is refused by name instead of ending the process's CUDA context."""
+    with pytest.raises(ConfigError, match="finish: images must lie in a GPU's memory"):
+        finish(OnDevice(np.zeros((2, 4, 6, 3), np.uint8)), cp.empty((2, 3, 4, 6), cp.float32))
+
+
+def test_gpu_compile_error_names_kernel_and_device(cp: Any) -> None:
+    """CuPy's compilation fails with the same kind of message as compile_ptx."""
+    with pytest.raises(EngineError, match=r"kernel finish for sm_\d+, options none: (?s:.*)define one of OUT_FLOAT32"):
+        _module.kernel("finish", (), 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_gpu_beyond_32_bits(cp: Any, layout: str) -> None:
+    """The last sample of a batch of more than 2^32 bytes is the right one."""
+    shape = (28600, 224, 224, 3)
+    images = cp.zeros(shape, cp.uint8)
+    sample = np.random.default_rng(0).integers(0, 256, shape[1:], np.uint8)
+    images[-1] = cp.asarray(sample)
+    out = cp.empty(shape if layout == "NHWC" else (28600, 3, 224, 224), cp.float16)
+    finish(images, out)
+    assert_same_bits(cp.asnumpy(out[-1:]), finish_reference(sample[None], dtype="float16", layout=layout))

@@ -1,0 +1,118 @@
+"""finish: what its launcher refuses, and what it reads off the memory that it is given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from kernels_host import OnDevice  # type: ignore[import-not-found]
+from nvidia.dali.backend import TensorCPU
+
+from dali_feed.errors import ConfigError
+from dali_feed.kernels.finish import finish, prepare
+
+IMAGES = np.zeros((2, 4, 6, 3), np.uint8)
+OUT = np.zeros((2, 3, 4, 6), np.float32)
+READ_ONLY = {"data": (OUT.ctypes.data, True)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"images": IMAGES}, "images must be an array on a GPU .* found ndarray"),
+        ({"images": torch.zeros(2, 4, 6, 3)}, "images must be an array on a GPU .* found Tensor"),
+        ({"images": OnDevice(IMAGES.astype(np.int8))}, r"images must have dtype \|u1, found \|i1"),
+        ({"images": OnDevice(IMAGES[0])}, r"images must have shape \(N, H, W, 3\) .* found \(4, 6, 3\)"),
+        ({"images": OnDevice(IMAGES[:0])}, r"N, H, W >= 1, found \(0, 4, 6, 3\)"),
+        ({"images": OnDevice(IMAGES[:, :, ::2])}, "images must be C contiguous, found shape .* strides"),
+        (
+            {"images": OnDevice(IMAGES, shape=(1, 65536, 32768, 3), strides=None)},
+            "images must be fewer than 2147483648",
+        ),
+        ({"out": OnDevice(OUT[:, :, ::2])}, r"out must be dense, \(2, 3, 4, 6\) or \(2, 4, 6, 3\)"),
+        ({"out": OnDevice(OUT.astype(np.float64))}, "out must be float32, float16, bfloat16 or uint8 .* found <f8"),
+        ({"out": OnDevice(OUT.astype(np.uint16))}, "out must be .* needs dtype='bfloat16'"),
+        ({"dtype": "bfloat16"}, "out must hold what dtype='bfloat16' says.* found <f4"),
+        ({"dtype": "double"}, "out must hold what dtype='double' says"),
+        ({"layout": "NHWC"}, "out must lie in memory as layout='NHWC' says"),
+        ({"layout": "CHWN"}, "layout must be one of NCHW, NHWC or None, found 'CHWN'"),
+        ({"out": OnDevice(OUT, **READ_ONLY)}, "out must be writable"),
+        ({"out": OnDevice(IMAGES), "layout": "NHWC"}, "out must not overlap images"),
+        ({"out": OnDevice(OUT, data=(OUT.ctypes.data + 2, False))}, "out must be aligned to its elements of 4 bytes"),
+        ({"flip_x": OnDevice(np.zeros(3, np.int32))}, r"flip_x must have shape \(2,\), .* found \(3,\)"),
+        ({"flip_y": OnDevice(np.zeros(2, np.int64))}, r"flip_y must have dtype <i4 or \|u1 or \|b1, found <i8"),
+        ({"flip_y": OnDevice(np.zeros(4, np.int32)[::2])}, "flip_y must be C contiguous"),
+        ({"colour": OnDevice(np.zeros((2, 4, 3), np.float32))}, r"colour must have shape \(2, 3, 4\)"),
+        ({"scale": (1.0, 2.0)}, "scale must be three finite float32 numbers or one"),
+        ({"scale": "big"}, "scale must be three finite numbers or one, found 'big'"),
+        ({"bias": float("nan")}, "bias must be three finite"),
+        ({"out": OnDevice(np.zeros(OUT.shape, np.uint8)), "scale": 2.0}, "must be None where out is uint8"),
+    ],
+)
+def test_a_broken_rule_is_named(changes: dict[str, Any], told: str) -> None:
+    """What cannot be launched is refused before anything runs: kernel, argument, rule and what was found."""
+    arguments: dict[str, Any] = {"images": OnDevice(IMAGES), "out": OnDevice(OUT), **changes}
+    with pytest.raises(ConfigError, match=f"^finish: .*{told}"):
+        finish(arguments.pop("images"), arguments.pop("out"), **arguments)
+
+
+@pytest.mark.parametrize("stream", [True, -1, "main", 2.5])
+def test_a_stream_is_a_stream(stream: object) -> None:
+    """A stream that is none is refused by name."""
+    with pytest.raises(ConfigError, match="finish: stream must be a cudaStream_t"):
+        finish(OnDevice(IMAGES), OnDevice(OUT), stream=stream)
+
+
+def test_layout_follows_from_the_memory() -> None:
+    """Planes, channels last by shape and channels last by strides (torch's memory format) are told apart."""
+    last = np.zeros((2, 4, 6, 3), np.float32)
+    for out, expected in ((OUT, 0), (last, 1), (last.transpose(0, 3, 1, 2), 1)):
+        assert prepare(OnDevice(IMAGES), OnDevice(out)).options[1] == f"-DCHANNELS_LAST={expected}"
+
+
+def test_strides_of_single_elements_do_not_count() -> None:
+    """A dimension of size 1 may have any stride, as in torch."""
+    images, out = np.zeros((1, 4, 6, 3), np.uint8), np.zeros((1, 3, 4, 6), np.float32)
+    job = prepare(OnDevice(images, strides=(1, 18, 3, 1)), OnDevice(out, strides=(4, 96, 24, 4)))
+    assert job.options[1] == "-DCHANNELS_LAST=0"
+
+
+def test_four_pixels_at_a_time_only_where_words_are_aligned() -> None:
+    """Vectors need rows, images and out at their own borders; anything else goes pixel by pixel."""
+    images, out = np.zeros((2, 4, 8, 3), np.uint8), np.zeros((2, 3, 4, 8), np.float32)
+    at, to = images.ctypes.data // 64 * 64, out.ctypes.data // 64 * 64 + 2**32
+
+    def pixels(shift_in: int, shift_out: int) -> str:
+        moved = OnDevice(images, data=(at + shift_in, False)), OnDevice(out, data=(to + shift_out, False))
+        return prepare(*moved).options[2]
+
+    assert pixels(0, 0) == pixels(4, 16) == "-DPIXELS=4"
+    assert {pixels(1, 0), pixels(2, 0), pixels(0, 4), pixels(0, 8)} == {"-DPIXELS=1"}
+    odd = prepare(OnDevice(np.zeros((2, 4, 6, 3), np.uint8)), OnDevice(np.zeros((2, 3, 4, 6), np.float32)))
+    assert odd.options[2] == "-DPIXELS=1"
+
+
+def test_layout_of_three_by_three_images_must_be_said() -> None:
+    """Where (N, 3, H, W) and (N, H, W, 3) are the same shape nothing is guessed."""
+    images, out = np.zeros((5, 3, 3, 3), np.uint8), np.zeros((5, 3, 3, 3), np.float32)
+    with pytest.raises(ConfigError, match="layout must be given"):
+        prepare(OnDevice(images), OnDevice(out))
+    for layout, expected in (("NCHW", 0), ("NHWC", 1)):
+        assert prepare(OnDevice(images), OnDevice(out), layout=layout).options[1] == f"-DCHANNELS_LAST={expected}"
+
+
+def test_images_as_dali_describes_them() -> None:
+    """A DALI tensor spells its dtype and strides in its own way and is understood."""
+    tensor = TensorCPU(IMAGES)
+    job = prepare(OnDevice(IMAGES, **tensor.__array_interface__), OnDevice(OUT))
+    assert int(job.arguments[0]) == tensor.data_ptr()
+
+
+def test_bfloat16_memory_under_its_names() -> None:
+    """Torch's bfloat16 speaks for itself; 16-bit integers are bfloat16 when dtype says so."""
+    bits = np.zeros(OUT.shape, np.uint16)
+    named = prepare(OnDevice(IMAGES), OnDevice(bits), dtype="bfloat16")
+    own = prepare(OnDevice(IMAGES), OnDevice(bits, typestr="<V2"))
+    assert named.options[0] == own.options[0] == "-DOUT_BFLOAT16"
