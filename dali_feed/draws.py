@@ -52,7 +52,9 @@ def philox4x32(counter: Sequence[ArrayLike], key: tuple[int, int]) -> tuple[NDAr
     return c0, c1, c2, c3
 
 
-def _words(seed: int, epoch: int, ids: NDArray[np.int64], streams: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], ...]:
+def _words(
+    seed: int, epoch: int, ids: NDArray[np.int64], streams: NDArray[np.uint64]
+) -> tuple[NDArray[np.uint64], ...]:
     ids = ids.astype(np.uint64)
     counter = (streams[:, None], np.uint64(epoch & 0xFFFFFFFF), ids & _LOW, ids >> _HALF)
     return philox4x32(counter, (seed & 0xFFFFFFFF, seed >> 32))
@@ -63,6 +65,8 @@ def uniforms(seed: int, epoch: int, ids: NDArray[np.int64], streams: Sequence[in
 
     Each is a multiple of 2**-24, so that it is exact in float32.
     """
+    if not len(streams):
+        return np.empty((0, len(ids)), np.float32)
     words = _words(seed, epoch, ids, np.asarray(streams, np.uint64))
     stacked = np.stack(words, axis=1).reshape(4 * len(streams), len(ids))
     return (stacked >> np.uint64(8)).astype(np.float32) * np.float32(2**-24)

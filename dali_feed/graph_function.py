@@ -57,9 +57,10 @@ class UserGraph:
         try:
             out = self.function(image, draws)
         except Exception as error:
-            msg = f"transform {name}: the graph function must build on (images, draws); it raised {type(error).__name__}: {error}"
+            told = f"{type(error).__name__}: {error}"
+            msg = f"transform {name}: the graph function must build on (images, draws); it raised {told}"
             raise TransformError(msg) from error
-        if not type(out).__name__ == "DataNode":
+        if type(out).__name__ != "DataNode":
             msg = f"transform {name}: a graph function must return one DALI node; found {type(out).__name__}"
             raise TransformError(msg)
         self.columns = draws.columns

@@ -12,7 +12,7 @@ import os
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 from warnings import warn
 
 import numpy as np
@@ -20,7 +20,7 @@ import torch
 
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
-from dali_feed.feed.core import Batches
+from dali_feed.feed.passes import Batches
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan import Shuffle
 from dali_feed.records import Source
@@ -54,7 +54,7 @@ def _torch_device(device: object) -> torch.device:
         log.info("device: no CUDA device is there; batches are made on the CPU")
         return torch.device("cpu")
     try:
-        found = torch.device(device)  # type: ignore[call-overload]
+        found: torch.device = torch.device(device)  # type: ignore[call-overload]  # torch says what it takes
     except (RuntimeError, TypeError) as error:
         msg = f"device: must be a CUDA device or the CPU; found {device!r}"
         raise ConfigError(msg) from error
@@ -63,7 +63,9 @@ def _torch_device(device: object) -> torch.device:
         raise ConfigError(msg)
     if found.type == "cuda":
         if not torch.cuda.is_available():
-            msg = f"device: {found} was asked for and torch sees no CUDA device. Use device='cpu', or look at the driver"
+            msg = (
+                f"device: {found} was asked for and torch sees no CUDA device. Use device='cpu', or look at the driver"
+            )
             raise ConfigError(msg)
         found = torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
     return found
@@ -138,7 +140,7 @@ class DataLoader:
         SourceError: at the first use of the source, where records cannot be had.
     """
 
-    def __init__(  # noqa: PLR0913  the first 17 are torch's, in torch's order
+    def __init__(  # noqa: PLR0913, PLR0917  the first 17 are torch's, in torch's order
         self,
         dataset: Source,
         batch_size: int = 1,
@@ -262,7 +264,7 @@ class DataLoader:
         """Stop all threads and let go of engine and connections. Safe to call twice and in any state."""
         self._feed.close()
 
-    def __enter__(self) -> DataLoader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -270,10 +272,10 @@ class DataLoader:
 
     def _images(self, batch: Batch) -> torch.Tensor:
         if batch.tail is not None:
-            from dali_feed.engines.gpu_tail import finished  # noqa: PLC0415  CuPy, on a GPU only
+            from dali_feed.engines.gpu_tail import finished  # CuPy: on a GPU only
 
             return finished(batch.images, batch.tail, self.device)
-        images: torch.Tensor = torch.from_dlpack(batch.images)
+        images: torch.Tensor = torch.utils.dlpack.from_dlpack(batch.images)
         finish = self._feed.program.finish
         return images if finish is None else images.to(_DTYPES[finish.dtype])
 
@@ -304,7 +306,7 @@ class _Tensors(Iterator[Any]):
     def __next__(self) -> Any:
         timeout = self._loader.timeout
         try:
-            return self._loader._item(self._batches.next(timeout or None))
+            return self._loader._item(self._batches.take(timeout or None))
         except TimeoutError as error:
             waits = self._loader.stats()
             msg = f"DataLoader timed out after {timeout} seconds; it waited for the {waits.bottleneck}"

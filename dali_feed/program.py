@@ -36,7 +36,18 @@ from dali_feed.recipe import (
     ToFloat,
 )
 
-__all__ = ["Colour", "Decode", "Finish", "Parameters", "Program", "Resample", "Rotate", "Slice", "Step", "compile_recipe"]
+__all__ = [
+    "Colour",
+    "Decode",
+    "Finish",
+    "Parameters",
+    "Program",
+    "Resample",
+    "Rotate",
+    "Slice",
+    "Step",
+    "compile_recipe",
+]
 
 Ints = NDArray[np.int64]
 STREAMS_PER_OP = 16
@@ -128,10 +139,9 @@ class _Run:
         self.arrays: dict[str, NDArray[Any]] = {}
         self.ids, self.seed, self.epoch = ids, seed, epoch
         self._rows = {stream: 4 * n for n, stream in enumerate(program.streams)}
-        self._drawn = uniforms(seed, epoch, ids, program.streams) if program.streams else None
+        self._drawn = uniforms(seed, epoch, ids, program.streams)
 
     def draw(self, stream: int) -> NDArray[np.float32]:
-        assert self._drawn is not None
         at = self._rows[stream]
         return self._drawn[at : at + 4]
 
@@ -341,7 +351,7 @@ class _Compiler:
 
     def normalize(self, op: Normalize) -> None:
         if self.dtype == "uint8":
-            msg = "Normalize: needs float pixels; found uint8. Put ToDtype(torch.float32, scale=True) or ToTensor before it"
+            msg = "Normalize: needs float pixels; found uint8. Put ToTensor or ToDtype(torch.float32, scale=True) first"
             raise TransformError(msg)
         mean, std = np.broadcast_to(op.mean, 3), np.broadcast_to(op.std, 3)
         self.scale, self.bias = self.scale / std, (self.bias - mean) / std

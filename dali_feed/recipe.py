@@ -7,7 +7,7 @@ numbers those steps take. Ops are validated when they are made, so a wrong value
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NoReturn
 
 from dali_feed.errors import TransformError
 
@@ -29,18 +29,19 @@ DType = Literal["uint8", "float32", "float16", "bfloat16"]
 Range = tuple[float, float]
 
 
-def _refuse(op: str, rule: str, found: object) -> TransformError:
-    return TransformError(f"{op}: {rule}; found {found!r}")
+def _refuse(op: str, rule: str, found: object) -> NoReturn:
+    msg = f"{op}: {rule}; found {found!r}"
+    raise TransformError(msg)
 
 
 def _check_size(op: str, size: tuple[int, int]) -> None:
     if len(size) != 2 or not all(isinstance(n, int) and n > 0 for n in size):
-        raise _refuse(op, "size must be two positive ints (height, width)", size)
+        _refuse(op, "size must be two positive ints (height, width)", size)
 
 
 def _check_range(op: str, name: str, pair: Range, low: float, high: float) -> None:
     if len(pair) != 2 or not low <= pair[0] <= pair[1] <= high:
-        raise _refuse(op, f"{name} must be (low, high) with {low} <= low <= high <= {high}", pair)
+        _refuse(op, f"{name} must be (low, high) with {low} <= low <= high <= {high}", pair)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +73,11 @@ class Resize:
         if isinstance(self.size, int):
             _check_size("Resize", (self.size, self.size))
             if self.max_size is not None and self.max_size <= self.size:
-                raise _refuse("Resize", "max_size must be larger than size, the shorter edge", self.max_size)
+                _refuse("Resize", "max_size must be larger than size, the shorter edge", self.max_size)
         else:
             _check_size("Resize", self.size)
             if self.max_size is not None:
-                raise _refuse("Resize", "max_size goes with an int size", self.max_size)
+                _refuse("Resize", "max_size goes with an int size", self.max_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class Flip:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.p <= 1.0:
-            raise _refuse("Flip", "p must lie in 0..1", self.p)
+            _refuse("Flip", "p must lie in 0..1", self.p)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +149,9 @@ class Normalize:
 
     def __post_init__(self) -> None:
         if len(self.mean) not in (1, 3) or len(self.std) not in (1, 3):
-            raise _refuse("Normalize", "mean and std need one value per channel (3)", (self.mean, self.std))
+            _refuse("Normalize", "mean and std need one value per channel (3)", (self.mean, self.std))
         if not all(s > 0 for s in self.std):
-            raise _refuse("Normalize", "std must be positive", self.std)
+            _refuse("Normalize", "std must be positive", self.std)
 
 
 Op = RandomResizedCrop | Resize | CenterCrop | Flip | ColorJitter | Rotation | ToFloat | Normalize

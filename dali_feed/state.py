@@ -59,7 +59,8 @@ def check(state: object) -> State:
     wrong = [k for k, kind in whole.items() if not isinstance(state.get(k), kind) or isinstance(state.get(k), bool)]
     wrong += [k for k in ("epoch", "consumed") if k not in wrong and state[k] < 0]
     if wrong:
-        msg = f"state: must hold epoch, consumed, made_for and source as state_dict() gave them; wrong: {', '.join(wrong)}"
+        told = ", ".join(wrong)
+        msg = f"state: must hold epoch, consumed, made_for and source as state_dict() gave them; wrong: {told}"
         raise StateError(msg)
     return dict(state)
 
@@ -68,7 +69,11 @@ def compare(state: State, made: State, lane_length: int) -> None:
     """Raises StateError that lists every difference between what the state was made for and what is here."""
     found = state["made_for"]
     names = [*made, *(k for k in found if k not in made)]
-    lines = [f"{k}: the state has {found.get(k)!r}, this loader {made.get(k)!r}" for k in names if found.get(k) != made.get(k)]
+    lines = [
+        f"{k}: the state has {found.get(k)!r}, this loader {made.get(k)!r}"
+        for k in names
+        if found.get(k) != made.get(k)
+    ]
     if not lines and state["consumed"] > lane_length:
         lines = [f"consumed: the state has {state['consumed']}, a lane of this loader {lane_length} samples"]
     if lines:

@@ -161,7 +161,8 @@ def lower(transform: Any) -> Recipe:
         if name not in _LOWER or not module.startswith("torchvision.transforms"):
             msg = (
                 f"transform: {module}.{name} cannot be lowered; supported are {', '.join(SUPPORTED)} of"
-                " torchvision.transforms and torchvision.transforms.v2, or a DALI graph function (images, draws) -> images"
+                " torchvision.transforms and torchvision.transforms.v2,"
+                " or a DALI graph function (images, draws) -> images"
             )
             raise TransformError(msg)
         op = _LOWER[name](one)

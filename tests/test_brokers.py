@@ -7,7 +7,6 @@ import sys
 
 import pytest
 from broker.handle import Kafka
-from broker.real import RealBroker
 
 from dali_feed.errors import ClosedError, ConfigError, SourceError, SourceNotFoundError
 from dali_feed.testing import Message, broker, publish
@@ -65,11 +64,3 @@ def test_an_embedded_broker_is_closed_twice_and_then_refuses() -> None:
         running.create("u")
     with pytest.raises(ConfigError):
         broker(0)
-
-
-def test_a_real_broker_keeps_its_records_over_a_kill(own_broker: RealBroker) -> None:
-    """restart() is a kill -9 and a start on the same data and ports."""
-    own_broker.create("t", 1)
-    publish(own_broker.servers, "t", [(b"x", 1)] * 5)
-    own_broker.restart()
-    assert publish(own_broker.servers, "t", [(b"y", 2)]) == [(0, 5)]

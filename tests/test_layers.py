@@ -38,6 +38,7 @@ LAYERS = (
             *("errors", "records", "options", "plan", "draws"),  # words and order
             *("recipe", "geometry", "colour", "program", "graph_function"),  # what is done to an image
             *("screen", "headers", "headers_tiff"),  # what may reach a decoder
+            *("transforms", "state", "stats"),  # torchvision's classes by name; where a run stands; what it counts
         ),
     ),
     Layer("kernels", ("kernels",), ("pure",), ("cupy", "cupy_backends")),
@@ -51,7 +52,7 @@ LAYERS = (
     Layer("feed", ("feed",), ("pure", "external_sources", "engines")),
     Layer(
         "loader",
-        ("loader", "transforms", "stats"),
+        ("loader",),
         ("pure", "kernels", "external_sources", "engines", "feed"),
         ("torch", "torchvision", "pynvml"),
     ),

@@ -24,9 +24,9 @@ __all__ = ["ENGINES", "Engine", "Result", "Tail", "Work", "make_engine"]
 
 @dataclass(slots=True)
 class Work:
-    """A batch to run: screened payloads, and per parameter name a row per sample."""
+    """A batch to run: screened payloads as `Engine.prepare` made them, and per parameter name a row per sample."""
 
-    payloads: list[memoryview]
+    payloads: list[Any]
     arrays: dict[str, NDArray[Any]]
 
 
@@ -58,6 +58,10 @@ class Engine(Protocol):
 
     name: str
     depth: int
+
+    def prepare(self, payloads: list[memoryview]) -> list[Any]:
+        """Payloads in the form the engine takes them, without a copy; cheapest for many at a time."""
+        ...
 
     def submit(self, work: Work) -> None:
         """Start a batch. At most `depth` may be in flight."""

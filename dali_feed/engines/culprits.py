@@ -24,14 +24,14 @@ def _decoder() -> Any:
     )
 
 
-def refused(payloads: Sequence[memoryview]) -> dict[int, str]:
-    """Index -> reason for every payload that cannot be decoded on the CPU."""
+def refused(payloads: Sequence[Any]) -> dict[int, str]:
+    """Index -> reason for every payload (bytes, uint8) that cannot be decoded on the CPU."""
     bad: dict[int, str] = {}
     streams: list[Any] = []
     rows: list[int] = []
     for n, payload in enumerate(payloads):
         try:
-            streams.append(nvimgcodec.CodeStream(np.frombuffer(payload, np.uint8)))
+            streams.append(nvimgcodec.CodeStream(np.asarray(payload)))
             rows.append(n)
         except RuntimeError:
             bad[n] = "decoder: nvImageCodec cannot parse it"

@@ -58,7 +58,7 @@ def _decode(step: Decode, *, gpu: bool, tuning: Tuning) -> Any:
 
 def _resample(step: Resample, image: Any) -> Any:
     options: dict[str, Any] = {"interp_type": _INTERPOLATION[step.interpolation], "antialias": step.antialias}
-    options["size"] = step.size if step.size else _input(f"size{step.k}", types.FLOAT, 1)
+    options["size"] = step.size or _input(f"size{step.k}", types.FLOAT, 1)
     if step.roi:
         roi = _input(f"roi{step.k}", types.FLOAT, 1)
         options.update(roi_start=roi[0:2], roi_end=roi[2:4])

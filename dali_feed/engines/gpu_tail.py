@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import cupy
-import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dali_feed.engines import Tail
 from dali_feed.kernels.finish import finish
@@ -16,8 +15,8 @@ __all__ = ["finished"]
 _DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-def _on_device(values: Any) -> Any:
-    return None if values is None else cupy.asarray(np.ascontiguousarray(values, np.int32))
+def _on(device: torch.device, values: NDArray[Any] | None) -> torch.Tensor | None:
+    return None if values is None else torch.from_numpy(values).to(device, non_blocking=True)
 
 
 def finished(images: Any, tail: Tail, device: torch.device) -> torch.Tensor:
@@ -25,19 +24,18 @@ def finished(images: Any, tail: Tail, device: torch.device) -> torch.Tensor:
 
     `images` speaks __dlpack__: uint8 (n, height, width, 3) on `device`. Nothing waits on the host.
     """
-    stream = torch.cuda.current_stream(device)
-    with cupy.cuda.Device(device.index), cupy.cuda.ExternalStream(stream.cuda_stream):
-        pixels = cupy.from_dlpack(images)
-        n, height, width, channels = pixels.shape
-        out = torch.empty((n, channels, height, width), dtype=_DTYPES[tail.finish.dtype], device=device)
-        target = out.view(torch.uint16) if out.dtype == torch.bfloat16 else out
-        finish(
-            pixels,
-            cupy.asarray(target),
-            flip_x=_on_device(tail.flip_x),
-            flip_y=_on_device(tail.flip_y),
-            scale=None if out.dtype == torch.uint8 else tail.finish.scale,
-            bias=None if out.dtype == torch.uint8 else tail.finish.bias,
-            dtype=tail.finish.dtype,
-        )
+    pixels = torch.utils.dlpack.from_dlpack(images)
+    n, height, width, channels = pixels.shape
+    out = torch.empty((n, channels, height, width), dtype=_DTYPES[tail.finish.dtype], device=device)
+    whole = out.dtype == torch.uint8  # pixels as they are; only a float has a scale
+    finish(
+        pixels,
+        out,
+        scale=None if whole else tail.finish.scale,
+        bias=None if whole else tail.finish.bias,
+        flip_x=_on(device, tail.flip_x),
+        flip_y=_on(device, tail.flip_y),
+        layout="NCHW",
+        stream=torch.cuda.current_stream(device),
+    )
     return out

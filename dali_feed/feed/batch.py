@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dali_feed.engines import Tail, Work
 from dali_feed.errors import ConfigError
-from dali_feed.feed.lane import Draw, Piece
+from dali_feed.feed.lane import Draw, Piece, Prepare
 from dali_feed.feed.window import Window
 
 __all__ = ["Batch", "Flight", "assemble"]
@@ -36,8 +36,11 @@ class Batch:
         return len(self.ids)
 
 
-def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+def _joined(parts: list[Any]) -> Any:
+    """Arrays or lists end to end; a single one as it is."""
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else [value for part in parts for value in part]
 
 
 class Flight:
@@ -45,15 +48,15 @@ class Flight:
 
     def __init__(self, pieces: list[Piece]) -> None:
         self.pieces = pieces
-        self.rows = _joined([p.chunk.rows[p.start : p.stop] for p in pieces])
-        self.ok = _joined([p.chunk.ok[p.start : p.stop] for p in pieces])
-        names = pieces[0].chunk.parameters.arrays
-        arrays = {k: _joined([p.chunk.parameters.arrays[k][p.start : p.stop] for p in pieces]) for k in names}
-        first = pieces[0]
-        payloads = first.chunk.payloads[first.start : first.stop]
-        for piece in pieces[1:]:
-            payloads = payloads + piece.chunk.payloads[piece.start : piece.stop]
-        self.work = Work(payloads, arrays)
+        cuts = [(p.chunk, slice(p.start, p.stop)) for p in pieces]
+        self.rows: NDArray[np.int64] = _joined([chunk.rows[cut] for chunk, cut in cuts])
+        self.ids: NDArray[np.int64] = _joined([chunk.ids[cut] for chunk, cut in cuts])
+        self.ok: NDArray[np.bool_] = _joined([chunk.ok[cut] for chunk, cut in cuts])
+        self.fields = {k: _joined([chunk.fields[k][cut] for chunk, cut in cuts]) for k in pieces[0].chunk.fields}
+        arrays = {
+            k: _joined([c.parameters.arrays[k][cut] for c, cut in cuts]) for k in pieces[0].chunk.parameters.arrays
+        }
+        self.work = Work(_joined([chunk.payloads[cut] for chunk, cut in cuts]), arrays)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -77,43 +80,32 @@ class Flight:
                 faults.append((int(window.ids[row]), window.reasons[row]))
         return faults
 
-    def mend(self, bad: dict[int, str], draw: Draw) -> None:
+    def mend(self, bad: dict[int, str], draw: Draw, prepare: Prepare) -> None:
         """Replace what the decoder refused by the rule of slots, with the draws of what now stands there."""
         for slot, reason in bad.items():
             window, _ = self.place(slot)
             window.condemn(int(self.rows[slot]), reason)
         self.work = Work(list(self.work.payloads), {k: v.copy() for k, v in self.work.arrays.items()})
-        self.rows, self.ok = self.rows.copy(), self.ok.copy()
+        self.rows, self.ids, self.ok = self.rows.copy(), self.ids.copy(), self.ok.copy()
+        self.fields = {k: values.copy() for k, values in self.fields.items()}
         for slot in range(len(self)):
             window, at = self.place(slot)
             if window.usable[self.rows[slot]]:
                 continue
             row, ok = window.deal(at, at + 1)
-            self.rows[slot], self.ok[slot] = row[0], ok[0]
-            payload = window.payloads[int(row[0])]
-            assert payload is not None
-            self.work.payloads[slot] = payload
+            self.rows[slot], self.ok[slot], self.ids[slot] = row[0], ok[0], window.ids[row[0]]
+            self.work.payloads[slot] = prepare(window.good_payloads(row))[0]
+            for name, values in window.good_fields(row).items():
+                self.fields[name][slot] = values[0]
             fresh = draw(window.sizes[row], window.ids[row])
             for name, values in fresh.arrays.items():
                 self.work.arrays[name][slot] = values[0]
 
     def done(self, images: Any, tail: Tail | None) -> Batch:
         """The finished batch; its windows are told that these slots have left the engine."""
-        spans = []
-        at = 0
-        for piece in self.pieces:
-            spans.append((piece.chunk.window, self.rows[at : at + len(piece)]))
-            at += len(piece)
-        fields: dict[str, Any] = {}
-        for name, values in spans[0][0].fields.items():
-            if isinstance(values, np.ndarray):
-                fields[name] = _joined([window.fields[name][rows] for window, rows in spans])
-            else:
-                fields[name] = [window.fields[name][row] for window, rows in spans for row in rows.tolist()]
-        ids = _joined([window.ids[rows] for window, rows in spans])
         for piece in self.pieces:
             piece.chunk.window.retire(len(piece))
-        return Batch(images, tail, fields, ids, self.ok)
+        return Batch(images, tail, self.fields, self.ids, self.ok)
 
     def drop(self) -> None:
         """It will not be handed over: its windows give their memory back."""
@@ -128,8 +120,7 @@ def assemble(pieces: list[Piece], where: Any, *, same_size: bool) -> Flight:
         odd = np.flatnonzero((sizes != sizes[0]).any(axis=1))
         if odd.size:
             flight = Flight(pieces)
-            (w0, _), (w1, _) = flight.place(0), flight.place(int(odd[0]))
-            a, b = where(int(w0.ids[flight.rows[0]])), where(int(w1.ids[flight.rows[odd[0]]]))
+            a, b = where(int(flight.ids[0])), where(int(flight.ids[odd[0]]))
             msg = (
                 "transform: the images of a batch must come out in one size;"
                 f" found {tuple(sizes[0].tolist())} from {a} and {tuple(sizes[odd[0]].tolist())} from {b}."

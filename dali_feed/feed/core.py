@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,10 @@ from dali_feed.draws import check_seed
 from dali_feed.engines import Engine, check_engine, decodes_regions, default_engine, make_engine
 from dali_feed.errors import ClosedError, ConfigError, DaliFeedError
 from dali_feed.external_sources.slabs import SlabPool
-from dali_feed.feed.batch import Batch
+from dali_feed.feed.describe import described
 from dali_feed.feed.epoch import EpochRun, Setting
 from dali_feed.feed.lane import Lane
+from dali_feed.feed.passes import Batches
 from dali_feed.feed.quarantine import Quarantine
 from dali_feed.feed.reading import ReadPool
 from dali_feed.feed.window import Window
@@ -66,7 +67,7 @@ class Feed:
     Raises ConfigError for arguments that cannot be; a SourceError, at the first use, where records cannot be had.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what a run is made of; tuning and policy come in groups
         self,
         source: Source,
         batch_size: int = 1,
@@ -123,7 +124,10 @@ class Feed:
 
     def _check_lanes(self) -> None:
         if self.lanes % self.world_size:
-            msg = f"lanes: world_size must divide it, so that ranks hold equally many; found lanes={self.lanes}, world_size={self.world_size}"
+            msg = (
+                "lanes: world_size must divide it, so that ranks hold equally many;"
+                f" found lanes={self.lanes}, world_size={self.world_size}"
+            )
             raise ConfigError(msg)
         if self.batch_size * self.world_size % self.lanes:
             msg = (
@@ -230,7 +234,8 @@ class Feed:
         self._check_memory()
         setting = self._setting()
         mine = range(self.rank, self.lanes, self.world_size)
-        lanes = [Lane(plan, lane, self._consumed, self._opener(setting), setting.draw) for lane in mine]
+        open_window, draw, prepare = self._opener(setting), setting.draw, setting.engine.prepare
+        lanes = [Lane(plan, lane, self._consumed, open_window=open_window, draw=draw, prepare=prepare) for lane in mine]
         counts = self._counts(plan, self._consumed)
         slots = plan.lane_length * len(mine)
         self._run = EpochRun(setting, lanes, counts, Quarantine(self.bad, slots))
@@ -274,10 +279,18 @@ class Feed:
         partition, position = unpack_ids(np.asarray(sample))
         return self.source.where(int(partition), int(position))
 
+    @property
+    def has_sampler(self) -> bool:
+        """Whether a sampler gives the order."""
+        return self._sampler is not None
+
+    @property
+    def window_samples(self) -> int:
+        """Samples that a window holds at most."""
+        return min(self.order.extent * self.order.window, -(-len(self.snapshot) // self.lanes))
+
     def _window_bytes(self) -> int:
-        order, snapshot = self.order, self.snapshot
-        lane = -(-len(snapshot) // self.lanes)
-        return min(order.extent * order.window, lane) * snapshot.record_bytes
+        return self.window_samples * self.snapshot.record_bytes
 
     def _check_memory(self) -> None:
         need = self._window_bytes() * (self.lanes // self.world_size)
@@ -320,7 +333,9 @@ class Feed:
             self._run = None
         pin = state["source"].get("pin")
         before = (self._snapshot, self._plan, self._epoch, self._consumed, self._pending)
-        if pin is not None and (self._snapshot is None or self._snapshot.fingerprint != state["made_for"].get("source")):
+        if pin is not None and (
+            self._snapshot is None or self._snapshot.fingerprint != state["made_for"].get("source")
+        ):
             self._snapshot, self._plan = self.source.snapshot(pin), None
         self._epoch, self._consumed, self._pending, self._loaded = state["epoch"], state["consumed"], True, state
         try:
@@ -333,28 +348,7 @@ class Feed:
 
     def describe(self) -> str:
         """What an epoch is made of, how well it mixes, and what that costs."""
-        snapshot, order, plan = self.snapshot, self.order, self._planned()
-        samples = len(snapshot)
-        mixed = min(order.extent * order.window, plan.lane_length)
-        one = self._window_bytes()
-        if self._sampler is not None:
-            how = "in the sampler's order"
-        elif not order.shuffled:
-            how = "in canonical order"
-        elif order.extent == 1:
-            how = "shuffled uniformly: any sample may stand anywhere"
-        else:
-            how = f"shuffled by extents, and within windows: a window mixes {mixed:,} of {samples:,} samples"
-        lines = [
-            f"{snapshot.source}: {samples:,} samples in {len(snapshot.names):,} partitions, about {snapshot.record_bytes:,} bytes each",
-            f"order: {how}",
-            f"extents: {-(-samples // order.extent):,} of up to {order.extent:,} samples, about {order.extent * snapshot.record_bytes / 1e6:,.1f} MB a read",
-            f"windows: {order.window:,} extents, {mixed:,} samples, about {one / 1e6:,.1f} MB in memory per lane;"
-            f" {self.lanes} lanes, {self.lanes // self.world_size} on this rank",
-            f"batches: {len(self):,} of {self.batch_size} per rank, {self.world_size} ranks",
-            f"engine: {self.engine_name} on {'the CPU' if self.device is None else f'cuda:{self.device}'}",
-        ]
-        return "\n".join(lines)
+        return described(self)
 
     def stats(self) -> Stats:
         """Counts and waits since the start."""
@@ -366,7 +360,9 @@ class Feed:
             msg = "loader: used after close(); make a new one"
             raise ClosedError(msg)
         if os.getpid() != self._pid:
-            msg = "loader: made in another process; threads and connections do not survive fork. Make it in this process"
+            msg = (
+                "loader: made in another process; threads and connections do not survive fork. Make it in this process"
+            )
             raise ConfigError(msg)
 
     def close(self) -> None:
@@ -381,55 +377,8 @@ class Feed:
         if self._engine is not None:
             self._engine.close()
 
-    def __enter__(self) -> Feed:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class Batches:
-    """One pass; each batch taken moves the feed's state. Dropping it ends the pass."""
-
-    def __init__(self, feed: Feed, run: EpochRun, counts: Sequence[int]) -> None:
-        self._feed, self._run, self._counts = feed, run, counts
-        self._taken = 0
-
-    def __iter__(self) -> Batches:
-        return self
-
-    def __len__(self) -> int:
-        """Batches still to come."""
-        return len(self._counts) - self._taken
-
-    def next(self, timeout: float | None = None) -> Batch:
-        """The next batch; TimeoutError after `timeout` seconds."""
-        feed = self._feed
-        if feed._run is not self._run:
-            if self._taken == len(self._counts):
-                raise StopIteration
-            msg = "iterator: a newer pass over the same loader, or load_state_dict(), has ended this one"
-            raise ClosedError(msg)
-        try:
-            batch = self._run.next(timeout)
-        except StopIteration:
-            feed._run = None
-            feed._epoch, feed._consumed, feed._pending = feed._epoch + 1, 0, True
-            raise
-        except TimeoutError:
-            raise
-        except BaseException:
-            feed._run = None
-            raise
-        feed._consumed += self._counts[self._taken]
-        self._taken += 1
-        feed._meter.batches += 1
-        feed._meter.samples += len(batch)
-        return batch
-
-    __next__ = next
-
-    def __del__(self) -> None:
-        if self._feed._run is self._run:
-            self._feed._run = None
-            self._run.close()

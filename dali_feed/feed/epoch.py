@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 from dali_feed.engines import Engine
 from dali_feed.errors import ClosedError
+from dali_feed.external_sources.slabs import SlabPool
 from dali_feed.feed.batch import Batch, Flight, assemble
 from dali_feed.feed.channel import Channel
 from dali_feed.feed.lane import Draw, Lane
 from dali_feed.feed.quarantine import Quarantine
 from dali_feed.feed.reading import ReadPool, ReadTask
-from dali_feed.external_sources.slabs import SlabPool
 from dali_feed.stats import Meter
 
 __all__ = ["EpochRun", "Setting"]
@@ -56,7 +56,7 @@ class EpochRun:
     def __iter__(self) -> EpochRun:
         return self
 
-    def next(self, timeout: float | None = None) -> Batch:
+    def take(self, timeout: float | None = None) -> Batch:
         """The next batch. Raises StopIteration at the end, TimeoutError after `timeout` seconds."""
         if self._ended:
             raise StopIteration
@@ -70,7 +70,8 @@ class EpochRun:
             raise StopIteration
         raise item
 
-    __next__ = next
+    def __next__(self) -> Batch:
+        return self.take()
 
     def close(self) -> None:
         """End the pass in whatever state it is; reads and batches under way are dropped."""
@@ -103,7 +104,7 @@ class EpochRun:
                 self._fly(count)
         except ClosedError:
             raise
-        except Exception as error:  # whatever it is, the trainer must see it, and in its place
+        except Exception as error:  # noqa: BLE001  whatever it is, the trainer must see it, and in its place
             error.add_note("Stage: feed")
             wrong = error
         try:
@@ -111,7 +112,7 @@ class EpochRun:
                 self._land()
         except ClosedError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  as above
             error.add_note("Stage: engine")
             return error
         return wrong
@@ -159,9 +160,8 @@ class EpochRun:
                 result = self._set.engine.take()
             while result.bad:
                 for slot, reason in result.bad.items():
-                    window, _ = flight.place(slot)
-                    self._quarantined(int(window.ids[flight.rows[slot]]), reason)
-                flight.mend(result.bad, self._set.draw)
+                    self._quarantined(int(flight.ids[slot]), reason)
+                flight.mend(result.bad, self._set.draw, self._set.engine.prepare)
                 result = self._set.engine.redo(flight.work)
             batch = flight.done(result.images, result.tail)
         except BaseException:

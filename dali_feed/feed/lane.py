@@ -25,19 +25,22 @@ CHUNK = 512
 WINDOWS_AHEAD = 1
 
 OpenWindow = Callable[[WindowPlan, int], Window]
+Prepare = Callable[[list[memoryview]], list[Any]]
 Draw = Callable[[NDArray[Any], NDArray[np.int64]], Parameters]
 
 
 @dataclass(slots=True)
 class Chunk:
-    """Slots first..first+n-1 of a window, dealt: rows that stand in them, and what they take into the engine."""
+    """Slots first..first+n-1 of a window, dealt: the rows that stand in them, and what is known of those."""
 
     window: Window
     first: int
     rows: NDArray[np.int64]
     ok: NDArray[np.bool_]
+    ids: NDArray[np.int64]
+    fields: dict[str, Any]
     parameters: Parameters
-    payloads: list[memoryview]
+    payloads: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,11 @@ class Piece:
 class Lane:
     """Deals one lane's slots in order, from lane position `consumed` on."""
 
-    def __init__(self, plan: EpochPlan, lane: int, consumed: int, open_window: OpenWindow, draw: Draw) -> None:
-        self._plan, self._lane, self._open_window, self._draw = plan, lane, open_window, draw
+    def __init__(
+        self, plan: EpochPlan, lane: int, consumed: int, *, open_window: OpenWindow, draw: Draw, prepare: Prepare
+    ) -> None:
+        self._plan, self._lane = plan, lane
+        self._open_window, self._draw, self._prepare = open_window, draw, prepare
         self._bounds = plan.bounds(lane)
         self._next_window = int(np.searchsorted(self._bounds, consumed, side="right")) - 1
         self._resume_at = consumed
@@ -127,10 +133,13 @@ class Lane:
         if window.loaded(first, wide):
             stop = wide
         rows, ok = window.deal(first, stop)
-        payloads = [window.payloads[row] for row in rows.tolist()]
-        parameters = self._draw(window.sizes[rows], window.ids[rows])
+        ids = window.ids[rows]
+        parameters = self._draw(window.sizes[rows], ids)
+        payloads = self._prepare(window.good_payloads(rows))
         self._slot = stop
-        return Piece(Chunk(window, first, rows, ok, parameters, payloads), 0, stop - first)  # type: ignore[arg-type]
+        return Piece(
+            Chunk(window, first, rows, ok, ids, window.good_fields(rows), parameters, payloads), 0, stop - first
+        )
 
     def close(self) -> None:
         """Release every window that is still open, dealt or not."""

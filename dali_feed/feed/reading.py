@@ -38,7 +38,9 @@ class ReadTask:
         self.done.wait()
         if self._error is not None:
             raise self._error
-        assert self._block is not None
+        if self._block is None:
+            msg = "read: taken after it was dropped"
+            raise ClosedError(msg)
         return self._block
 
     def drop(self) -> None:
@@ -86,7 +88,7 @@ class ReadPool:
                 except DaliFeedError as error:
                     error.add_note("Stage: read")
                     task.finish(None, error)
-                except Exception as error:  # a source of the user's may raise anything; the trainer must hear of it
+                except Exception as error:  # noqa: BLE001  a source of the user's may raise anything; the trainer must hear of it
                     msg = f"{type(self._source).__name__}: read raised {type(error).__name__}: {error}"
                     failure = SourceError(msg)
                     failure.__cause__ = error

@@ -110,7 +110,9 @@ class Window:
         for name, values in block.fields.items():
             if name not in self.fields:
                 array = isinstance(values, np.ndarray)
-                self.fields[name] = np.zeros((self.rows, *values.shape[1:]), values.dtype) if array else [None] * self.rows
+                self.fields[name] = (
+                    np.zeros((self.rows, *values.shape[1:]), values.dtype) if array else [None] * self.rows
+                )
             self.fields[name][a:b] = values
         self._installed[n] = True
 
@@ -144,6 +146,17 @@ class Window:
             f" found not one good record ({told}). Look at the source, or widen Shuffle(window=...)"
         )
         raise BadRecordLimitError(msg, records)
+
+    def good_payloads(self, rows: Rows) -> list[memoryview]:
+        """Payloads of rows that `deal` gave."""
+        return [self.payloads[row] for row in rows.tolist()]
+
+    def good_fields(self, rows: Rows) -> dict[str, Any]:
+        """Fields of rows that `deal` gave."""
+        return {
+            name: values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows.tolist()]
+            for name, values in self.fields.items()
+        }
 
     def retire(self, slots: int) -> None:
         """Slots whose batch has left the engine; with the last of them the memory goes back."""

@@ -6,8 +6,11 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
 from broker import real
 
+from dali_feed.external_sources.kafka import KafkaTopic
+from dali_feed.records import Block, Extents
 from dali_feed.testing import Broker, Message, publish
 
 
@@ -40,3 +43,27 @@ class Kafka:
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Drop the records below offset `before`."""
         self.cluster.delete_records(topic, partition, before)
+
+
+def value(i: int) -> bytes:
+    """Bytes that only record i has, of a length that only few others have."""
+    return b"%06d" % i * (1 + i % 37)
+
+
+def payloads(block: Block) -> list[bytes | None]:
+    """The payloads as bytes."""
+    return [None if view is None else bytes(view) for view in block.payloads]
+
+
+def read(source: KafkaTopic, extents: Extents) -> Block:
+    """One read of a new reader."""
+    reader = source.reader()
+    try:
+        return reader.read(extents)
+    finally:
+        reader.close()
+
+
+def rows(*runs: tuple[int, int, int]) -> Extents:
+    """Extents of (partition, start, stop) runs."""
+    return Extents(*(np.array(column, np.int64) for column in zip(*runs, strict=True)))

@@ -1,0 +1,218 @@
+"""How benchmarks measure, and what every row says of where it was made.
+
+Contestants take turns (a, b, c, a, b, c, ...), each made afresh for its turn; a turn's first steps are not counted.
+What is reported is the median of the turns with the least and the most of them. Ratios are taken within a round, where
+the machine was as busy for both, and then the median of those.
+"""
+
+from __future__ import annotations
+
+import csv
+import ctypes
+import datetime
+import gc
+import importlib.metadata
+import multiprocessing
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+__all__ = [
+    "RESULTS",
+    "Turn",
+    "append",
+    "cpu_seconds",
+    "facts",
+    "peak_rss",
+    "quantiles",
+    "reset_peak",
+    "rss",
+    "run_turn",
+    "spread",
+    "table",
+]
+
+RESULTS = Path(__file__).parent / "results"
+WARM_STEPS = 6  # more than the batches that any contestant has in flight
+WARM_SECONDS = 0.5
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(slots=True)
+class Turn:
+    """One contestant's turn. Times in seconds, memory in bytes.
+
+    cpu           CPU time of this process and its children within the counted time
+    consumer_cpu  that of the thread that takes the batches
+    waits         how long each step took to give its batch
+    peak          most memory held at once, children included
+    notes         what the contestant itself has to say, numbers by name
+    """
+
+    images: int
+    seconds: float
+    cpu: float
+    consumer_cpu: float
+    waits: list[float]
+    peak: int
+    notes: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        """Images per second."""
+        return self.images / self.seconds
+
+
+class Steps(Iterator[int]):
+    """What a contestant runs: each step takes a batch and gives its size; `notes` is asked for once it is closed."""
+
+    notes: Mapping[str, float]
+
+
+def _in_kb(path: str, *names: str) -> int:
+    lines = [line.split() for line in Path(path).read_text().splitlines()]
+    return sum(int(line[1]) * 1024 for line in lines if line and line[0].rstrip(":") in names)
+
+
+def reset_peak() -> None:
+    """Give back what nobody uses, and let the peak of this process begin anew at what it holds then."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_rss() -> int:
+    """Most memory this process held since `reset_peak`, and what its children hold now that is theirs alone."""
+    return _in_kb("/proc/self/status", "VmHWM") + sum(
+        _in_kb(f"/proc/{pid}/smaps_rollup", "Private_Clean", "Private_Dirty") for pid in _children()
+    )
+
+
+def rss() -> int:
+    """Memory this process holds now."""
+    return _in_kb("/proc/self/status", "VmRSS")
+
+
+def _children() -> list[int]:
+    return [child.pid for child in multiprocessing.active_children() if child.pid]
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of another process, to a hundredth of a second."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / TICKS
+
+
+def _cpu() -> float:
+    return time.process_time() + sum(map(cpu_seconds, _children()))
+
+
+def run_turn(make: Callable[[], AbstractContextManager[Steps]], seconds: float, *, warm: int = WARM_STEPS) -> Turn:
+    """Make a contestant, let it warm up, and count what it does for so many seconds."""
+    reset_peak()
+    with make() as steps:
+        begun = time.perf_counter()
+        while warm > 0 or time.perf_counter() - begun < min(WARM_SECONDS, seconds):
+            next(steps)
+            warm -= 1
+        images, waits = 0, []
+        cpu, consumer, begun = _cpu(), time.thread_time(), time.perf_counter()
+        now = begun
+        while now - begun < seconds:
+            before = now
+            images += next(steps)
+            now = time.perf_counter()
+            waits.append(now - before)
+        used, used_here, peak = _cpu() - cpu, time.thread_time() - consumer, peak_rss()
+    return Turn(images, now - begun, used, used_here, waits, peak, dict(steps.notes))
+
+
+def spread(values: Iterable[float]) -> tuple[float, float, float]:
+    """Median, least and most."""
+    known = list(values)
+    return median(known), min(known), max(known)
+
+
+def quantiles(turns: Sequence[Turn]) -> tuple[float, float]:
+    """p50 and p99 of the steps of all turns, in seconds."""
+    waits = np.concatenate([turn.waits for turn in turns])
+    return float(np.quantile(waits, 0.5)), float(np.quantile(waits, 0.99))
+
+
+def _cpu_name() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def _commit() -> str:
+    """Of the tree this file lies in; a "+" says that it had changes of its own."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    if head.returncode:
+        return "none"
+    changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=False)
+    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
+
+
+def _version(*packages: str) -> str:
+    for package in packages:
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "none"
+
+
+def facts() -> dict[str, str | int]:
+    """Where and with what a row was made."""
+    import confluent_kafka
+
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "machine": _cpu_name(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "load": f"{os.getloadavg()[0]:.1f}",
+        "python": platform.python_version(),
+        "dali": _version("nvidia-dali-cuda120", "nvidia-dali-cuda130"),
+        "torch": _version("torch"),
+        "numpy": _version("numpy"),
+        "librdkafka": confluent_kafka.libversion()[0],
+    }
+
+
+def append(name: str, rows: Sequence[Mapping[str, object]], results: Path = RESULTS) -> Path:
+    """Add rows to results/NAME.csv. Rows of other columns go below a heading of their own."""
+    path = results / f"{name}.csv"
+    results.mkdir(parents=True, exist_ok=True)
+    columns = list(rows[0])
+    headings = [line for line in csv.reader(path.open()) if line[:1] == columns[:1]] if path.exists() else []
+    with path.open("a", newline="") as file:
+        writer = csv.writer(file)
+        if not headings or headings[-1] != columns:
+            writer.writerow(columns)
+        writer.writerows([row[column] for column in columns] for row in rows)
+    return path
+
+
+def table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> str:
+    """Rows as text, numbers to the right."""
+    cells = [list(columns)] + [[str(row.get(column, "")) for column in columns] for row in rows]
+    widths = [max(len(line[k]) for line in cells) for k in range(len(columns))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if k == 0 else cell.rjust(width)
+            for k, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in cells
+    )

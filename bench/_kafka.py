@@ -1,0 +1,77 @@
+"""A Kafka for the benchmarks: Apache Kafka itself, or the one that KAFKA_BOOTSTRAP names."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dali_feed.testing import Message, publish
+
+__all__ = ["Topic", "kafka_missing", "topic"]
+
+PARTITIONS = 4
+
+
+def _real() -> Any:
+    """tests/broker/real.py, which is no package that could be imported."""
+    name = "dali_feed_bench_broker"
+    if name not in sys.modules:
+        path = Path(__file__).parents[1] / "tests" / "broker" / "real.py"
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+def kafka_missing() -> str | None:
+    """Why there is no broker to measure, or None."""
+    if os.environ.get("KAFKA_BOOTSTRAP"):
+        return None
+    reason: str | None = _real().missing()
+    return reason
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic that is there for the benchmark; `pid` is the broker's where it is ours, `size` its payload bytes."""
+
+    servers: str
+    name: str
+    pid: int | None
+    broker: str
+    count: int
+    size: int
+
+
+@contextmanager
+def topic(records: Iterable[tuple[bytes, int]], partitions: int = PARTITIONS) -> Iterator[Topic]:
+    """A topic of these (value, label) records, dealt to its partitions in turn; it is deleted at the end."""
+    real = _real()
+    with ExitStack() as stack:
+        if given := os.environ.get("KAFKA_BOOTSTRAP"):
+            cluster, broker = real.Cluster(given), f"the broker at {given}"
+        else:
+            cluster = stack.enter_context(real.RealBroker())
+            broker = f"Apache Kafka {real.kafka_version()} on this machine"
+        name = f"dali-feed-bench-{uuid.uuid4().hex[:8]}"
+        cluster.create(name, partitions)
+        stack.callback(cluster.delete, name)
+        count = size = 0
+
+        def counted() -> Iterator[Message]:
+            nonlocal count, size
+            for value, label in records:
+                count, size = count + 1, size + len(value)
+                yield Message(value, headers=(("label", b"%d" % label),))
+
+        publish(cluster.servers, name, counted())
+        yield Topic(cluster.servers, name, getattr(cluster, "pid", None), broker, count, size)

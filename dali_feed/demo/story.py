@@ -1,0 +1,214 @@
+"""The demo from beginning to end, and what it says about itself."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import platform
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from dali_feed.errors import ConfigError
+from dali_feed.stats import Stats
+
+if TYPE_CHECKING:  # what these need may be missing, which is said in words
+    from dali_feed.demo.contact_sheet import Sheet
+    from dali_feed.demo.resume import Verdict
+    from dali_feed.demo.train import Job, Trace
+
+__all__ = ["ENOUGH", "run"]
+
+ENOUGH = 0.95
+# module -> (package, extra of ours that brings it)
+_NEEDED = {
+    "PIL": ("pillow", "demo"),
+    "matplotlib": ("matplotlib", "demo"),
+    "skimage": ("scikit-image", "demo"),
+    "sklearn": ("scikit-learn", "demo"),
+    "torchvision": ("torchvision", "vision"),
+    "nvidia.dali": ("nvidia-dali", "cuda12"),
+}
+_BLAME = {
+    "source": "the source: reading was waited for most",
+    "engine": "the engine: decoding was waited for most",
+    "trainer": "the trainer: the loader waited for the network, never long the other way",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Trained:
+    accuracy: float
+    judged: int
+    stats: Stats
+    seconds: float
+    trace: Trace
+    steps: int
+    device: str
+
+
+def run(*, device: str | None, epochs: int, source: str, out: Path, quick: bool = False) -> bool:
+    """Run the demo and tell its story; True where the network learned and the resumed run was the same.
+
+    `quick` takes a quarter of the digits and does not judge the network.
+
+    Raises:
+        ConfigError: packages are missing, or an argument cannot be.
+        DaliFeedError: whatever else goes wrong.
+    """
+    _check(out)
+    from dali_feed.demo import contact_sheet, digits
+    from dali_feed.demo.resume import compare, doomed, resumed
+    from dali_feed.demo.train import Job
+
+    console = Console(highlight=False)
+    begun = time.perf_counter()
+    epoch = min(1, epochs - 1)  # the one in which the process dies
+    with ExitStack() as stack:
+        stack.enter_context(_quiet())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dali-feed-")))
+        at = _broker(stack) if source == "kafka" else str(folder)
+        progress = stack.enter_context(_progress(console))
+        train, held_out = digits.records(quick)
+        with _stage(progress, f"{len(train) + len(held_out):,} digits into {_place(source, at)}"):
+            digits.place(source, at, digits.TRAIN, train)
+            digits.place(source, at, digits.HELD_OUT, held_out)
+        job = Job(source, at, device, epochs)
+        whole = _train(progress, job, epoch, len(held_out))
+        after = whole.steps // 2
+        with _stage(progress, f"again, killed in epoch {epoch + 1} after batch {after} of {whole.steps}"):
+            doomed(job, folder, epoch, after)
+        with _stage(progress, "a new process goes on from the checkpoint"):
+            verdict = compare(whole.trace, resumed(job, folder), after)
+        with _stage(progress, f"a batch of photographs to {out}"):
+            sheet = contact_sheet.make(out, device)
+    learned = quick or whole.accuracy >= ENOUGH
+    console.print()
+    _tell(console, whole, verdict, sheet, out, quick=quick)
+    _line(console, "time", f"{time.perf_counter() - begun:.0f} s; {_versions(source)}")
+    return learned and verdict.differs is None
+
+
+def _check(out: Path) -> None:
+    """Say what is missing before anything starts."""
+    missing = {name: extra for name, extra in _NEEDED.items() if not _found(name)}
+    if missing:
+        names = ", ".join(_NEEDED[name][0] for name in missing)
+        extras = ",".join(sorted({extra for _, extra in missing.values()}))
+        msg = f"demo: it needs packages that are not installed: {names}; pip install 'dali-feed[{extras}]'"
+        raise ConfigError(msg)
+    if not out.parent.is_dir():
+        msg = f"--out: must lie in a folder that is there; found {str(out)!r}"
+        raise ConfigError(msg)
+
+
+def _found(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that it is in
+        return False
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Bad records are told at the end, not as log lines across the progress."""
+    log, handler = logging.getLogger("dali_feed"), logging.NullHandler()
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+def _broker(stack: ExitStack) -> str:
+    from dali_feed.testing import broker
+
+    return stack.enter_context(broker()).servers
+
+
+def _place(source: str, at: str) -> str:
+    return f"a Kafka topic at {at}" if source == "kafka" else "tar shards"
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        SpinnerColumn(finished_text="[green]✓"),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=console,
+    )
+
+
+@contextmanager
+def _stage(progress: Progress, what: str) -> Iterator[None]:
+    task = progress.add_task(what, total=1, note="")
+    yield
+    progress.update(task, completed=1)
+
+
+def _train(progress: Progress, job: Job, traced: int, judged: int) -> _Trained:
+    """The uninterrupted run; notes down the batches of the epoch `traced`."""
+    from dali_feed.demo.train import Trace, Training
+
+    trace, seconds, accuracy = Trace(), 0.0, 0.0
+    with Training(job) as training:
+        task = progress.add_task("train", total=job.epochs * training.steps, note="")
+        for epoch in range(job.epochs):
+            begun = time.perf_counter()
+            for _ in training.epoch(trace if epoch == traced else None):
+                progress.update(task, advance=1)
+            seconds += time.perf_counter() - begun
+            accuracy = training.accuracy()
+            progress.update(task, note=f"{accuracy:.1%} of held-out digits known after epoch {epoch + 1}")
+        stats, device = training.loader.stats(), str(training.loader.device)
+        return _Trained(accuracy, judged, stats, seconds, trace, training.steps, device)
+
+
+def _line(console: Console, name: str, text: str, style: str = "") -> None:
+    console.print(Text.assemble((f"{name}: ", "bold"), (text, style)), soft_wrap=True)
+
+
+def _tell(console: Console, whole: _Trained, verdict: Verdict, sheet: Sheet, out: Path, *, quick: bool) -> None:
+    stats = whole.stats
+    bad = list(dict.fromkeys(stats.recent_bad))
+    learned = whole.accuracy >= ENOUGH
+    rule = "not judged in a quick run" if quick else f"at least {ENOUGH:.0%} is wanted"
+    mark = "" if quick else "green" if learned else "red"
+    _line(console, "accuracy", f"{whole.accuracy:.1%} of {whole.judged} held-out digits ({rule})", mark)
+    name, _, text = str(verdict).partition(": ")
+    _line(console, name, text, "green" if verdict.differs is None else "red")
+    _line(console, f"{len(bad)} bad records replaced", "; ".join(f"{where}: {reason}" for where, reason in bad))
+    _line(console, "speed", f"{stats.samples / whole.seconds:,.0f} samples/s through the training loop on {whole.device}")
+    waits = f"p50 {stats.step_wait_p50 * 1e3:.2f} ms, p99 {stats.step_wait_p99 * 1e3:.2f} ms"
+    _line(console, "wait per step", waits)
+    _line(console, "bottleneck", _BLAME[stats.bottleneck])
+    shown = f"{out}, a batch of {sheet.slots}; replaced: {sheet.replaced}"
+    _line(console, "contact sheet", shown)
+
+
+def _versions(source: str) -> str:
+    import confluent_kafka
+    import nvidia.dali
+    import torch
+
+    named = {
+        "dali-feed": importlib.metadata.version("dali-feed"),
+        "Python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "DALI": nvidia.dali.__version__,
+    }
+    if source == "kafka":
+        named["librdkafka"] = confluent_kafka.libversion()[0]
+    return ", ".join(f"{name} {version}" for name, version in named.items())

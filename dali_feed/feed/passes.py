@@ -1,0 +1,63 @@
+"""One pass over a feed, as the trainer sees it: each batch taken moves the feed's state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dali_feed.errors import ClosedError
+from dali_feed.feed.batch import Batch
+from dali_feed.feed.epoch import EpochRun
+
+if TYPE_CHECKING:
+    from dali_feed.feed.core import Feed
+
+__all__ = ["Batches"]
+
+
+class Batches:
+    """One pass; each batch taken moves the feed's state. Dropping it ends the pass."""
+
+    def __init__(self, feed: Feed, run: EpochRun, counts: Sequence[int]) -> None:
+        self._feed, self._run, self._counts = feed, run, counts
+        self._taken = 0
+
+    def __iter__(self) -> Batches:
+        return self
+
+    def __len__(self) -> int:
+        """Batches still to come."""
+        return len(self._counts) - self._taken
+
+    def take(self, timeout: float | None = None) -> Batch:
+        """The next batch; TimeoutError after `timeout` seconds."""
+        feed = self._feed
+        if feed._run is not self._run:
+            if self._taken == len(self._counts):
+                raise StopIteration
+            msg = "iterator: a newer pass over the same loader, or load_state_dict(), has ended this one"
+            raise ClosedError(msg)
+        try:
+            batch = self._run.take(timeout)
+        except StopIteration:
+            feed._run = None
+            feed._epoch, feed._consumed, feed._pending = feed._epoch + 1, 0, True
+            raise
+        except TimeoutError:
+            raise
+        except BaseException:
+            feed._run = None
+            raise
+        feed._consumed += self._counts[self._taken]
+        self._taken += 1
+        feed._meter.batches += 1
+        feed._meter.samples += len(batch)
+        return batch
+
+    def __next__(self) -> Batch:
+        return self.take()
+
+    def __del__(self) -> None:
+        if self._feed._run is self._run:
+            self._feed._run = None
+            self._run.close()

@@ -1,0 +1,84 @@
+"""Payloads for tests: small real images, and the ways in which a record can be broken."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+
+import numpy as np
+from PIL import Image
+
+from dali_feed.testing.scripted import Item
+
+__all__ = ["broken_png", "cut_jpeg", "huge_jpeg", "jpeg", "labelled", "padded", "png", "text", "truncated_jpeg"]
+
+
+def pixels(n: int, height: int = 16, width: int = 16) -> np.ndarray:
+    """A smooth picture that differs for every n: uint8 (height, width, 3)."""
+    y, x = np.mgrid[0:height, 0:width].astype(np.float64)
+    phase = np.array([0.7, 1.3, 2.1]) * (n + 1)
+    waves = np.sin(x[..., None] / 5 + phase) + np.cos(y[..., None] / 7 - phase / 3)
+    return np.clip(128 + 60 * waves, 0, 255).astype(np.uint8)
+
+
+def _saved(n: int, height: int, width: int, kind: str, **options: object) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(pixels(n, height, width)).save(out, kind, **options)
+    return out.getvalue()
+
+
+def jpeg(n: int, height: int = 16, width: int = 16) -> bytes:
+    """A JPEG whose pixels tell n."""
+    return _saved(n, height, width, "JPEG", quality=90)
+
+
+def png(n: int, height: int = 16, width: int = 16) -> bytes:
+    """A PNG whose pixels tell n."""
+    return _saved(n, height, width, "PNG")
+
+
+def labelled(count: int, *, sizes: bool = False) -> list[Item]:
+    """`count` JPEGs with their number as the label; with `sizes` of many sizes from 16x16 to 40x48."""
+    if not sizes:
+        return [(jpeg(n), n) for n in range(count)]
+    return [(jpeg(n, 16 + n % 4 * 8, 16 + n % 5 * 8), n) for n in range(count)]
+
+
+def broken_png(n: int = 0) -> bytes:
+    """Its chunks and checksums are whole, so that it passes the screen; its zlib stream is not."""
+    whole = png(n, 24, 24)
+    at = whole.index(b"IDAT")
+    (length,) = struct.unpack(">I", whole[at - 4 : at])
+    body = b"IDAT" + whole[at + 4 : at + 6] + b"\xff" * (length - 2)
+    return whole[:at] + body + struct.pack(">I", zlib.crc32(body)) + whole[at + 4 + length + 4 :]
+
+
+def cut_jpeg(n: int = 0, height: int = 48, width: int = 40) -> bytes:
+    """The first half of a JPEG's body and an end marker: it passes the screen."""
+    whole = _saved(n, height, width, "JPEG", quality=95)
+    body = whole.index(b"\xff\xda") + 14
+    return whole[: body + (len(whole) - body) // 8] + b"\xff\xd9"
+
+
+def truncated_jpeg(n: int = 0) -> bytes:
+    """A JPEG without its last bytes."""
+    return jpeg(n)[:-40]
+
+
+def huge_jpeg() -> bytes:
+    """A JPEG whose header announces 60000x60000 pixels."""
+    whole = bytearray(jpeg(0))
+    at = whole.index(b"\xff\xc0")
+    whole[at + 5 : at + 9] = struct.pack(">HH", 60000, 60000)
+    return bytes(whole)
+
+
+def text() -> bytes:
+    """What a web server sends when it cannot find a picture."""
+    return b"<html><body>404 not found</body></html>"
+
+
+def padded(payload: bytes, size: int) -> bytes:
+    """A JPEG of exactly `size` bytes: zeros and a second end marker behind the first."""
+    return payload + b"\0" * (size - len(payload) - 2) + b"\xff\xd9"
