@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from _harness import Steps
 from torchvision.datasets import ImageFolder
 from torchvision.io import decode_image
 from torchvision.transforms import v2
 
-from _harness import Steps, cpu_seconds
-from dali_feed import BadRecords, DataLoader, Tuning
+from dali_feed import BadRecords, DataLoader, Shuffle, Tuning
 from dali_feed.engines import Work, decodes_regions, make_engine
 from dali_feed.program import Program, compile_recipe
 from dali_feed.records import Source
@@ -47,8 +47,9 @@ def program() -> Program:
 
 
 class _Ours(Steps):
-    def __init__(self, loader: DataLoader) -> None:
-        self._loader, self.notes = loader, {}
+    def __init__(self, loader: DataLoader, beside: int | None) -> None:
+        super().__init__(beside)
+        self._loader = loader
         self._batches: Iterator[Any] = iter(loader)
 
     def __next__(self) -> int:
@@ -63,33 +64,37 @@ class _Ours(Steps):
         self._loader.close()  # the feed thread's time is added when it ends
         stats = self._loader.stats()
         waits = {"read": stats.read_wait, "engine": stats.engine_wait, "trainer": stats.trainer_wait}
-        self.notes = {"feed_us": stats.feed_cpu / stats.samples * 1e6, "slab_peak": stats.slab_peak, "bad": stats.bad}
-        self.notes |= {f"{name}_wait": wait / sum(waits.values()) for name, wait in waits.items()}
+        notes = {"feed_us": stats.feed_cpu / stats.samples * 1e6, "slab_peak": stats.slab_peak}
+        self.notes = notes | {f"{name}_wait": wait / sum(waits.values()) for name, wait in waits.items()}
 
 
-def ours(source: Callable[[], Source], batch: int, tuning: Tuning, broker: int | None = None) -> Make:
-    """Our loader, shuffled; `broker` is a process whose CPU time is told beside it."""
+def ours(
+    source: Callable[[], Source],
+    batch: int,
+    tuning: Tuning,
+    *,
+    shuffle: bool | Shuffle = True,
+    beside: int | None = None,
+) -> Make:
+    """Our loader; `beside` is the broker's process, where it is on this machine."""
 
     @contextmanager
     def make() -> Iterator[Steps]:
         loader = DataLoader(
             source(),
             batch,
-            shuffle=True,
+            shuffle=shuffle,
             drop_last=True,
             transform=transform(),
             device="cpu",
             bad=BadRecords(limit=0),
             tuning=tuning,
         )
-        begun = cpu_seconds(broker) if broker else 0.0
-        steps = _Ours(loader)
+        steps = _Ours(loader, beside)
         try:
             yield steps
         finally:
-            used = cpu_seconds(broker) - begun if broker else 0.0
             steps.close()
-            steps.notes["broker_us"] = used / loader.stats().samples * 1e6
 
     return make
 
@@ -106,7 +111,7 @@ def _prepared(payloads: list[bytes], batch: int, count: int) -> list[Work]:
 
 class _Ceiling(Steps):
     def __init__(self, works: list[Work], batch: int, tuning: Tuning) -> None:
-        self.notes = {}
+        super().__init__()
         self._works, self._at = works, 0
         self._engine = make_engine("dali", program(), batch_size=batch, device=None, tuning=tuning)
         for _ in range(self._engine.depth):
@@ -119,7 +124,7 @@ class _Ceiling(Steps):
     def __next__(self) -> int:
         result = self._engine.take()
         assert not result.bad
-        images = torch.from_dlpack(result.images)
+        images = torch.utils.dlpack.from_dlpack(result.images)
         self._submit()
         return len(images)
 
@@ -147,12 +152,13 @@ def ceiling(payloads: Callable[[], list[bytes]], batch: int, tuning: Tuning, pre
 
 
 def _decoded(path: str) -> torch.Tensor:
-    return decode_image(path, mode="RGB")
+    image: torch.Tensor = decode_image(path, mode="RGB")
+    return image
 
 
 class _Torch(Steps):
     def __init__(self, loader: Any, finish: Callable[[torch.Tensor], torch.Tensor] | None) -> None:
-        self.notes = {}
+        super().__init__()
         self._loader, self._finish = loader, finish
         self._batches: Any = iter(loader)
 
@@ -168,7 +174,7 @@ class _Torch(Steps):
 
 
 def torch_loader(root: Path, batch: int, workers: int, *, uint8: bool) -> Make:
-    """torch's DataLoader over an ImageFolder; `uint8`: workers send uint8, this process normalizes the batch."""
+    """The DataLoader of torch over an ImageFolder; `uint8`: workers send uint8, this process normalizes the batch."""
     whole = transform().transforms
     inside, outside = (v2.Compose(whole[:2]), v2.Compose(whole[2:])) if uint8 else (v2.Compose(whole), None)
 

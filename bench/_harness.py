@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import ctypes
-import datetime
+import datetime as dt
 import gc
 import importlib.metadata
 import multiprocessing
@@ -51,6 +51,7 @@ class Turn:
     """One contestant's turn. Times in seconds, memory in bytes.
 
     cpu           CPU time of this process and its children within the counted time
+    beside_cpu    that of the process that the contestant named as `beside`
     consumer_cpu  that of the thread that takes the batches
     waits         how long each step took to give its batch
     peak          most memory held at once, children included
@@ -60,6 +61,7 @@ class Turn:
     images: int
     seconds: float
     cpu: float
+    beside_cpu: float
     consumer_cpu: float
     waits: list[float]
     peak: int
@@ -72,9 +74,15 @@ class Turn:
 
 
 class Steps(Iterator[int]):
-    """What a contestant runs: each step takes a batch and gives its size; `notes` is asked for once it is closed."""
+    """What a contestant runs: each step takes a batch and gives its size.
 
-    notes: Mapping[str, float]
+    beside  a process of its own that serves it, whose CPU time is told apart
+    notes   what it has to say, asked for once it is closed
+    """
+
+    def __init__(self, beside: int | None = None) -> None:
+        self.beside = beside
+        self.notes: Mapping[str, float] = {}
 
 
 def _in_kb(path: str, *names: str) -> int:
@@ -124,6 +132,7 @@ def run_turn(make: Callable[[], AbstractContextManager[Steps]], seconds: float, 
             next(steps)
             warm -= 1
         images, waits = 0, []
+        beside = cpu_seconds(steps.beside) if steps.beside else 0.0
         cpu, consumer, begun = _cpu(), time.thread_time(), time.perf_counter()
         now = begun
         while now - begun < seconds:
@@ -132,7 +141,8 @@ def run_turn(make: Callable[[], AbstractContextManager[Steps]], seconds: float, 
             now = time.perf_counter()
             waits.append(now - before)
         used, used_here, peak = _cpu() - cpu, time.thread_time() - consumer, peak_rss()
-    return Turn(images, now - begun, used, used_here, waits, peak, dict(steps.notes))
+        beside = cpu_seconds(steps.beside) - beside if steps.beside else 0.0
+    return Turn(images, now - begun, used, beside, used_here, waits, peak, dict(steps.notes))
 
 
 def spread(values: Iterable[float]) -> tuple[float, float, float]:
@@ -178,7 +188,7 @@ def facts() -> dict[str, str | int]:
     import confluent_kafka
 
     return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
         "machine": _cpu_name(),
         "cpus": len(os.sched_getaffinity(0)),

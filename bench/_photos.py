@@ -98,8 +98,8 @@ def _jpegs(count: int, seed: int) -> Iterator[bytes]:
         scale = least * (1 + 0.15 * rng.random())
         wide, high = max(WIDTH, round(image.width * scale)), max(HEIGHT, round(image.height * scale))
         x, y = int(rng.integers(wide - WIDTH + 1)), int(rng.integers(high - HEIGHT + 1))
-        box = (x * image.width / wide, y * image.height / high)
-        box += ((x + WIDTH) * image.width / wide, (y + HEIGHT) * image.height / high)
+        per_x, per_y = image.width / wide, image.height / high
+        box = (x * per_x, y * per_y, (x + WIDTH) * per_x, (y + HEIGHT) * per_y)
         crop = image.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC, box=box)
         file = io.BytesIO()
         crop.save(file, "JPEG", quality=QUALITY)

@@ -6,8 +6,9 @@ RandomResizedCrop(224), flip, float32, Normalize of 500x375 JPEGs. Contestants t
 
     tar      our loader, tar shards in the page cache
     ceiling  the same DALI graph with the same threads, fed from memory (`_contestants.py`)
-    kafka    our loader, the same images in a topic of 4 partitions; the broker runs on the same machine, and what it
-             takes of the CPUs is told below the table. KAFKA_BOOTSTRAP names a broker that runs already
+    kafka    our loader, the same images in a topic of 4 partitions, windows of 2 extents (64 MB). The broker runs on
+             the same machine, and what it takes of the CPUs is told below the table; KAFKA_BOOTSTRAP names one that
+             runs already
     torch    torch's DataLoader with 2 workers, the better of two ways (found in the first round): all in the workers
              ("torch"), or uint8 in the workers and Normalize on the batch in this process ("torch-uint8")
 
@@ -37,11 +38,25 @@ from _contestants import CROP, Make, ceiling, ours, torch_loader
 from _harness import RESULTS, Turn, append, facts, quantiles, run_turn, spread, table
 from _kafka import Topic, kafka_missing, topic
 from _photos import HEIGHT, WIDTH, Photos, photos
-from dali_feed import Tuning
+
+from dali_feed import Shuffle, Tuning
 from dali_feed.external_sources import KafkaTopic, ShardSet
 
-SHOWN = ("who", "img/s", "least", "most", "of ceiling", "of its CPU", "cpu us", "feed us", "take us")
-SHOWN += ("p50 ms", "p99 ms", "peak MB")
+SHOWN = [
+    "who",
+    "img/s",
+    "least",
+    "most",
+    "of ceiling",
+    "of its CPU",
+    "cpu us",
+    "feed us",
+    "take us",
+    "p50 ms",
+    "p99 ms",
+    "peak MB",
+]
+KAFKA_SHUFFLE = Shuffle(window=2)  # 64 MB read at a time: with the usual 256 a turn sees too few windows
 COPIES = 4  # of the images in the topic, so that the end of an epoch is not what is measured
 
 
@@ -49,8 +64,8 @@ def turns_of(contestants: dict[str, Make], repeats: int, seconds: float) -> dict
     """Every contestant's turns; of the two ways of torch the slower one is left out after the first round."""
     turns: dict[str, list[Turn]] = {name: [] for name in contestants}
     for _ in range(repeats):
-        for name in turns:
-            turns[name].append(run_turn(contestants[name], seconds))
+        for name, those in turns.items():
+            those.append(run_turn(contestants[name], seconds))
         ways = sorted((name for name in turns if name.startswith("torch")), key=lambda name: turns[name][0].rate)
         for slower in ways[:-1]:
             del turns[slower]
@@ -65,6 +80,7 @@ def row_of(who: str, turns: list[Turn], beside: list[Turn]) -> dict[str, object]
     cpu_ratio = spread(top.cpu / top.images / (turn.cpu / turn.images) for turn, top in zip(turns, beside, strict=True))
     p50, p99 = quantiles(turns)
     notes = {name: spread(turn.notes[name] for turn in turns)[0] for name in turns[0].notes}
+    beside_cpu = spread(turn.beside_cpu / turn.images for turn in turns)[0]
     return {
         "who": who,
         "img/s": round(rate),
@@ -81,7 +97,7 @@ def row_of(who: str, turns: list[Turn], beside: list[Turn]) -> dict[str, object]
         "p99 ms": f"{p99 * 1e3:.1f}",
         "peak MB": round(max(turn.peak for turn in turns) / 1e6),
         "slab peak MB": round(notes["slab_peak"] / 1e6) if "slab_peak" in notes else "",
-        "broker us": round(notes["broker_us"]) if notes.get("broker_us") else "",
+        "broker us": round(beside_cpu * 1e6) if beside_cpu else "",
         "waits": " ".join(
             f"{n}={notes[f'{n}_wait']:.2f}" for n in ("read", "engine", "trainer") if f"{n}_wait" in notes
         ),
@@ -97,7 +113,9 @@ def contestants_for(data: Photos, kafka: Topic | None, batch: int, args: argpars
         chosen["tar"] = ours(shards, batch, tuning)
     chosen["ceiling"] = ceiling(lambda: [jpeg for jpeg, _ in data.records()], batch, tuning)
     if kafka is not None:
-        chosen["kafka"] = ours(lambda: KafkaTopic(kafka.name, kafka.servers), batch, tuning, kafka.pid)
+        chosen["kafka"] = ours(
+            lambda: KafkaTopic(kafka.name, kafka.servers), batch, tuning, shuffle=KAFKA_SHUFFLE, beside=kafka.pid
+        )
     if not args.no_torch:
         chosen["torch"] = torch_loader(data.files, batch, 2, uint8=False)
         chosen["torch-uint8"] = torch_loader(data.files, batch, 2, uint8=True)

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["app", "main"]
+__all__ = ["Kind", "app", "demo", "inspect", "main"]
 
 app = typer.Typer(
     name="dali-feed",

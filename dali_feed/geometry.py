@@ -27,7 +27,8 @@ def resized(h: Ints, w: Ints, size: int | tuple[int, int], max_size: int | None)
     new_short = np.full_like(short, size)
     if max_size is not None:
         over = new_long > max_size
-        new_short = np.where(over, np.floor(max_size * new_short / new_long).astype(np.int64), new_short)
+        fitted = np.floor(max_size * new_short / new_long).astype(np.int64)
+        new_short = np.where(over, np.maximum(fitted, 1), new_short)  # 0 in torchvision, which then fails
         new_long = np.where(over, max_size, new_long)
     return np.where(h <= w, new_short, new_long), np.where(h <= w, new_long, new_short)
 
@@ -74,8 +75,9 @@ def random_windows(
         todo = todo[~fits]
     hh, ww = h[todo], w[todo]
     shape = ww / hh
-    fw = np.where(shape > ratio[1], np.rint(hh * ratio[1]).astype(np.int64), ww)
-    fh = np.where(shape < ratio[0], np.rint(ww / ratio[0]).astype(np.int64), hh)
+    # At least one pixel: torchvision's rounding gives none for a line of pixels under an extreme ratio, and then fails.
+    fw = np.where(shape > ratio[1], np.maximum(np.rint(hh * ratio[1]).astype(np.int64), 1), ww)
+    fh = np.where(shape < ratio[0], np.maximum(np.rint(ww / ratio[0]).astype(np.int64), 1), hh)
     ch[todo], cw[todo] = fh, fw
     y[todo], x[todo] = (hh - fh) // 2, (ww - fw) // 2
     return y, x, ch, cw

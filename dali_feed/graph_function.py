@@ -71,7 +71,10 @@ def is_graph_function(transform: object) -> bool:
     """Whether this is a function of (images, draws), and not a transform object."""
     if not inspect.isroutine(transform):
         return False
-    return len(inspect.signature(transform).parameters) == 2
+    try:
+        return len(inspect.signature(transform).parameters) == 2
+    except ValueError:  # some builtins have no signature
+        return False
 
 
 def compile_function(function: Callable[[Any, GraphDraws], Any]) -> Program:

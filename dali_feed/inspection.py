@@ -7,7 +7,6 @@ its header, by its number of pixels.
 from __future__ import annotations
 
 import glob
-import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -80,7 +79,7 @@ def sources(targets: Sequence[str], *, config: dict[str, str], timeout: float) -
     for target in targets:
         if target.startswith(KAFKA):
             found.append(_topic(target, config, timeout))
-        elif os.path.isdir(target):
+        elif Path(target).is_dir():
             found.append(_folder(target))
         elif target.lower().endswith(IMG_EXTENSIONS):
             images += _images(target)
@@ -130,13 +129,14 @@ def _folder(target: str) -> FileList:
     if any(path.is_dir() for path in entries):
         return FileList.from_folder(target)
     tars = any(path.suffix == ".tar" for path in entries)
-    cure = f"for its shards write {os.path.join(target, '*.tar')!r}" if tars else "check the path"
+    cure = f"for its shards write {str(Path(target, '*.tar'))!r}" if tars else "check the path"
     msg = f"{target}: a folder must hold images, or folders of them; found {len(entries)} other files; {cure}"
     raise SourceEmptyError(msg)
 
 
 def _images(target: str) -> list[str]:
-    found = [target] if os.path.exists(target) else sorted(glob.glob(target, recursive=True))
+    # Path.glob takes no absolute pattern.
+    found = [target] if Path(target).exists() else sorted(glob.glob(target, recursive=True))  # noqa: PTH207
     if not found:
         msg = f"{target!r} must name files that are there; found none; check the path"
         raise SourceNotFoundError(msg)

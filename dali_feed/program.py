@@ -190,7 +190,8 @@ class Program:
         run = _Run(self, sizes, ids, seed, epoch)
         for make in self.makers:
             make(run)
-        return Parameters(run.arrays, np.stack([run.h, run.w], axis=1))
+        arrays = {name: np.ascontiguousarray(rows) for name, rows in run.arrays.items()}  # engines take dense memory
+        return Parameters(arrays, np.stack([run.h, run.w], axis=1))
 
 
 class _Compiler:
@@ -212,8 +213,9 @@ class _Compiler:
         self.program.makers.append(make)
 
     def begin(self, op: Op) -> None:
-        if self.normalized and not isinstance(op, Flip | ToFloat):
-            msg = f"{type(op).__name__}: pixels are resampled and recoloured before Normalize; move it in front of it"
+        if self.normalized and not isinstance(op, Flip | ToFloat | Normalize):
+            name = "RandomRotation" if isinstance(op, Rotation) else type(op).__name__
+            msg = f"{name}: pixels are resampled and recoloured before Normalize; move it in front of it"
             raise TransformError(msg)
 
     def close(self) -> None:
@@ -332,7 +334,8 @@ class _Compiler:
         self.close()
         self.k += 1
         key, (low, high) = f"angle{self.k}", op.degrees
-        self.program.steps.append(Rotate(self.k, op.interpolation, op.fill))
+        fill = op.fill / float(self.scale[0])  # given in the units that pixels have here, applied in 0..255
+        self.program.steps.append(Rotate(self.k, op.interpolation, fill))
         self.program.streams.append(first)
 
         def make(run: _Run) -> None:

@@ -99,7 +99,8 @@ class Flip:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.p <= 1.0:
-            _refuse("Flip", "p must lie in 0..1", self.p)
+            name = "RandomHorizontalFlip" if self.axis == "x" else "RandomVerticalFlip"
+            _refuse(name, "p must lie in 0..1", self.p)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ class Rotation:
     fill: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_range("Rotation", "degrees", self.degrees, -float("inf"), float("inf"))
+        _check_range("RandomRotation", "degrees", self.degrees, -float("inf"), float("inf"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,8 @@ def pack(made: State, snapshot: Snapshot, *, epoch: int, consumed: int, info: St
     }
 
 
-def check(state: object) -> State:
-    """The state as it is, if it is one of ours at all. Raises StateError."""
+def check(state: object, epochs: int) -> State:
+    """The state as it is, if it is one of ours at all, of an epoch below `epochs`. Raises StateError."""
     if not isinstance(state, Mapping):
         msg = f"state: must be the dict that state_dict() gave; found {type(state).__name__}"
         raise StateError(msg)
@@ -57,7 +57,10 @@ def check(state: object) -> State:
         raise StateError(msg)
     whole = {"epoch": int, "consumed": int, "made_for": Mapping, "source": Mapping}
     wrong = [k for k, kind in whole.items() if not isinstance(state.get(k), kind) or isinstance(state.get(k), bool)]
-    wrong += [k for k in ("epoch", "consumed") if k not in wrong and state[k] < 0]
+    bounds = {"epoch": epochs, "consumed": 1 << 62}
+    wrong += [k for k, end in bounds.items() if k not in wrong and not 0 <= state[k] < end]
+    if "source" not in wrong and not isinstance(state["source"].get("pin"), Mapping | None):
+        wrong.append("source")
     if wrong:
         told = ", ".join(wrong)
         msg = f"state: must hold epoch, consumed, made_for and source as state_dict() gave them; wrong: {told}"

@@ -90,6 +90,8 @@ def _rotation(t: Any) -> Op:
         if len(set(fill)) != 1:
             raise _fail(t, "fill must be one number for all channels", fill)
         fill = fill[0]
+    if not (fill is None or isinstance(fill, int | float)):
+        raise _fail(t, "fill must be one number for all channels", fill)
     mode = str(getattr(t.interpolation, "value", t.interpolation))
     if mode not in ("nearest", "bilinear"):
         raise _fail(t, "interpolation must be NEAREST or BILINEAR", mode)
@@ -116,8 +118,13 @@ def _to_tensor(_: Any) -> Op:
     return ToFloat("float32", scale=True)
 
 
+def _numbers(values: Any) -> tuple[float, ...]:
+    flat = values.tolist() if hasattr(values, "tolist") else values  # tensors, arrays and lone numbers do as well
+    return tuple(float(x) for x in flat) if isinstance(flat, Sequence) else (float(flat),)
+
+
 def _normalize(t: Any) -> Op:
-    mean, std = (tuple(float(x) for x in v) for v in (t.mean, t.std))
+    mean, std = _numbers(t.mean), _numbers(t.std)
     if any(math.isnan(x) for x in mean + std):
         raise _fail(t, "mean and std must be numbers", (mean, std))
     return Normalize(mean, std)
@@ -140,8 +147,12 @@ _LOWER: dict[str, Callable[[Any], Op | None]] = {
 SUPPORTED = ("Compose", *sorted(_LOWER))
 
 
+def _is_torchvision(transform: object) -> bool:
+    return f"{type(transform).__module__}.".startswith("torchvision.transforms.")
+
+
 def _flatten(transform: Any) -> Iterable[Any]:
-    if type(transform).__name__ == "Compose" and hasattr(transform, "transforms"):
+    if type(transform).__name__ == "Compose" and _is_torchvision(transform):
         for inner in transform.transforms:
             yield from _flatten(inner)
     else:
@@ -158,7 +169,7 @@ def lower(transform: Any) -> Recipe:
     ops: list[Op] = []
     for one in _flatten(transform):
         name, module = type(one).__name__, type(one).__module__
-        if name not in _LOWER or not module.startswith("torchvision.transforms"):
+        if name not in _LOWER or not _is_torchvision(one):
             msg = (
                 f"transform: {module}.{name} cannot be lowered; supported are {', '.join(SUPPORTED)} of"
                 " torchvision.transforms and torchvision.transforms.v2,"

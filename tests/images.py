@@ -7,22 +7,43 @@ import struct
 import zlib
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
+from dali_feed.feed import Batch
+from dali_feed.options import Tuning
 from dali_feed.testing.scripted import Item
 
-__all__ = ["broken_png", "cut_jpeg", "huge_jpeg", "jpeg", "labelled", "padded", "png", "text", "truncated_jpeg"]
+__all__ = [
+    "QUICK",
+    "Seen",
+    "bad_tables",
+    "broken_png",
+    "cut_jpeg",
+    "huge_jpeg",
+    "jpeg",
+    "labelled",
+    "padded",
+    "png",
+    "seen",
+    "text",
+    "truncated_jpeg",
+]
+
+QUICK = Tuning(threads=1, readers=1)
+Seen = tuple[list[int], list[int], list[bool], bytes]
 
 
-def pixels(n: int, height: int = 16, width: int = 16) -> np.ndarray:
+def pixels(n: int, height: int = 16, width: int = 16) -> NDArray[np.uint8]:
     """A smooth picture that differs for every n: uint8 (height, width, 3)."""
     y, x = np.mgrid[0:height, 0:width].astype(np.float64)
     phase = np.array([0.7, 1.3, 2.1]) * (n + 1)
     waves = np.sin(x[..., None] / 5 + phase) + np.cos(y[..., None] / 7 - phase / 3)
-    return np.clip(128 + 60 * waves, 0, 255).astype(np.uint8)
+    out: NDArray[np.uint8] = np.clip(128 + 60 * waves, 0, 255).astype(np.uint8)
+    return out
 
 
-def _saved(n: int, height: int, width: int, kind: str, **options: object) -> bytes:
+def _saved(n: int, height: int, width: int, kind: str, **options: int) -> bytes:
     out = io.BytesIO()
     Image.fromarray(pixels(n, height, width)).save(out, kind, **options)
     return out.getvalue()
@@ -54,11 +75,18 @@ def broken_png(n: int = 0) -> bytes:
     return whole[:at] + body + struct.pack(">I", zlib.crc32(body)) + whole[at + 4 + length + 4 :]
 
 
-def cut_jpeg(n: int = 0, height: int = 48, width: int = 40) -> bytes:
-    """The first half of a JPEG's body and an end marker: it passes the screen."""
-    whole = _saved(n, height, width, "JPEG", quality=95)
+def cut_jpeg(n: int = 0) -> bytes:
+    """The first eighth of a JPEG's body and an end marker: decoders fill up the rest, as torchvision's does."""
+    whole = _saved(n, 48, 40, "JPEG", quality=95)
     body = whole.index(b"\xff\xda") + 14
     return whole[: body + (len(whole) - body) // 8] + b"\xff\xd9"
+
+
+def bad_tables(n: int = 0) -> bytes:
+    """A progressive JPEG with impossible Huffman tables between two scans: it passes the screen, and no decoder."""
+    whole = _saved(n, 16, 16, "JPEG", quality=90, progressive=True)
+    at = whole.index(b"\xff\xc4", whole.index(b"\xff\xda"))
+    return whole[:at] + b"\xff\xc4\x00\x13\x00" + b"\xff" * 16 + whole[at:]
 
 
 def truncated_jpeg(n: int = 0) -> bytes:
@@ -82,3 +110,9 @@ def text() -> bytes:
 def padded(payload: bytes, size: int) -> bytes:
     """A JPEG of exactly `size` bytes: zeros and a second end marker behind the first."""
     return payload + b"\0" * (size - len(payload) - 2) + b"\xff\xd9"
+
+
+def seen(batch: Batch) -> Seen:
+    """All that a trainer can see of a batch: ids, labels, ok, pixel bytes."""
+    labels = np.asarray(batch.fields.get("label", []))
+    return batch.ids.tolist(), labels.tolist(), batch.ok.tolist(), np.asarray(batch.images).tobytes()

@@ -51,6 +51,7 @@ def test_known_answers(counter: tuple[int, ...], key: tuple[int, int], answer: t
     assert _scalar_philox(counter, key) == answer
 
 
+@settings(deadline=None)
 @given(seed=SEEDS, epoch=EPOCHS, sample=st.integers(0, 2**63 - 1), stream=st.integers(0, 2**32 - 1))
 def test_counter_and_key_layout(seed: int, epoch: int, sample: int, stream: int) -> None:
     """A uniform is the top 24 bits of the word at counter (stream, epoch, id low, id high) under the seed."""
@@ -60,8 +61,11 @@ def test_counter_and_key_layout(seed: int, epoch: int, sample: int, stream: int)
     assert [float(u) * 2**24 for u in drawn[:, 0]] == [word >> 8 for word in words]
 
 
+@settings(deadline=None)
 @given(seed=SEEDS, epoch=EPOCHS, ids=IDS, streams=st.lists(st.integers(0, 1000), min_size=1, max_size=4), cut=st.data())
-def test_independent_of_the_batch(seed: int, epoch: int, ids: list[int], streams: list[int], cut: st.DataObject) -> None:
+def test_independent_of_the_batch(
+    seed: int, epoch: int, ids: list[int], streams: list[int], cut: st.DataObject
+) -> None:
     """A sample's uniforms lie in [0, 1) and do not depend on which samples or streams are drawn with it."""
     batch = np.array(ids, np.int64)
     whole = uniforms(seed, epoch, batch, streams)
@@ -78,7 +82,15 @@ def test_independent_of_the_batch(seed: int, epoch: int, ids: list[int], streams
 
 def test_seeds_epochs_samples_and_streams_differ() -> None:
     """Changing any one argument, in its low or its high bits, gives other numbers."""
-    cases = [(0, 0, 0, 0), (1, 0, 0, 0), (1 << 32, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 1 << 40, 0), (0, 0, 0, 1)]
+    cases = [
+        (0, 0, 0, 0),
+        (1, 0, 0, 0),
+        (1 << 32, 0, 0, 0),
+        (0, 1, 0, 0),
+        (0, 0, 1, 0),
+        (0, 0, 1 << 40, 0),
+        (0, 0, 0, 1),
+    ]
     drawn = [tuple(uniforms(seed, epoch, np.array([i]), [stream])[:, 0]) for seed, epoch, i, stream in cases]
     assert len(set(drawn)) == len(cases)
 
@@ -94,15 +106,13 @@ def test_uniforms_are_uniform() -> None:
 def test_golden_uniforms() -> None:
     """No release may change augmentation: these are pinned."""
     drawn = uniforms(2**63 + 5, 3, np.array([0, (7 << 40) | 123456789]), [0, 17])
-    assert (drawn * 2**24).astype(int).tolist() == [[8331405, 545771], [486911, 13996271], [11677161, 15135955], [7573762, 11550389]] + [
-        [13388451, 7693298],
-        [10157192, 9866481],
-        [9467846, 2660784],
-        [3294093, 1488635],
+    assert (drawn * 2**24).astype(int).T.tolist() == [
+        [8331405, 486911, 11677161, 7573762, 13388451, 10157192, 9467846, 3294093],
+        [545771, 13996271, 15135955, 11550389, 7693298, 9866481, 2660784, 1488635],
     ]
 
 
-@settings(max_examples=50)
+@settings(deadline=None, max_examples=50)
 @given(seed=SEEDS, epoch=EPOCHS, size=st.integers(0, 300), first=st.integers(0, 2**40))
 def test_permutation_is_one(seed: int, epoch: int, size: int, first: int) -> None:
     """Every rank stands in a permutation once, and it comes out the same each time."""

@@ -60,7 +60,7 @@ LAYERS = (
     Layer("front", ("__init__",), ("pure", "loader")),  # names only, lazily
     Layer(
         "top",
-        ("cli", "demo", "inspect"),
+        ("cli", "demo", "inspection", "inspection_view"),
         ("pure", "kernels", "external_sources", "engines", "feed", "loader", "testing", "front"),
         ("rich", "typer", "matplotlib", "torch", "torchvision", "skimage", "sklearn", "PIL"),
     ),

@@ -75,12 +75,12 @@ def _write_shards(folder: Path) -> None:
     """A shard per photograph. They come with scikit-image and scikit-learn; nothing is downloaded."""
     china, flower = load_sample_images().images
     photos = {
-        "astronaut": data.astronaut(),
-        "cat": data.chelsea(),
+        "astronaut": data.astronaut(),  # type: ignore[no-untyped-call]
+        "cat": data.chelsea(),  # type: ignore[no-untyped-call]
         "china": china,
-        "coffee": data.coffee(),
+        "coffee": data.coffee(),  # type: ignore[no-untyped-call]
         "flower": flower,
-        "rocket": data.rocket(),
+        "rocket": data.rocket(),  # type: ignore[no-untyped-call]
     }
     for name, pixels in photos.items():
         file = io.BytesIO()
@@ -98,7 +98,7 @@ def _font(size: int) -> ImageFont.FreeTypeFont:
 def _draw(pixels: NDArray[np.uint8], info: Info, bad: tuple[tuple[str, str], ...]) -> Image.Image:
     rows = -(-len(pixels) // COLUMNS)
     width = 2 * EDGE + COLUMNS * SIDE + (COLUMNS - 1) * GAP
-    foot = CAPTION if bad else 0
+    foot = CAPTION - 8 if bad else 0
     height = TITLE + rows * (SIDE + CAPTION + GAP) + foot + EDGE - GAP
     sheet = Image.new("RGB", (width, height), PAPER)
     draw = ImageDraw.Draw(sheet)
@@ -114,5 +114,5 @@ def _draw(pixels: NDArray[np.uint8], info: Info, bad: tuple[tuple[str, str], ...
         draw.text((x, y + SIDE + 5), where if ok else f"{where} stands in", DIM if ok else AMBER, small)
     if bad:
         where, reason = bad[0]
-        draw.text((EDGE, height - EDGE - 6), f"bad: {where}: {reason}", AMBER, small)
+        draw.text((EDGE, height - EDGE - 4), f"bad: {where}: {reason}", AMBER, small)
     return sheet

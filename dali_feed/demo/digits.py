@@ -6,8 +6,6 @@ import io
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
-from sklearn.datasets import load_digits
 
 from dali_feed.external_sources import KafkaTopic, ShardSet
 from dali_feed.records import Source
@@ -29,6 +27,8 @@ def records(quick: bool = False) -> tuple[Labelled, Labelled]:
 
     Of the first, one is cut off in its header and one is a web server's error page.
     """
+    from sklearn.datasets import load_digits  # only the process that publishes pays for it
+
     found = load_digits()
     shown = [(_jpeg(image), int(label)) for image, label in zip(found.images, found.target, strict=True)]
     if quick:
@@ -42,6 +42,8 @@ def records(quick: bool = False) -> tuple[Labelled, Labelled]:
 
 def _jpeg(digit: np.ndarray) -> bytes:
     """An 8x8 digit of 0..16 as a JPEG of 32x32."""
+    from PIL import Image
+
     small = Image.fromarray(np.round(digit * (255 / 16)).astype(np.uint8))
     file = io.BytesIO()
     small.resize((SIDE, SIDE), Image.Resampling.BICUBIC).convert("RGB").save(file, "JPEG", quality=95)

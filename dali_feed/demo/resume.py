@@ -66,7 +66,7 @@ def doomed(job: Job, folder: Path, epoch: int, after: int) -> None:
     with _process("doomed", job, folder, str(epoch), str(after)) as process:
         said = _last_words(process)
         if process.returncode != -signal.SIGKILL or not (folder / LOADER).exists():
-            raise _failure("the process to be killed", process.returncode, said)
+            raise _failure(process.returncode, said)
 
 
 def resumed(job: Job, folder: Path) -> Trace:
@@ -78,7 +78,7 @@ def resumed(job: Job, folder: Path) -> Trace:
     with _process("resumed", job, folder) as process:
         said = _last_words(process)
         if process.returncode:
-            raise _failure("the resumed process", process.returncode, said)
+            raise _failure(process.returncode, said)
     return Trace(**json.loads((folder / TRACE).read_text()))
 
 
@@ -102,9 +102,9 @@ def _last_words(process: subprocess.Popen[str]) -> str:
         raise EngineError(msg) from error
 
 
-def _failure(who: str, code: int, said: str) -> EngineError:
+def _failure(code: int, said: str) -> EngineError:
     last = [line for line in said.splitlines() if line.strip()][-1:]
-    return EngineError(f"demo: {who} must end as planned; it ended with {code}: {' '.join(last) or 'no word'}")
+    return EngineError(f"demo: its processes must end as planned; one ended with {code}: {' '.join(last) or 'no word'}")
 
 
 def _be_doomed(job: Job, folder: Path, epoch: int, after: int) -> None:

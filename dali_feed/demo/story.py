@@ -7,15 +7,15 @@ import logging
 import platform
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from dali_feed.errors import ConfigError
@@ -37,11 +37,6 @@ _NEEDED = {
     "sklearn": ("scikit-learn", "demo"),
     "torchvision": ("torchvision", "vision"),
     "nvidia.dali": ("nvidia-dali", "cuda12"),
-}
-_BLAME = {
-    "source": "the source: reading was waited for most",
-    "engine": "the engine: decoding was waited for most",
-    "trainer": "the trainer: the loader waited for the network, never long the other way",
 }
 
 
@@ -77,19 +72,19 @@ def run(*, device: str | None, epochs: int, source: str, out: Path, quick: bool 
         stack.enter_context(_quiet())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dali-feed-")))
         at = _broker(stack) if source == "kafka" else str(folder)
-        progress = stack.enter_context(_progress(console))
+        stages = _Stages(console)
         train, held_out = digits.records(quick)
-        with _stage(progress, f"{len(train) + len(held_out):,} digits into {_place(source, at)}"):
+        with stages.stage(f"{len(train) + len(held_out):,} digits into {_place(source, at)}"):
             digits.place(source, at, digits.TRAIN, train)
             digits.place(source, at, digits.HELD_OUT, held_out)
         job = Job(source, at, device, epochs)
-        whole = _train(progress, job, epoch, len(held_out))
+        whole = _train(stages, job, epoch, len(held_out))
         after = whole.steps // 2
-        with _stage(progress, f"again, killed in epoch {epoch + 1} after batch {after} of {whole.steps}"):
+        with stages.stage(f"again, killed in epoch {epoch + 1} after batch {after} of {whole.steps}"):
             doomed(job, folder, epoch, after)
-        with _stage(progress, "a new process goes on from the checkpoint"):
+        with stages.stage("a new process goes on from the checkpoint"):
             verdict = compare(whole.trace, resumed(job, folder), after)
-        with _stage(progress, f"a batch of photographs to {out}"):
+        with stages.stage(f"a batch of photographs to {out}"):
             sheet = contact_sheet.make(out, device)
     learned = quick or whole.accuracy >= ENOUGH
     console.print()
@@ -139,41 +134,48 @@ def _place(source: str, at: str) -> str:
     return f"a Kafka topic at {at}" if source == "kafka" else "tar shards"
 
 
-def _progress(console: Console) -> Progress:
-    return Progress(
-        SpinnerColumn(finished_text="[green]✓"),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"),
-        console=console,
-    )
+class _Stages:
+    """A line per stage once it is done; while it runs, at a terminal, a bar or a spinner."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    @contextmanager
+    def stage(self, what: str, steps: int | None = None) -> Iterator[_Stage]:
+        """Run a stage of so many steps (None: nobody counts)."""
+        begun = time.perf_counter()
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
+        shown = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
+        with shown:
+            task = shown.add_task(what, total=steps)
+            stage = _Stage(lambda: shown.advance(task))
+            yield stage
+        took = f"{time.perf_counter() - begun:5.1f} s  "
+        note = f": {stage.note}" if stage.note else ""
+        self._console.print(Text.assemble((took, "dim"), what, note), soft_wrap=True)
 
 
-@contextmanager
-def _stage(progress: Progress, what: str) -> Iterator[None]:
-    task = progress.add_task(what, total=1, note="")
-    yield
-    progress.update(task, completed=1)
+@dataclass(slots=True)
+class _Stage:
+    advance: Callable[[], None]
+    note: str = ""
 
 
-def _train(progress: Progress, job: Job, traced: int, judged: int) -> _Trained:
+def _train(stages: _Stages, job: Job, traced: int, judged: int) -> _Trained:
     """The uninterrupted run; notes down the batches of the epoch `traced`."""
     from dali_feed.demo.train import Trace, Training
 
-    trace, seconds, accuracy = Trace(), 0.0, 0.0
-    with Training(job) as training:
-        task = progress.add_task("train", total=job.epochs * training.steps, note="")
+    trace, seconds, accuracy = Trace(), 0.0, []
+    with Training(job) as training, stages.stage("train", job.epochs * training.steps) as stage:
         for epoch in range(job.epochs):
             begun = time.perf_counter()
             for _ in training.epoch(trace if epoch == traced else None):
-                progress.update(task, advance=1)
+                stage.advance()
             seconds += time.perf_counter() - begun
-            accuracy = training.accuracy()
-            progress.update(task, note=f"{accuracy:.1%} of held-out digits known after epoch {epoch + 1}")
+            accuracy.append(training.accuracy())
+        stage.note = "after each epoch it knows " + ", ".join(f"{a:.1%}" for a in accuracy)
         stats, device = training.loader.stats(), str(training.loader.device)
-        return _Trained(accuracy, judged, stats, seconds, trace, training.steps, device)
+    return _Trained(accuracy[-1], judged, stats, seconds, trace, training.steps, device)
 
 
 def _line(console: Console, name: str, text: str, style: str = "") -> None:
@@ -182,7 +184,7 @@ def _line(console: Console, name: str, text: str, style: str = "") -> None:
 
 def _tell(console: Console, whole: _Trained, verdict: Verdict, sheet: Sheet, out: Path, *, quick: bool) -> None:
     stats = whole.stats
-    bad = list(dict.fromkeys(stats.recent_bad))
+    bad = sorted(set(stats.recent_bad))
     learned = whole.accuracy >= ENOUGH
     rule = "not judged in a quick run" if quick else f"at least {ENOUGH:.0%} is wanted"
     mark = "" if quick else "green" if learned else "red"
@@ -190,25 +192,22 @@ def _tell(console: Console, whole: _Trained, verdict: Verdict, sheet: Sheet, out
     name, _, text = str(verdict).partition(": ")
     _line(console, name, text, "green" if verdict.differs is None else "red")
     _line(console, f"{len(bad)} bad records replaced", "; ".join(f"{where}: {reason}" for where, reason in bad))
-    _line(console, "speed", f"{stats.samples / whole.seconds:,.0f} samples/s through the training loop on {whole.device}")
+    _line(console, "speed", f"{stats.samples / whole.seconds:,.0f} samples/s in the training loop on {whole.device}")
     waits = f"p50 {stats.step_wait_p50 * 1e3:.2f} ms, p99 {stats.step_wait_p99 * 1e3:.2f} ms"
     _line(console, "wait per step", waits)
-    _line(console, "bottleneck", _BLAME[stats.bottleneck])
-    shown = f"{out}, a batch of {sheet.slots}; replaced: {sheet.replaced}"
-    _line(console, "contact sheet", shown)
+    waited = (("source", stats.read_wait), ("engine", stats.engine_wait), ("trainer", stats.trainer_wait))
+    shares = ", ".join(f"{seconds:.1f} s for the {who}" for who, seconds in waited)
+    _line(console, "bottleneck", f"{stats.bottleneck} (the loader waited {shares})")
+    replaced = "; ".join(f"{where}: {reason}" for where, reason in sheet.bad)
+    _line(console, "contact sheet", f"{out}, a batch of {sheet.slots}, {sheet.replaced} replaced ({replaced})")
 
 
 def _versions(source: str) -> str:
-    import confluent_kafka
-    import nvidia.dali
-    import torch
-
-    named = {
-        "dali-feed": importlib.metadata.version("dali-feed"),
-        "Python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "DALI": nvidia.dali.__version__,
-    }
-    if source == "kafka":
-        named["librdkafka"] = confluent_kafka.libversion()[0]
+    """Of what ran; DALI comes under a name per CUDA version."""
+    asked = ["dali-feed", "torch", "nvidia-dali-cuda120", "nvidia-dali-cuda130"]
+    asked += ["confluent-kafka"] if source == "kafka" else []
+    named = {"Python": platform.python_version()}
+    for name in asked:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            named[name] = importlib.metadata.version(name)
     return ", ".join(f"{name} {version}" for name, version in named.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -83,7 +83,7 @@ class Training:
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=3e-3)
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, 1e-2, total_steps=job.epochs * self.steps)
 
-    def __enter__(self) -> Training:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -107,11 +107,6 @@ class Flight:
             piece.chunk.window.retire(len(piece))
         return Batch(images, tail, self.fields, self.ids, self.ok)
 
-    def drop(self) -> None:
-        """It will not be handed over: its windows give their memory back."""
-        for piece in self.pieces:
-            piece.chunk.window.release()
-
 
 def assemble(pieces: list[Piece], where: Any, *, same_size: bool) -> Flight:
     """A flight of these pieces. Raises ConfigError where images would come out in several sizes."""

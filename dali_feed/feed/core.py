@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dali_feed import state as states
 from dali_feed.draws import check_seed
 from dali_feed.engines import Engine, check_engine, decodes_regions, default_engine, make_engine
-from dali_feed.errors import ClosedError, ConfigError, DaliFeedError
+from dali_feed.errors import ClosedError, ConfigError
 from dali_feed.external_sources.slabs import SlabPool
 from dali_feed.feed.describe import described
 from dali_feed.feed.epoch import EpochRun, Setting
@@ -217,6 +217,7 @@ class Feed:
             raise ConfigError(msg)
         if self._pending and epoch == self._epoch:
             return
+        self._end_pass()
         self._epoch, self._consumed, self._pending, self._loaded = epoch, 0, True, None
 
     def __iter__(self) -> Batches:
@@ -225,11 +226,9 @@ class Feed:
         A pass that was left early is over: its iterator raises ClosedError from here on.
         """
         self._check_open()
-        if self._run is not None:
-            self._run.close()
-            self._run = None
+        self._end_pass()
         if not self._pending:
-            self._epoch, self._consumed = self._epoch + 1, 0
+            self._epoch, self._consumed, self._pending = self._epoch + 1, 0, True
         plan = self._planned()
         self._check_memory()
         setting = self._setting()
@@ -241,6 +240,12 @@ class Feed:
         self._run = EpochRun(setting, lanes, counts, Quarantine(self.bad, slots))
         self._pending = False
         return Batches(self, self._run, counts)
+
+    def _end_pass(self) -> None:
+        """The pass under way is over: batches it might still give would not be counted from here."""
+        run, self._run = self._run, None
+        if run is not None:
+            run.close()
 
     def _setting(self) -> Setting:
         if self._pool is None:
@@ -327,12 +332,9 @@ class Feed:
         SourceError where the source no longer holds what it held then.
         """
         self._check_open()
-        state = states.check(state)
-        if self._run is not None:
-            self._run.close()
-            self._run = None
+        state = states.check(state, MAX_EPOCH)
         pin = state["source"].get("pin")
-        before = (self._snapshot, self._plan, self._epoch, self._consumed, self._pending)
+        before = (self._snapshot, self._plan, self._sampler_hash, self._epoch, self._consumed, self._pending)
         if pin is not None and (
             self._snapshot is None or self._snapshot.fingerprint != state["made_for"].get("source")
         ):
@@ -340,9 +342,11 @@ class Feed:
         self._epoch, self._consumed, self._pending, self._loaded = state["epoch"], state["consumed"], True, state
         try:
             self._planned()
-        except DaliFeedError:
-            self._snapshot, self._plan, self._epoch, self._consumed, self._pending = before
+        except BaseException:  # a sampler may raise anything; the pass under way goes on
+            self._snapshot, self._plan, self._sampler_hash, self._epoch, self._consumed, self._pending = before
+            self._loaded = None
             raise
+        self._end_pass()
 
     # The rest.
 

@@ -79,15 +79,20 @@ class EpochRun:
             return
         self._ended = True
         self._out.close()
-        if self._thread.is_alive():
-            self._set.pool.cancel()
+        if threading.current_thread() is self._thread:
+            return  # the garbage collector ran here; the next put ends the thread
+        self._set.pool.halt()  # for as long as the thread may still ask for reads
         self._thread.join(timeout=5)
+        self._set.pool.resume()
 
     def _run(self) -> None:
-        last: BaseException | None = None
+        last: BaseException | None
         begun = time.thread_time()
         try:
-            last = self._feed()
+            try:
+                last = self._feed()
+            except BaseException as error:  # noqa: BLE001  in its place; a ClosedError too, where the source was closed
+                last = error
             self._out.put(last)
         except ClosedError:
             pass  # the trainer has gone; nobody is left to tell
@@ -98,23 +103,16 @@ class EpochRun:
     def _feed(self) -> BaseException | None:
         """Feed all batches; what ends it early is returned once all batches before it have been handed over."""
         wrong: BaseException | None = None
-        try:
-            for count in self._counts:
-                self._make_room(count)
+        for count in self._counts:
+            self._make_room(count)
+            try:
                 self._fly(count)
-        except ClosedError:
-            raise
-        except Exception as error:  # noqa: BLE001  whatever it is, the trainer must see it, and in its place
-            error.add_note("Stage: feed")
-            wrong = error
-        try:
-            while self._flying:
-                self._land()
-        except ClosedError:
-            raise
-        except Exception as error:  # noqa: BLE001  as above
-            error.add_note("Stage: engine")
-            return error
+            except Exception as error:  # noqa: BLE001  whatever it is, the trainer must see it, and in its place
+                error.add_note("Stage: feed")
+                wrong = error
+                break
+        while self._flying:
+            self._land()  # what it raises ends the pass: no later batch may come in this one's place
         return wrong
 
     def _make_room(self, count: int) -> None:
@@ -132,8 +130,6 @@ class EpochRun:
                 lane.wait(count)
         pieces = [piece for lane in self._lanes for piece in lane.take(count)]
         flight = assemble(pieces, self._set.where, same_size=self._set.same_size)
-        if not flight.ok.all():
-            self._count_faults(flight)
         self._set.engine.submit(flight.work)
         self._flying.append(flight)
 
@@ -155,18 +151,16 @@ class EpochRun:
 
     def _land(self) -> None:
         flight = self._flying.popleft()
-        try:
-            with self._set.meter.waiting("engine_wait"):
-                result = self._set.engine.take()
-            while result.bad:
-                for slot, reason in result.bad.items():
-                    self._quarantined(int(flight.ids[slot]), reason)
-                flight.mend(result.bad, self._set.draw, self._set.engine.prepare)
-                result = self._set.engine.redo(flight.work)
-            batch = flight.done(result.images, result.tail)
-        except BaseException:
-            flight.drop()
-            raise
+        with self._set.meter.waiting("engine_wait"):
+            result = self._set.engine.take()
+        if not flight.ok.all():
+            self._count_faults(flight)  # here, in batch order: a budget ends at the same batch at any depth
+        while result.bad:
+            for slot, reason in result.bad.items():
+                self._quarantined(int(flight.ids[slot]), reason)
+            flight.mend(result.bad, self._set.draw, self._set.engine.prepare)
+            result = self._set.engine.redo(flight.work)
+        batch = flight.done(result.images, result.tail)
         with self._set.meter.waiting("trainer_wait"):
             self._out.put(batch)
 
@@ -190,10 +184,8 @@ class EpochRun:
 
     def _clear(self) -> None:
         """Leave engine and memory as the next epoch needs them."""
-        engine = self._set.engine
         while self._flying:
-            flight = self._flying.popleft()
-            engine.discard()
-            flight.drop()
+            self._flying.popleft()
+            self._set.engine.discard()
         for lane in self._lanes:
             lane.close()

@@ -67,6 +67,7 @@ class Lane:
         self._next_window = int(np.searchsorted(self._bounds, consumed, side="right")) - 1
         self._resume_at = consumed
         self._open: deque[Window] = deque()  # the first is being dealt
+        self._dealt: list[Window] = []  # some of their slots are still in a chunk or in the engine
         self._slot = 0
         self._chunk: Piece | None = None
 
@@ -83,7 +84,7 @@ class Lane:
 
     def _current(self) -> Window:
         if self._open and self._slot == self._open[0].rows:
-            self._open.popleft()
+            self._dealt = [window for window in (*self._dealt, self._open.popleft()) if window.left]
             self._slot = 0
         if not self._open:
             self._open_one()
@@ -142,7 +143,8 @@ class Lane:
         )
 
     def close(self) -> None:
-        """Release every window that is still open, dealt or not."""
-        for window in self._open:
+        """Release every window whose slots have not all left the engine; nothing may be in flight any more."""
+        for window in (*self._dealt, *self._open):
             window.release()
+        self._dealt.clear()
         self._open.clear()

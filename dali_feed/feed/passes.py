@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ class Batches:
     def __init__(self, feed: Feed, run: EpochRun, counts: Sequence[int]) -> None:
         self._feed, self._run, self._counts = feed, run, counts
         self._taken = 0
+        self._ended = False
 
     def __iter__(self) -> Batches:
         return self
@@ -32,21 +34,25 @@ class Batches:
     def take(self, timeout: float | None = None) -> Batch:
         """The next batch; TimeoutError after `timeout` seconds."""
         feed = self._feed
+        if self._ended:
+            raise StopIteration
+        feed._check_open()
         if feed._run is not self._run:
-            if self._taken == len(self._counts):
-                raise StopIteration
-            msg = "iterator: a newer pass over the same loader, or load_state_dict(), has ended this one"
+            msg = (
+                "iterator: an error, a newer pass over the same loader, set_epoch() or load_state_dict()"
+                " has ended this pass"
+            )
             raise ClosedError(msg)
         try:
             batch = self._run.take(timeout)
         except StopIteration:
-            feed._run = None
+            feed._run, self._ended = None, True
             feed._epoch, feed._consumed, feed._pending = feed._epoch + 1, 0, True
             raise
         except TimeoutError:
             raise
-        except BaseException:
-            feed._run = None
+        except BaseException:  # an interrupt too: its thread must not go on beside that of the next pass
+            feed._end_pass()
             raise
         feed._consumed += self._counts[self._taken]
         self._taken += 1
@@ -58,6 +64,5 @@ class Batches:
         return self.take()
 
     def __del__(self) -> None:
-        if self._feed._run is self._run:
-            self._feed._run = None
-            self._run.close()
+        if self._feed._run is self._run and self._feed._pid == os.getpid():
+            self._feed._end_pass()

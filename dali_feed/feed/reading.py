@@ -53,14 +53,14 @@ class ReadTask:
 
 
 class ReadPool:
-    """`count` threads that read a source. `cancel` ends all waits and leaves the pool ready for new tasks."""
+    """`count` threads that read a source. Between `halt` and `resume` every read ends at once, with a ClosedError."""
 
     def __init__(self, source: Source, slabs: Slabs, count: int) -> None:
         self._source, self._slabs = source, slabs
         self._tasks: queue.SimpleQueue[ReadTask | None] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._idle = threading.Condition()
-        self._busy = 0
+        self._asked = 0  # tasks requested and not finished
         self._threads = [
             threading.Thread(target=self._work, name=f"dali_feed-read-{n}", daemon=True) for n in range(count)
         ]
@@ -71,14 +71,14 @@ class ReadPool:
         """Queue a task; a second request of the same task does nothing."""
         if not task.requested:
             task.requested = True
+            with self._idle:
+                self._asked += 1
             self._tasks.put(task)
 
     def _work(self) -> None:
         reader: Reader | None = None
         try:
             while (task := self._tasks.get()) is not None:
-                with self._idle:
-                    self._busy += 1
                 try:
                     if self._stop.is_set():
                         msg = "read: cancelled before it began"
@@ -88,36 +88,33 @@ class ReadPool:
                 except DaliFeedError as error:
                     error.add_note("Stage: read")
                     task.finish(None, error)
-                except Exception as error:  # noqa: BLE001  a source of the user's may raise anything; the trainer must hear of it
+                except BaseException as error:  # noqa: BLE001  a source may raise anything; the trainer must hear of it
                     msg = f"{type(self._source).__name__}: read raised {type(error).__name__}: {error}"
                     failure = SourceError(msg)
                     failure.__cause__ = error
                     task.finish(None, failure)
                 with self._idle:
-                    self._busy -= 1
+                    self._asked -= 1
                     self._idle.notify_all()
         finally:
             if reader is not None:
                 reader.close()
 
-    def cancel(self) -> None:
-        """End the reads under way and those queued; returns when all reader threads are idle."""
+    def halt(self) -> None:
+        """End the reads under way, those queued and those still to be asked for."""
         self._stop.set()
-        while True:
-            try:
-                task = self._tasks.get_nowait()
-            except queue.Empty:
-                break
-            if task is not None:
-                task.finish(None, ClosedError("read: cancelled before it began"))
+
+    def resume(self) -> None:
+        """Wait until nothing that was asked for is left, and be ready for new tasks."""
         with self._idle:
-            self._idle.wait_for(lambda: self._busy == 0, timeout=5)
+            self._idle.wait_for(lambda: self._asked == 0, timeout=5)
         self._stop.clear()
 
     def close(self, timeout: float = 2.0) -> None:
-        """Cancel, end the threads and wait for them up to `timeout` seconds each."""
+        """End all reads and the threads, and wait for them up to `timeout` seconds each."""
         self._stop.set()
         for _ in self._threads:
             self._tasks.put(None)
         for thread in self._threads:
-            thread.join(timeout)
+            if thread is not threading.current_thread():  # the garbage collector may run here
+                thread.join(timeout)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.errors import BadRecordLimitError
+from dali_feed.errors import BadRecordLimitError, SourceError
 from dali_feed.feed.reading import ReadPool, ReadTask
 from dali_feed.plan import WindowPlan
 from dali_feed.records import Block, Lease
@@ -100,6 +100,10 @@ class Window:
     def _install(self, n: int, block: Block) -> None:
         a, b = int(self._edges[n]), int(self._edges[n + 1])
         self._leases.append(block.lease)
+        if len(block.payloads) != b - a:
+            first, last = self._where(int(self.ids[a])), self._where(int(self.ids[b - 1]))
+            msg = f"read of {first} to {last}: must give one row per position, {b - a}; found {len(block.payloads)}"
+            raise SourceError(msg)
         self.payloads[a:b] = block.payloads
         screened = screen(block.payloads, self._max_pixels)
         self.sizes[a:b] = screened.sizes

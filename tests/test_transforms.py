@@ -1,0 +1,203 @@
+"""transforms: what torchvision's v1 and v2 transforms lower to, and how what cannot be lowered is refused."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torchvision import transforms as v1
+from torchvision import tv_tensors
+from torchvision.transforms import InterpolationMode as Mode
+from torchvision.transforms import v2
+
+from dali_feed.errors import TransformError
+from dali_feed.program import compile_recipe
+from dali_feed.recipe import (
+    CenterCrop,
+    ColorJitter,
+    Flip,
+    Normalize,
+    Op,
+    RandomResizedCrop,
+    Recipe,
+    Resize,
+    Rotation,
+    ToFloat,
+)
+from dali_feed.transforms import SUPPORTED, lower
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+BOTH = pytest.mark.parametrize("T", [v1, v2], ids=["v1", "v2"])
+
+# Made from either module: the transform, and what it lowers to.
+SAME_IN_BOTH: list[tuple[Any, Op]] = [
+    (lambda T: T.RandomResizedCrop(224), RandomResizedCrop((224, 224))),
+    (
+        lambda T: T.RandomResizedCrop((96, 128), scale=(0.2, 0.9), ratio=(0.5, 2.0), interpolation=Mode.BICUBIC),
+        RandomResizedCrop((96, 128), (0.2, 0.9), (0.5, 2.0), "bicubic"),
+    ),
+    (lambda T: T.RandomResizedCrop(8, antialias=False), RandomResizedCrop((8, 8), antialias=False)),
+    (lambda T: T.Resize(256), Resize(256)),
+    (lambda T: T.Resize([256]), Resize(256)),
+    (lambda T: T.Resize((240, 320)), Resize((240, 320))),
+    (lambda T: T.Resize(256, max_size=300), Resize(256, 300)),
+    (lambda T: T.Resize(9, interpolation=Mode.NEAREST_EXACT), Resize(9, interpolation="nearest-exact")),
+    (lambda T: T.Resize(9, interpolation=Mode.BICUBIC, antialias=False), Resize(9, None, "bicubic", antialias=False)),
+    (lambda T: T.CenterCrop(224), CenterCrop((224, 224))),
+    (lambda T: T.CenterCrop((5, 7)), CenterCrop((5, 7))),
+    (lambda T: T.RandomHorizontalFlip(), Flip("x", 0.5)),
+    (lambda T: T.RandomVerticalFlip(p=0.25), Flip("y", 0.25)),
+    (
+        lambda T: T.ColorJitter(brightness=0.4, contrast=(0.5, 0.75), saturation=2, hue=0.1),
+        ColorJitter((0.6, 1.4), (0.5, 0.75), (0.0, 3.0), (-0.1, 0.1)),
+    ),
+    (lambda T: T.ColorJitter(contrast=0.5), ColorJitter(contrast=(0.5, 1.5))),
+    (lambda T: T.RandomRotation(10), Rotation((-10.0, 10.0))),
+    (
+        lambda T: T.RandomRotation((5, 90), interpolation=Mode.BILINEAR, fill=7),
+        Rotation((5.0, 90.0), "bilinear", 7.0),
+    ),
+    (lambda T: T.RandomRotation(10, fill=(3, 3, 3)), Rotation((-10.0, 10.0), fill=3.0)),
+    (lambda T: T.Normalize(MEAN, STD), Normalize(MEAN, STD)),
+    (lambda T: T.Normalize([0.5], [0.25]), Normalize((0.5,), (0.25,))),
+]
+
+
+@BOTH
+@pytest.mark.parametrize(("make", "op"), SAME_IN_BOTH)
+def test_each_transform(T: Any, make: Any, op: Op) -> None:
+    """Each supported transform of v1 and v2 becomes its op with all its settings."""
+    assert lower(make(T)) == Recipe((op,))
+
+
+@pytest.mark.parametrize(
+    ("transform", "ops"),
+    [
+        (None, ()),
+        (v1.ToTensor(), (ToFloat("float32", scale=True),)),
+        (v2.ToImage(), ()),
+        (v2.ToDtype(torch.float32, scale=True), (ToFloat("float32", scale=True),)),
+        (v2.ToDtype(torch.float16), (ToFloat("float16", scale=False),)),
+        (v2.ToDtype(torch.bfloat16, scale=True), (ToFloat("bfloat16", scale=True),)),
+        (v2.ToDtype(torch.uint8, scale=True), (ToFloat("uint8", scale=True),)),
+        (v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True), (ToFloat("float32"),)),
+        (v2.ToDtype({"others": torch.float16}, scale=True), (ToFloat("float16"),)),
+        (v1.Normalize(0.5, 0.25), (Normalize((0.5,), (0.25,)),)),
+        (v1.Normalize(torch.tensor([0.5, 0.25, 1.0]), np.array([1.0])), (Normalize((0.5, 0.25, 1.0), (1.0,)),)),
+    ],
+)
+def test_what_only_one_of_them_has(transform: Any, ops: tuple[Op, ...]) -> None:
+    """Conversions lower to dtypes; ToImage and no transform at all lower to nothing; mean and std may be arrays."""
+    assert lower(transform) == Recipe(ops)
+
+
+@BOTH
+def test_nested_compose(T: Any) -> None:
+    """A Compose of Composes is one recipe in the order of application."""
+    inner = T.Compose([T.CenterCrop(224), T.Compose([T.RandomVerticalFlip(), v1.ToTensor()])])
+    recipe = lower(T.Compose([T.Resize(256), inner, T.Normalize(MEAN, STD)]))
+    assert recipe.ops == (Resize(256), CenterCrop((224, 224)), Flip("y"), ToFloat(), Normalize(MEAN, STD))
+
+
+# Made from either module: the transform, its name, the rule, and what was found.
+REFUSED: list[tuple[Any, str, str, str]] = [
+    (lambda T: T.Resize(9, interpolation=Mode.LANCZOS), "Resize", "interpolation must be BILINEAR, BICUBIC", "lanczos"),
+    (lambda T: T.Resize(9, interpolation=Mode.NEAREST), "Resize", "or NEAREST_EXACT", "'nearest'"),
+    (lambda T: T.RandomResizedCrop(9, interpolation=Mode.BOX), "RandomResizedCrop", "interpolation must be", "box"),
+    (lambda T: T.Resize(10, max_size=10), "Resize", "max_size must be larger than size", "10"),
+    (lambda T: T.Resize((10, 20), max_size=50), "Resize", "max_size goes with an int size", "50"),
+    (lambda T: T.CenterCrop(0), "CenterCrop", "two positive ints", "(0, 0)"),
+    (lambda T: T.RandomResizedCrop(9, ratio=(0, 1)), "RandomResizedCrop", "ratio must be (low, high)", "(0.0, 1.0)"),
+    (lambda T: T.RandomRotation(10, expand=True), "RandomRotation", "expand must be False", "True"),
+    (lambda T: T.RandomRotation(10, center=(1, 2)), "RandomRotation", "center must be None", "(1, 2)"),
+    (lambda T: T.RandomRotation(10, fill=(1, 2, 3)), "RandomRotation", "fill must be one number", "(1, 2, 3)"),
+    (lambda T: T.RandomRotation(9, interpolation=Mode.BICUBIC), "RandomRotation", "NEAREST or BILINEAR", "bicubic"),
+    (lambda T: T.Normalize([0.5], [0.0]), "Normalize", "std must be positive", "(0.0,)"),
+    (lambda T: T.Normalize([float("nan")], [1.0]), "Normalize", "must be numbers", "nan"),
+    (lambda T: T.Normalize([0.5] * 4, [0.5] * 4), "Normalize", "one value per channel", "0.5"),
+]
+
+
+@BOTH
+@pytest.mark.parametrize(("make", "name", "rule", "found"), REFUSED)
+def test_settings_refused(T: Any, make: Any, name: str, rule: str, found: str) -> None:
+    """A setting that cannot be kept is an error with the transform's name, the rule and the value."""
+    with pytest.raises(TransformError, match=rf"^{name}: .*{re.escape(rule)}.*; found .*{re.escape(found)}"):
+        lower(make(T))
+
+
+@pytest.mark.parametrize(
+    ("transform", "told"),
+    [
+        (v1.RandomHorizontalFlip(p=2), "RandomHorizontalFlip: p must lie in 0..1; found 2.0"),
+        (v1.RandomVerticalFlip(p=-1), "RandomVerticalFlip: p must lie in 0..1; found -1.0"),
+        (v2.Resize(None, max_size=50), "Resize: size must be given; max_size alone is not supported; found None"),
+        (v2.ToDtype(torch.int64), "ToDtype: dtype must be one of torch.uint8, "),
+        (v2.ToDtype({tv_tensors.Mask: torch.float32}), "ToDtype: dtype must be one of torch.uint8, "),
+        (v2.RandomRotation(9, fill={tv_tensors.Image: 3, "others": 0}), "RandomRotation: fill must be one number"),
+    ],
+)
+def test_settings_refused_of_one(transform: Any, told: str) -> None:
+    """So are settings that only one of the two modules lets through."""
+    with pytest.raises(TransformError, match=re.escape(told)):
+        lower(transform)
+
+
+class Resize2(v2.Resize):  # type: ignore[misc]
+    """A user's own subclass: its behaviour is not known here."""
+
+
+def named_like(name: str) -> object:
+    """An object of a class of this name that is not torchvision's."""
+    attributes = {"size": 10, "max_size": None, "interpolation": "bilinear", "transforms": [v2.Resize(3)], "p": 0.5}
+    return type(name, (), attributes)()
+
+
+@pytest.mark.parametrize(
+    ("transform", "name"),
+    [
+        (v1.RandomErasing(), "torchvision.transforms.transforms.RandomErasing"),
+        (v1.Lambda(lambda x: x), "torchvision.transforms.transforms.Lambda"),
+        (v2.GaussianBlur(3), "torchvision.transforms.v2._misc.GaussianBlur"),
+        (v2.RandomApply([v2.CenterCrop(3)]), "RandomApply"),
+        (torch.nn.Identity(), "torch.nn.modules.linear.Identity"),
+        (torch.nn.Sequential(v2.Resize(3)), "torch.nn.modules.container.Sequential"),
+        (Resize2(3), "Resize2"),
+        (named_like("Resize"), f"{__name__}.Resize"),
+        (named_like("Compose"), f"{__name__}.Compose"),
+        (lambda x: x, "function"),
+        ("Resize", "builtins.str"),
+        ([v2.Resize(3)], "builtins.list"),
+    ],
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_unsupported_transforms(transform: Any, name: str, nested: bool) -> None:
+    """What is not torchvision's, or has no lowering, is named with its module beside all that is supported."""
+    whole = v1.Compose([v1.Resize(3), transform]) if nested else transform
+    with pytest.raises(TransformError, match=rf"{re.escape(name)} cannot be lowered") as error:
+        lower(whole)
+    assert all(supported in str(error.value) for supported in SUPPORTED)
+    assert "(images, draws) -> images" in str(error.value)
+
+
+@pytest.mark.parametrize("region_decode", [True, False])
+@pytest.mark.parametrize(
+    ("transforms", "told"),
+    [
+        ([v2.Normalize(MEAN, STD)], "Normalize: needs float pixels; found uint8"),
+        ([v2.Normalize(MEAN, STD), v2.ToDtype(torch.float32, scale=True)], "Normalize: needs float pixels"),
+        ([v1.ToTensor(), v2.Normalize(MEAN, STD), v2.Resize(9)], "Resize: .* before Normalize"),
+        ([v1.ToTensor(), v2.Normalize(MEAN, STD), v2.CenterCrop(9)], "CenterCrop: .* before Normalize"),
+        ([v1.ToTensor(), v2.Normalize(MEAN, STD), v2.RandomResizedCrop(9)], "RandomResizedCrop: .* before Normalize"),
+        ([v1.ToTensor(), v2.Normalize(MEAN, STD), v2.RandomRotation(9)], "RandomRotation: .* before Normalize"),
+        ([v1.ToTensor(), v2.Normalize(MEAN, STD), v2.ColorJitter(0.1)], "ColorJitter: .* before Normalize"),
+        ([v1.ToTensor(), v2.ToDtype(torch.uint8, scale=True)], "ToDtype: float32 pixels cannot become uint8 again"),
+    ],
+)
+def test_orders_without_meaning(transforms: list[Any], told: str, region_decode: bool) -> None:
+    """Normalize of uint8, resampling or colour behind Normalize, and going back to uint8 are refused by name."""
+    with pytest.raises(TransformError, match=told):
+        compile_recipe(lower(v1.Compose(transforms)), region_decode=region_decode)
