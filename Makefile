@@ -52,7 +52,9 @@ check: .venv/.stamp  ## lint, format, types
 	$(BIN)/mypy dali_feed tests bench
 
 bench: .venv/.stamp  ## samples per second beside the ceiling and the usual loaders
-	@$(PY) -P bench/bench_loader.py
+	@$(PY) bench/bench_loader.py  # without -P: it finds its helpers in bench/, and the root folder stays off the path
+	$(PY) bench/bench_memory.py
+	$(PY) bench/bench_kafka.py
 
 clean:  ## remove .venv and everything else that is made here
 	@rm -rf .venv build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -21,19 +21,21 @@ import subprocess
 import sys
 from pathlib import Path
 
-from _contestants import CROP, ceiling, ours
 from _harness import RESULTS, append, facts, peak_rss, reset_peak, rss, table
 from _photos import photos
 
-from dali_feed import Tuning
-from dali_feed.external_sources import ShardSet
-
 SHOWN = ("memory MB", "batches MB", "decoder MB", "bound MB", "peak MB", "of bound", "slabs MB", "read MB")
+CROP = 224
 WORKS = 4  # prepared batches of the ceiling: they are memory too
 
 
 def run(args: argparse.Namespace, memory: int) -> dict[str, float]:
     """In a process of its own: read, and tell the peak above the start."""
+    from _contestants import ceiling, ours
+
+    from dali_feed import Tuning
+    from dali_feed.external_sources import ShardSet
+
     data = photos(args.photos, cache=args.data)
     tuning = Tuning(memory=memory or 1 << 30, prefetch=args.prefetch, threads=args.threads)
     wanted = int(args.mb * 1e6) // data.mean_bytes

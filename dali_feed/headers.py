@@ -15,7 +15,16 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-__all__ = ["Header", "UnusableError", "bmp_header", "jpeg_header", "png_header", "webp_header"]
+__all__ = [
+    "SKIPPED",
+    "Header",
+    "UnusableError",
+    "bmp_header",
+    "exif_orientation",
+    "jpeg_header",
+    "png_header",
+    "webp_header",
+]
 
 MAX_SEGMENTS = 1 << 16  # JPEG header segments and fill bytes
 MAX_CHUNKS = 1 << 16  # PNG and WebP

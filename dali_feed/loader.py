@@ -225,7 +225,7 @@ class DataLoader:
             bad=bad,
             tuning=found,
         )
-        self._close_at_exit = weakref.finalize(self, self._feed.close)  # runs at exit too, before threads are torn down
+        self._close_at_exit = weakref.finalize(self, self._feed.close)
 
     def __len__(self) -> int:
         """Batches in an epoch, the same on every rank."""

@@ -38,6 +38,7 @@ from dali_feed.recipe import (
 
 __all__ = [
     "Colour",
+    "CustomStep",
     "Decode",
     "Finish",
     "Parameters",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from kernels_host import OnDevice  # type: ignore[import-not-found]
+from kernels_host import OnDevice
 
 from dali_feed.kernels._module import Launch
 from dali_feed.kernels.finish import normalize_factors, prepare

@@ -68,7 +68,7 @@ def labelled(count: int, *, sizes: bool = False) -> list[Item]:
 
 def broken_png(n: int = 0) -> bytes:
     """Its chunks and checksums are whole, so that it passes the screen; its zlib stream is not."""
-    whole = png(n, 24, 24)
+    whole = png(n)
     at = whole.index(b"IDAT")
     (length,) = struct.unpack(">I", whole[at - 4 : at])
     body = b"IDAT" + whole[at + 4 : at + 6] + b"\xff" * (length - 2)

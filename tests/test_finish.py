@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from finish_cases import (  # type: ignore[import-not-found]
+from finish_cases import (
     DTYPES,
     LAYOUTS,
     MEAN,
@@ -34,7 +34,7 @@ from finish_cases import (  # type: ignore[import-not-found]
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from kernels_host import (  # type: ignore[import-not-found]
+from kernels_host import (
     HostKernel,
     compile_for_host,
     compile_sanitized,

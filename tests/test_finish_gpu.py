@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from finish_cases import DTYPES, LAYOUTS, assert_same_bits, edge_cases, random_case  # type: ignore[import-not-found]
-from kernels_host import OnDevice  # type: ignore[import-not-found]
+from finish_cases import DTYPES, LAYOUTS, assert_same_bits, edge_cases, random_case
+from kernels_host import OnDevice
 
 from dali_feed.errors import ConfigError, EngineError
 from dali_feed.kernels import _module

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kernels_host import OnDevice  # type: ignore[import-not-found]
+from kernels_host import OnDevice
 from nvidia.dali.backend import TensorCPU
 
 from dali_feed.errors import ConfigError

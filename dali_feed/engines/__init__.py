@@ -19,7 +19,17 @@ from dali_feed.errors import ConfigError
 from dali_feed.options import Tuning
 from dali_feed.program import Finish, Program
 
-__all__ = ["ENGINES", "Engine", "Result", "Tail", "Work", "make_engine"]
+__all__ = [
+    "ENGINES",
+    "Engine",
+    "Result",
+    "Tail",
+    "Work",
+    "check_engine",
+    "decodes_regions",
+    "default_engine",
+    "make_engine",
+]
 
 
 @dataclass(slots=True)

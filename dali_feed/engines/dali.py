@@ -66,10 +66,14 @@ class DaliEngine:
     def _feed(self, pipe: Any, work: Work) -> None:
         # What pipe.feed_input ends in; its checks, made anew for each input of each batch, cost twice the work.
         feed = pipe._pipe.SetExternalTLInput
-        feed(PAYLOAD, TensorListCPU(work.payloads, contiguous=False), None, False)
-        for name, rows in work.arrays.items():
-            feed(name, TensorListCPU(rows), None, False)
-        pipe._run_once()
+        try:
+            feed(PAYLOAD, TensorListCPU(work.payloads, contiguous=False), None, False)
+            for name, rows in work.arrays.items():
+                feed(name, TensorListCPU(rows), None, False)
+            pipe._run_once()
+        except RuntimeError as error:
+            msg = f"dali engine: a batch of {len(work.payloads)} cannot be fed; {_reason(error)}"
+            raise EngineError(msg) from error
 
     def submit(self, work: Work) -> None:
         """Start a batch."""

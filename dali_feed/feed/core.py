@@ -6,8 +6,10 @@ engine. `dali_feed.DataLoader` adds torch tensors and torch's argument names.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
@@ -37,6 +39,13 @@ from dali_feed.transforms import lower
 __all__ = ["Feed"]
 
 MAX_EPOCH = 1 << 32
+_live: weakref.WeakSet[Feed] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    """At exit, before DALI takes its pipelines away from under a running feed."""
+    for feed in list(_live):
+        feed.close()
 
 
 def _whole(subject: str, value: object, least: int) -> int:
@@ -254,6 +263,9 @@ class Feed:
             self._engine = make_engine(
                 self.engine_name, self.program, batch_size=self.batch_size, device=self.device, tuning=self.tuning
             )
+            _live.add(self)
+            atexit.unregister(_close_all)
+            atexit.register(_close_all)  # anew: what comes last runs first, and DALI's own hook is there by now
         epoch, program, seed = self._epoch, self.program, self.seed
         return Setting(
             engine=self._engine,

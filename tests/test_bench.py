@@ -1,0 +1,122 @@
+"""Every benchmark runs at toy size, so that none of them rots. No time is looked at."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broker import real
+
+from dali_feed.external_sources import ShardSet
+
+BENCH = Path(__file__).parents[1] / "bench"
+TOY = 24
+QUICK = ("--batches", 4, "--seconds", 0.1, "--repeats", 1)
+
+
+def run(script: str, *args: object) -> str:
+    """What a benchmark prints, run as a person runs it; it must end with 0."""
+    command = [sys.executable, str(BENCH / script), *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def rows(results: Path, name: str) -> list[dict[str, str]]:
+    """What a benchmark added to its table, by column."""
+    with (results / f"{name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def toy_photos(cache: Path) -> Any:
+    """What bench/_photos.py makes, which is no package that could be imported."""
+    spec = importlib.util.spec_from_file_location("bench_photos", BENCH / "_photos.py")
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.photos(TOY, cache=cache)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the toy photographs."""
+    folder = tmp_path_factory.mktemp("photos")
+    toy_photos(folder)
+    return folder
+
+
+@pytest.fixture
+def toy(cache: Path, tmp_path: Path) -> tuple[object, ...]:
+    """Arguments that every benchmark of the loader takes."""
+    return "--photos", TOY, "--data", cache, "--results", tmp_path
+
+
+def test_the_loader_is_measured_beside_the_ceiling_and_torch(toy: tuple[object, ...], tmp_path: Path) -> None:
+    """bench_loader gives a row per contestant that says where and with what it was made; its ceiling is 1."""
+    said = run("bench_loader.py", *toy, *QUICK, "--sources", "tar")
+    found = {row["who"]: row for row in rows(tmp_path, "loader")}
+    assert set(found) >= {"tar", "ceiling"}
+    assert len(found) == 3  # and the better one of torch's two ways
+    assert float(found["ceiling"]["of ceiling"]) == 1
+    for row in found.values():
+        assert int(row["img/s"]) > 0
+        named = ("machine", "cpus", "commit", "dali", "torch", "librdkafka", "image", "batch", "threads", "date")
+        assert all(row[name] for name in named), row
+    assert float(found["tar"]["feed us"]) > 0
+    assert "NOT MEASURED: not asked for" in said
+
+
+def test_the_photographs_are_the_same_in_shards_and_files(cache: Path) -> None:
+    """Each image is once in the shards and once a file, and made again it is the same."""
+    made = toy_photos(cache)
+    files = sorted(made.files.glob("*/*.jpg"))
+    snapshot = ShardSet(made.shards).snapshot()
+    assert len(snapshot) == len(files) == TOY
+    assert len(ShardSet(made.linked).snapshot()) == 12 * TOY
+    assert snapshot.record_bytes == made.mean_bytes == round(sum(path.stat().st_size for path in files) / TOY)
+    with tempfile.TemporaryDirectory() as other:
+        again = toy_photos(Path(other))
+        assert list(again.records()) == list(made.records())
+
+
+def test_memory_is_told_beside_its_bound(toy: tuple[object, ...], tmp_path: Path) -> None:
+    """bench_memory gives the peak above the start, the bound and its parts."""
+    run("bench_memory.py", *toy, "--batch", 4, "--mb", 4, "--memory-mb", 32)
+    (row,) = rows(tmp_path, "memory")
+    assert int(row["peak MB"]) > 0
+    assert int(row["bound MB"]) >= 32
+    assert int(row["read MB"]) >= 4
+
+
+def test_kafka_is_measured_beside_a_plain_read(
+    toy: tuple[object, ...], real_broker: real.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bench_kafka reads every byte of a topic on Apache Kafka in each of its ways, and bench_loader reads it too."""
+    monkeypatch.setenv("KAFKA_BOOTSTRAP", real_broker.servers)
+    run("bench_kafka.py", "--mb", 2, "--repeats", 1, "--payload-kb", 16, "--results", tmp_path)
+    found = {row["who"]: row for row in rows(tmp_path, "kafka")}
+    assert set(found) == {"plain", "extents x1", "extents x2"}
+    assert float(found["plain"]["of plain"]) == 1
+    run("bench_loader.py", *toy, *QUICK, "--sources", "kafka", "--no-torch")
+    assert {row["who"] for row in rows(tmp_path, "loader")} == {"kafka", "ceiling"}
+
+
+def test_a_missing_broker_is_said_and_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Java there is no row for Kafka, and the reason is printed."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("KAFKA_BOOTSTRAP", raising=False)
+    assert "NOT MEASURED: no `java`" in run("bench_kafka.py", "--results", tmp_path)
+    assert not (tmp_path / "kafka.csv").exists()
+
+
+def test_the_screen_is_measured() -> None:
+    """bench_screen prints a line per kind of file."""
+    said = run("bench_screen.py", "--batch", 8, "--passes", 1, "--min-kb", 1)
+    assert len(said.splitlines()) == 5
