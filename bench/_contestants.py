@@ -112,8 +112,9 @@ def _prepared(payloads: list[bytes], batch: int, count: int) -> list[Work]:
 class _Ceiling(Steps):
     def __init__(self, works: list[Work], batch: int, tuning: Tuning) -> None:
         super().__init__()
-        self._works, self._at = works, 0
         self._engine = make_engine("dali", program(), batch_size=batch, device=None, tuning=tuning)
+        self._works = [Work(self._engine.prepare(work.payloads), work.arrays) for work in works]
+        self._at = 0
         for _ in range(self._engine.depth):
             self._submit()
 

@@ -1,6 +1,6 @@
 """MB/s of a topic read as a shuffled epoch reads it, beside a plain read from end to end.
 
-    python bench/bench_kafka.py [--mb 600] [--repeats 3] [--payload-kb 64]
+    python bench/bench_kafka.py [--mb 400] [--repeats 3] [--payload-kb 64]
 
     plain       one consumer of confluent_kafka, all partitions assigned from their first offset, librdkafka's own
                 defaults, `consume` of 64 records at a time; values are counted and dropped
@@ -93,7 +93,7 @@ def extents(which: Topic, readers: int) -> int:
 def main() -> None:
     """Measure, print, and add rows to results/kafka.csv."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mb", type=float, default=600, help="in the topic (default %(default)s)")
+    parser.add_argument("--mb", type=float, default=400, help="in the topic (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--payload-kb", type=float, default=64)
     parser.add_argument("--results", type=Path, default=RESULTS)

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace, memory: int) -> dict[str, float]:
 
     data = photos(args.photos, cache=args.data)
     tuning = Tuning(memory=memory or 1 << 30, prefetch=args.prefetch, threads=args.threads)
-    wanted = int(args.mb * 1e6) // data.mean_bytes
+    wanted = int(args.mb * (1e6 if memory else 0.3e6)) // data.mean_bytes  # the ceiling's size settles soon
     if memory:
         make = ours(lambda: ShardSet(data.linked), args.batch, tuning)
     else:

@@ -91,11 +91,12 @@ class Rotate:
 
 @dataclass(frozen=True, slots=True)
 class Colour:
-    """`steps` affine colour steps, colour{k} (float32: steps, 10); see dali_feed.colour."""
+    """`steps` colour steps, colour{k} (float32: steps, 12), with or without a mean and a hue; see dali_feed.colour."""
 
     k: int
     steps: int
     contrast: bool
+    hue: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +324,7 @@ class _Compiler:
         self.close()
         self.k += 1
         key = f"colour{self.k}"
-        self.program.steps.append(Colour(self.k, len(names), "contrast" in names))
+        self.program.steps.append(Colour(self.k, len(names), "contrast" in names, "hue" in names))
         self.program.streams += [first, first + 1]
 
         def make(run: _Run) -> None:

@@ -76,7 +76,9 @@ def out_for(images: Array, dtype: str, layout: str) -> Array:
 
 def prepared(out: Array, case: dict[str, Any], dtype: str, layout: str) -> Launch:
     """The launch for host arrays."""
-    arrays = {key: value if key in ("scale", "bias") else OnDevice(value) for key, value in case.items()}
+    arrays: dict[str, Any] = {
+        key: value if key in ("scale", "bias") else OnDevice(value) for key, value in case.items()
+    }
     return prepare(arrays.pop("images"), OnDevice(out), **arrays, dtype=dtype, layout=layout)
 
 

@@ -70,7 +70,7 @@ def broken_png(n: int = 0) -> bytes:
     """Its chunks and checksums are whole, so that it passes the screen; its zlib stream is not."""
     whole = png(n)
     at = whole.index(b"IDAT")
-    (length,) = struct.unpack(">I", whole[at - 4 : at])
+    length = int.from_bytes(whole[at - 4 : at], "big")
     body = b"IDAT" + whole[at + 4 : at + 6] + b"\xff" * (length - 2)
     return whole[:at] + body + struct.pack(">I", zlib.crc32(body)) + whole[at + 4 + length + 4 :]
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from images import (
     QUICK,
+    Seen,
     bad_tables,
     broken_png,
     cut_jpeg,
@@ -83,17 +84,18 @@ def test_a_slot_goes_to_the_next_good_record_of_its_window(batch_size: int, late
         with _feed(_with(dict.fromkeys(bad, fault)), batch_size, tuning=tuning) as feed:
             batches = [seen(batch) for batch in feed]
             assert feed.stats().bad == len(bad)
-        assert sum((b[0] for b in batches), []) == ids
-        assert sum((b[1] for b in batches), []) == ids  # labels are the ids
-        assert sum((b[2] for b in batches), []) == ok
+        assert [n for b in batches for n in b[0]] == ids
+        assert [n for b in batches for n in b[1]] == ids  # labels are the ids
+        assert [good for b in batches for good in b[2]] == ok
 
 
 @pytest.mark.parametrize("kind", LATE)
 def test_a_record_that_only_the_decoder_refuses_costs_its_slot_alone(kind: str) -> None:
     """The rest of its batch is bit-identical to a clean run; it is counted once, with its coordinates."""
     crop = v2.Compose([v2.RandomResizedCrop(16), v2.RandomHorizontalFlip()])
-    with _feed(labelled(32), 8, transform=crop) as clean, _feed(_with({13: (LATE[kind], 0)}), 8, transform=crop) as feed:
-        whole, mended = [list(f) for f in (clean, feed)]
+    faulty = _with({13: (LATE[kind], 0)})
+    with _feed(labelled(32), 8, transform=crop) as clean, _feed(faulty, 8, transform=crop) as feed:
+        whole, mended = list(clean), list(feed)
         stats = feed.stats()
     assert (stats.bad, stats.absent) == (1, 0)
     assert [where for where, _ in stats.recent_bad] == ["scripted[0]@13"]
@@ -136,7 +138,7 @@ def test_each_kind_of_garbage_in_a_large_batch(kind: str) -> None:
 
 
 def test_a_jpeg_cut_with_an_end_marker_is_decoded_as_torchvision_does() -> None:
-    """libjpeg fills up what is missing; the record is not bad."""
+    """What is missing is filled up by libjpeg; the record is not bad."""
     with _feed(_with({3: (cut_jpeg(), 3)}), 8) as feed:
         assert all(b.ok.all() for b in feed)
 
@@ -146,7 +148,7 @@ def test_random_bytes_in_bodies_never_end_the_process() -> None:
     rng = np.random.default_rng(5)
     items: list[Any] = labelled(256)
     for n in range(0, 256, 2):
-        body = bytearray((jpeg, lambda k: broken_png(k), bad_tables)[n % 3](n))
+        body = bytearray((jpeg, broken_png, bad_tables)[n % 3](n))
         for _ in range(rng.integers(1, 6)):
             body[int(rng.integers(2, len(body) - 2))] = int(rng.integers(256))
         items[n] = (bytes(body), n)
@@ -209,7 +211,7 @@ def test_the_budget_ends_the_run_above_it(limit: int | Fraction, allowed: int, l
 
 
 @pytest.mark.parametrize("prefetch", [1, 2, 4])
-@pytest.mark.parametrize("item", [Corrupt(), Corrupt("label: none"), (broken_png(), 0)], ids=["header", "label", "late"])
+@pytest.mark.parametrize("item", [Corrupt(), Corrupt("label"), (broken_png(), 0)], ids=["header", "label", "late"])
 def test_raise_comes_in_the_batchs_place(item: Any, prefetch: int) -> None:
     """All batches before the bad record are delivered, none behind it, at any prefetch."""
     tuning = Tuning(threads=1, prefetch=prefetch)
@@ -217,9 +219,9 @@ def test_raise_comes_in_the_batchs_place(item: Any, prefetch: int) -> None:
         wanted = [seen(b) for b in clean]
     with _feed(_with({13: item}), bad=BadRecords(action="raise"), tuning=tuning) as feed:
         place = next(n for n, b in enumerate(wanted) if 13 in b[0])
-        got = []
+        got: list[Seen] = []
         with pytest.raises(BadRecordError, match=r"scripted\[0\]@13: ") as caught:
-            got.extend(seen(b) for b in feed)  # noqa: PERF401  an error must leave what came before
+            got.extend(seen(b) for b in feed)  # an error leaves what came before
         assert got == wanted[:place]
         assert caught.value.where == "scripted[0]@13"
         assert feed.state_dict()["consumed"] == 4 * place
@@ -294,3 +296,13 @@ def test_headers_that_lie_about_their_size() -> None:
     for transform in (SIZE, v2.RandomResizedCrop(16)):
         with _feed(items, 8, transform=transform) as feed:
             assert [len(b) for b in feed] == [8, 8]
+
+
+@pytest.mark.xfail(strict=True, reason="a lane's last window may hold a single record, and then nothing can replace it")
+def test_one_bad_record_in_a_short_last_window_costs_one_slot() -> None:
+    """Wherever a single bad record stands in an epoch, also at its very end, the epoch goes on."""
+    shuffle = Shuffle(1, 32)
+    with _feed(labelled(33), shuffle=shuffle) as clean:
+        last = int(clean._planned().ids(0, 32, 33)[0])
+    with _feed(_with({last: Corrupt()}, 33), shuffle=shuffle) as feed:
+        assert sum(len(batch) for batch in feed) == 33

@@ -115,7 +115,12 @@ def test_inspect_folders(cli: Cli, tmp_path: Path) -> None:
 def test_inspect_topic(cli: Cli, embedded: Kafka) -> None:
     """A topic: records over its partitions, headers, label range, tombstones and records without a label."""
     records = [(jpeg(), n) for n in range(40)]
-    odd = [(b"oops", 1), Message(None), Message(jpeg()), Message(jpeg(), headers=(("label", b"x"), ("when", b"now")))]
+    odd: list[tuple[bytes, int] | Message] = [
+        (b"oops", 1),
+        Message(None),
+        Message(jpeg()),
+        Message(jpeg(), headers=(("label", b"x"), ("when", b"now"))),
+    ]
     embedded.publish(embedded.topic, [*records, *odd], partitions=4)
     done = cli("inspect", f"kafka://{embedded.servers}/{embedded.topic}")
     assert done.code == 0, done.err

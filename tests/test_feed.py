@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from images import QUICK, Seen, jpeg, labelled, padded, seen
+from images import QUICK, Seen, jpeg, labelled, padded, pixels, png, seen
 from torchvision.transforms import v2
 
 from dali_feed.errors import ConfigError, DaliFeedError, SourceError
 from dali_feed.external_sources.files import FileList
 from dali_feed.feed import Batch, Feed
-from dali_feed.options import Tuning
+from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan import Shuffle
 from dali_feed.records import Block, Extents, Reader, Slabs, Snapshot
 from dali_feed.testing.scripted import Abort, Corrupt, Gap, ScriptedSource, Stall
@@ -26,8 +26,8 @@ MIXED = Shuffle(extent=4, window=3)
 
 
 def _items() -> list[Any]:
-    items = labelled(61, sizes=True)
-    for n, item in {3: Gap(), 20: Corrupt(), 21: Corrupt("torn"), 22: Gap(), 60: Gap()}.items():
+    items: list[Any] = labelled(61, sizes=True)
+    for n, item in zip((3, 20, 21, 22, 60), (Gap(), Corrupt(), Corrupt("torn"), Gap(), Gap()), strict=True):
         items[n] = item
     return items
 
@@ -37,10 +37,9 @@ def _source(**options: Any) -> ScriptedSource:
 
 
 def _feed(source: Any, batch_size: int, **options: Any) -> Feed:
-    options = {"transform": CROP, "shuffle": MIXED, "bad": None, "tuning": QUICK, "seed": 7} | options
-    from dali_feed.options import BadRecords
-
-    options["bad"] = options["bad"] or BadRecords(limit=None)
+    options = {
+        "transform": CROP, "shuffle": MIXED, "bad": BadRecords(limit=None), "tuning": QUICK, "seed": 7,
+    } | options  # fmt: skip
     return Feed(source, batch_size, **options)
 
 
@@ -50,6 +49,7 @@ def _all(batches: Iterable[Batch]) -> list[Seen]:
 
 @pytest.fixture(scope="module")
 def reference() -> list[Seen]:
+    """What everything else must equal."""
     with _feed(_source(), 8) as feed:
         return _all(feed)
 
@@ -124,7 +124,10 @@ def test_the_batch_size_changes_neither_order_nor_replacements() -> None:
     lines = []
     for batch_size in (1, 5, 8, 61):
         with _feed(_source(), batch_size) as feed:
-            lines.append(tuple(sum(map(list, part), []) for part in zip(*_all(feed), strict=True)))
+            batches = _all(feed)
+            ids = [n for batch in batches for n in batch[0]]
+            ok = [good for batch in batches for good in batch[2]]
+            lines.append((ids, ok, b"".join(batch[3] for batch in batches)))
     assert all(line == lines[0] for line in lines)
     assert len(lines[0][0]) == 61
 
@@ -135,7 +138,7 @@ def test_epochs_and_seeds_differ() -> None:
         runs = [_all(one)[0], _all(one)[0], _all(other)[0]]
     ids = [run[0] for run in runs]
     assert ids[0] != ids[1] != ids[2] != ids[0]
-    good = {n for n in ids[0]}
+    good = set(ids[0])
     assert all(set(line) == good for line in ids)
 
 
@@ -150,8 +153,6 @@ def test_every_good_sample_comes_once() -> None:
 
 def test_labels_and_pixels_belong_to_their_ids(tmp_path: Path) -> None:
     """From files on disk through shuffle and engine, image and label still belong to the id they came from."""
-    from images import pixels, png
-
     paths = []
     for n in range(20):
         (tmp_path / f"c{n % 3}").mkdir(exist_ok=True)
@@ -211,9 +212,9 @@ def test_a_source_error_comes_after_all_batches_before_it() -> None:
             clean = ScriptedSource(labelled(32), extent=4)
             with Feed(clean, 4, shuffle=shuffle, tuning=QUICK) as other:
                 wanted = _all(other)
-            got = []
+            got: list[Seen] = []
             with pytest.raises(SourceError, match=r"scripted\[0\]@17"):
-                got.extend(seen(batch) for batch in feed)  # noqa: PERF401  an error must leave what came before
+                got.extend(seen(batch) for batch in feed)  # an error leaves what came before
             before = next(n for n, batch in enumerate(wanted) if 17 in batch[0])
             assert len(got) <= before
             assert got == wanted[: len(got)]
@@ -234,9 +235,9 @@ def test_an_engine_error_ends_the_pass_in_its_place() -> None:
         items[n] = (jpeg(n), n)  # 16x16: the whole batch fails in the user's graph
     for prefetch in (1, 2, 4):
         with Feed(ScriptedSource(items), 4, transform=picky, tuning=Tuning(threads=1, prefetch=prefetch)) as feed:
-            got = []
+            got: list[list[int]] = []
             with pytest.raises(DaliFeedError, match="crop|Crop|anchor"):
-                got.extend(batch.ids.tolist() for batch in feed)  # noqa: PERF401
+                got.extend(batch.ids.tolist() for batch in feed)
             assert got == [[0, 1, 2, 3], [4, 5, 6, 7]]
             assert feed.state_dict()["consumed"] == 8
         assert feed._slabs.leased == 0
@@ -261,7 +262,8 @@ class _Odd:
 
         class Odd:
             def read(self, extents: Extents) -> Block:
-                return act(inner, extents)
+                block: Block = act(inner, extents)
+                return block
 
             def close(self) -> None:
                 inner.close()
@@ -300,9 +302,8 @@ def test_a_block_with_rows_missing_shifts_nothing() -> None:
         block = inner.read(extents)
         return dataclasses.replace(block, payloads=block.payloads[1:])
 
-    with Feed(_Odd(act), 4, tuning=QUICK) as feed:
-        with pytest.raises(SourceError, match="one row per position"):
-            next(iter(feed))
+    with Feed(_Odd(act), 4, tuning=QUICK) as feed, pytest.raises(SourceError, match="one row per position"):
+        next(iter(feed))
     assert feed._slabs.leased == 0
 
 
@@ -331,7 +332,7 @@ def test_a_stalled_read_holds_back_nothing_before_it() -> None:
     """All batches that can be dealt are handed over while a later read waits, also where a batch spans windows."""
     held = threading.Event()
     items = labelled(24)
-    items[12] = Stall(held, then=items[12])
+    items[12] = Stall(held, then=(jpeg(12), 12))
     for batch_size in (3, 4, 5):
         source = ScriptedSource(items, extent=6)
         held.clear()
@@ -344,3 +345,21 @@ def test_a_stalled_read_holds_back_nothing_before_it() -> None:
                 batches.take(0.05)
             held.set()
             assert len(_all(batches)) == -(-24 // batch_size) - 12 // batch_size
+
+
+def test_a_batch_over_the_border_of_a_window_holds_back_nothing() -> None:
+    """While the next window's read waits, the batches that lie before the border are handed over, all of them."""
+    held = threading.Event()
+    items: list[Any] = [(jpeg(0), 0)] * 1040
+    window = Shuffle(520, 1)
+    with Feed(ScriptedSource(items, extent=520), 100, shuffle=window, tuning=QUICK) as feed:
+        last = int(feed._planned().ids(0, 520, 521)[0])
+    items[last] = Stall(held, then=(jpeg(0), 0))
+    with Feed(ScriptedSource(items, extent=520), 100, shuffle=window, tuning=QUICK) as feed:
+        batches = iter(feed)
+        for _ in range(5):
+            batches.take(30)
+        with pytest.raises(TimeoutError):
+            batches.take(0.05)
+        held.set()
+        assert [len(batch) for batch in batches] == [100] * 5 + [40]

@@ -80,7 +80,7 @@ def test_center_window(height: int, width: int, ch: int, cw: int) -> None:
 def one_window(
     height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float], tries: NDArray[np.float32]
 ) -> Window:
-    """The rule for one image on Python's numbers, as torchvision gives it, fed with four uniforms per try instead of a generator."""
+    """The rule as torchvision gives it, for one image, on Python's numbers, fed with four uniforms per try."""
     area = height * width
     for area_u, ratio_u, y_u, x_u in tries.tolist():
         target = area * (scale[0] + (scale[1] - scale[0]) * area_u)

@@ -83,7 +83,7 @@ def test_a_topic_gives_one_order_whatever_reads_it(kafka: Kafka, tuning: Tuning)
 
 
 def test_both_brokers_give_the_same_batches(embedded: Kafka, real_kafka: Kafka) -> None:
-    """Nothing of the order depends on which broker holds the records; only a topic's own name does not matter either."""
+    """Neither the broker that holds the records nor the name of the topic decides anything about the order."""
     shuffle = Shuffle(extent=8, window=3)
     one = batches(KafkaTopic(fill(embedded), embedded.servers), shuffle=shuffle)
     assert one == batches(KafkaTopic(fill(real_kafka), real_kafka.servers), shuffle=shuffle)

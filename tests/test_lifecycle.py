@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import subprocess
 import sys
 import textwrap
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from images import QUICK, broken_png, labelled, seen
+from images import QUICK, broken_png, jpeg, labelled, seen
 
 from dali_feed import DataLoader
 from dali_feed.errors import ClosedError, SourceError
@@ -114,7 +113,7 @@ STATES: dict[str, tuple[Callable[[DataLoader], Any], Callable[[], ScriptedSource
 def test_close_returns_soon_in_every_state(state: str, shuffle: Any) -> None:
     """With a source that may never answer, close() ends all threads within two seconds, twice over."""
     act, source = STATES[state]
-    if state == "timed out" or state == "after an error":
+    if state in {"timed out", "after an error"}:
         shuffle = ONE
     loader = DataLoader(source(), 4, device="cpu", shuffle=shuffle, tuning=Tuning(threads=1, readers=2))
     kept = act(loader)
@@ -148,9 +147,9 @@ def test_close_mid_epoch_is_no_end_of_the_epoch() -> None:
 
 def test_the_with_statement_closes() -> None:
     """Leaving it by an exception too."""
-    with pytest.raises(KeyError), DataLoader(_stalled(40), 4, device="cpu", shuffle=ONE, tuning=QUICK) as loader:
-        next(iter(loader))
-        raise KeyError
+    loader = DataLoader(_stalled(40), 4, device="cpu", shuffle=ONE, tuning=QUICK)
+    with pytest.raises(KeyError), loader:
+        raise KeyError([next(iter(loader))])
     with pytest.raises(ClosedError):
         iter(loader)
 
@@ -170,7 +169,7 @@ def test_fifty_cycles_leave_nothing() -> None:
 @pytest.mark.parametrize("faults", [False, True])
 def test_memory_goes_back_after_every_pass(shuffle: Any, faults: bool) -> None:
     """After whole passes, passes left at every batch, and passes that an error ended, nothing is leased."""
-    items = labelled(30)
+    items = labelled(32)
     if faults:
         items[7], items[22] = Corrupt(), (broken_png(), 0)
     source = ScriptedSource(items, extent=4)
@@ -264,7 +263,7 @@ def test_a_timeout_loses_no_batch() -> None:
     """After a TimeoutError the pass goes on with the batch that was late."""
     held = threading.Event()
     items = labelled(8)
-    items[5] = Stall(held, then=items[5])
+    items[5] = Stall(held, then=(jpeg(5), 5))
     with DataLoader(ScriptedSource(items, extent=4), 4, device="cpu", timeout=0.05, tuning=QUICK) as loader:
         batches = iter(loader)
         with pytest.raises(TimeoutError, match=r"^DataLoader timed out after 0\.05 seconds"):
@@ -299,7 +298,13 @@ EXITS = {
         loader = DataLoader(ScriptedSource([Stall(threading.Event())] * 8), 2, device="cpu", tuning=QUICK)
         batches = iter(loader)
         """,
-    "in a cycle": "batches = iter(loader)\nnext(batches)\nloop = [loader, batches]\nloop.append(loop)\ndel loader, batches\n",
+    "in a cycle": """
+        batches = iter(loader)
+        next(batches)
+        loop = [loader, batches]
+        loop.append(loop)
+        del loader, batches
+        """,
     "forked before": """
         if pid := os.fork():
             assert os.waitpid(pid, 0)[1] == 0

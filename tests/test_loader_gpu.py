@@ -51,7 +51,7 @@ def test_a_state_from_the_gpu_goes_on_on_the_cpu() -> None:
 
 def test_batches_are_ready_on_the_current_stream_without_a_device_sync() -> None:
     """The loop runs under torch's sync debug mode, on a stream of its own."""
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with loader("cuda") as gpu, torch.cuda.stream(stream):
         torch.cuda.set_sync_debug_mode("error")
         try:

@@ -8,7 +8,7 @@ resampling: torchvision rounds to whole levels after each of its two passes, DAL
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,6 @@ from torchvision.transforms.v2 import functional as F
 
 from dali_feed.draws import uniforms
 from dali_feed.engines import Work, make_engine
-from dali_feed.errors import EngineError, TransformError
-from dali_feed.graph_function import GraphDraws, compile_function, is_graph_function
 from dali_feed.options import Tuning
 from dali_feed.program import Parameters, Program, compile_recipe
 from dali_feed.transforms import lower
@@ -70,16 +68,15 @@ def decoded(payload: bytes) -> torch.Tensor:
     return pixels
 
 
-def run(program: Program, payloads: Sequence[bytes], ids: Sequence[int], batch_size: int = 1) -> list[torch.Tensor]:
-    """The images of all payloads, `batch_size` at a time through one engine."""
+def run(program: Program, payloads: Sequence[bytes], ids: Sequence[int]) -> list[torch.Tensor]:
+    """The images of all payloads, one after the other through one engine."""
     sizes = np.array([Image.open(io.BytesIO(p)).size[::-1] for p in payloads])
-    engine = make_engine("dali", program, batch_size=batch_size, device=None, tuning=Tuning(threads=2))
+    engine = make_engine("dali", program, batch_size=1, device=None, tuning=Tuning(threads=2))
     made = program.parameters(sizes, np.array(ids, np.int64), seed=0, epoch=0)
     out: list[torch.Tensor] = []
-    for first in range(0, len(payloads), batch_size):
-        rows = slice(first, first + batch_size)
-        views = engine.prepare([memoryview(p) for p in payloads[rows]])
-        engine.submit(Work(views, {name: values[rows] for name, values in made.arrays.items()}))
+    for n, payload in enumerate(payloads):
+        view = engine.prepare([memoryview(payload)])
+        engine.submit(Work(view, {name: values[n : n + 1] for name, values in made.arrays.items()}))
         result = engine.take()
         assert not result.bad
         out += list(torch.utils.dlpack.from_dlpack(result.images).clone())
@@ -297,8 +294,7 @@ def test_flip_before_a_random_crop() -> None:
 
 
 @pytest.mark.parametrize(("mode", "mean"), [(Mode.NEAREST, 0.06), (Mode.BILINEAR, 0.5)])
-@pytest.mark.parametrize("angle", [30.0, -7.5])
-@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize(("angle", "mirrored"), [(30.0, True), (-7.5, False)])
 def test_rotation(angle: float, mode: Mode, mean: float, mirrored: bool) -> None:
     """Turned the same way, about the same centre, filled with the same value; behind a flip too: 0.046 and 0.374."""
     turn = v2.RandomRotation((angle, angle), interpolation=mode, fill=77)
@@ -327,10 +323,10 @@ def adjusted(transform: Any, payload: bytes, n: int) -> torch.Tensor:
     return pixels
 
 
-@pytest.mark.parametrize("factor", [0.37, 0.6, 0.8, 1.2, 1.9])
-@pytest.mark.parametrize(("name", "mean"), [("brightness", 0.0), ("contrast", 0.06), ("saturation", 0.6)])
+@pytest.mark.parametrize("factor", [0.37, 1.2, 1.9])
+@pytest.mark.parametrize(("name", "mean"), [("brightness", 0.0), ("contrast", 0.06), ("saturation", 0.39)])
 def test_each_colour_step(name: str, mean: float, factor: float) -> None:
-    """Brightness is exact, contrast (0.048) and saturation (0.47) differ by one level at most: gray is not rounded."""
+    """Brightness is exact, contrast (0.048) and saturation (0.30) differ by one level at most: gray is not rounded."""
     transform = v2.ColorJitter(**{name: (factor, factor)})
     found = distance(images(transform), [adjusted(transform, p, n) for n, p in enumerate(photographs())])
     assert found[0] <= mean, found
@@ -338,25 +334,20 @@ def test_each_colour_step(name: str, mean: float, factor: float) -> None:
 
 
 def test_colour_steps_in_a_drawn_order() -> None:
-    """Three steps in an order of each sample's own differ by three levels at most, and by 0.28 on average."""
+    """Three steps in an order of each sample's own differ by three levels at most, and by 0.18 on average."""
     transform = v2.ColorJitter(0.4, 0.4, 0.4)
     found = distance(images(transform), [adjusted(transform, p, n) for n, p in enumerate(photographs())])
-    assert found[0] <= 0.37, found
+    assert found[0] <= 0.24, found
     assert found[1] <= 3, found
 
 
-def test_hue_is_another_one() -> None:
-    """Hue is turned in YIQ: gray stays, luma stays (torchvision's HSV keeps the largest channel), and none is exact."""
-    none = v2.ColorJitter(hue=(1e-9, 1e-9))
-    assert distance(images(none), [decoded(p) for p in photographs()])[1] <= 1
-    transform = v2.ColorJitter(hue=(0.1, 0.1))
-    gray = encoded(Image.open(io.BytesIO(photographs()[2])).convert("L"))
-    assert distance(images(transform, payloads=[gray]), [decoded(gray)])[1] <= 1
-    red = encoded(Image.new("RGB", (8, 8), (150, 110, 100)), "PNG")
-    turned = images(transform, payloads=[red])[0][:, 0, 0].double()
-    luma = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float64)
-    assert abs(float(luma @ turned) - float(luma @ decoded(red)[:, 0, 0].double())) < 1.5
-    assert turned[1] - turned[2] > 20  # towards yellow, as in torchvision
+@pytest.mark.parametrize("factor", [0.02, 0.1, -0.25, 0.5])
+def test_hue_is_turned_in_hsv(factor: float) -> None:
+    """Single pixels differ by one level, where the last digits of a float decide (0.0003 on average)."""
+    transform = v2.ColorJitter(hue=(factor, factor))
+    found = distance(images(transform), [adjusted(transform, p, n) for n, p in enumerate(photographs())])
+    assert found[0] <= 0.0004, found
+    assert found[1] <= 1, found
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -374,63 +365,3 @@ def test_float_types(dtype: torch.dtype) -> None:
 def test_uint8_stays_as_it_is() -> None:
     """Without a conversion the batch is uint8."""
     assert {image.dtype for image in images(v2.CenterCrop(90))} == {torch.uint8}
-
-
-def graph(image: Any, draws: GraphDraws) -> Any:
-    """A user's graph: random brightness, random mirror."""
-    small = fn.resize(image, size=[48, 64])
-    bright = fn.brightness(small, brightness=draws.uniform(0.5, 1.5))
-    return fn.flip(bright, horizontal=fn.cast(draws.coin(0.5), dtype=types.INT32))
-
-
-def test_a_graph_function_does_not_see_batches() -> None:
-    """A user's own graph gives each sample the same image at any batch split; its draws are uniform and coins."""
-    payloads, ids = photographs() * 2, [5, 6, 7, 8, 9, 15, 16, 17, 18, 19]
-    whole = torch.stack(run(compile_function(graph), payloads, ids, batch_size=10))
-    assert whole.shape == (10, 48, 64, 3)
-    assert whole.dtype == torch.uint8
-    for size in (1, 3, 4):
-        assert torch.equal(torch.stack(run(compile_function(graph), payloads, ids, batch_size=size)), whole)
-    assert not torch.equal(whole[:5], whole[5:])  # other samples, other draws
-
-
-def test_draws_of_a_graph_function() -> None:
-    """The n-th draw is word n of the sample's streams: uniforms in their range, coins 0 or 1."""
-
-    def five(image: Any, draws: GraphDraws) -> Any:
-        values = fn.stack(*[draws.uniform(-1, 3), draws.coin(0.25), *(draws.uniform() for _ in range(3))])
-        return fn.cat(values, fn.cast(image.shape(), dtype=types.FLOAT)[0:1])
-
-    found = torch.stack(run(compile_function(five), photographs(), range(5), batch_size=5)).numpy()
-    words = uniforms(0, 0, np.arange(5), [0, 1])
-    expected = np.stack([-1 + 4 * words[0], words[1] < 0.25, *words[2:5]], axis=1)
-    np.testing.assert_allclose(found[:, :5], expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("function", "told"),
-    [
-        (lambda image, draws: [image], "must return one DALI node; found list"),
-        (lambda image, draws: None, "must return one DALI node; found NoneType"),
-        (lambda image, draws: fn.resize(image, no_such=1), "must build on .* raised .*no_such"),
-        (lambda image, draws: draws.normal(), "must build on .* raised AttributeError"),
-    ],
-)
-def test_graph_functions_that_do_not_build(function: Callable[[Any, Any], Any], told: str) -> None:
-    """A graph function that raises, or returns something else, is a TransformError that names it."""
-    with pytest.raises(TransformError, match=rf"transform <lambda>: .*{told}"):
-        run(compile_function(function), photographs()[:1], [0])
-
-
-def test_graphs_that_keep_different_sizes() -> None:
-    """Images of different sizes in one batch are an error that lists the sizes and says what to do."""
-    with pytest.raises(EngineError, match=r"must have one size.*\(97, 131, 3\).*Crop or resize"):
-        run(compile_function(lambda image, draws: image), photographs(), range(5), batch_size=5)
-
-
-def test_what_is_a_graph_function() -> None:
-    """Functions of two arguments are; transforms, classes, and functions of one or without a signature are not."""
-    assert is_graph_function(graph)
-    assert is_graph_function(lambda images, draws: images)
-    for other in (v2.Resize(3), lambda images: images, max, int, None):
-        assert not is_graph_function(other)

@@ -182,8 +182,8 @@ def test_colour_steps() -> None:
     """ColorJitter has one affine step per factor that is given, in an order of each sample's own; none given, none."""
     assert [type(s) for s in program(ColorJitter()).steps] == [Decode, Finish]
     ops = ColorJitter((0.5, 1.5), None, (0.5, 1.5), (-0.1, 0.1))
-    assert program(ops).steps[1] == Colour(1, 3, contrast=False)
-    assert program(ColorJitter(contrast=(1.0, 2.0))).steps[1] == Colour(1, 1, contrast=True)
+    assert program(ops).steps[1] == Colour(1, 3, contrast=False, hue=True)
+    assert program(ColorJitter(contrast=(1.0, 2.0))).steps[1] == Colour(1, 1, contrast=True, hue=False)
     found = program(ops).parameters(np.full((600, 2), 8), np.arange(600), 0, 0).arrays["colour1"]
     assert found.shape == (600, 3, 10)
     assert found.dtype == np.float32

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
+from blocks import taken
 
 from dali_feed.errors import ClosedError, ConfigError, SourceError
 from dali_feed.external_sources.slabs import SlabPool
@@ -86,7 +88,7 @@ def test_an_abort_raises_what_it_says() -> None:
     with pytest.raises(OSError, match="torn cable"):
         reader.read(Extents.one(0, 2, 3))
     assert pool.leased == 0
-    assert bytes(reader.read(Extents.one(0, 3, 4)).payloads[0]) == b"d"
+    assert taken(reader.read(Extents.one(0, 3, 4)).payloads[0]) == b"d"
     reader.close()
     with pytest.raises(ClosedError):
         reader.read(Extents.one(0, 3, 4))
@@ -113,7 +115,13 @@ def test_the_snapshot_passes_its_options_on_and_knows_its_items() -> None:
 
 def test_wrong_arguments_are_refused() -> None:
     """Items of another type, no partition, a pin, an extent beyond the items."""
-    for items, options in (([3], {}), ([("a", 1)], {}), ([b"a"], {"partitions": 0}), ([b"a"], {"extent": 0})):
+    cases: list[tuple[list[Any], dict[str, Any]]] = [
+        ([3], {}),
+        ([("a", 1)], {}),
+        ([b"a"], {"partitions": 0}),
+        ([b"a"], {"extent": 0}),
+    ]
+    for items, options in cases:
         with pytest.raises(ConfigError, match="ScriptedSource"):
             ScriptedSource(items, **options)
     source = ScriptedSource([b"a"], first=5)

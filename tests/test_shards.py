@@ -7,11 +7,13 @@ import os
 import pickle
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from blocks import taken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +24,7 @@ from dali_feed.errors import (
     SourceChangedError,
     SourceNotFoundError,
 )
-from dali_feed.external_sources import shard_reader
+from dali_feed.external_sources import shard_reader, tar_index
 from dali_feed.external_sources.shards import ShardSet
 from dali_feed.external_sources.slabs import SlabPool
 from dali_feed.records import Extents
@@ -46,13 +48,26 @@ def rows(source: ShardSet, extents: Extents | None = None) -> list[tuple[bytes |
     block = reader.read(extents)
     labels = block.fields["label"].tolist() if "label" in block.fields else [None] * len(block.ids)
     found = [
-        (None if k in block.faults and not len(payload) else bytes(payload), label, block.faults.get(k))
-        for k, (payload, label) in enumerate(zip(block.payloads, labels, strict=True))
+        (None if k in block.faults and not payload else payload, label, block.faults.get(k))
+        for k, (payload, label) in enumerate(zip(map(taken, block.payloads), labels, strict=True))
     ]
     block.lease.release()
     reader.close()
     assert pool.leased == 0
     return found
+
+
+def read_sizes(patch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes that each read from now on asks for, in order."""
+    sizes: list[int] = []
+    real = os.preadv
+
+    def recording(fd: int, views: Sequence[memoryview], at: int) -> int:
+        sizes.append(len(views[0]))
+        return real(fd, views, at)
+
+    patch.setattr(os, "preadv", recording)
+    return sizes
 
 
 records = st.lists(st.tuples(st.binary(max_size=2000), st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=30)
@@ -134,12 +149,14 @@ def test_a_sample_without_image_or_with_a_bad_label_costs_its_own_row(tmp_path: 
     assert found[2] == (b"lone", -1, "the sample has no .cls member for its label")
     for payload, label, fault in found[3:-1]:
         assert (payload, label) == (b"pic", -1)
+        assert fault is not None
         assert "label must" in fault
     texts = [b"{", deep, b"[1]", b'{"label": "3"}', b'{"label": true}', b'{"label": 1.5}', b"{}", b"\xff\xfe"]
     write_shard(path, [{"jpg": b"pic", "json": json.dumps({"label": 4}).encode()}])
     write_shard(path, [{"jpg": b"pic", "json": text} for text in texts])
     for payload, label, fault in rows(ShardSet(path, label="json")):
         assert (payload, label) == (b"pic", -1)
+        assert fault is not None
         assert "label" in fault
 
 
@@ -148,10 +165,8 @@ def test_a_label_far_from_its_image_is_read_on_its_own(tmp_path: Path, monkeypat
     path = tmp_path / "a.tar"
     wide = {"png": b"second", "jpg": b"first", "npy": bytes(200_000), "cls": b"5"}
     write_shard(path, [wide, wide])
-    sizes = []
-    real = os.preadv
     with monkeypatch.context() as patch:
-        patch.setattr(os, "preadv", lambda fd, views, at: sizes.append(len(views[0])) or real(fd, views, at))
+        sizes = read_sizes(patch)
         assert rows(ShardSet(path)) == [(b"first", 5, None)] * 2
     assert sizes == [5, 1, 5, 1]
     assert rows(ShardSet(path, image=["npy"], label=None)) == [(bytes(200_000), None, None)] * 2
@@ -164,9 +179,7 @@ def test_neighbours_are_read_in_one_go(tmp_path: Path, monkeypatch: pytest.Monke
     write_shard(path, [(bytes(50_000), k) for k in range(200)])
     source = ShardSet(path)
     source.snapshot()
-    sizes = []
-    real = os.preadv
-    monkeypatch.setattr(os, "preadv", lambda fd, views, at: sizes.append(len(views[0])) or real(fd, views, at))
+    sizes = read_sizes(monkeypatch)
     reader = source.reader()
     reader.read(Extents.one(0, 0, 200)).lease.release()
     assert len(sizes) == 3
@@ -257,9 +270,13 @@ def test_a_reader_keeps_few_files_open(tmp_path: Path, monkeypatch: pytest.Monke
         block = reader.read(Extents.one(shard, 0, 1))
         assert block.fields["label"].tolist() == [shard]
         assert len(os.listdir("/proc/self/fd")) <= before + 3
-    opened = []
-    real = shard_reader.open_shard
-    monkeypatch.setattr(shard_reader, "open_shard", lambda path: opened.append(Path(path).stem) or real(path))
+    opened: list[str] = []
+
+    def recording(path: str) -> int:
+        opened.append(Path(path).stem)
+        return tar_index.open_shard(path)
+
+    monkeypatch.setattr(shard_reader, "open_shard", recording)
     for shard in (0, 1, 2, 0, 3, 0):  # what was used last stays
         reader.read(Extents.one(shard, 0, 1)).lease.release()
     assert opened == ["0", "1", "2", "3"]

@@ -26,9 +26,10 @@ CROP = v2.Compose([v2.RandomResizedCrop(16, scale=(0.3, 1.0)), v2.RandomHorizont
 
 
 def _items(count: int = 37) -> list[Any]:
-    items = labelled(count, sizes=True)
-    for n, item in {0: Gap(), 10: Corrupt(), 11: Gap(), 12: Corrupt("torn"), 17: (text(), 1), 35: Gap()}.items():
-        items[n] = item
+    items: list[Any] = labelled(count, sizes=True)
+    items[0], items[10], items[11], items[12], items[17], items[35] = (
+        Gap(), Corrupt(), Gap(), Corrupt("torn"), (text(), 1), Gap(),
+    )  # fmt: skip
     return items
 
 
@@ -89,14 +90,12 @@ def test_a_restored_state_goes_on_at_another_world_size() -> None:
             next(batches)
         state = _through_json(feed)
         rest = [seen(batch) for batch in batches]
-    halves = []
+    halves: list[list[Any]] = []
     for rank in (0, 1):
         with _feed(lanes=2, batch_size=2, rank=rank, world_size=2) as half:
             half.load_state_dict(state)
             halves.append([seen(batch) for batch in half])
-    joined = [
-        tuple(x + y for x, y in zip(a, b, strict=True)) for a, b in zip(halves[0], halves[1], strict=True)
-    ]
+    joined = [tuple(x + y for x, y in zip(a, b, strict=True)) for a, b in zip(halves[0], halves[1], strict=True)]
     assert joined == rest
 
 

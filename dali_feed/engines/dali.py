@@ -15,7 +15,7 @@ from nvidia.dali.tensors import TensorCPU, TensorListCPU
 from dali_feed.engines import Result, Tail, Work
 from dali_feed.engines.culprits import refused
 from dali_feed.engines.dali_graph import PAYLOAD, build_graph
-from dali_feed.errors import EngineError
+from dali_feed.errors import EngineError, TransformError
 from dali_feed.options import Tuning
 from dali_feed.program import Program
 
@@ -40,6 +40,10 @@ class DaliEngine:
         self._flying: list[Work] = []
         self._twin: Any = None
         self._main: Any = self._pipeline(self.depth)
+        self._takes: dict[str, bool] = {}
+        if not self._has_input(PAYLOAD):
+            msg = "transform: a graph function must use the images it is given; found a graph that needs none"
+            raise TransformError(msg)
 
     def _pipeline(self, depth: int) -> Any:
         pipe = Pipeline(
@@ -59,6 +63,15 @@ class DaliEngine:
             raise EngineError(msg) from error
         return pipe
 
+    def _has_input(self, name: str) -> bool:
+        """Whether the graph uses what was declared; DALI drops inputs that lead nowhere."""
+        if name not in self._takes:
+            try:
+                self._takes[name] = self._main.input_feed_count(name) > 0
+            except KeyError:
+                self._takes[name] = False
+        return self._takes[name]
+
     def prepare(self, payloads: list[memoryview]) -> list[Any]:
         """DALI's view of each payload."""
         return [TensorCPU(view) for view in payloads]
@@ -69,7 +82,8 @@ class DaliEngine:
         try:
             feed(PAYLOAD, TensorListCPU(work.payloads, contiguous=False), None, False)
             for name, rows in work.arrays.items():
-                feed(name, TensorListCPU(rows), None, False)
+                if self._has_input(name):
+                    feed(name, TensorListCPU(rows), None, False)
             pipe._run_once()
         except RuntimeError as error:
             msg = f"dali engine: a batch of {len(work.payloads)} cannot be fed; {_reason(error)}"

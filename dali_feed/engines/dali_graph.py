@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nvidia.dali import fn, types
+from nvidia.dali import fn, math, types
 
 from dali_feed.colour import GRAY
 from dali_feed.graph_function import UserGraph
@@ -34,6 +34,7 @@ _DTYPE = {
 }
 # A uint8 result is cut off, not rounded, in torchvision; DALI rounds. Just under one half makes them agree.
 _CUT = -0.4995
+_CUT_HUE = 255.999 / 255  # and so it goes from 0..1 back to uint8 after a turn of the hue
 
 
 def _input(name: str, dtype: Any, ndim: int) -> Any:
@@ -69,13 +70,37 @@ def _colour(step: Colour, image: Any, *, gpu: bool) -> Any:
     steps = _input(f"colour{step.k}", types.FLOAT, 2)
     for n in range(step.steps):
         matrix = fn.reshape(steps[n, 0:9], shape=[3, 3])
-        shift: Any = [_CUT] * 3
+        shift = steps[n, 10] + _CUT
         if step.contrast:
-            mean = fn.reductions.mean(image.cpu() if gpu else image, axes=[0, 1])
-            gray = fn.reductions.sum(mean * types.Constant(GRAY), axes=[0]) - 0.5
-            shift = fn.stack(*[steps[n, 9] * gray + _CUT] * 3)
-        image = fn.coord_transform(image, M=matrix, T=shift, dtype=types.UINT8)
+            mean = fn.reductions.mean(image, axes=[0, 1])
+            mean = mean.cpu() if gpu else mean
+            shift = shift + steps[n, 9] * fn.reductions.sum(mean * types.Constant(GRAY), axes=[0])
+        image = fn.coord_transform(image, M=matrix, T=fn.stack(*[shift] * 3), dtype=types.UINT8)
+        if step.hue:
+            image = _turn_hue(image, 6 * steps[n, 11])
     return fn.reshape(image, layout="HWC")
+
+
+def _turn_hue(image: Any, sixths: Any) -> Any:
+    """Turn the hue by so many sixths of the circle, in HSV.
+
+    Value v and chroma c stay; with the hue in sixths, channel n of red 5, green 3, blue 1 becomes
+    v - c * clamp(min(k, 4 - k), 0, 1), k = (n + hue) mod 6 (Alvy Ray Smith's hexcone without its cases).
+    """
+    r, g, b = (fn.cast(fn.slice(image, n, 1, axes=[2]), dtype=types.FLOAT) for n in range(3))
+    v = math.max(r, math.max(g, b))
+    c = v - math.min(r, math.min(g, b))
+    is_r = v == r
+    is_g = (v == g) & (v != r)
+    is_b = (v != r) & (v != g)
+    hue = sixths + (is_r * (g - b) + is_g * (b - r) + is_b * (r - g)) / math.max(c, 1.0) + 2 * is_g + 4 * is_b
+    channels = []
+    for n in (5, 3, 1):
+        k = n + hue
+        k = k - 6 * math.floor(k / 6)
+        level = v - c * math.clamp(math.min(k, 4 - k), 0.0, 1.0)
+        channels.append(fn.cast(math.floor(level * _CUT_HUE), dtype=types.UINT8))
+    return fn.cat(*channels, axis=2)
 
 
 def _finish(step: Finish, image: Any) -> Any:

@@ -103,11 +103,20 @@ class Lane:
                 return
 
     def ready(self, count: int) -> bool:
-        """Whether the next `count` slots (or what is left of the current window) can be dealt without waiting."""
-        if self._chunk is not None and len(self._chunk) >= count:
+        """Whether the next `count` slots, over the border of a window too, can be dealt without waiting."""
+        missing = count - (0 if self._chunk is None else len(self._chunk))
+        if missing <= 0:
             return True
-        window = self._current()
-        return window.loaded(self._slot, min(self._slot + count, window.rows))
+        self._current()
+        first, k = self._slot, 0
+        while missing > 0 and (k < len(self._open) or self._open_one()):
+            window = self._open[k]
+            stop = min(first + missing, window.rows)
+            if not window.loaded(first, stop):
+                return False
+            missing -= stop - first
+            first, k = 0, k + 1
+        return True
 
     def wait(self, count: int) -> None:
         """Wait for the reads that the next `count` slots need, as far as they lie in the current window."""
