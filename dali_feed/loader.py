@@ -97,10 +97,24 @@ def _refuse(name: str, cure: str) -> None:
 _warned: set[str] = set()
 
 
-def _warn_once(name: str, why: str) -> None:
+def _warn_once(name: str, why: str, stacklevel: int = 3) -> None:
     if name not in _warned:
         _warned.add(name)
-        warn(f"{name} has no effect here: {why}", UserWarning, stacklevel=3)
+        warn(f"{name} has no effect here: {why}", UserWarning, stacklevel=stacklevel)
+
+
+def _tuned(tuning: Tuning | None, num_workers: int, prefetch_factor: int | None) -> Tuning:
+    """The two knobs of torch, where `tuning` leaves them free."""
+    found = tuning or Tuning()
+    if num_workers and found.threads is None:
+        found = dataclasses.replace(found, threads=num_workers)
+    elif num_workers:
+        _warn_once("num_workers", "tuning says how many threads decode", stacklevel=4)
+    if prefetch_factor is not None and tuning is None:
+        found = dataclasses.replace(found, prefetch=prefetch_factor)
+    elif prefetch_factor is not None:
+        _warn_once("prefetch_factor", "tuning says how many batches are in flight", stacklevel=4)
+    return found
 
 
 class DataLoader:
@@ -200,11 +214,7 @@ class DataLoader:
         for name, (value, why) in idle.items():
             if value:
                 _warn_once(name, why)
-        found = tuning or Tuning()
-        if num_workers and found.threads is None:
-            found = dataclasses.replace(found, threads=num_workers)
-        if prefetch_factor is not None and tuning is None:
-            found = dataclasses.replace(found, prefetch=prefetch_factor)
+        found = _tuned(tuning, num_workers, prefetch_factor)
         self.dataset, self.batch_size, self.sampler, self.drop_last = dataset, batch_size, sampler, drop_last
         self.num_workers, self.timeout, self.info = num_workers, timeout, info
         self.device = _torch_device(device)

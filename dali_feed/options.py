@@ -7,15 +7,19 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
+import numpy as np
+
 from dali_feed.errors import ConfigError
 
-__all__ = ["BadRecords", "Tuning"]
+__all__ = ["BadRecords", "Tuning", "whole"]
 
 
-def _whole(subject: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+def whole(subject: str, value: object, least: int) -> int:
+    """The value, if it is an int (Python's or NumPy's) of at least `least`; ConfigError otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         msg = f"{subject}: must be an int of at least {least}; found {value!r}"
         raise ConfigError(msg)
+    return int(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ class BadRecords:
                 msg = f"BadRecords(limit=...): a Fraction must lie in 0..1; found {self.limit}"
                 raise ConfigError(msg)
             return
-        _whole("BadRecords(limit=...) other than a Fraction or None", self.limit, 0)
+        whole("BadRecords(limit=...) other than a Fraction or None", self.limit, 0)
 
     def allowed(self, slots: int) -> int | None:
         """How many of an epoch's `slots` slots may be bad; None: any number."""
@@ -70,9 +74,9 @@ class Tuning:
 
     def __post_init__(self) -> None:
         if self.threads is not None:
-            _whole("Tuning(threads=...)", self.threads, 1)
+            whole("Tuning(threads=...)", self.threads, 1)
         for name, least in (("readers", 1), ("prefetch", 1), ("memory", 1 << 20), ("max_pixels", 1)):
-            _whole(f"Tuning({name}=...)", getattr(self, name), least)
+            whole(f"Tuning({name}=...)", getattr(self, name), least)
         if self.hw_decoder_load is not None and not 0 <= self.hw_decoder_load <= 1:
             msg = f"Tuning(hw_decoder_load=...): must lie in 0..1; found {self.hw_decoder_load!r}"
             raise ConfigError(msg)

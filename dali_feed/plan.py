@@ -61,11 +61,12 @@ class Order:
     window: int
 
 
-def resolve(shuffle: bool | Shuffle, snapshot: Snapshot) -> Order:
-    """What `shuffle` means for a snapshot."""
+def resolve(shuffle: bool | Shuffle, snapshot: Snapshot, *, sampled: bool = False) -> Order:
+    """What `shuffle` means for a snapshot; `sampled`: a sampler names single records, in its own order."""
     chosen = shuffle if isinstance(shuffle, Shuffle) else Shuffle()
     shuffled = shuffle is not False
-    extent = chosen.extent or (1 if shuffled and snapshot.random_access else snapshot.extent)
+    single = sampled or (shuffled and snapshot.random_access)
+    extent = chosen.extent or (1 if single else snapshot.extent)
     in_memory = max(1, WINDOW_BYTES // max(1, extent * snapshot.record_bytes))
     if shuffled and extent > 1:
         window = in_memory
@@ -102,9 +103,9 @@ def canonical(snapshot: Snapshot, extent: int) -> Extents:
     return extents[np.lexsort((partition, nth))] if snapshot.interleaved else extents
 
 
-def _chosen(snapshot: Snapshot, order: Order, indices: Int64s) -> Extents:
+def _chosen(snapshot: Snapshot, indices: Int64s) -> Extents:
     """Single positions of the canonical line, as an explicit sampler names them."""
-    line = canonical(snapshot, order.extent)
+    line = canonical(snapshot, snapshot.extent)
     ends = np.cumsum(line.lengths)
     if indices.size and (indices.min() < 0 or indices.max() >= len(snapshot)):
         worst = int(indices.min()) if indices.min() < 0 else int(indices.max())
@@ -135,7 +136,7 @@ class EpochPlan:
     ) -> None:
         self.order, self.seed, self.epoch, self.lanes = order, seed, epoch, lanes
         if indices is not None:
-            line = _chosen(snapshot, order, indices)
+            line = _chosen(snapshot, indices)
         else:
             line = canonical(snapshot, order.extent)
             if order.shuffled:
@@ -150,12 +151,17 @@ class EpochPlan:
         self._ends = np.cumsum(self._line.lengths)
 
     def bounds(self, lane: int) -> Int64s:
-        """Lane positions at which windows begin, and the lane's end: int64 (windows + 1,)."""
+        """Lane positions at which windows begin, and the lane's end: int64 (windows + 1,).
+
+        A lane's extents are dealt evenly to as few windows as will do.
+        """
         first, stop = lane * self.lane_length, (lane + 1) * self.lane_length
         a, b = np.searchsorted(self._ends, (first, stop), side="right")
         inner = self._ends[a:b]
         inner = inner[inner < stop]
-        edges = np.concatenate([[first], inner])[:: self.order.window]
+        edges = np.concatenate([[first], inner])
+        windows = -(-len(edges) // self.order.window)
+        edges = edges[np.arange(windows) * len(edges) // windows]  # evenly: no last window of a lone record
         return np.asarray(np.append(edges, stop) - first, np.int64)
 
     def window(self, lane: int, first: int, stop: int) -> WindowPlan:

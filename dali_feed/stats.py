@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -63,7 +62,6 @@ class Meter:
         self.feed_cpu = self.read_wait = self.engine_wait = self.trainer_wait = 0.0
         self.step_waits: deque[float] = deque(maxlen=KEPT_WAITS)
         self.recent_bad: deque[tuple[str, str]] = deque(maxlen=100)
-        self.lock = threading.Lock()
 
     @contextmanager
     def waiting(self, name: str) -> Iterator[None]:
@@ -76,7 +74,7 @@ class Meter:
 
     def stats(self, slab_peak: int) -> Stats:
         """All of it, as it is now."""
-        waits = np.asarray(self.step_waits or [0.0])
+        waits = np.asarray(list(self.step_waits) or [0.0])
         stages = {"source": self.read_wait, "engine": self.engine_wait, "trainer": self.trainer_wait}
         return Stats(
             samples=self.samples,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import mmap
 import threading
 
-__all__ = ["SlabLease", "SlabPool"]
+__all__ = ["SLAB_BYTES", "SlabLease", "SlabPool"]
 
 SLAB_BYTES = 8 << 20
 

@@ -231,12 +231,17 @@ def test_a_users_graph_function_runs_and_resumes() -> None:
             assert torch.equal(x, y)
 
 
-def test_num_workers_and_prefetch_factor_become_tuning() -> None:
-    """They count where tuning does not say; 0 workers leave the choice to it."""
+def test_num_workers_and_prefetch_factor_become_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They count where tuning does not say, and where it does they warn; 0 workers leave the choice to it."""
+    monkeypatch.setattr(loader, "_warned", set())
     with _loader(tuning=None, num_workers=3, prefetch_factor=5) as mine:
         assert (mine._feed.tuning.threads, mine._feed.tuning.prefetch) == (3, 5)
-    with _loader(tuning=Tuning(threads=1), num_workers=3) as mine:
-        assert mine._feed.tuning.threads == 1
+    with pytest.warns(UserWarning, match="has no effect here") as told:
+        mine = _loader(tuning=Tuning(threads=1), num_workers=3, prefetch_factor=5)
+    with mine:
+        assert mine._feed.tuning == Tuning(threads=1)
+    assert {str(w.message).split()[0] for w in told} == {"num_workers", "prefetch_factor"}
+    assert {w.filename for w in told} == {__file__}
     with _loader(tuning=None) as mine:
         assert mine._feed.tuning == Tuning()
 

@@ -216,7 +216,7 @@ def test_unshuffled_topics_take_partitions_in_turn() -> None:
 @given(cases(), st.data())
 def test_explicit_indices(case: Case, data: st.DataObject) -> None:
     """Indices name samples of the canonical line, repeats included, and come in the order given."""
-    line = np.concatenate([[], canonical(case.snap, case.order.extent).ids()]).astype(np.int64)
+    line = np.concatenate([[], canonical(case.snap, case.snap.extent).ids()]).astype(np.int64)
     picked = data.draw(st.lists(st.integers(0, len(line) - 1), min_size=1, max_size=50))
     plan = EpochPlan(case.snap, case.order, seed=1, epoch=1, indices=np.array(picked))
     assert dealt(plan) == [line[picked].tolist()]

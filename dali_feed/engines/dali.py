@@ -119,11 +119,7 @@ class DaliEngine:
             (out,) = pipe.outputs()
         except RuntimeError as error:
             bad = refused(work.payloads)
-            if not bad and pipe is not self._twin:
-                return self._one_by_one(work, error)
-            if not bad:
-                raise self._failure(error) from error
-            return Result(None, bad)
+            return Result(None, bad) if bad else self._one_by_one(pipe, work, error)
         if not out.is_dense_tensor():
             shapes = sorted({tuple(shape) for shape in out.shape()})
             found = f"the graph gave {shapes[:4]}"
@@ -131,16 +127,16 @@ class DaliEngine:
             raise EngineError(msg)
         return Result(out.as_tensor(), tail=self._tail(work))
 
-    def _one_by_one(self, work: Work, error: RuntimeError) -> Result:
+    def _one_by_one(self, pipe: Any, work: Work, error: RuntimeError) -> Result:
         """No payload is bad by itself to the CPU decoder: let the graph say which sample it fails on."""
         bad: dict[int, str] = {}
-        for n in range(len(work.payloads)):
+        for n in range(len(work.payloads) if len(work.payloads) > 1 else 0):
             alone = Work(work.payloads[n : n + 1], {k: v[n : n + 1] for k, v in work.arrays.items()})
             try:
                 self.redo(alone)
             except EngineError as failure:
                 bad[n] = f"decoder: {failure}"
-        if len(bad) == len(work.payloads):
+        if len(bad) == len(work.payloads) or (pipe is self._twin and not bad):
             raise self._failure(error) from error
         return Result(None, bad) if bad else self.redo(work)
 

@@ -14,22 +14,22 @@ from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dali_feed import state as states
 from dali_feed.draws import check_seed
 from dali_feed.engines import Engine, check_engine, decodes_regions, default_engine, make_engine
 from dali_feed.errors import ClosedError, ConfigError
-from dali_feed.external_sources.slabs import SlabPool
+from dali_feed.external_sources.slabs import SLAB_BYTES, SlabPool
 from dali_feed.feed.describe import described
 from dali_feed.feed.epoch import EpochRun, Setting
 from dali_feed.feed.lane import Lane
 from dali_feed.feed.passes import Batches
 from dali_feed.feed.quarantine import Quarantine
 from dali_feed.feed.reading import ReadPool
+from dali_feed.feed.sampling import indices_of
 from dali_feed.feed.window import Window
 from dali_feed.graph_function import compile_function, is_graph_function
-from dali_feed.options import BadRecords, Tuning
+from dali_feed.options import BadRecords, Tuning, whole
 from dali_feed.plan import EpochPlan, Order, Shuffle, WindowPlan, resolve
 from dali_feed.program import Program, compile_recipe
 from dali_feed.records import Snapshot, Source, unpack_ids
@@ -48,11 +48,9 @@ def _close_all() -> None:
         feed.close()
 
 
-def _whole(subject: str, value: object, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        msg = f"{subject}: must be an int of at least {least}; found {value!r}"
-        raise ConfigError(msg)
-    return int(value)
+def _slab_bytes(memory: int) -> int:
+    """Slabs so small that some dozens of reads fit into a small memory; 8 MiB from 256 MiB on."""
+    return max(256 << 10, min(SLAB_BYTES, memory // 32))
 
 
 class Feed:
@@ -104,14 +102,17 @@ class Feed:
         if shuffle is not True and shuffle is not False and not isinstance(shuffle, Shuffle):
             msg = f"shuffle: must be a bool or a Shuffle; found {shuffle!r}"
             raise ConfigError(msg)
+        if shuffle and sampler is not None:
+            msg = "sampler option is mutually exclusive with shuffle"
+            raise ConfigError(msg)
         self.source = source
-        self.batch_size = _whole("batch_size", batch_size, 1)
-        self.world_size = _whole("world_size", world_size, 1)
-        self.rank = _whole("rank", rank, 0)
+        self.batch_size = whole("batch_size", batch_size, 1)
+        self.world_size = whole("world_size", world_size, 1)
+        self.rank = whole("rank", rank, 0)
         if self.rank >= self.world_size:
             msg = f"rank: must be below world_size={self.world_size}; found {rank}"
             raise ConfigError(msg)
-        self.lanes = self.world_size if lanes is None else _whole("lanes", lanes, 1)
+        self.lanes = self.world_size if lanes is None else whole("lanes", lanes, 1)
         self._check_lanes()
         self.seed = check_seed(seed)
         self.device, self.drop_last = device, bool(drop_last)
@@ -128,7 +129,7 @@ class Feed:
         self._engine: Engine | None = None
         self._pool: ReadPool | None = None
         self._run: EpochRun | None = None
-        self._slabs, self._meter = SlabPool(), Meter()
+        self._slabs, self._meter = SlabPool(_slab_bytes(self.tuning.memory)), Meter()
         self._closed, self._pid = False, os.getpid()
 
     def _check_lanes(self) -> None:
@@ -155,37 +156,24 @@ class Feed:
     @property
     def snapshot(self) -> Snapshot:
         """What the source holds, captured once."""
-        self._check_open()
         if self._snapshot is None:
+            self._check_open()
             self._snapshot = self.source.snapshot()
         return self._snapshot
 
     @property
     def order(self) -> Order:
         """Shuffle, resolved for this source."""
-        return resolve(self._shuffle if self._sampler is None else False, self.snapshot)
+        return resolve(self._shuffle, self.snapshot, sampled=self.has_sampler)
 
     @property
     def per_lane(self) -> int:
         """Slots that a full batch takes from each lane."""
         return self.batch_size * self.world_size // self.lanes
 
-    def _indices(self, epoch: int) -> NDArray[np.int64] | None:
-        if self._sampler is None:
-            return None
-        set_epoch = getattr(self._sampler, "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(epoch)
-        indices = list(self._sampler)
-        if not all(isinstance(i, int | np.integer) and not isinstance(i, bool) for i in indices):
-            odd = next(i for i in indices if not isinstance(i, int | np.integer) or isinstance(i, bool))
-            msg = f"sampler: must give ints, one per sample; found {odd!r}"
-            raise ConfigError(msg)
-        return np.asarray(indices, np.int64)
-
     def _planned(self) -> EpochPlan:
         if self._plan is None or self._plan.epoch != self._epoch:
-            indices = self._indices(self._epoch)
+            indices = None if self._sampler is None else indices_of(self._sampler, self._epoch)
             self._plan = EpochPlan(
                 self.snapshot,
                 self.order,
@@ -220,7 +208,7 @@ class Feed:
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be that of `epoch`; where a restored state stands inside it, it goes on there."""
-        epoch = _whole("set_epoch", epoch, 0)
+        epoch = whole("set_epoch", epoch, 0)
         if epoch >= MAX_EPOCH:
             msg = f"set_epoch: must be below 2**32; found {epoch}"
             raise ConfigError(msg)
