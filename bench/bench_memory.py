@@ -1,6 +1,6 @@
 """The most memory a loader holds, beside the bound that Tuning states.
 
-    python bench/bench_memory.py [--mb 1000] [--memory-mb 96 256] [--batch 64]
+    python bench/bench_memory.py [--mb 1000] [--memory-mb 160 256] [--batch 64]
 
 Each run is a process of its own that first makes a loader and takes its own size, then reads epoch after epoch from tar
 shards until `--mb` of payloads have passed through. What it held above its size at the start is put beside
@@ -66,7 +66,7 @@ def main() -> None:
     """Measure, print, and add rows to results/memory.csv."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mb", type=float, default=1000, help="of payloads to read (default %(default)s)")
-    parser.add_argument("--memory-mb", type=int, nargs="+", default=[96, 256])
+    parser.add_argument("--memory-mb", type=int, nargs="+", default=[160, 256])
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--prefetch", type=int, default=2)
     parser.add_argument("--threads", type=int, default=None)

@@ -6,6 +6,7 @@ Python's round does, because torchvision's arithmetic is Python's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -43,41 +44,47 @@ def center_window(h: Ints, w: Ints, size: tuple[int, int]) -> Window:
     return first(h, size[0]), first(w, size[1]), np.full_like(h, size[0]), np.full_like(w, size[1])
 
 
+def _tried(
+    h: Ints, w: Ints, scale: tuple[float, float], ratio: tuple[float, float], drawn: NDArray[np.float32]
+) -> tuple[NDArray[np.bool_], Window]:
+    """Windows of one or more tries, `drawn` (..., 4, n) -> (..., n) each, and which of them fit."""
+    area_u, ratio_u, y_u, x_u = (drawn[..., k, :] for k in range(4))
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    area = (h * w) * (scale[0] + (scale[1] - scale[0]) * area_u.astype(np.float64))
+    aspect = np.exp(low + (high - low) * ratio_u.astype(np.float64))
+    tw = np.rint(np.sqrt(area * aspect)).astype(np.int64)
+    th = np.rint(np.sqrt(area / aspect)).astype(np.int64)
+    fits = (tw > 0) & (tw <= w) & (th > 0) & (th <= h)
+    y, x = ((h - th + 1) * y_u).astype(np.int64), ((w - tw + 1) * x_u).astype(np.int64)
+    return fits, (y, x, th, tw)
+
+
 def random_windows(
     h: Ints,
     w: Ints,
     scale: tuple[float, float],
     ratio: tuple[float, float],
-    draw: Callable[[int, Ints], NDArray[np.float32]],
+    draw: Callable[[range, Ints], NDArray[np.float32]],
 ) -> Window:
     """RandomResizedCrop's windows: up to ten tries of (area, ratio), each with a place of its own, then the middle.
 
-    `draw(t, rows)` gives the four uniforms of try t for those rows, float32 (4, len(rows)). A row needs its
-    next try rarely, so tries after the first are drawn only for the rows that still need them.
+    `draw(tries, rows)` gives the four uniforms of those tries for those rows, float32 (tries, 4, rows). Few
+    rows need more than one try, so the nine others are drawn for those alone.
     """
-    y, x, ch, cw = (np.empty_like(h) for _ in range(4))
-    todo = np.arange(len(h))
-    low, high = np.log(ratio[0]), np.log(ratio[1])
-    for t in range(TRIES):
-        if not len(todo):
-            return y, x, ch, cw
-        hh, ww = h[todo], w[todo]
-        area_u, ratio_u, y_u, x_u = draw(t, todo)
-        area = (hh * ww) * (scale[0] + (scale[1] - scale[0]) * area_u.astype(np.float64))
-        aspect = np.exp(low + (high - low) * ratio_u.astype(np.float64))
-        tw = np.rint(np.sqrt(area * aspect)).astype(np.int64)
-        th = np.rint(np.sqrt(area / aspect)).astype(np.int64)
-        fits = (tw > 0) & (tw <= ww) & (th > 0) & (th <= hh)
-        rows = todo[fits] if t or not fits.all() else todo
-        ch[rows], cw[rows] = th[fits], tw[fits]
-        y[rows] = ((hh - th + 1)[fits] * y_u[fits]).astype(np.int64)
-        x[rows] = ((ww - tw + 1)[fits] * x_u[fits]).astype(np.int64)
-        todo = todo[~fits]
+    fits, (y, x, ch, cw) = _tried(h, w, scale, ratio, draw(range(1), np.arange(len(h)))[0])
+    if fits.all():
+        return y, x, ch, cw
+    todo = np.flatnonzero(~fits)
     hh, ww = h[todo], w[todo]
+    fits, tried = _tried(hh, ww, scale, ratio, draw(range(1, TRIES), todo))
+    first = fits.argmax(axis=0)[None]
+    later = (np.take_along_axis(edge, first, 0)[0] for edge in tried)
     shape = ww / hh
     # At least one pixel: torchvision's rounding gives none for a line of pixels under an extreme ratio, and then fails.
     fw = np.where(shape > ratio[1], np.maximum(np.rint(hh * ratio[1]).astype(np.int64), 1), ww)
     fh = np.where(shape < ratio[0], np.maximum(np.rint(ww / ratio[0]).astype(np.int64), 1), hh)
-    ch[todo], cw[todo] = fh, fw
-    y[todo], x[todo] = (hh - fh) // 2, (ww - fw) // 2
+    middle = ((hh - fh) // 2, (ww - fw) // 2, fh, fw)
+    some = fits.any(axis=0)
+    for edge, found, fallen in zip((y, x, ch, cw), later, middle, strict=True):
+        edge[todo] = np.where(some, found, fallen)
     return y, x, ch, cw

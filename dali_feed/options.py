@@ -60,7 +60,7 @@ class Tuning:
     threads          decoder threads; None: the CPUs this process may use
     readers          threads that read the source, each with its own connection or files
     prefetch         batches in flight in the engine, and as many finished ones waiting for the trainer
-    memory           bytes of payloads held at once (slabs); at least one window per lane must fit
+    memory           bytes of payloads held at once (slabs); two windows per lane must fit, more of small ones
     max_pixels       an image of more pixels is a bad record: what a header may make a decoder allocate
     hw_decoder_load  share of a batch that a GPU's JPEG engine decodes, 0..1; None: DALI's default
     """

@@ -283,8 +283,11 @@ class _Compiler:
         self.program.streams.append(first)
 
         def choose(run: _Run) -> Window:
-            def draw(t: int, rows: Ints) -> NDArray[np.float32]:
-                return run.draw(first) if t == 0 else uniforms(run.seed, run.epoch, run.ids[rows], [first + t])
+            def draw(tries: range, rows: Ints) -> NDArray[np.float32]:
+                if tries == range(1):
+                    return run.draw(first)[None]
+                streams = [first + t for t in tries]
+                return uniforms(run.seed, run.epoch, run.ids[rows], streams).reshape(len(tries), 4, len(rows))
 
             return random_windows(run.h, run.w, op.scale, op.ratio, draw)
 

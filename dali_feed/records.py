@@ -128,6 +128,11 @@ class Snapshot:
 class Lease(Protocol):
     """Memory that a block's payloads lie in; grows while the block is read, and goes back whole."""
 
+    @property
+    def size(self) -> int:
+        """Bytes that it holds now, the unused ones too."""
+        ...
+
     def room(self, size: int) -> memoryview:
         """A writable view of `size` bytes that nobody else has."""
         ...

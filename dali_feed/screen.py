@@ -47,7 +47,7 @@ _REFUSED = (
 _BRANDS = {b"avif": "AVIF", b"avis": "AVIF", b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIC", b"msf1": "HEIC"}
 _TEXT = frozenset(range(0x20, 0x7F)) | frozenset(b"\t\r\n\f")
 
-_HEAD = 4096  # bytes copied at a time; most headers fit
+_HEAD = 1024  # bytes copied at a time; most headers fit
 _ROOM = 512  # bytes that a frame and what follows it up to the scan take in most files
 _HEADS = 32  # so many are looked at: fewer segments than MAX_SEGMENTS
 _NO_SIZE = b"\0\0\0\0"
@@ -158,26 +158,32 @@ def screen(payloads: Sequence[memoryview | None], max_pixels: int = MAX_PIXELS) 
     stored: list[bytes] = []  # height and width of each row, as a JPEG stores them
     put = stored.append
     first, limit, steps, frames = slice(_HEAD), _HEAD - _ROOM, _STEPS, _FRAMES
-    tail = bytes(_HEAD + 1)  # what followed the last frame's size, scan included; yet nothing that a head could hold
+    # What stood before and behind the last size. Equal bytes are walked to equal ends, so a header that
+    # differs in its size alone needs no walk. The first are longer than a head, which none equals.
+    start = tail = bytes(_HEAD + 1)
+    behind = 0
     for view in payloads:
         if view is None:
             put(_NO_SIZE)
             continue
         head = view[first].tobytes()
         if head[:2] == b"\xff\xd8" and view[-1] == 0xD9 and view[-2] == 0xFF:
+            if head.startswith(start) and head.startswith(tail, behind):
+                put(head[behind - 4 : behind])
+                continue
             at = 2
             while step := steps[head[at : at + 4]]:
                 at += step
-            if at > limit:
+            whole = at <= limit
+            if not whole:
                 head, at = _further(view, at)
-            if head.startswith(frames, at):
-                if head.startswith(tail, at + 9):
-                    put(head[at + 5 : at + 9])
-                    continue
-                if new := _tail(head, at + 9):
-                    tail = new
-                    put(head[at + 5 : at + 9])
-                    continue
+            known = head.startswith(tail, at + 9)
+            if head.startswith(frames, at) and (known or (new := _tail(head, at + 9))):
+                put(head[at + 5 : at + 9])
+                tail = tail if known else new
+                if whole:
+                    start, behind = head[: at + 5], at + 9
+                continue
         put(_NO_SIZE)
     sizes = np.frombuffer(b"".join(stored), ">u2").reshape(-1, 2).astype(np.int32)
     return Screened(sizes, _settle(sizes, payloads, max_pixels))

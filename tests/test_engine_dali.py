@@ -103,15 +103,12 @@ def test_what_is_fed_without_a_copy_stays_alive() -> None:
     watched = [weakref.ref(view) for view in views]
     sizes = screen([memoryview(view) for view in views]).sizes
     arrays = CROP.parameters(sizes, np.arange(4), 0, 0).arrays
-    run, engine._main._run_once = engine._main._run_once, lambda: None  # fed, and not begun
-    engine.submit(Work(engine.prepare([memoryview(view) for view in views]), arrays))
-    engine._flying.clear()  # the engine's own hold
+    engine._feed(engine._main, Work(engine.prepare([memoryview(view) for view in views]), arrays))  # and not begun
     del views, arrays
     gc.collect()
     assert all(ref() is not None for ref in watched)
-    engine._main._run_once = run
-    run()
-    images = np.array(engine._main.outputs()[0].as_tensor())
+    engine._main._pipe.Run()
+    images = np.array(engine._main._pipe.Outputs(None)[0].as_tensor())
     engine.submit(_clean(engine, 0))
     assert np.array_equal(images, np.array(engine.take().images))
     engine.close()

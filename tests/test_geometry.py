@@ -21,7 +21,7 @@ EDGE = st.integers(1, 5000)
 SIZES = st.tuples(EDGE, EDGE)
 RANGES = st.tuples(st.floats(0.01, 3.0), st.floats(0.01, 3.0)).map(lambda pair: (min(pair), max(pair)))
 Window = tuple[int, int, int, int]
-Draw = Callable[[int, NDArray[np.int64]], NDArray[np.float32]]
+Draw = Callable[[range, NDArray[np.int64]], NDArray[np.float32]]
 
 
 def _ints(*values: int) -> NDArray[np.int64]:
@@ -98,7 +98,7 @@ def one_window(
 
 
 def _draws(seed: int, ids: NDArray[np.int64]) -> Draw:
-    return lambda t, rows: uniforms(seed, 0, ids[rows], [t])
+    return lambda tries, rows: uniforms(seed, 0, ids[rows], tries).reshape(len(tries), 4, len(rows))
 
 
 @settings(deadline=None)

@@ -77,21 +77,25 @@ class DaliEngine:
         return [TensorCPU(view) for view in payloads]
 
     def _feed(self, pipe: Any, work: Work) -> None:
-        # What pipe.feed_input ends in; its checks, made anew for each input of each batch, cost twice the work.
+        # What pipe.feed_input, and below pipe.run and pipe.outputs, end in: their checks, made anew for each batch,
+        # cost more than the work.
         feed = pipe._pipe.SetExternalTLInput
+        feed(PAYLOAD, TensorListCPU(work.payloads, contiguous=False), None, False)
+        for name, rows in work.arrays.items():
+            if self._has_input(name):
+                feed(name, TensorListCPU(rows), None, False)
+
+    def _start(self, pipe: Any, work: Work) -> None:
         try:
-            feed(PAYLOAD, TensorListCPU(work.payloads, contiguous=False), None, False)
-            for name, rows in work.arrays.items():
-                if self._has_input(name):
-                    feed(name, TensorListCPU(rows), None, False)
-            pipe._run_once()
+            self._feed(pipe, work)
+            pipe._pipe.Run()
         except RuntimeError as error:
             msg = f"dali engine: a batch of {len(work.payloads)} cannot be fed; {_reason(error)}"
             raise EngineError(msg) from error
 
     def submit(self, work: Work) -> None:
         """Start a batch."""
-        self._feed(self._main, work)
+        self._start(self._main, work)
         self._flying.append(work)
 
     def take(self) -> Result:
@@ -103,7 +107,7 @@ class DaliEngine:
         """Wait for the oldest batch and drop it."""
         self._flying.pop(0)
         try:
-            self._main.outputs()
+            self._main._pipe.Outputs(None)
         except RuntimeError:
             return  # a failed batch is gone as well as a good one
 
@@ -111,12 +115,12 @@ class DaliEngine:
         """Run `work` on the twin pipeline."""
         if self._twin is None:
             self._twin = self._pipeline(1)
-        self._feed(self._twin, work)
+        self._start(self._twin, work)
         return self._result(self._twin, work)
 
     def _result(self, pipe: Any, work: Work) -> Result:
         try:
-            (out,) = pipe.outputs()
+            (out,) = pipe._pipe.Outputs(None)
         except RuntimeError as error:
             bad = refused(work.payloads)
             return Result(None, bad) if bad else self._one_by_one(pipe, work, error)

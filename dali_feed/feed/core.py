@@ -27,7 +27,7 @@ from dali_feed.feed.passes import Batches
 from dali_feed.feed.quarantine import Quarantine
 from dali_feed.feed.reading import ReadPool
 from dali_feed.feed.sampling import indices_of
-from dali_feed.feed.window import Window
+from dali_feed.feed.window import Window, window_memory
 from dali_feed.graph_function import compile_function, is_graph_function
 from dali_feed.options import BadRecords, Tuning, whole
 from dali_feed.plan import EpochPlan, Order, Shuffle, WindowPlan, resolve
@@ -258,7 +258,6 @@ class Feed:
         return Setting(
             engine=self._engine,
             pool=self._pool,
-            slabs=self._slabs,
             meter=self._meter,
             where=self._where,
             draw=lambda sizes, ids: program.parameters(sizes, ids, seed, epoch),
@@ -273,6 +272,7 @@ class Feed:
                 plan,
                 first_slot,
                 record_bytes=self.snapshot.record_bytes,
+                slab_bytes=self._slabs.slab_bytes,
                 max_pixels=self.tuning.max_pixels,
                 pool=setting.pool,
                 where=setting.where,
@@ -294,16 +294,24 @@ class Feed:
         """Samples that a window holds at most."""
         return min(self.order.extent * self.order.window, -(-len(self.snapshot) // self.lanes))
 
-    def _window_bytes(self) -> int:
-        return self.window_samples * self.snapshot.record_bytes
+    def _least_memory(self, slab_bytes: int) -> int:
+        """What must fit: every window that the batches in flight and the one being dealt can touch."""
+        slots = self.per_lane * (self.tuning.prefetch + 1)
+        samples = self.window_samples
+        windows = min(-(-(slots - 1) // samples) + 1, -(-self._planned().lane_length // samples))
+        each = window_memory(samples, self.order.extent, self.snapshot.record_bytes, slab_bytes)
+        return windows * each * (self.lanes // self.world_size)
 
     def _check_memory(self) -> None:
-        need = self._window_bytes() * (self.lanes // self.world_size)
-        if need > self.tuning.memory:
+        memory = self.tuning.memory
+        while (need := self._least_memory(_slab_bytes(memory))) > memory:
+            memory = need  # slabs, and what their ends waste, grow with it
+        if memory > self.tuning.memory:
             msg = (
-                f"Tuning(memory={self.tuning.memory}): must hold one window of each lane; a window is about"
-                f" {self._window_bytes()} bytes and this rank has {self.lanes // self.world_size} lanes."
-                f" Give memory={need} or more, or a narrower Shuffle(window=...)"
+                f"Tuning(memory={self.tuning.memory}): must hold the windows that batches in flight touch;"
+                f" a window is {self.window_samples} records of about {self.snapshot.record_bytes} bytes, and this rank"
+                f" has {self.lanes // self.world_size} lanes. Give memory={memory} or more, or a narrower"
+                " Shuffle(window=...)"
             )
             raise ConfigError(msg)
 

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 
 from dali_feed.engines import Engine
 from dali_feed.errors import ClosedError
-from dali_feed.external_sources.slabs import SlabPool
 from dali_feed.feed.batch import Batch, Flight, assemble
 from dali_feed.feed.channel import Channel
 from dali_feed.feed.lane import Draw, Lane
 from dali_feed.feed.quarantine import Quarantine
-from dali_feed.feed.reading import ReadPool, ReadTask
+from dali_feed.feed.reading import ReadPool
 from dali_feed.stats import Meter
 
 __all__ = ["EpochRun", "Setting"]
@@ -32,7 +31,6 @@ class Setting:
 
     engine: Engine
     pool: ReadPool
-    slabs: SlabPool
     meter: Meter
     where: Callable[[int], str]
     draw: Draw
@@ -48,7 +46,6 @@ class EpochRun:
         self._set, self._lanes, self._counts, self._quarantine = setting, lanes, counts, quarantine
         self._flying: deque[Flight] = deque()
         self._out: Channel[Batch | BaseException | None] = Channel(setting.prefetch)
-        self._reads: deque[ReadTask] = deque()
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="dali_feed-feed", daemon=True)
         self._thread.start()
@@ -165,22 +162,17 @@ class EpochRun:
             self._out.put(batch)
 
     def _read_ahead(self) -> None:
-        """Ask for reads in dealt order, lane by lane in turn, as far as the memory goes."""
-        while self._reads and self._reads[0].done.is_set():
-            self._reads.popleft()
-        room = self._set.memory - self._set.slabs.leased - sum(t.estimate for t in self._reads if not t.done.is_set())
-        ahead = [lane.reads_ahead() for lane in self._lanes]
+        """Ask for reads in dealt order, lane by lane in turn, as far as each lane's part of the memory goes."""
+        part = self._set.memory // len(self._lanes)
+        ahead = [(lane, lane.reads_ahead()) for lane in self._lanes]
         while ahead:
-            for reads in list(ahead):
+            for turn in list(ahead):
+                lane, reads = turn
                 task = next(reads, None)
-                if task is None:
-                    ahead.remove(reads)
-                    continue
-                room -= task.estimate
-                if room < 0:
-                    return
-                self._set.pool.request(task)
-                self._reads.append(task)
+                if task is None or lane.held() + task.held > part:
+                    ahead.remove(turn)
+                else:
+                    self._set.pool.request(task)
 
     def _clear(self) -> None:
         """Leave engine and memory as the next epoch needs them."""

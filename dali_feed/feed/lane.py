@@ -21,7 +21,7 @@ from dali_feed.program import Parameters
 
 __all__ = ["Chunk", "Lane", "Piece"]
 
-CHUNK = 512
+CHUNK = 1024
 WINDOWS_AHEAD = 1
 
 OpenWindow = Callable[[WindowPlan, int], Window]
@@ -101,6 +101,10 @@ class Lane:
                         yield window.ahead[-1]
             if len(self._open) > WINDOWS_AHEAD or not self._open_one():
                 return
+
+    def held(self) -> int:
+        """Bytes of slabs that its windows hold or have asked for."""
+        return sum(window.held() for window in (*self._dealt, *self._open))
 
     def ready(self, count: int) -> bool:
         """Whether the next `count` slots, over the border of a window too, can be dealt without waiting."""

@@ -16,7 +16,7 @@ class ReadTask:
 
     def __init__(self, extents: Extents, estimate: int) -> None:
         self.extents = extents
-        self.estimate = estimate  # bytes, to hold reads back before they are made
+        self.held = estimate  # bytes of slabs; what they really are once it is done
         self.requested = False
         self.done = threading.Event()
         self._block: Block | None = None
@@ -30,6 +30,7 @@ class ReadTask:
             if self._dropped and block is not None:
                 block.lease.release()
                 block = None
+            self.held = 0 if block is None else block.lease.size
             self._block, self._error = block, error
         self.done.set()
 

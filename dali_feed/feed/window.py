@@ -15,28 +15,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.errors import BadRecordLimitError, SourceError
+from dali_feed.external_sources.slabs import slabs_for
 from dali_feed.feed.reading import ReadPool, ReadTask
 from dali_feed.plan import WindowPlan
 from dali_feed.records import Block, Lease
 from dali_feed.screen import screen
 
-__all__ = ["Window"]
-
-READ_BYTES = 8 << 20
+__all__ = ["Window", "window_memory"]
 
 Rows = NDArray[np.int64]
 
 
-def _tasks(plan: WindowPlan, record_bytes: int) -> tuple[list[ReadTask], Rows]:
-    """Reads of about READ_BYTES, never less than an extent; and the row at which each begins, and the end."""
+def _per_read(record_bytes: int, slab_bytes: int) -> int:
+    """Records of a read that fills a slab by seven eighths, which leaves room for larger ones."""
+    return max(1, slab_bytes * 7 // 8 // max(1, record_bytes))
+
+
+def window_memory(records: int, extent: int, record_bytes: int, slab_bytes: int) -> int:
+    """Bytes of slabs that a window of so many records takes, read in extents of so many."""
+    read = max(1, _per_read(record_bytes, slab_bytes) // extent) * extent
+    full, rest = divmod(records, read)
+    return full * slabs_for(read, record_bytes, slab_bytes) + slabs_for(rest, record_bytes, slab_bytes)
+
+
+def _tasks(plan: WindowPlan, record_bytes: int, slab_bytes: int) -> tuple[list[ReadTask], Rows]:
+    """Reads of most of a slab each, never less than an extent; and the row at which each begins, and the end."""
     lengths = plan.extents.lengths
     ends = np.cumsum(lengths)
-    per_read = max(1, READ_BYTES // max(1, record_bytes))
+    per_read = _per_read(record_bytes, slab_bytes)
     tasks, edges, a, first = [], [0], 0, 0
     while a < len(lengths):
         b = max(a + 1, int(np.searchsorted(ends, first + per_read, side="right")))
         rows = int(ends[b - 1]) - first
-        tasks.append(ReadTask(plan.extents[a:b], rows * record_bytes))
+        tasks.append(ReadTask(plan.extents[a:b], slabs_for(rows, record_bytes, slab_bytes)))
         first += rows
         edges.append(first)
         a = b
@@ -55,6 +66,7 @@ class Window:
         first_slot: int,
         *,
         record_bytes: int,
+        slab_bytes: int,
         max_pixels: int,
         pool: ReadPool,
         where: Callable[[int], str],
@@ -69,7 +81,7 @@ class Window:
         self.usable = np.zeros(rows, bool)
         self.reasons: dict[int, str] = {}
         self.fields: dict[str, Any] = {}
-        self.tasks, self._edges = _tasks(plan, record_bytes)
+        self.tasks, self._edges = _tasks(plan, record_bytes, slab_bytes)
         self._installed = np.zeros(len(self.tasks), bool)
         self._leases: list[Lease] = []
         self._pool, self._max_pixels, self._where = pool, max_pixels, where
@@ -79,6 +91,10 @@ class Window:
 
     def _task_of(self, rows: Rows) -> Rows:
         return np.searchsorted(self._edges, rows, side="right") - 1
+
+    def held(self) -> int:
+        """Bytes of slabs that its reads hold, or will hold as far as they have been asked for."""
+        return sum(task.held for task in self.tasks if task.requested) if self.left else 0
 
     def loaded(self, first: int, stop: int) -> bool:
         """Whether slots first..stop-1 can be dealt without waiting for a read."""
