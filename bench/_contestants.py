@@ -1,7 +1,8 @@
 """Who is measured: our loader, the ceiling above it, and torch's own loader. All crop, flip and normalize alike.
 
-The ceiling is the same DALI graph fed from memory: the same engine with the same program and threads, given prepared
-batches in turn. No reading, no screen, no draws, no second thread; what a loader loses beside it is the loader's.
+All give their batches on the same device. The ceiling is the same DALI graph fed from memory: the same engine with the
+same program and threads, given prepared batches in turn. No reading, no screen, no draws, no second thread; what a
+loader loses beside it is the loader's.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import thread_time
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from torchvision.io import decode_image
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Shuffle, Tuning
-from dali_feed.engines import Work, decodes_regions, make_engine
+from dali_feed.engines import Result, Work, decodes_regions, make_engine
 from dali_feed.program import Program, compile_recipe
 from dali_feed.records import Source
 from dali_feed.screen import screen
@@ -41,9 +43,39 @@ def transform() -> v2.Compose:
     return v2.Compose([*pixels, v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
 
 
-def program() -> Program:
-    """The same as the DALI engine runs it on the CPU."""
-    return compile_recipe(lower(transform()), region_decode=decodes_regions("dali", None))
+def program(device: int | None = None) -> Program:
+    """The same as the DALI engine runs it."""
+    return compile_recipe(lower(transform()), region_decode=decodes_regions("dali", device))
+
+
+def cuda_index(device: torch.device) -> int | None:
+    """The number that engines know a device by."""
+    return None if device.type == "cpu" else device.index or 0
+
+
+class _Timed:
+    """DALI's pipeline object, with the CPU time that its own Run and Outputs take of the thread that calls them."""
+
+    def __init__(self, pipe: Any) -> None:
+        self._pipe, self.spent = pipe, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pipe, name)
+
+    def _counted(self, call: Callable[..., Any], *args: object) -> Any:
+        begun = thread_time()
+        try:
+            return call(*args)
+        finally:
+            self.spent += thread_time() - begun
+
+    def Run(self) -> None:  # noqa: N802  DALI's name
+        """Start a batch."""
+        self._counted(self._pipe.Run)
+
+    def Outputs(self, stream: object) -> Any:  # noqa: N802  DALI's name
+        """Wait for a batch."""
+        return self._counted(self._pipe.Outputs, stream)
 
 
 class _Ours(Steps):
@@ -51,6 +83,8 @@ class _Ours(Steps):
         super().__init__(beside)
         self._loader = loader
         self._batches: Iterator[Any] = iter(loader)
+        main = loader._feed._engine._main  # type: ignore[union-attr]
+        main._pipe = self._timed = _Timed(main._pipe)
 
     def __next__(self) -> int:
         try:
@@ -64,7 +98,9 @@ class _Ours(Steps):
         self._loader.close()  # the feed thread's time is added when it ends
         stats = self._loader.stats()
         waits = {"read": stats.read_wait, "engine": stats.engine_wait, "trainer": stats.trainer_wait}
-        notes = {"feed_us": stats.feed_cpu / stats.samples * 1e6, "slab_peak": stats.slab_peak}
+        per_sample = 1e6 / stats.samples
+        notes = {"feed_us": stats.feed_cpu * per_sample, "slab_peak": stats.slab_peak}
+        notes["own_us"] = (stats.feed_cpu - self._timed.spent) * per_sample
         self.notes = notes | {f"{name}_wait": wait / sum(waits.values()) for name, wait in waits.items()}
 
 
@@ -72,6 +108,7 @@ def ours(
     source: Callable[[], Source],
     batch: int,
     tuning: Tuning,
+    device: torch.device,
     *,
     shuffle: bool | Shuffle = True,
     beside: int | None = None,
@@ -86,7 +123,7 @@ def ours(
             shuffle=shuffle,
             drop_last=True,
             transform=transform(),
-            device="cpu",
+            device=device,
             bad=BadRecords(limit=0),
             tuning=tuning,
         )
@@ -99,8 +136,8 @@ def ours(
     return make
 
 
-def _prepared(payloads: list[bytes], batch: int, count: int) -> list[Work]:
-    rng, compiled, works = np.random.default_rng(0), program(), []
+def _prepared(payloads: list[bytes], compiled: Program, batch: int, count: int) -> list[Work]:
+    rng, works = np.random.default_rng(0), list[Work]()
     views = [memoryview(payload) for payload in payloads]
     sizes = screen(views).sizes
     for _ in range(count):
@@ -109,10 +146,21 @@ def _prepared(payloads: list[bytes], batch: int, count: int) -> list[Work]:
     return works
 
 
+def result_tensor(result: Result, device: torch.device) -> torch.Tensor:
+    """A batch as the loader gives it: as it is, or with the finish step on the device."""
+    if result.tail is None:
+        return torch.utils.dlpack.from_dlpack(result.images)
+    from dali_feed.engines.gpu_tail import finished  # CuPy, which only a GPU needs
+
+    return finished(result.images, result.tail, device)
+
+
 class _Ceiling(Steps):
-    def __init__(self, works: list[Work], batch: int, tuning: Tuning) -> None:
+    def __init__(self, payloads: list[bytes], batch: int, tuning: Tuning, device: torch.device, prepared: int) -> None:
         super().__init__()
-        self._engine = make_engine("dali", program(), batch_size=batch, device=None, tuning=tuning)
+        self._device, index = device, cuda_index(device)
+        works = _prepared(payloads, program(index), batch, prepared)
+        self._engine = make_engine("dali", program(index), batch_size=batch, device=index, tuning=tuning)
         self._works = [Work(self._engine.prepare(work.payloads), work.arrays) for work in works]
         self._at = 0
         for _ in range(self._engine.depth):
@@ -125,7 +173,7 @@ class _Ceiling(Steps):
     def __next__(self) -> int:
         result = self._engine.take()
         assert not result.bad
-        images = torch.utils.dlpack.from_dlpack(result.images)
+        images = result_tensor(result, self._device)
         self._submit()
         return len(images)
 
@@ -135,7 +183,9 @@ class _Ceiling(Steps):
         self._engine.close()
 
 
-def ceiling(payloads: Callable[[], list[bytes]], batch: int, tuning: Tuning, prepared: int = PREPARED) -> Make:
+def ceiling(
+    payloads: Callable[[], list[bytes]], batch: int, tuning: Tuning, device: torch.device, prepared: int = PREPARED
+) -> Make:
     """The DALI graph fed from memory."""
     held: list[bytes] = []  # the same bytes objects in every turn
 
@@ -143,7 +193,7 @@ def ceiling(payloads: Callable[[], list[bytes]], batch: int, tuning: Tuning, pre
     def make() -> Iterator[Steps]:
         if not held:
             held.extend(payloads())
-        steps = _Ceiling(_prepared(held, batch, prepared), batch, tuning)
+        steps = _Ceiling(held, batch, tuning, device, prepared)
         try:
             yield steps
         finally:
@@ -158,9 +208,11 @@ def _decoded(path: str) -> torch.Tensor:
 
 
 class _Torch(Steps):
-    def __init__(self, loader: Any, finish: Callable[[torch.Tensor], torch.Tensor] | None) -> None:
+    def __init__(
+        self, loader: Any, finish: Callable[[torch.Tensor], torch.Tensor] | None, device: torch.device
+    ) -> None:
         super().__init__()
-        self._loader, self._finish = loader, finish
+        self._loader, self._finish, self._device = loader, finish, device
         self._batches: Any = iter(loader)
 
     def __next__(self) -> int:
@@ -169,12 +221,13 @@ class _Torch(Steps):
         except StopIteration:
             self._batches = iter(self._loader)
             images, _ = next(self._batches)
+        images = images.to(self._device, non_blocking=True)
         if self._finish is not None:
             images = self._finish(images)
         return len(images)
 
 
-def torch_loader(root: Path, batch: int, workers: int, *, uint8: bool) -> Make:
+def torch_loader(root: Path, batch: int, workers: int, device: torch.device, *, uint8: bool) -> Make:
     """The DataLoader of torch over an ImageFolder; `uint8`: workers send uint8, this process normalizes the batch."""
     whole = transform().transforms
     inside, outside = (v2.Compose(whole[:2]), v2.Compose(whole[2:])) if uint8 else (v2.Compose(whole), None)
@@ -188,9 +241,10 @@ def torch_loader(root: Path, batch: int, workers: int, *, uint8: bool) -> Make:
             shuffle=True,
             drop_last=True,
             num_workers=workers,
+            pin_memory=device.type == "cuda",
             prefetch_factor=4,
         )
-        steps = _Torch(loader, outside)
+        steps = _Torch(loader, outside, device)
         try:
             yield steps
         finally:

@@ -1,6 +1,7 @@
-"""Images per second beside the ceiling and beside torch, on the CPU, in one run.
+"""Images per second beside the ceiling and beside torch, in one run.
 
-    python bench/bench_loader.py [--seconds 6] [--repeats 3] [--batches 64 256] [--sources tar kafka] [--no-torch]
+    python bench/bench_loader.py [--device cpu] [--seconds 6] [--repeats 3] [--batches 64 256] [--sources tar kafka]
+                                 [--no-torch] [--workers 2]
 
 RandomResizedCrop(224), flip, float32, Normalize of 500x375 JPEGs. Contestants take turns, each made afresh:
 
@@ -9,7 +10,7 @@ RandomResizedCrop(224), flip, float32, Normalize of 500x375 JPEGs. Contestants t
     kafka    our loader, the same images in a topic of 4 partitions, windows of 2 extents (64 MB). The broker runs on
              the same machine, and what it takes of the CPUs is told below the table; KAFKA_BOOTSTRAP names one that
              runs already
-    torch    torch's DataLoader with 2 workers, the better of two ways (found in the first round): all in the workers
+    torch    torch's DataLoader with --workers, the better of two ways (found in the first round): all in the workers
              ("torch"), or uint8 in the workers and Normalize on the batch in this process ("torch-uint8")
 
 Columns, of which a row of results/loader.csv has more:
@@ -19,7 +20,8 @@ Columns, of which a row of results/loader.csv has more:
     of its CPU           CPU time per image of the ceiling over ours, in the same round: what `of ceiling` comes to
                          where other programs do not get in the way
     cpu us               CPU time per image, of all threads and workers
-    feed us              of it the feed thread's: screen, draws, hand-over (Stats.feed_cpu)
+    feed us              of it the feed thread's (Stats.feed_cpu)
+    own us               of that our Python: screen, draws, hand-over, metadata; the rest is DALI's own Run and Outputs
     take us              and that of the thread that takes the batches
     p50 ms, p99 ms       how long a step waits for its batch
     peak MB              most memory held, the interpreter and its libraries included
@@ -34,6 +36,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+import torch
 from _contestants import CROP, Make, ceiling, ours, torch_loader
 from _harness import RESULTS, Turn, append, facts, quantiles, run_turn, spread, table
 from _kafka import Topic, kafka_missing, topic
@@ -51,6 +54,7 @@ SHOWN = [
     "of its CPU",
     "cpu us",
     "feed us",
+    "own us",
     "take us",
     "p50 ms",
     "p99 ms",
@@ -92,6 +96,7 @@ def row_of(who: str, turns: list[Turn], beside: list[Turn]) -> dict[str, object]
         "of its CPU": f"{cpu_ratio[0]:.3f}",
         "cpu us": round(cpu * 1e6),
         "feed us": f"{notes['feed_us']:.1f}" if "feed_us" in notes else "",
+        "own us": f"{notes['own_us']:.1f}" if "own_us" in notes else "",
         "take us": f"{spread(turn.consumer_cpu / turn.images * 1e6 for turn in turns)[0]:.1f}",
         "p50 ms": f"{p50 * 1e3:.1f}",
         "p99 ms": f"{p99 * 1e3:.1f}",
@@ -110,26 +115,33 @@ def contestants_for(data: Photos, kafka: Topic | None, batch: int, args: argpars
     shards: Callable[[], ShardSet] = lambda: ShardSet(data.linked)  # noqa: E731
     chosen: dict[str, Make] = {}
     if "tar" in args.sources:
-        chosen["tar"] = ours(shards, batch, tuning)
-    chosen["ceiling"] = ceiling(lambda: [jpeg for jpeg, _ in data.records()], batch, tuning)
+        chosen["tar"] = ours(shards, batch, tuning, args.device)
+    chosen["ceiling"] = ceiling(lambda: [jpeg for jpeg, _ in data.records()], batch, tuning, args.device)
     if kafka is not None:
         chosen["kafka"] = ours(
-            lambda: KafkaTopic(kafka.name, kafka.servers), batch, tuning, shuffle=KAFKA_SHUFFLE, beside=kafka.pid
+            lambda: KafkaTopic(kafka.name, kafka.servers),
+            batch,
+            tuning,
+            args.device,
+            shuffle=KAFKA_SHUFFLE,
+            beside=kafka.pid,
         )
     if not args.no_torch:
-        chosen["torch"] = torch_loader(data.files, batch, 2, uint8=False)
-        chosen["torch-uint8"] = torch_loader(data.files, batch, 2, uint8=True)
+        chosen["torch"] = torch_loader(data.files, batch, args.workers, args.device, uint8=False)
+        chosen["torch-uint8"] = torch_loader(data.files, batch, args.workers, args.device, uint8=True)
     return chosen
 
 
 def main() -> None:
     """Measure, print, and add rows to results/loader.csv."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"), help="default %(default)s")
     parser.add_argument("--seconds", type=float, default=6, help="of a turn (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=3, help="turns of each contestant (default %(default)s)")
     parser.add_argument("--batches", type=int, nargs="+", default=[64, 256])
     parser.add_argument("--sources", nargs="*", choices=("tar", "kafka"), default=["tar", "kafka"])
     parser.add_argument("--no-torch", action="store_true")
+    parser.add_argument("--workers", type=int, default=2, help="of torch's DataLoader (default %(default)s)")
     parser.add_argument("--threads", type=int, default=None, help="of the decoder (default: the CPUs)")
     parser.add_argument("--photos", type=int, default=3000, help="different images (default %(default)s)")
     parser.add_argument("--data", type=Path, default=None, help="where they are kept (default: the user's cache)")
@@ -138,6 +150,8 @@ def main() -> None:
     data = photos(args.photos, cache=args.data)
     data.touch()
     made = facts() | {"image": f"{WIDTH}x{HEIGHT}", "crop": CROP, "mean bytes": data.mean_bytes, "images": data.count}
+    made |= {"device": args.device if args.device.type == "cpu" else torch.cuda.get_device_name(args.device)}
+    made["workers"] = args.workers
     made |= {"threads": Tuning(threads=args.threads).cpu_threads, "seconds": args.seconds, "repeats": args.repeats}
     print("\n".join(f"{name:10} {value}" for name, value in made.items()))
     missing = kafka_missing() if "kafka" in args.sources else "not asked for"

@@ -31,19 +31,21 @@ WORKS = 4  # prepared batches of the ceiling: they are memory too
 
 def run(args: argparse.Namespace, memory: int) -> dict[str, float]:
     """In a process of its own: read, and tell the peak above the start."""
+    import torch
     from _contestants import ceiling, ours
 
     from dali_feed import Tuning
     from dali_feed.external_sources import ShardSet
 
+    cpu = torch.device("cpu")
     data = photos(args.photos, cache=args.data)
     tuning = Tuning(memory=memory or 1 << 30, prefetch=args.prefetch, threads=args.threads)
     wanted = int(args.mb * (1e6 if memory else 0.3e6)) // data.mean_bytes  # the ceiling's size settles soon
     if memory:
-        make = ours(lambda: ShardSet(data.linked), args.batch, tuning)
+        make = ours(lambda: ShardSet(data.linked), args.batch, tuning, cpu)
     else:
         payloads = [jpeg for _, (jpeg, _) in zip(range(args.batch * WORKS), data.records(), strict=False)]
-        make = ceiling(lambda: payloads, args.batch, tuning, WORKS)
+        make = ceiling(lambda: payloads, args.batch, tuning, cpu, WORKS)
     reset_peak()
     before, images = rss(), 0
     with make() as steps:
