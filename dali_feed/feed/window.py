@@ -83,6 +83,7 @@ class Window:
         self.fields: dict[str, Any] = {}
         self.tasks, self._edges = _tasks(plan, record_bytes, slab_bytes)
         self._installed = np.zeros(len(self.tasks), bool)
+        self._all_installed = False
         self._leases: list[Lease] = []
         self._pool, self._max_pixels, self._where = pool, max_pixels, where
         needed = np.zeros(len(self.tasks), bool)
@@ -98,7 +99,7 @@ class Window:
 
     def loaded(self, first: int, stop: int) -> bool:
         """Whether slots first..stop-1 can be dealt without waiting for a read."""
-        return all(
+        return self._all_installed or all(
             self._installed[n] or self.tasks[n].done.is_set() for n in np.unique(self._task_of(self.order[first:stop]))
         )
 
@@ -107,6 +108,8 @@ class Window:
         self._load(self.order[first:stop])
 
     def _load(self, rows: Rows) -> None:
+        if self._all_installed:
+            return
         needed = [n for n in np.unique(self._task_of(rows)).tolist() if not self._installed[n]]
         for n in needed:
             self._pool.request(self.tasks[n])
@@ -135,6 +138,7 @@ class Window:
                 )
             self.fields[name][a:b] = values
         self._installed[n] = True
+        self._all_installed = bool(self._installed.all())
 
     def condemn(self, row: int, reason: str) -> None:
         """A record turned out to be bad after the screen."""
