@@ -1,8 +1,8 @@
 """Who is measured: our loader, the ceiling above it, and torch's own loader. All crop, flip and normalize alike.
 
-All give their batches on the same device. The ceiling is the same DALI graph fed from memory: the same engine with the
-same program and threads, given prepared batches in turn. No reading, no screen, no draws, no second thread; what a
-loader loses beside it is the loader's.
+All give their batches on the same device. The ceiling is the same engine fed from memory, with the same program and
+threads, given prepared batches in turn. No reading, no screen, no draws, no second thread; what a loader loses beside
+it is the loader's.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from torchvision.io import decode_image
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Shuffle, Tuning
-from dali_feed.engines import Result, Work, decodes_regions, make_engine
-from dali_feed.program import Program, compile_recipe
+from dali_feed.engines import Result, Work, compile_for, make_engine
+from dali_feed.host_program import HostProgram
+from dali_feed.program import Program
 from dali_feed.records import Source
 from dali_feed.screen import screen
 from dali_feed.transforms import lower
 
-__all__ = ["Make", "ceiling", "ours", "program", "torch_loader", "transform"]
+__all__ = ["Make", "ceiling", "ours", "torch_loader", "transform"]
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 CROP = 224
@@ -41,11 +42,6 @@ def transform() -> v2.Compose:
     """What everybody does to each image."""
     pixels = [v2.RandomResizedCrop(CROP, antialias=True), v2.RandomHorizontalFlip()]
     return v2.Compose([*pixels, v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
-
-
-def program(device: int | None = None) -> Program:
-    """The same as the DALI engine runs it."""
-    return compile_recipe(lower(transform()), region_decode=decodes_regions("dali", device))
 
 
 def cuda_index(device: torch.device) -> int | None:
@@ -83,8 +79,10 @@ class _Ours(Steps):
         super().__init__(beside)
         self._loader = loader
         self._batches: Iterator[Any] = iter(loader)
-        main = loader._feed._engine._main  # type: ignore[union-attr]
-        main._pipe = self._timed = _Timed(main._pipe)
+        main = getattr(loader._feed._engine, "_main", None)
+        self._timed = None if main is None else _Timed(main._pipe)
+        if main is not None:
+            main._pipe = self._timed
 
     def __next__(self) -> int:
         try:
@@ -100,7 +98,7 @@ class _Ours(Steps):
         waits = {"read": stats.read_wait, "engine": stats.engine_wait, "trainer": stats.trainer_wait}
         per_sample = 1e6 / stats.samples
         notes = {"feed_us": stats.feed_cpu * per_sample, "slab_peak": stats.slab_peak}
-        notes["own_us"] = (stats.feed_cpu - self._timed.spent) * per_sample
+        notes["own_us"] = (stats.feed_cpu - (self._timed.spent if self._timed else 0)) * per_sample
         self.notes = notes | {f"{name}_wait": wait / sum(waits.values()) for name, wait in waits.items()}
 
 
@@ -109,6 +107,7 @@ def ours(
     batch: int,
     tuning: Tuning,
     device: torch.device,
+    engine: str,
     *,
     shuffle: bool | Shuffle = True,
     beside: int | None = None,
@@ -124,6 +123,7 @@ def ours(
             drop_last=True,
             transform=transform(),
             device=device,
+            engine=engine,
             bad=BadRecords(limit=0),
             tuning=tuning,
         )
@@ -136,7 +136,7 @@ def ours(
     return make
 
 
-def _prepared(payloads: list[bytes], compiled: Program, batch: int, count: int) -> list[Work]:
+def _prepared(payloads: list[bytes], compiled: Program | HostProgram, batch: int, count: int) -> list[Work]:
     rng, works = np.random.default_rng(0), list[Work]()
     views = [memoryview(payload) for payload in payloads]
     sizes = screen(views).sizes
@@ -156,11 +156,14 @@ def result_tensor(result: Result, device: torch.device) -> torch.Tensor:
 
 
 class _Ceiling(Steps):
-    def __init__(self, payloads: list[bytes], batch: int, tuning: Tuning, device: torch.device, prepared: int) -> None:
+    def __init__(
+        self, payloads: list[bytes], batch: int, tuning: Tuning, device: torch.device, engine: str, prepared: int
+    ) -> None:
         super().__init__()
         self._device, index = device, cuda_index(device)
-        works = _prepared(payloads, program(index), batch, prepared)
-        self._engine = make_engine("dali", program(index), batch_size=batch, device=index, tuning=tuning)
+        program = compile_for(engine, lower(transform()), index)
+        works = _prepared(payloads, program, batch, prepared)
+        self._engine = make_engine(engine, program, batch_size=batch, device=index, tuning=tuning)
         self._works = [Work(self._engine.prepare(work.payloads), work.arrays) for work in works]
         self._at = 0
         for _ in range(self._engine.depth):
@@ -184,16 +187,21 @@ class _Ceiling(Steps):
 
 
 def ceiling(
-    payloads: Callable[[], list[bytes]], batch: int, tuning: Tuning, device: torch.device, prepared: int = PREPARED
+    payloads: Callable[[], list[bytes]],
+    batch: int,
+    tuning: Tuning,
+    device: torch.device,
+    engine: str,
+    prepared: int = PREPARED,
 ) -> Make:
-    """The DALI graph fed from memory."""
+    """The engine fed from memory."""
     held: list[bytes] = []  # the same bytes objects in every turn
 
     @contextmanager
     def make() -> Iterator[Steps]:
         if not held:
             held.extend(payloads())
-        steps = _Ceiling(held, batch, tuning, device, prepared)
+        steps = _Ceiling(held, batch, tuning, device, engine, prepared)
         try:
             yield steps
         finally:

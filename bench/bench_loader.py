@@ -1,12 +1,13 @@
 """Images per second beside the ceiling and beside torch, in one run.
 
     python bench/bench_loader.py [--device cpu] [--seconds 6] [--repeats 3] [--batches 64 256] [--sources tar kafka]
-                                 [--no-torch] [--workers 2]
+                                 [--engines host dali] [--no-torch] [--workers 2]
 
-RandomResizedCrop(224), flip, float32, Normalize of 500x375 JPEGs. Contestants take turns, each made afresh:
+RandomResizedCrop(224), flip, float32, Normalize of 500x375 JPEGs. For each engine contestants
+take turns, each made afresh:
 
     tar      our loader, tar shards in the page cache
-    ceiling  the same DALI graph with the same threads, fed from memory (`_contestants.py`)
+    ceiling  the same engine with the same threads, fed from memory (`_contestants.py`)
     kafka    our loader, the same images in a topic of 4 partitions, windows of 2 extents (64 MB). The broker runs on
              the same machine, and what it takes of the CPUs is told below the table; KAFKA_BOOTSTRAP names one that
              runs already
@@ -32,6 +33,7 @@ Nothing here passes or fails by a time.
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -109,24 +111,27 @@ def row_of(who: str, turns: list[Turn], beside: list[Turn]) -> dict[str, object]
     }
 
 
-def contestants_for(data: Photos, kafka: Topic | None, batch: int, args: argparse.Namespace) -> dict[str, Make]:
+def contestants_for(
+    data: Photos, kafka: Topic | None, batch: int, engine: str, args: argparse.Namespace
+) -> dict[str, Make]:
     """Who takes part, in the order of their turns."""
     tuning = Tuning(threads=args.threads)
     shards: Callable[[], ShardSet] = lambda: ShardSet(data.linked)  # noqa: E731
     chosen: dict[str, Make] = {}
     if "tar" in args.sources:
-        chosen["tar"] = ours(shards, batch, tuning, args.device)
-    chosen["ceiling"] = ceiling(lambda: [jpeg for jpeg, _ in data.records()], batch, tuning, args.device)
+        chosen["tar"] = ours(shards, batch, tuning, args.device, engine)
+    chosen["ceiling"] = ceiling(lambda: [jpeg for jpeg, _ in data.records()], batch, tuning, args.device, engine)
     if kafka is not None:
         chosen["kafka"] = ours(
             lambda: KafkaTopic(kafka.name, kafka.servers),
             batch,
             tuning,
             args.device,
+            engine,
             shuffle=KAFKA_SHUFFLE,
             beside=kafka.pid,
         )
-    if not args.no_torch:
+    if not args.no_torch and engine == args.engines[0]:
         chosen["torch"] = torch_loader(data.files, batch, args.workers, args.device, uint8=False)
         chosen["torch-uint8"] = torch_loader(data.files, batch, args.workers, args.device, uint8=True)
     return chosen
@@ -141,12 +146,14 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[64, 256])
     parser.add_argument("--sources", nargs="*", choices=("tar", "kafka"), default=["tar", "kafka"])
     parser.add_argument("--no-torch", action="store_true")
+    parser.add_argument("--engines", nargs="+", choices=("host", "dali"), default=None, help="default: all there are")
     parser.add_argument("--workers", type=int, default=2, help="of torch's DataLoader (default %(default)s)")
     parser.add_argument("--threads", type=int, default=None, help="of the decoder (default: the CPUs)")
     parser.add_argument("--photos", type=int, default=3000, help="different images (default %(default)s)")
     parser.add_argument("--data", type=Path, default=None, help="where they are kept (default: the user's cache)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where loader.csv is (default: beside this file)")
     args = parser.parse_args()
+    args.engines = args.engines or (["host", "dali"] if args.device.type == "cpu" else ["dali"])
     data = photos(args.photos, cache=args.data)
     data.touch()
     made = facts() | {"image": f"{WIDTH}x{HEIGHT}", "crop": CROP, "mean bytes": data.mean_bytes, "images": data.count}
@@ -161,10 +168,10 @@ def main() -> None:
         if missing is None:
             kafka = stack.enter_context(topic(record for _ in range(COPIES) for record in data.records()))
             print(f"{'kafka':10} {kafka.broker}: {kafka.count:,} records, {kafka.size / 1e6:,.0f} MB")
-        for batch in args.batches:
-            turns = turns_of(contestants_for(data, kafka, batch, args), args.repeats, args.seconds)
+        for engine, batch in itertools.product(args.engines, args.batches):
+            turns = turns_of(contestants_for(data, kafka, batch, engine, args), args.repeats, args.seconds)
             new = [row_of(who, those, turns["ceiling"]) for who, those in turns.items()]
-            print(f"\nbatch {batch}\n{table(new, SHOWN)}")
+            print(f"\nengine {engine}, batch {batch}\n{table(new, SHOWN)}")
             for row in new:
                 if row["broker us"]:
                     print(
@@ -172,7 +179,7 @@ def main() -> None:
                     )
             if missing is not None:
                 print(f"kafka: NOT MEASURED: {missing}")
-            rows += [made | {"batch": batch} | row for row in new]
+            rows += [made | {"engine": engine, "batch": batch} | row for row in new]
     print(f"\nadded {len(rows)} rows to {append('loader', rows, args.results)}")
 
 

@@ -1,6 +1,6 @@
 """The most memory a loader holds, beside the bound that Tuning states.
 
-    python bench/bench_memory.py [--mb 1000] [--memory-mb 160 256] [--batch 64]
+    python bench/bench_memory.py [--mb 1000] [--memory-mb 160 256] [--batch 64] [--engine host]
 
 Each run is a process of its own that first makes a loader and takes its own size, then reads epoch after epoch from tar
 shards until `--mb` of payloads have passed through. What it held above its size at the start is put beside
@@ -42,10 +42,10 @@ def run(args: argparse.Namespace, memory: int) -> dict[str, float]:
     tuning = Tuning(memory=memory or 1 << 30, prefetch=args.prefetch, threads=args.threads)
     wanted = int(args.mb * (1e6 if memory else 0.3e6)) // data.mean_bytes  # the ceiling's size settles soon
     if memory:
-        make = ours(lambda: ShardSet(data.linked), args.batch, tuning, cpu)
+        make = ours(lambda: ShardSet(data.linked), args.batch, tuning, cpu, args.engine)
     else:
         payloads = [jpeg for _, (jpeg, _) in zip(range(args.batch * WORKS), data.records(), strict=False)]
-        make = ceiling(lambda: payloads, args.batch, tuning, cpu, WORKS)
+        make = ceiling(lambda: payloads, args.batch, tuning, cpu, args.engine, WORKS)
     reset_peak()
     before, images = rss(), 0
     with make() as steps:
@@ -70,6 +70,7 @@ def main() -> None:
     parser.add_argument("--mb", type=float, default=1000, help="of payloads to read (default %(default)s)")
     parser.add_argument("--memory-mb", type=int, nargs="+", default=[160, 256])
     parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--engine", choices=("host", "dali"), default="host")
     parser.add_argument("--prefetch", type=int, default=2)
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--photos", type=int, default=3000)
@@ -84,7 +85,12 @@ def main() -> None:
     batch_bytes = args.batch * 3 * CROP * CROP * 4
     top = child(0)
     decoder = max(0.0, top["peak"] - (args.prefetch + 1) * batch_bytes)
-    made = facts() | {"batch": args.batch, "prefetch": args.prefetch, "mean bytes": data.mean_bytes}
+    made = facts() | {
+        "engine": args.engine,
+        "batch": args.batch,
+        "prefetch": args.prefetch,
+        "mean bytes": data.mean_bytes,
+    }
     rows: list[dict[str, object]] = []
     for memory in (mb << 20 for mb in args.memory_mb):
         found = child(memory)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dali_feed.recipe import ColorJitter
 
-__all__ = ["GRAY", "jitter_steps", "steps_of"]
+__all__ = ["GRAY", "jitter_draws", "jitter_steps", "steps_of"]
 
 Floats = NDArray[np.float32]
 
@@ -43,15 +43,21 @@ def _step(name: str, factor: Floats) -> Floats:
     return out
 
 
+def jitter_draws(op: ColorJitter, factors: Floats, order: Floats) -> tuple[Floats, NDArray[np.int64]]:
+    """Factors float32 (n, k) of the k adjustments that are there, and the order int64 (n, k) they come in.
+
+    `factors` and `order` are uniforms, float32 (4, n) each; row k belongs to the k-th factor that is there.
+    """
+    ranges = [getattr(op, name) for name in steps_of(op)]
+    drawn = [(low + (high - low) * factors[k]).astype(np.float32) for k, (low, high) in enumerate(ranges)]
+    return np.stack(drawn, axis=1), np.argsort(order[: len(ranges)], axis=0, kind="stable").T
+
+
 def jitter_steps(op: ColorJitter, factors: Floats, order: Floats) -> Floats:
     """Steps of every sample in its own order, float32 (n, steps, 12): M row by row, g, t, h.
 
     `factors` and `order` are uniforms, float32 (4, n) each; row k belongs to the k-th factor that is there.
     """
-    names = steps_of(op)
-    steps = []
-    for k, name in enumerate(names):
-        low, high = getattr(op, name)
-        steps.append(_step(name, (low + (high - low) * factors[k]).astype(np.float32)))
-    turn = np.argsort(order[: len(names)], axis=0, kind="stable").T
+    drawn, turn = jitter_draws(op, factors, order)
+    steps = [_step(name, drawn[:, k]) for k, name in enumerate(steps_of(op))]
     return np.take_along_axis(np.stack(steps, axis=1), turn[:, :, None], axis=1)

@@ -141,7 +141,7 @@ class DataLoader:
         in_order: must be True.
         transform: torchvision transforms (v1 or v2), or a DALI graph function (images, draws) -> images.
         device: None for the current CUDA device, or the CPU where there is none.
-        engine: None for the default; or "dali".
+        engine: None: dali on a GPU or for a DALI graph function, host on the CPU; or "dali", "host".
         seed: of order and augmentation, 0..2**64-1.
         lanes: the largest world size this run may ever resume at; None for today's.
         rank, world_size: default torch.distributed, then RANK and WORLD_SIZE, then 0 of 1.
@@ -286,8 +286,8 @@ class DataLoader:
 
             return finished(batch.images, batch.tail, self.device)
         images: torch.Tensor = torch.utils.dlpack.from_dlpack(batch.images)
-        finish = self._feed.program.finish
-        return images if finish is None else images.to(_DTYPES[finish.dtype])
+        dtype = self._feed.program.dtype
+        return images if dtype is None else images.to(_DTYPES[dtype])  # DALI has no bfloat16
 
     def _item(self, batch: Batch) -> Any:
         out: list[Any] = [self._images(batch)]

@@ -182,6 +182,11 @@ class Program:
     makers: list[Maker] = field(default_factory=list)
 
     @property
+    def dtype(self) -> DType | None:
+        """Of the pixels that come out, where the last step is ours."""
+        return None if self.finish is None else self.finish.dtype
+
+    @property
     def finish(self) -> Finish | None:
         """The last step, where it is ours."""
         last = self.steps[-1]

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # importlib mode adds no folder 
 from broker import real
 from broker.handle import Kafka
 
+from dali_feed import engines
 from dali_feed.testing import Broker, broker
 
 _UNTESTED: list[str] = []
@@ -54,6 +55,14 @@ def own_broker() -> Iterator[real.RealBroker]:
 def kafka(request: pytest.FixtureRequest) -> Kafka:
     """Each broker in turn."""
     return Kafka(request.param, request.getfixturevalue(f"{request.param}_broker"))
+
+
+@pytest.fixture(params=["host", "dali"], scope="module")
+def each_engine(request: pytest.FixtureRequest) -> Iterator[str]:
+    """All of a module's tests with each engine on the CPU: one for the loaders that choose none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engines, "ON_CPU", request.param)
+        yield request.param
 
 
 @pytest.fixture

@@ -30,6 +30,8 @@ from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan import Shuffle
 from dali_feed.testing.scripted import Corrupt, Gap, ScriptedSource
 
+pytestmark = pytest.mark.usefixtures("each_engine")
+
 SIZE = v2.Resize((16, 16))
 ANY = BadRecords(limit=None)
 SCREENED = {

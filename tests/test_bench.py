@@ -61,15 +61,17 @@ def toy(cache: Path, tmp_path: Path) -> tuple[object, ...]:
 def test_the_loader_is_measured_beside_the_ceiling_and_torch(toy: tuple[object, ...], tmp_path: Path) -> None:
     """bench_loader gives a row per contestant that says where and with what it was made; its ceiling is 1."""
     said = run("bench_loader.py", *toy, *QUICK, "--sources", "tar")
-    found = {row["who"]: row for row in rows(tmp_path, "loader")}
-    assert set(found) >= {"tar", "ceiling"}
-    assert len(found) == 3  # and the better one of torch's two ways
-    assert float(found["ceiling"]["of ceiling"]) == 1
+    found = {(row["engine"], row["who"]): row for row in rows(tmp_path, "loader")}
+    ours = {(engine, who) for engine in ("host", "dali") for who in ("tar", "ceiling")}
+    assert set(found) > ours
+    assert len(found) == 5  # and the better one of torch's two ways
+    assert {found[engine, "ceiling"]["of ceiling"] for engine in ("host", "dali")} == {"1.000"}
     for row in found.values():
         assert int(row["img/s"]) > 0
         named = ("machine", "cpus", "commit", "dali", "torch", "librdkafka", "image", "batch", "threads", "date")
         assert all(row[name] for name in named), row
-    assert float(found["tar"]["feed us"]) > float(found["tar"]["own us"]) > 0
+    assert float(found["dali", "tar"]["feed us"]) > float(found["dali", "tar"]["own us"]) > 0
+    assert float(found["host", "tar"]["feed us"]) > 0
     assert "NOT MEASURED: not asked for" in said
 
 

@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 from dali_feed.engines import Work, make_engine
 from dali_feed.engines.culprits import refused
 from dali_feed.engines.dali import DaliEngine
-from dali_feed.errors import ConfigError, EngineError
+from dali_feed.errors import EngineError
 from dali_feed.graph_function import compile_function
 from dali_feed.options import Tuning
 from dali_feed.program import Program, compile_recipe
@@ -183,12 +183,6 @@ def test_images_of_two_sizes_are_an_engine_error() -> None:
     with pytest.raises(EngineError, match="one size"):
         engine.take()
     engine.close()
-
-
-def test_an_unknown_engine_is_refused() -> None:
-    """The message lists what there is."""
-    with pytest.raises(ConfigError, match="'dali'.*'daily'"):
-        make_engine("daily", CROP, batch_size=1, device=None, tuning=Tuning())
 
 
 def test_close_twice() -> None:

@@ -21,6 +21,8 @@ from dali_feed.plan import Shuffle
 from dali_feed.records import Block, Extents, Reader, Slabs, Snapshot
 from dali_feed.testing.scripted import Abort, Corrupt, Gap, ScriptedSource, Stall
 
+pytestmark = pytest.mark.usefixtures("each_engine")
+
 CROP = v2.Compose([v2.RandomResizedCrop(16, scale=(0.3, 1.0)), v2.RandomHorizontalFlip()])
 MIXED = Shuffle(extent=4, window=3)
 
@@ -48,7 +50,7 @@ def _all(batches: Iterable[Batch]) -> list[Seen]:
 
 
 @pytest.fixture(scope="module")
-def reference() -> list[Seen]:
+def reference(each_engine: str) -> list[Seen]:
     """What everything else must equal."""
     with _feed(_source(), 8) as feed:
         return _all(feed)

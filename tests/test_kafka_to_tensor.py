@@ -18,6 +18,8 @@ from dali_feed.records import Source
 from dali_feed.testing import Message
 from dali_feed.testing.shards import write_shard
 
+pytestmark = pytest.mark.usefixtures("each_engine")
+
 PARTITIONS, PER_PARTITION = 3, 40
 TRANSFORM = v2.Compose([v2.RandomResizedCrop(24), v2.RandomHorizontalFlip(), v2.ColorJitter(0.2)])
 

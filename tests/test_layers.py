@@ -36,7 +36,7 @@ LAYERS = (
         "pure",
         (
             *("errors", "records", "options", "plan", "draws"),  # words and order
-            *("recipe", "geometry", "colour", "program", "graph_function"),  # what is done to an image
+            *("recipe", "geometry", "colour", "program", "host_program", "graph_function"),  # what is done to an image
             *("screen", "headers", "headers_tiff"),  # what may reach a decoder
             *("transforms", "state", "stats"),  # torchvision's classes by name; where a run stands; what it counts
         ),
@@ -47,7 +47,7 @@ LAYERS = (
         "engines",
         ("engines",),
         ("pure", "kernels"),
-        ("nvidia.dali", "nvidia.nvimgcodec", "torch", "cupy"),
+        ("nvidia.dali", "nvidia.nvimgcodec", "torch", "torchvision", "cupy"),
     ),
     Layer("feed", ("feed",), ("pure", "external_sources", "engines")),
     Layer(

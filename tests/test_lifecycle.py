@@ -22,6 +22,8 @@ from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan import Shuffle
 from dali_feed.testing.scripted import Abort, Corrupt, ScriptedSource, Stall
 
+pytestmark = pytest.mark.usefixtures("each_engine")
+
 
 def _threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("dali_feed")]
@@ -278,16 +280,17 @@ SCRIPT = """
 import os, sys, threading, time
 sys.path.insert(0, {tests!r})
 from images import QUICK, labelled
-from dali_feed import DataLoader, Shuffle
+from dali_feed import DataLoader, Shuffle, engines
 from dali_feed.errors import ConfigError
 from dali_feed.testing.scripted import ScriptedSource, Stall
 source = ScriptedSource(labelled(64), extent=4)
+engines.ON_CPU = {engine!r}
 loader = DataLoader(source, 4, shuffle=Shuffle(4, 1), device="cpu", tuning=QUICK)
 """
 
 
-def _run(body: str) -> None:
-    script = SCRIPT.format(tests=str(Path(__file__).parent)) + textwrap.dedent(body)
+def _run(body: str, engine: str) -> None:
+    script = SCRIPT.format(tests=str(Path(__file__).parent), engine=engine) + textwrap.dedent(body)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -341,6 +344,6 @@ EXITS = {
 
 
 @pytest.mark.parametrize("how", EXITS)
-def test_a_process_ends_cleanly(how: str) -> None:
+def test_a_process_ends_cleanly(how: str, each_engine: str) -> None:
     """With a live loader in whatever state: exit code 0, nothing on stderr, no hang; use after fork is named."""
-    _run(EXITS[how])
+    _run(EXITS[how], each_engine)

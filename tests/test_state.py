@@ -22,6 +22,8 @@ from dali_feed.records import pack_ids
 from dali_feed.testing.scripted import Corrupt, Gap, ScriptedSource
 from dali_feed.testing.shards import write_shard
 
+pytestmark = pytest.mark.usefixtures("each_engine")
+
 CROP = v2.Compose([v2.RandomResizedCrop(16, scale=(0.3, 1.0)), v2.RandomHorizontalFlip()])
 
 

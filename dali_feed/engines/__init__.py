@@ -16,18 +16,20 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from dali_feed.errors import ConfigError
+from dali_feed.host_program import HostProgram, compile_host
 from dali_feed.options import Tuning
-from dali_feed.program import Finish, Program
+from dali_feed.program import Finish, Program, compile_recipe
+from dali_feed.recipe import Recipe
 
 __all__ = [
     "ENGINES",
+    "ON_CPU",
     "Engine",
     "Result",
     "Tail",
     "Work",
-    "check_engine",
-    "decodes_regions",
-    "default_engine",
+    "choose_engine",
+    "compile_for",
     "make_engine",
 ]
 
@@ -94,32 +96,37 @@ class Engine(Protocol):
         ...
 
 
-# name -> (module, class, whether its decoder takes windows on (cpu, gpu))
-ENGINES = {"dali": ("dali_feed.engines.dali", "DaliEngine", (True, False))}
+ON_CPU = "host"  # where nobody chose
+ENGINES = {"dali": ("dali_feed.engines.dali", "DaliEngine"), "host": ("dali_feed.engines.host", "HostEngine")}
 
 
-def check_engine(name: str) -> None:
-    """ConfigError for a name that is no engine."""
+def choose_engine(name: str | None, device: int | None, *, graph: bool) -> str:
+    """The engine of that name, or the one that runs where nobody chose; `device` is a CUDA device or None.
+
+    `graph`: the transform is a user's own DALI graph. Raises ConfigError for what cannot be.
+    """
+    if name is None:
+        return "dali" if graph or device is not None else ON_CPU
     if name not in ENGINES:
         msg = f"engine: must be one of {', '.join(map(repr, ENGINES))}, or None; found {name!r}"
         raise ConfigError(msg)
+    if name == "host" and (graph or device is not None):
+        found = "a DALI graph function" if graph else f"cuda:{device}"
+        msg = f"engine: 'host' runs torchvision's transforms on the CPU; found {found}. Leave engine out"
+        raise ConfigError(msg)
+    return name
 
 
-def default_engine(device: int | None) -> str:
-    """The engine that runs where nobody chose one; `device` is a CUDA device or None for the CPU."""
-    del device  # one engine serves both, so far
-    return "dali"
+def compile_for(name: str, recipe: Recipe, device: int | None) -> Program | HostProgram:
+    """What that engine runs. Raises TransformError where the recipe has no meaning."""
+    return compile_host(recipe) if name == "host" else compile_recipe(recipe, region_decode=device is None)
 
 
-def decodes_regions(name: str, device: int | None) -> bool:
-    """Whether programs for this engine give their windows to the decoder."""
-    return ENGINES[name][2][device is not None]
-
-
-def make_engine(name: str, program: Program, *, batch_size: int, device: int | None, tuning: Tuning) -> Engine:
+def make_engine(
+    name: str, program: Program | HostProgram, *, batch_size: int, device: int | None, tuning: Tuning
+) -> Engine:
     """Build an engine; its libraries are imported here and not before."""
-    check_engine(name)
-    module, kind, _ = ENGINES[name]
+    module, kind = ENGINES[name]
     engine: Engine = getattr(importlib.import_module(module), kind)(
         program, batch_size=batch_size, device=device, tuning=tuning
     )

@@ -17,7 +17,7 @@ import numpy as np
 
 from dali_feed import state as states
 from dali_feed.draws import check_seed
-from dali_feed.engines import Engine, check_engine, decodes_regions, default_engine, make_engine
+from dali_feed.engines import Engine, choose_engine, compile_for, make_engine
 from dali_feed.errors import ClosedError, ConfigError
 from dali_feed.external_sources.slabs import SLAB_BYTES, SlabPool
 from dali_feed.feed.describe import described
@@ -29,9 +29,10 @@ from dali_feed.feed.reading import ReadPool
 from dali_feed.feed.sampling import indices_of
 from dali_feed.feed.window import Window, window_memory
 from dali_feed.graph_function import compile_function, is_graph_function
+from dali_feed.host_program import HostProgram
 from dali_feed.options import BadRecords, Tuning, whole
 from dali_feed.plan import EpochPlan, Order, Shuffle, WindowPlan, resolve
-from dali_feed.program import Program, compile_recipe
+from dali_feed.program import Program
 from dali_feed.records import Snapshot, Source, unpack_ids
 from dali_feed.stats import Meter, Stats
 from dali_feed.transforms import lower
@@ -64,7 +65,7 @@ class Feed:
         drop_last: leave out the last batch where it is not full.
         transform: torchvision transforms, a DALI graph function, or None.
         device: a CUDA device's number, or None for the CPU.
-        engine: "dali", or None for the default.
+        engine: "dali", "host", or None: dali on a GPU or for a DALI graph function, host on the CPU.
         seed: of order and augmentation.
         lanes: the largest world size this run may ever resume at; None: today's.
         rank, world_size: which part of each global batch this process takes.
@@ -117,8 +118,7 @@ class Feed:
         self.seed = check_seed(seed)
         self.device, self.drop_last = device, bool(drop_last)
         self.bad, self.tuning = bad or BadRecords(), tuning or Tuning()
-        self.engine_name = engine or default_engine(device)
-        check_engine(self.engine_name)
+        self.engine_name = choose_engine(engine, device, graph=is_graph_function(transform))
         self.program = self._compile(transform)
         self._shuffle, self._sampler = shuffle, sampler
         self._epoch = self._consumed = 0
@@ -146,10 +146,10 @@ class Feed:
             )
             raise ConfigError(msg)
 
-    def _compile(self, transform: object) -> Program:
+    def _compile(self, transform: object) -> Program | HostProgram:
         if is_graph_function(transform):
             return compile_function(transform)  # type: ignore[arg-type]
-        return compile_recipe(lower(transform), region_decode=decodes_regions(self.engine_name, self.device))
+        return compile_for(self.engine_name, lower(transform), self.device)
 
     # What is fixed once the source has been looked at.
 

@@ -1,0 +1,200 @@
+"""The host engine: nvImageCodec decodes just the window, torch resizes it at once on the same core.
+
+The law: pixels are those of torchvision v2 on tensors, bit for bit, for every op. The steps run in the
+recipe's order, through torchvision's own kernels wherever a recipe uses more than the common ones.
+
+Threads share the chunks of all batches in flight, so a slow image holds back its chunk alone. A batch's
+memory goes back to a pool when the last tensor over it dies: fresh memory costs page faults, and a ring would be
+written over under the user.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from collections import deque
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from nvidia import nvimgcodec
+
+from dali_feed.engines import Result, Work
+from dali_feed.engines.host_steps import ImageSteps
+from dali_feed.errors import EngineError
+from dali_feed.host_program import HostProgram
+from dali_feed.options import Tuning
+
+__all__ = ["HostEngine"]
+
+CHUNK = 8  # images of a task: few enough to share a batch out evenly, enough to pay for the hand-over
+IDLE = 4  # batches of memory kept for the next ones
+
+_DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+class _Owned(np.ndarray[Any, Any]):
+    """A view that can be watched: numpy's own arrays take no weak references to what torch holds."""
+
+
+class _Pool:
+    """Memory of batches. Thread-safe: a deque's ends are."""
+
+    def __init__(self) -> None:
+        self._idle: deque[NDArray[np.uint8]] = deque(maxlen=IDLE)
+
+    def take(self, size: int) -> torch.Tensor:
+        """Bytes that are nobody else's until the last tensor over them dies."""
+        try:
+            raw = self._idle.pop()
+        except IndexError:
+            raw = np.empty(0, np.uint8)
+        if len(raw) < size:
+            raw = np.empty(size, np.uint8)
+        view = raw.view(_Owned)
+        weakref.finalize(view, self._idle.append, raw).atexit = False
+        return torch.from_numpy(view)[:size]
+
+
+class _Flight:
+    """A batch in flight; `done` is set with its last chunk."""
+
+    def __init__(self, work: Work, images: torch.Tensor) -> None:
+        self.work, self.images = work, images
+        self.bad: dict[int, str] = {}
+        self.error: BaseException | None = None
+        self.done = threading.Event()
+        self.dropped = False
+        self._left = -(-len(work.payloads) // CHUNK)
+        self._lock = threading.Lock()
+
+    def chunk_done(self) -> None:
+        """One chunk less."""
+        with self._lock:
+            self._left -= 1
+            if not self._left:
+                self.done.set()
+
+
+def _decoder() -> Any:
+    return nvimgcodec.Decoder(
+        device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY,
+        max_num_cpu_threads=1,
+        backends=[nvimgcodec.Backend(nvimgcodec.CPU_ONLY)],
+        options=":fancy_upsampling=1",
+    )
+
+
+_PARAMS = nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=nvimgcodec.ColorSpec.SRGB)
+
+
+class HostEngine:
+    """Runs a host program on CPU threads."""
+
+    name = "host"
+
+    def __init__(self, program: HostProgram, *, batch_size: int, device: int | None, tuning: Tuning) -> None:
+        del batch_size, device  # any will do; the CPU it is
+        self.depth = tuning.prefetch
+        self._program, self._steps, self._dtype = program, ImageSteps(program), _DTYPES[program.dtype]
+        self._flying: deque[_Flight] = deque()
+        self._pool = _Pool()
+        self._tasks: queue.SimpleQueue[tuple[_Flight, int] | None] = queue.SimpleQueue()
+        ready = threading.Barrier(tuning.cpu_threads + 1)
+        self._threads = [
+            threading.Thread(target=self._run, args=(ready,), name=f"dali_feed-host-{n}", daemon=True)
+            for n in range(tuning.cpu_threads)
+        ]
+        torch_threads = torch.get_num_threads()
+        for thread in self._threads:
+            thread.start()
+        ready.wait()
+        torch.set_num_threads(torch_threads)  # what threads to come begin with; ours have set their own to one
+
+    def prepare(self, payloads: list[memoryview]) -> list[Any]:
+        """Arrays over the payloads."""
+        return [np.frombuffer(payload, np.uint8) for payload in payloads]
+
+    def _begin(self, work: Work) -> _Flight:
+        n = len(work.payloads)
+        height, width = self._program.size or work.arrays["size"][0].tolist()
+        shape = (n, 3, height, width)
+        size = n * 3 * height * width * self._dtype.itemsize
+        flight = _Flight(work, self._pool.take(size).view(self._dtype).view(shape))
+        for first in range(0, n, CHUNK):
+            self._tasks.put((flight, first))
+        return flight
+
+    def submit(self, work: Work) -> None:
+        """Start a batch."""
+        self._flying.append(self._begin(work))
+
+    def take(self) -> Result:
+        """The oldest batch; where images failed, its bad slots."""
+        return self._result(self._flying.popleft())
+
+    def discard(self) -> None:
+        """Drop the oldest batch; chunks that have begun are waited for."""
+        flight = self._flying.popleft()
+        flight.dropped = True
+        flight.done.wait()
+
+    def redo(self, work: Work) -> Result:
+        """Run `work` behind the batches in flight."""
+        return self._result(self._begin(work))
+
+    def _result(self, flight: _Flight) -> Result:
+        flight.done.wait()
+        if flight.error is not None:
+            error = flight.error
+            msg = f"host engine: a step failed on an image that decodes; {type(error).__name__}: {error}"
+            raise EngineError(msg) from error
+        return Result(None, dict(sorted(flight.bad.items()))) if flight.bad else Result(flight.images)
+
+    def _run(self, ready: threading.Barrier) -> None:
+        torch.get_num_threads()  # makes torch give this thread its number now, and not over ours at the first operation
+        torch.set_num_threads(1)
+        decoder = _decoder()
+        ready.wait()
+        while (task := self._tasks.get()) is not None:
+            flight, first = task
+            try:
+                if not flight.dropped:
+                    self._chunk(decoder, flight, first)
+            except BaseException as error:  # noqa: BLE001  whatever it is, the feed thread must hear of it
+                flight.error = error
+            flight.chunk_done()
+            del task, flight  # else a waiting thread holds a batch's memory
+
+    def _chunk(self, decoder: Any, flight: _Flight, first: int) -> None:
+        """Decode and transform slots first..first+CHUNK-1, each while its pixels are in the core's cache."""
+        work = flight.work
+        windows = work.arrays["window"][first : first + CHUNK].tolist() if self._program.window else None
+        for slot in range(first, min(first + CHUNK, len(work.payloads))):
+            try:
+                stream = nvimgcodec.CodeStream(work.payloads[slot])
+            except RuntimeError:
+                flight.bad[slot] = "decoder: nvImageCodec cannot parse it"
+                continue
+            if windows is not None:
+                y, x, h, w = windows[slot - first]
+                region = nvimgcodec.Region(y, x, y + h, x + w)
+                stream = stream.get_sub_code_stream(nvimgcodec.CodeStreamView(region=region))
+            image = decoder.decode(stream, params=_PARAMS)
+            if image is None:
+                flight.bad[slot] = "decoder: nvImageCodec cannot decode it"
+            else:
+                self._steps.run(np.asarray(image), work.arrays, slot, flight.images[slot])
+
+    def close(self) -> None:
+        """Drop what is in flight and end the threads."""
+        while self._flying:
+            self._flying.popleft().dropped = True
+        threads, self._threads = self._threads, []
+        for _ in threads:
+            self._tasks.put(None)
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(2)

@@ -1,0 +1,161 @@
+"""One image through a host program's steps, as torchvision v2 takes a tensor through its transforms.
+
+The common way (resize, mirror, to float, normalize) calls torch itself in the order and with the operands of
+torchvision's kernels, because a call of theirs costs ten microseconds under the interpreter's lock; tests
+hold the two equal bit for bit. All else is torchvision's own functions.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import interpolate
+
+from dali_feed.host_program import Crop, HostProgram, HostStep, Jitter, Mirror, Scale, Turn
+from dali_feed.recipe import Normalize, ToFloat
+
+__all__ = ["ImageSteps"]
+
+Arrays = dict[str, NDArray[Any]]
+Apply = Callable[[torch.Tensor, Arrays, int], torch.Tensor]
+
+_DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@functools.cache
+def _native_uint8(interpolation: str) -> bool:
+    """Whether torchvision resizes uint8 as it is on this CPU, or by way of float32."""
+    from torchvision.transforms.v2.functional import _geometry
+
+    return bool(_geometry._do_native_uint8_resize_on_cpu(_geometry.InterpolationMode(interpolation)))
+
+
+def _scale(image: torch.Tensor, arrays: Arrays, slot: int, step: Scale) -> torch.Tensor:
+    height, width = arrays[step.key][slot].tolist()
+    channels, h, w = image.shape
+    if (height, width) == (h, w):
+        return image
+    smooth = step.interpolation != "nearest-exact"
+    if image.dtype != torch.uint8 or (smooth and not _native_uint8(step.interpolation)):
+        from torchvision.transforms.v2 import InterpolationMode, functional
+
+        mode = InterpolationMode(step.interpolation)
+        resized: torch.Tensor = functional.resize_image(
+            image, [height, width], interpolation=mode, antialias=step.antialias
+        )
+        return resized
+    if image.stride() == (1, w * channels, channels):  # as decoded: say so, or torch packs the output anew
+        batch = image.as_strided((1, channels, h, w), (h * w * channels, 1, w * channels, channels))
+    else:
+        batch = image[None]
+    return interpolate(
+        batch,
+        size=[height, width],
+        mode=step.interpolation,
+        align_corners=False if smooth else None,
+        antialias=step.antialias and smooth,
+    )[0]
+
+
+def _crop(image: torch.Tensor, arrays: Arrays, slot: int, step: Crop) -> torch.Tensor:
+    y, x, height, width = arrays[step.key][slot].tolist()
+    h, w = image.shape[-2:]
+    if y >= 0 and x >= 0 and y + height <= h and x + width <= w:
+        return image[:, y : y + height, x : x + width]
+    out = image.new_zeros((image.shape[0], height, width))
+    top, left, bottom, right = max(y, 0), max(x, 0), min(y + height, h), min(x + width, w)
+    out[:, top - y : bottom - y, left - x : right - x] = image[:, top:bottom, left:right]
+    return out
+
+
+def _mirror(image: torch.Tensor, arrays: Arrays, slot: int, step: Mirror) -> torch.Tensor:
+    return image.flip(-1 if step.axis == "x" else -2) if arrays[step.key][slot] else image
+
+
+def _jitter(image: torch.Tensor, arrays: Arrays, slot: int, step: Jitter) -> torch.Tensor:
+    from torchvision.transforms.v2 import functional
+
+    factors = arrays[step.key][slot].tolist()
+    for k in arrays[f"{step.key}_order"][slot].tolist():
+        adjust = getattr(functional, f"adjust_{step.names[k]}_image")
+        image = adjust(image, factors[k])
+    return image
+
+
+def _turn(image: torch.Tensor, arrays: Arrays, slot: int, step: Turn) -> torch.Tensor:
+    from torchvision.transforms.v2 import InterpolationMode, functional
+
+    angle, mode = float(arrays[step.key][slot]), InterpolationMode(step.interpolation)
+    turned: torch.Tensor = functional.rotate_image(image, angle, interpolation=mode, fill=[step.fill])
+    return turned
+
+
+def _to_float(image: torch.Tensor, _: Arrays, __: int, step: ToFloat) -> torch.Tensor:
+    out = image.to(_DTYPES[step.dtype])
+    return out.mul_(1 / 255) if step.scale and image.dtype == torch.uint8 and out.dtype != torch.uint8 else out
+
+
+def _column(values: tuple[float, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.tensor(values, dtype=dtype).view(-1, 1, 1)
+
+
+def _normalize(image: torch.Tensor, _: Arrays, __: int, step: Normalize) -> torch.Tensor:
+    return image.sub(_column(step.mean, image.dtype)).div_(_column(step.std, image.dtype))
+
+
+class ImageSteps:
+    """A program's steps, ready to run. Used by many threads at once."""
+
+    def __init__(self, program: HostProgram) -> None:
+        steps = list(program.steps)
+        self._tail: tuple[ToFloat, tuple[tuple[torch.Tensor, torch.Tensor], ...]] | None = None
+        cut = next((n for n, step in enumerate(steps) if isinstance(step, ToFloat)), len(steps))
+        first, rest = steps[cut : cut + 1], steps[cut + 1 :]
+        if first and isinstance(first[0], ToFloat) and first[0].dtype == program.dtype != "uint8":
+            norms = [step for step in rest if isinstance(step, Normalize)]
+            if len(norms) == len(rest):  # what nearly every recipe ends in runs in the output itself
+                dtype = _DTYPES[program.dtype]
+                self._tail = first[0], tuple((_column(s.mean, dtype), _column(s.std, dtype)) for s in norms)
+                steps = steps[:cut]
+        self._apply = [self._bind(step) for step in steps]
+
+    @staticmethod
+    def _bind(step: HostStep) -> Apply:
+        match step:
+            case Scale():
+                return functools.partial(_scale, step=step)
+            case Crop():
+                return functools.partial(_crop, step=step)
+            case Mirror():
+                return functools.partial(_mirror, step=step)
+            case Jitter():
+                return functools.partial(_jitter, step=step)
+            case Turn():
+                return functools.partial(_turn, step=step)
+            case ToFloat():
+                return functools.partial(_to_float, step=step)
+            case Normalize():
+                return functools.partial(_normalize, step=step)
+
+    def run(self, pixels: NDArray[np.uint8], arrays: Arrays, slot: int, out: torch.Tensor) -> None:
+        """`pixels` (height, width, 3) as decoded, with row `slot` of the parameters, into `out` (3, height, width)."""
+        image = torch.from_numpy(pixels).permute(2, 0, 1)
+        for apply in self._apply:
+            image = apply(image, arrays, slot)
+        if self._tail is None:
+            out.copy_(image)
+            return
+        to, norms = self._tail
+        if to.scale and out.dtype == torch.float32:
+            torch.mul(image, 1 / 255, out=out)
+        else:
+            out.copy_(image)
+            if to.scale:
+                out.mul_(1 / 255)
+        for mean, std in norms:
+            out.sub_(mean).div_(std)

@@ -1,0 +1,296 @@
+"""The host engine: torchvision v2's pixels, bit for bit; bad samples are marks; threads change nothing."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from images import bad_tables, jpeg, png
+from test_pixels import decoded, files, photographs
+from torchvision.transforms.v2 import functional
+
+from dali_feed.engines import Engine, Work, choose_engine, compile_for, make_engine
+from dali_feed.errors import ConfigError
+from dali_feed.host_program import compile_host
+from dali_feed.options import Tuning
+from dali_feed.recipe import (
+    CenterCrop,
+    ColorJitter,
+    Flip,
+    Normalize,
+    Op,
+    RandomResizedCrop,
+    Recipe,
+    Resize,
+    Rotation,
+    ToFloat,
+)
+from dali_feed.screen import screen
+
+pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+FLOAT = (ToFloat(), Normalize(MEAN, STD))
+
+
+def ran(recipe: Recipe, payloads: Sequence[bytes], ids: Sequence[int], threads: int = 2) -> list[torch.Tensor]:
+    """The images of all payloads, each a batch of its own, since they may come out in several sizes."""
+    program = compile_host(recipe)
+    views = [memoryview(payload) for payload in payloads]
+    made = program.parameters(screen(views).sizes, np.array(ids, np.int64), 0, 0)
+    engine = make_engine("host", program, batch_size=1, device=None, tuning=Tuning(threads=threads))
+    out = []
+    for n, view in enumerate(views):
+        arrays = {name: rows[n : n + 1] for name, rows in made.arrays.items()}
+        result = engine.redo(Work(engine.prepare([view]), arrays))
+        assert not result.bad
+        assert result.images is not None
+        out.append(result.images[0])
+    engine.close()
+    return out
+
+
+def theirs(recipe: Recipe, payloads: Sequence[bytes], ids: Sequence[int]) -> list[torch.Tensor]:
+    """The same by torchvision's v2 functions, from its own decoder, op by op on the whole image."""
+    made = compile_host(recipe).parameters(
+        screen([memoryview(p) for p in payloads]).sizes, np.array(ids, np.int64), 0, 0
+    )
+    out = []
+    for n, payload in enumerate(payloads):
+        rows = {name: values[n].tolist() for name, values in made.arrays.items()}
+        image: Any = decoded(payload)
+        for k, op in enumerate(recipe.ops):
+            image = _applied(image, k, op, rows)
+        out.append(image)
+    return out
+
+
+def _applied(image: torch.Tensor, n: int, op: Op, rows: dict[str, Any]) -> Any:
+    match op:
+        case RandomResizedCrop():
+            y, x, h, w = rows["window" if "window" in rows and n == 0 else f"crop{n}"]
+            mode = functional.InterpolationMode(op.interpolation)
+            return functional.resized_crop(image, y, x, h, w, list(op.size), mode, op.antialias)
+        case Resize():
+            size = [op.size] if isinstance(op.size, int) else list(op.size)
+            mode = functional.InterpolationMode(op.interpolation)
+            return functional.resize(image, size, mode, max_size=op.max_size, antialias=op.antialias)
+        case CenterCrop():
+            return functional.center_crop(image, list(op.size))
+        case Flip():
+            flip = functional.horizontal_flip if op.axis == "x" else functional.vertical_flip
+            return flip(image) if rows[f"flip{n}"] else image
+        case ColorJitter():
+            names = [name for name in ("brightness", "contrast", "saturation", "hue") if getattr(op, name)]
+            for k in rows[f"jitter{n}_order"]:
+                image = getattr(functional, f"adjust_{names[k]}")(image, rows[f"jitter{n}"][k])
+            return image
+        case Rotation():
+            mode = functional.InterpolationMode(op.interpolation)
+            return functional.rotate(image, rows[f"angle{n}"], mode, fill=op.fill)
+        case ToFloat():
+            return functional.to_dtype(image, getattr(torch, op.dtype), scale=op.scale)
+        case Normalize():
+            return functional.normalize(image, list(op.mean), list(op.std))
+
+
+def assert_equal(recipe: Recipe, payloads: Sequence[bytes] | None = None) -> None:
+    """Every image of the two ways has the same bits."""
+    payloads = photographs() if payloads is None else payloads
+    ids = range(len(payloads))
+    for n, (one, other) in enumerate(zip(ran(recipe, payloads, ids), theirs(recipe, payloads, ids), strict=True)):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other), (n, recipe)
+
+
+CASES = {
+    "nothing": (),
+    "evaluation": (Resize(256), CenterCrop((224, 224)), *FLOAT),
+    "training": (RandomResizedCrop((224, 224)), Flip("x"), *FLOAT),
+    "bicubic": (RandomResizedCrop((96, 80), interpolation="bicubic"), *FLOAT),
+    "nearest-exact": (Resize((60, 90), interpolation="nearest-exact"),),
+    "without antialias": (Resize((60, 90), antialias=False),),
+    "longest edge": (Resize(200, max_size=240),),
+    "padding": (CenterCrop((500, 700)), ToFloat()),
+    "flip first": (Flip("x"), Flip("y"), RandomResizedCrop((64, 64)), ToFloat()),
+    "crop in the middle": (Resize(200), RandomResizedCrop((64, 96)), Flip("y")),
+    "jitter": (Resize((90, 120)), ColorJitter((0.6, 1.4), (0.6, 1.4), (0.6, 1.4), (-0.1, 0.1))),
+    "jitter of floats": (Resize((90, 120)), ToFloat(), ColorJitter((0.6, 1.4), None, (0.6, 1.4), None)),
+    "rotation": (Resize((90, 120)), Rotation((-30.0, 30.0), "bilinear", 7.0), *FLOAT),
+    "rotation, nearest": (Resize((90, 120)), Rotation((-180.0, 180.0))),
+    "resize of floats": (ToFloat(), Resize((60, 90)), Normalize(MEAN, STD)),
+    "not scaled": (Resize((60, 90)), ToFloat(scale=False), Normalize((120.0,), (60.0,))),
+    "half": (RandomResizedCrop((64, 64)), ToFloat("float16"), Normalize(MEAN, STD)),
+    "bfloat16": (RandomResizedCrop((64, 64)), ToFloat("bfloat16"), Normalize(MEAN, STD)),
+    "half of float": (Resize((64, 64)), ToFloat(), Normalize(MEAN, STD), ToFloat("float16")),
+    "uint8": (Resize((64, 64)), ToFloat("uint8")),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equals_torchvision(name: str) -> None:
+    """Photographs of many sizes come out with torchvision's bits, whatever the ops and their order."""
+    assert_equal(Recipe(CASES[name]))
+
+
+SIZES = st.integers(1, 70)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(SIZES, SIZES), min_size=1, max_size=4),
+    st.tuples(SIZES, SIZES),
+    st.sampled_from(["bilinear", "bicubic", "nearest-exact"]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_any_size_equals_torchvision(
+    sizes: list[tuple[int, int]], size: tuple[int, int], interpolation: Any, antialias: bool, subsampled: bool
+) -> None:
+    """Windows that begin at odd pixels of small subsampled images, up and down to any size, are exact too."""
+    payloads = [(jpeg if subsampled else png)(n, *shape) for n, shape in enumerate(sizes)]
+    crop = RandomResizedCrop(size, interpolation=interpolation, antialias=antialias)
+    assert_equal(Recipe((crop, Flip("x"), *FLOAT)), payloads)
+
+
+@pytest.mark.parametrize("name", files())
+def test_every_format(name: str) -> None:
+    """Gray, CMYK, alpha, palettes: whole or a window, every format comes out as torchvision decodes it."""
+    payload = files()[name]
+    assert_equal(Recipe((RandomResizedCrop((48, 64)), *FLOAT)), [payload])
+    assert_equal(Recipe(), [payload])
+
+
+BATCH = Recipe((RandomResizedCrop((32, 24)), Flip("x"), *FLOAT))
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    """Of two threads."""
+    made = make_engine("host", compile_host(BATCH), batch_size=32, device=None, tuning=Tuning(threads=2))
+    yield made
+    made.close()
+
+
+def work(engine: Engine, payloads: Sequence[bytes], first: int = 0) -> Work:
+    """A batch of samples first, first+1, ..."""
+    views = [memoryview(payload) for payload in payloads]
+    sizes = np.maximum(screen(views).sizes, 1)
+    ids = np.arange(first, first + len(views))
+    return Work(engine.prepare(views), compile_host(BATCH).parameters(sizes, ids, 0, 0).arrays)
+
+
+def good(count: int = 32) -> list[bytes]:
+    """JPEGs of many sizes."""
+    return [jpeg(n, 16 + n, 48 - n) for n in range(count)]
+
+
+def test_batches_come_in_order_whatever_the_threads(engine: Engine) -> None:
+    """One thread and four give the same batches as two, in the order in which they were submitted."""
+    many = [work(engine, good(), first) for first in (0, 100, 200)]
+    want = [engine.redo(each).images for each in many]
+    for threads in (1, 4):
+        other = make_engine("host", compile_host(BATCH), batch_size=32, device=None, tuning=Tuning(threads=threads))
+        for each in many:
+            other.submit(each)
+        for images in want:
+            assert torch.equal(other.take().images, images)  # type: ignore[arg-type]
+        other.close()
+
+
+def test_what_cannot_be_decoded_is_a_mark(engine: Engine) -> None:
+    """Bad payloads cost their own slots, the batch behind arrives whole, and the mended one runs again."""
+    payloads = good()
+    clean = engine.redo(work(engine, payloads)).images
+    payloads[3] = bad_tables()
+    payloads[31] = b"\xff\xd8 no picture \xff\xd9"
+    engine.submit(work(engine, payloads))
+    engine.submit(work(engine, good()))
+    result = engine.take()
+    assert result.images is None
+    assert list(result.bad) == [3, 31]
+    assert all("nvImageCodec" in reason for reason in result.bad.values())
+    assert torch.equal(engine.take().images, clean)  # type: ignore[arg-type]
+    assert torch.equal(engine.redo(work(engine, good())).images, clean)  # type: ignore[arg-type]
+
+
+def test_a_batch_keeps_its_memory_and_gives_it_back(engine: Engine) -> None:
+    """A tensor over a batch keeps its pixels while others pass; once the last has died its memory serves again."""
+    held = engine.redo(work(engine, good())).images
+    assert held is not None
+    before, row = held.clone(), held[5]
+    for first in range(1, 9):
+        engine.redo(work(engine, good(), first))
+    assert torch.equal(held, before)
+    at = held.data_ptr()
+    del held
+    gc.collect()
+    taken = [engine.redo(work(engine, good(), 50)).images for _ in range(8)]
+    assert at not in [images.data_ptr() for images in taken if images is not None]
+    assert torch.equal(row, before[5])
+    del row
+    gc.collect()
+    again = engine.redo(work(engine, good(), 50)).images
+    assert again is not None
+    assert again.data_ptr() == at
+
+
+def test_torchs_own_threads_are_left_alone() -> None:
+    """The user's thread count is what it was, here and in threads that begin later."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    engine = make_engine("host", compile_host(BATCH), batch_size=4, device=None, tuning=Tuning(threads=4))
+    engine.redo(work(engine, good(4)))
+    assert torch.get_num_threads() == 3
+    engine.close()
+    torch.set_num_threads(before)
+
+
+def test_close_and_discard_in_any_state(engine: Engine) -> None:
+    """Batches that nobody takes are dropped, and the threads end."""
+    for _ in range(3):
+        engine.submit(work(engine, good()))
+    engine.discard()
+    engine.close()
+    engine.close()
+
+
+def test_a_fault_that_is_no_records_is_raised(engine: Engine) -> None:
+    """A parameter that no image can take is an EngineError, not a mark and not a hang."""
+    broken = work(engine, good(4))
+    broken.arrays["scale0"] = np.zeros_like(broken.arrays["scale0"])
+    with pytest.raises(Exception, match="host engine: a step failed"):
+        engine.redo(broken)
+
+
+def test_which_engine_runs() -> None:
+    """Host on the CPU, dali on a GPU and for a DALI graph; what host cannot do is said."""
+    assert choose_engine(None, None, graph=False) == "host"
+    assert choose_engine(None, None, graph=True) == choose_engine(None, 0, graph=False) == "dali"
+    with pytest.raises(ConfigError, match="found cuda:1"):
+        choose_engine("host", 1, graph=False)
+    with pytest.raises(ConfigError, match="found a DALI graph function"):
+        choose_engine("host", None, graph=True)
+    with pytest.raises(ConfigError, match="'dali'.*'host'.*'daily'"):
+        choose_engine("daily", None, graph=False)
+
+
+def test_the_two_engines_agree() -> None:
+    """The same draws: DALI's pixels of the training recipe lie within a level and a half of 255 on average."""
+    recipe = Recipe((RandomResizedCrop((64, 64)), Flip("x")))
+    views = [memoryview(payload) for payload in photographs()]
+    sizes, ids = screen(views).sizes, np.arange(len(views))
+    out = []
+    for name in ("host", "dali"):
+        program = compile_for(name, recipe, None)
+        engine = make_engine(name, program, batch_size=len(views), device=None, tuning=Tuning(threads=2))
+        result = engine.redo(Work(engine.prepare(views), program.parameters(sizes, ids, 0, 0).arrays))
+        out.append(torch.utils.dlpack.from_dlpack(result.images).clone().float())
+        engine.close()
+    difference = (out[0] - out[1]).abs()
+    assert float(difference.mean()) < 1.5
