@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,7 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from images import bad_tables, jpeg, png
-from test_pixels import decoded, files, photographs
+from PIL import Image
+from test_pixels import decoded, encoded, files, photographs
+from torchvision import transforms
 from torchvision.transforms.v2 import functional
 
 from dali_feed.engines import Engine, Work, choose_engine, compile_for, make_engine
@@ -32,6 +35,7 @@ from dali_feed.recipe import (
     ToFloat,
 )
 from dali_feed.screen import screen
+from dali_feed.transforms import lower
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -164,6 +168,40 @@ def test_every_format(name: str) -> None:
     payload = files()[name]
     assert_equal(Recipe((RandomResizedCrop((48, 64)), *FLOAT)), [payload])
     assert_equal(Recipe(), [payload])
+
+
+@pytest.mark.parametrize("kind", ["BMP", "TIFF"])
+def test_formats_that_torchvision_does_not_know(kind: str) -> None:
+    """Whole or a window, a BMP and a TIFF have Pillow's pixels."""
+    rgb = Image.open(io.BytesIO(photographs()[2])).convert("RGB")
+    whole = torch.from_numpy(np.array(rgb)).permute(2, 0, 1)
+    payload = encoded(rgb, kind)
+    assert torch.equal(ran(Recipe(), [payload], [0])[0], whole)
+    crop = Recipe((RandomResizedCrop((48, 64)),))
+    y, x, h, w = compile_host(crop).parameters(np.array([[97, 131]]), np.array([0]), 0, 0).arrays["window"][0]
+    resized = functional.resize(whole[:, y : y + h, x : x + w], [48, 64], antialias=True)
+    assert torch.equal(ran(crop, [payload], [0])[0], resized)
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_exif_turns_nothing(orientation: int) -> None:
+    """As torchvision's decoder and ImageFolder: pixels are taken as they are stored, whole or a window."""
+    rgb = Image.open(io.BytesIO(photographs()[2])).convert("RGB")
+    exif = rgb.getexif()
+    exif[0x0112] = orientation
+    payload = encoded(rgb, exif=exif)
+    assert_equal(Recipe(), [payload])
+    assert_equal(Recipe((RandomResizedCrop((48, 64)),)), [payload])
+
+
+def test_pillow_is_a_level_away_at_most() -> None:
+    """The v1 transforms of a PIL image, which Pillow resizes: 0.0017 levels on average were measured, one at most."""
+    whole = transforms.Compose([transforms.Resize(256), transforms.CenterCrop(224)])
+    for payload, ours in zip(photographs(), ran(lower(whole), photographs(), range(5)), strict=True):
+        pillow = transforms.PILToTensor()(whole(Image.open(io.BytesIO(payload)).convert("RGB")))
+        difference = (ours.float() - pillow.float()).abs()
+        assert float(difference.max()) <= 1
+        assert float(difference.mean()) < 0.003
 
 
 BATCH = Recipe((RandomResizedCrop((32, 24)), Flip("x"), *FLOAT))

@@ -114,8 +114,8 @@ class HostEngine:
         torch.set_num_threads(torch_threads)  # what threads to come begin with; ours have set their own to one
 
     def prepare(self, payloads: list[memoryview]) -> list[Any]:
-        """Arrays over the payloads."""
-        return [np.frombuffer(payload, np.uint8) for payload in payloads]
+        """As they are: the threads that decode them make what the decoder takes."""
+        return payloads
 
     def _begin(self, work: Work) -> _Flight:
         n = len(work.payloads)
@@ -174,8 +174,8 @@ class HostEngine:
         windows = work.arrays["window"][first : first + CHUNK].tolist() if self._program.window else None
         for slot in range(first, min(first + CHUNK, len(work.payloads))):
             try:
-                stream = nvimgcodec.CodeStream(work.payloads[slot])
-            except RuntimeError:
+                stream = nvimgcodec.CodeStream(np.frombuffer(work.payloads[slot], np.uint8))
+            except (RuntimeError, ValueError):  # ValueError: no bytes at all
                 flight.bad[slot] = "decoder: nvImageCodec cannot parse it"
                 continue
             if windows is not None:
