@@ -126,6 +126,10 @@ class Broker:
             if self._handle is None:
                 return
             _running.pop(self.servers, None)
+            # Connections end first, in the cluster's own thread: its destructor frees topics before connections, and
+            # with clients still connected it crashed once.
+            for number in range(1, self.brokers + 1):
+                self._library.rd_kafka_mock_broker_set_down(self._cluster, number)
             self._library.rd_kafka_mock_cluster_destroy(self._cluster)
             self._library.rd_kafka_destroy(self._handle)
             self._handle = self._cluster = None
