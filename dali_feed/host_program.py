@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.batch_draws import BatchDraws
 from dali_feed.colour import jitter_draws, steps_of
-from dali_feed.draws import uniforms
-from dali_feed.geometry import Window, center_window, random_windows, resized
+from dali_feed.geometry import center_window, resized
 from dali_feed.program import STREAMS_PER_OP, Ints, Parameters, compile_recipe
 from dali_feed.recipe import (
     CenterCrop,
@@ -78,27 +78,12 @@ class Turn:
 HostStep = Crop | Scale | Mirror | Jitter | Turn | ToFloat | Normalize
 
 
-class _Run:
-    """A batch's sizes on their way through the ops, and the draws of each op."""
+class _Run(BatchDraws):
+    """Draws, and sizes on their way through the ops."""
 
     def __init__(self, sizes: NDArray[np.int32], ids: Ints, seed: int, epoch: int, streams: list[int]) -> None:
+        super().__init__(ids, seed, epoch, streams)
         self.h, self.w = sizes[:, 0].astype(np.int64), sizes[:, 1].astype(np.int64)
-        self.ids, self.seed, self.epoch = ids, seed, epoch
-        self._rows = {stream: 4 * n for n, stream in enumerate(streams)}
-        self._drawn = uniforms(seed, epoch, ids, streams)
-
-    def draw(self, stream: int) -> NDArray[np.float32]:
-        at = self._rows[stream]
-        return self._drawn[at : at + 4]
-
-    def windows(self, op: RandomResizedCrop, first: int) -> Window:
-        def draw(tries: range, rows: Ints) -> NDArray[np.float32]:
-            if tries == range(1):
-                return self.draw(first)[None]
-            streams = [first + t for t in tries]
-            return uniforms(self.seed, self.epoch, self.ids[rows], streams).reshape(len(tries), 4, len(rows))
-
-        return random_windows(self.h, self.w, op.scale, op.ratio, draw)
 
 
 @dataclass(slots=True)
@@ -134,7 +119,8 @@ class HostProgram:
 def _compute(run: _Run, arrays: dict[str, NDArray[np.generic]], op: Op, n: int, first: int, *, window: bool) -> None:
     match op:
         case RandomResizedCrop():
-            arrays["window" if window else f"crop{n}"] = np.stack(run.windows(op, first), axis=1).astype(np.int32)
+            crops = np.stack(run.windows(op, first, run.h, run.w), axis=1)
+            arrays["window" if window else f"crop{n}"] = crops.astype(np.int32)
             run.h, run.w = np.full_like(run.h, op.size[0]), np.full_like(run.w, op.size[1])
             arrays[f"scale{n}"] = np.stack([run.h, run.w], axis=1).astype(np.int32)
         case Resize():

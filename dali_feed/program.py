@@ -17,10 +17,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.batch_draws import BatchDraws
 from dali_feed.colour import jitter_steps, steps_of
-from dali_feed.draws import uniforms
 from dali_feed.errors import TransformError
-from dali_feed.geometry import Window, center_window, random_windows, resized
+from dali_feed.geometry import Window, center_window, resized
 from dali_feed.recipe import (
     CenterCrop,
     ColorJitter,
@@ -129,23 +129,17 @@ class Parameters:
     sizes: Ints
 
 
-class _Run:
+class _Run(BatchDraws):
     """What is known about a batch while its parameters are computed."""
 
     def __init__(self, program: Program, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> None:
+        super().__init__(ids, seed, epoch, program.streams)
         self.h, self.w = sizes[:, 0].astype(np.int64), sizes[:, 1].astype(np.int64)
         zero = np.zeros_like(self.h)
         self.window: Window = (zero, zero, self.h, self.w)
         self.roi: tuple[NDArray[np.float64], ...] = ()
         self.mirror = {"x": np.zeros(len(ids), bool), "y": np.zeros(len(ids), bool)}
         self.arrays: dict[str, NDArray[Any]] = {}
-        self.ids, self.seed, self.epoch = ids, seed, epoch
-        self._rows = {stream: 4 * n for n, stream in enumerate(program.streams)}
-        self._drawn = uniforms(seed, epoch, ids, program.streams)
-
-    def draw(self, stream: int) -> NDArray[np.float32]:
-        at = self._rows[stream]
-        return self._drawn[at : at + 4]
 
     def as_shown(self, window: Window) -> Window:
         """A window that was chosen in the mirrored image, in the image as it is stored so far."""
@@ -287,16 +281,7 @@ class _Compiler:
     def random_resized_crop(self, op: RandomResizedCrop, first: int) -> None:
         self.program.streams.append(first)
 
-        def choose(run: _Run) -> Window:
-            def draw(tries: range, rows: Ints) -> NDArray[np.float32]:
-                if tries == range(1):
-                    return run.draw(first)[None]
-                streams = [first + t for t in tries]
-                return uniforms(run.seed, run.epoch, run.ids[rows], streams).reshape(len(tries), 4, len(rows))
-
-            return random_windows(run.h, run.w, op.scale, op.ratio, draw)
-
-        self.resample(op, choose)
+        self.resample(op, lambda run: run.windows(op, first, run.h, run.w))
 
     def center_crop(self, op: CenterCrop) -> None:
         size, least = op.size, self.least
