@@ -12,7 +12,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Window", "center_window", "random_windows", "resized"]
+from dali_feed.recipe import Pad, RandomCrop
+
+__all__ = ["Window", "center_window", "crop_windows", "padded", "random_windows", "resized"]
 
 Ints = NDArray[np.int64]
 Window = tuple[Ints, Ints, Ints, Ints]
@@ -42,6 +44,24 @@ def center_window(h: Ints, w: Ints, size: tuple[int, int]) -> Window:
         return np.where(have < want, -((want - have) // 2), inside)
 
     return first(h, size[0]), first(w, size[1]), np.full_like(h, size[0]), np.full_like(w, size[1])
+
+
+def padded(h: Ints, w: Ints, op: Pad | RandomCrop) -> tuple[Ints, Ints, Ints, Ints]:
+    """Pixels that the op puts left, above, right and below."""
+    left, top, right, bottom = (np.full_like(h, edge) for edge in op.padding)
+    if isinstance(op, RandomCrop) and op.pad_if_needed:
+        high = np.maximum(op.size[0] - (h + top + bottom), 0)
+        wide = np.maximum(op.size[1] - (w + left + right), 0)
+        left, top, right, bottom = left + wide, top + high, right + wide, bottom + high
+    return left, top, right, bottom
+
+
+def crop_windows(h: Ints, w: Ints, op: RandomCrop, drawn: NDArray[np.float32]) -> Window:
+    """RandomCrop's windows, `drawn` (4, n): rows 0 and 1 are y and x. They leave the image where it is padded."""
+    left, top, right, bottom = padded(h, w, op)
+    y = ((h + top + bottom - op.size[0] + 1) * drawn[0]).astype(np.int64) - top
+    x = ((w + left + right - op.size[1] + 1) * drawn[1]).astype(np.int64) - left
+    return y, x, np.full_like(h, op.size[0]), np.full_like(w, op.size[1])
 
 
 def _tried(

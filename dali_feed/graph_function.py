@@ -16,7 +16,8 @@ import numpy as np
 
 from dali_feed.draws import uniforms
 from dali_feed.errors import TransformError
-from dali_feed.program import Decode, Program
+from dali_feed.program import Program
+from dali_feed.steps import Decode
 
 __all__ = ["GraphDraws", "UserGraph", "compile_function", "is_graph_function"]
 

@@ -12,18 +12,26 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.affine import affine_draws
 from dali_feed.batch_draws import BatchDraws
 from dali_feed.colour import jitter_draws, steps_of
-from dali_feed.geometry import center_window, resized
-from dali_feed.program import STREAMS_PER_OP, Ints, Parameters, compile_recipe
+from dali_feed.geometry import center_window, crop_windows, padded, resized
+from dali_feed.outline import STREAMS_PER_OP, outline, unfit
+from dali_feed.program import Ints, Parameters
 from dali_feed.recipe import (
     CenterCrop,
     ColorJitter,
     DType,
+    Fill,
     Flip,
     Interpolation,
+    Layout,
     Normalize,
     Op,
+    Pad,
+    PadMode,
+    RandomAffine,
+    RandomCrop,
     RandomResizedCrop,
     Recipe,
     Resize,
@@ -31,14 +39,35 @@ from dali_feed.recipe import (
     ToFloat,
 )
 
-__all__ = ["Crop", "HostProgram", "HostStep", "Jitter", "Mirror", "Scale", "Turn", "compile_host"]
+__all__ = [
+    "Crop",
+    "HostProgram",
+    "HostStep",
+    "Jitter",
+    "Margin",
+    "Mirror",
+    "Move",
+    "Scale",
+    "Turn",
+    "compile_host",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Crop:
-    """Rows y, x, height, width (int32) of `key`; black outside the image."""
+    """Rows y, x, height, width (int32) of `key`; `fill` outside the image."""
 
     key: str
+    fill: Fill = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """Rows left, top, right, bottom (int32) of `key` put around the image."""
+
+    key: str
+    fill: Fill
+    mode: PadMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +101,20 @@ class Turn:
 
     key: str
     interpolation: str
-    fill: float
+    fill: Fill
 
 
-HostStep = Crop | Scale | Mirror | Jitter | Turn | ToFloat | Normalize
+@dataclass(frozen=True, slots=True)
+class Move:
+    """By row `key` (float64): angle, x and y translation, scale, x and y shear; see dali_feed.affine."""
+
+    key: str
+    interpolation: str
+    fill: Fill
+    center: tuple[float, float] | None
+
+
+HostStep = Crop | Margin | Scale | Mirror | Jitter | Turn | Move | ToFloat | Normalize
 
 
 class _Run(BatchDraws):
@@ -90,13 +129,13 @@ class _Run(BatchDraws):
 class HostProgram:
     """What the host engine runs, and how to compute what it takes.
 
-    ops      of the recipe, each with its first stream
+    recipe   what it was made of; op n draws from streams 16n..16n+15
     steps    the same for the engine; `window`: the decoder takes row "window" (y, x, height, width) first
     size     (height, width) of every image that comes out, or None where row "size" says it
     dtype    of the pixels that come out
     """
 
-    ops: list[tuple[Op, int]]
+    recipe: Recipe
     size: tuple[int, int] | None
     dtype: DType
     window: bool = False
@@ -104,31 +143,56 @@ class HostProgram:
     streams: list[int] = field(default_factory=list)
     fixed: bool = True
 
+    @property
+    def layout(self) -> Layout:
+        """Of the batch that comes out."""
+        return self.recipe.layout
+
+    def unfit(self, sizes: NDArray[np.int32]) -> dict[int, str]:
+        """Rows of `sizes` (n, 2: height, width) whose images an op cannot take, and why."""
+        return unfit(self.recipe, sizes)
+
     def parameters(self, sizes: NDArray[np.int32], ids: Ints, seed: int, epoch: int) -> Parameters:
         """What samples `ids`, whose headers say `sizes` (n, 2: height, width), take into the steps."""
         run = _Run(sizes, ids, seed, epoch, self.streams)
         arrays: dict[str, NDArray[np.generic]] = {}
-        for n, (op, first) in enumerate(self.ops):
-            _compute(run, arrays, op, n, first, window=self.window and n == 0)
+        for n, op in enumerate(self.recipe.ops):
+            _compute(run, arrays, op, n, window=self.window and n == 0)
         out = np.stack([run.h, run.w], axis=1)
         if self.size is None:
             arrays["size"] = out
         return Parameters(arrays, out)
 
 
-def _compute(run: _Run, arrays: dict[str, NDArray[np.generic]], op: Op, n: int, first: int, *, window: bool) -> None:
+def _rows(*columns: Ints) -> NDArray[np.int32]:
+    return np.stack(columns, axis=1).astype(np.int32)
+
+
+def _compute(run: _Run, arrays: dict[str, NDArray[np.generic]], op: Op, n: int, *, window: bool) -> None:
+    first = n * STREAMS_PER_OP
+    crop = "window" if window else f"crop{n}"
     match op:
         case RandomResizedCrop():
-            crops = np.stack(run.windows(op, first, run.h, run.w), axis=1)
-            arrays["window" if window else f"crop{n}"] = crops.astype(np.int32)
+            arrays[crop] = _rows(*run.windows(op, first, run.h, run.w))
             run.h, run.w = np.full_like(run.h, op.size[0]), np.full_like(run.w, op.size[1])
-            arrays[f"scale{n}"] = np.stack([run.h, run.w], axis=1).astype(np.int32)
+            arrays[f"scale{n}"] = _rows(run.h, run.w)
         case Resize():
             run.h, run.w = resized(run.h, run.w, op.size, op.max_size)
-            arrays[f"scale{n}"] = np.stack([run.h, run.w], axis=1).astype(np.int32)
+            arrays[f"scale{n}"] = _rows(run.h, run.w)
         case CenterCrop():
             y, x, run.h, run.w = center_window(run.h, run.w, op.size)
-            arrays[f"crop{n}"] = np.stack([y, x, run.h, run.w], axis=1).astype(np.int32)
+            arrays[crop] = _rows(y, x, run.h, run.w)
+        case RandomCrop():
+            edges = padded(run.h, run.w, op)
+            y, x, run.h, run.w = crop_windows(run.h, run.w, op, run.draw(first))
+            if op.mode != "constant":
+                arrays[f"margin{n}"] = _rows(*edges)
+                y, x = y + edges[1], x + edges[0]
+            arrays[crop] = _rows(y, x, run.h, run.w)
+        case Pad():
+            left, top, right, bottom = edges = padded(run.h, run.w, op)
+            arrays[f"margin{n}"] = _rows(*edges)
+            run.h, run.w = run.h + top + bottom, run.w + left + right
         case Flip():
             arrays[f"flip{n}"] = run.draw(first)[0] < op.p
         case ColorJitter() if steps_of(op):
@@ -137,33 +201,45 @@ def _compute(run: _Run, arrays: dict[str, NDArray[np.generic]], op: Op, n: int, 
         case Rotation():
             low, high = op.degrees
             arrays[f"angle{n}"] = (low + (high - low) * run.draw(first)[0]).astype(np.float32)
+        case RandomAffine():
+            drawn = np.concatenate([run.draw(first), run.draw(first + 1)])
+            arrays[f"move{n}"] = affine_draws(op, run.h, run.w, drawn)
         case _:
             pass  # the same for every sample
 
 
 def _steps(op: Op, n: int, *, window: bool) -> list[HostStep]:
+    """What the op does to pixels; nothing is left of a crop whose window the decoder takes."""
+    crop: list[HostStep] = [] if window else [Crop(f"crop{n}", op.fill if isinstance(op, RandomCrop) else 0.0)]
+    steps: list[HostStep] = []
     match op:
         case RandomResizedCrop():
-            scale = Scale(f"scale{n}", op.interpolation, op.antialias)
-            return [scale] if window else [Crop(f"crop{n}"), scale]
+            steps = [*crop, Scale(f"scale{n}", op.interpolation, op.antialias)]
         case Resize():
-            return [Scale(f"scale{n}", op.interpolation, op.antialias)]
+            steps = [Scale(f"scale{n}", op.interpolation, op.antialias)]
         case CenterCrop():
-            return [Crop(f"crop{n}")]
+            steps = crop
+        case RandomCrop():
+            steps = crop if op.mode == "constant" else [Margin(f"margin{n}", op.fill, op.mode), *crop]
+        case Pad():
+            steps = [Margin(f"margin{n}", op.fill, op.mode)]
         case Flip():
-            return [Mirror(f"flip{n}", op.axis)]
-        case ColorJitter():
-            return [Jitter(f"jitter{n}", steps_of(op))] if steps_of(op) else []
+            steps = [Mirror(f"flip{n}", op.axis)]
+        case ColorJitter() if steps_of(op):
+            steps = [Jitter(f"jitter{n}", steps_of(op))]
         case Rotation():
-            return [Turn(f"angle{n}", op.interpolation, op.fill)]
+            steps = [Turn(f"angle{n}", op.interpolation, op.fill)]
+        case RandomAffine():
+            steps = [Move(f"move{n}", op.interpolation, op.fill, op.center)]
         case ToFloat() | Normalize():
-            return [op]
+            steps = [op]
+    return steps
 
 
 def compile_host(recipe: Recipe) -> HostProgram:
     """Compile. Raises TransformError where ops stand in an order that has no meaning (Normalize of uint8, ...)."""
-    other = compile_recipe(recipe, region_decode=True)  # its rules, streams, size and dtype are the same
-    ops = [(op, n * STREAMS_PER_OP) for n, op in enumerate(recipe.ops)]
-    window = bool(ops) and isinstance(ops[0][0], RandomResizedCrop)
-    steps = [step for n, (op, _) in enumerate(ops) for step in _steps(op, n, window=window and n == 0)]
-    return HostProgram(ops, other.size, other.dtype or "uint8", window, steps, other.streams)
+    known = outline(recipe)
+    first = recipe.ops[0] if recipe.ops else None
+    window = isinstance(first, RandomResizedCrop) or (isinstance(first, RandomCrop) and not first.pads)
+    steps = [step for n, op in enumerate(recipe.ops) for step in _steps(op, n, window=window and n == 0)]
+    return HostProgram(recipe, known.size, known.dtype, window, steps, known.streams)

@@ -12,7 +12,7 @@ import os
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 from warnings import warn
 
 import numpy as np
@@ -69,6 +69,13 @@ def _torch_device(device: object) -> torch.device:
             raise ConfigError(msg)
         found = torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
     return found
+
+
+def _layout(memory_format: torch.memory_format | None) -> Literal["NCHW", "NHWC"]:
+    if memory_format not in (None, torch.contiguous_format, torch.channels_last):
+        msg = f"memory_format: must be torch.contiguous_format or torch.channels_last; found {memory_format!r}"
+        raise ConfigError(msg)
+    return "NHWC" if memory_format is torch.channels_last else "NCHW"
 
 
 def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -140,6 +147,7 @@ class DataLoader:
         prefetch_factor: batches in flight, where `tuning` does not say.
         in_order: must be True.
         transform: torchvision transforms (v1 or v2), or a DALI graph function (images, draws) -> images.
+        memory_format: torch.channels_last, or torch.contiguous_format; None is the latter, or a graph function's own.
         device: None for the current CUDA device, or the CPU where there is none.
         engine: None: dali on a GPU or for a DALI graph function, host on the CPU; or "dali", "host".
         seed: of order and augmentation, 0..2**64-1.
@@ -175,6 +183,7 @@ class DataLoader:
         pin_memory_device: str = "",
         in_order: bool = True,
         transform: object = None,
+        memory_format: torch.memory_format | None = None,
         device: torch.device | str | int | None = None,
         engine: str | None = None,
         seed: int = 0,
@@ -226,6 +235,7 @@ class DataLoader:
             sampler=sampler,
             drop_last=drop_last,
             transform=transform,
+            layout=_layout(memory_format),
             device=self.device.index if self.device.type == "cuda" else None,
             engine=engine,
             seed=seed,
@@ -281,6 +291,10 @@ class DataLoader:
         self.close()
 
     def _images(self, batch: Batch) -> torch.Tensor:
+        images = self._as_made(batch)
+        return images.permute(0, 3, 1, 2) if self._feed.program.layout == "NHWC" else images
+
+    def _as_made(self, batch: Batch) -> torch.Tensor:
         if batch.tail is not None:
             from dali_feed.engines.gpu_tail import finished  # CuPy: on a GPU only
 

@@ -12,113 +12,41 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.affine import affine_draws, source_matrices
 from dali_feed.batch_draws import BatchDraws
 from dali_feed.colour import jitter_steps, steps_of
 from dali_feed.errors import TransformError
-from dali_feed.geometry import Window, center_window, resized
+from dali_feed.geometry import Window, center_window, crop_windows, padded, resized
+from dali_feed.outline import STREAMS_PER_OP, outline, unfit
 from dali_feed.recipe import (
     CenterCrop,
     ColorJitter,
     DType,
+    Fill,
     Flip,
-    Interpolation,
+    Layout,
     Normalize,
     Op,
+    Pad,
+    PadMode,
+    RandomAffine,
+    RandomCrop,
     RandomResizedCrop,
     Recipe,
     Resize,
     Rotation,
     ToFloat,
 )
+from dali_feed.steps import Colour, Decode, Finish, Resample, Rotate, Slice, Step, Warp
 
-__all__ = [
-    "Colour",
-    "CustomStep",
-    "Decode",
-    "Finish",
-    "Parameters",
-    "Program",
-    "Resample",
-    "Rotate",
-    "Slice",
-    "Step",
-    "compile_recipe",
-]
+__all__ = ["Parameters", "Program", "compile_recipe"]
 
 Ints = NDArray[np.int64]
-STREAMS_PER_OP = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Decode:
-    """Payload to RGB. With `window`, only window (int32: y, x, height, width) of it."""
-
-    window: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Resample:
-    """To `size`, or per-sample size{k} (float32: height, width); `roi`: from roi{k} (float32: y0, x0, y1, x1) only."""
-
-    k: int
-    size: tuple[int, int] | None
-    roi: bool
-    interpolation: Interpolation
-    antialias: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """`size` pixels from anchor{k} (int32: y, x) on, black outside the image."""
-
-    k: int
-    size: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Rotate:
-    """By angle{k} (float32, degrees, counter-clockwise) about the centre."""
-
-    k: int
-    interpolation: str
-    fill: float
-
-
-@dataclass(frozen=True, slots=True)
-class Colour:
-    """`steps` colour steps, colour{k} (float32: steps, 12), with or without a mean and a hue; see dali_feed.colour."""
-
-    k: int
-    steps: int
-    contrast: bool
-    hue: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """flip_x, flip_y (int32) where there are any; value * scale + bias per channel; cast; to CHW."""
-
-    dtype: DType
-    scale: tuple[float, float, float]
-    bias: tuple[float, float, float]
-    flip_x: bool
-    flip_y: bool
-
-
-class CustomStep(Protocol):
-    """A step that an engine knows by its own type."""
-
-    def call(self, image: Any, make_input: Callable[[str], Any]) -> Any:
-        """Build it on an engine's image."""
-        ...
-
-
-Step = Decode | Resample | Slice | Rotate | Colour | Finish | CustomStep
 
 
 @dataclass(slots=True)
@@ -164,16 +92,23 @@ Maker = Callable[[_Run], None]
 class Program:
     """Steps to run and how to compute what they take.
 
+    recipe   what it was made of
     size     (height, width) of every image that comes out, or None where it follows the input's
     fixed    whether `Parameters.sizes` tells what comes out (not so behind a user's own graph)
     streams  the draws that every sample needs
     """
 
+    recipe: Recipe = field(default_factory=Recipe)
     steps: list[Step] = field(default_factory=list)
     size: tuple[int, int] | None = None
     fixed: bool = True
     streams: list[int] = field(default_factory=list)
     makers: list[Maker] = field(default_factory=list)
+
+    @property
+    def layout(self) -> Layout:
+        """Of the batch that comes out, where the last step is ours."""
+        return self.recipe.layout
 
     @property
     def dtype(self) -> DType | None:
@@ -185,6 +120,10 @@ class Program:
         """The last step, where it is ours."""
         last = self.steps[-1]
         return last if isinstance(last, Finish) else None
+
+    def unfit(self, sizes: NDArray[Any]) -> dict[int, str]:
+        """Rows of `sizes` (n, 2: height, width) whose images an op cannot take, and why."""
+        return unfit(self.recipe, sizes)
 
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
         """What samples `ids`, whose headers say `sizes` (n, 2: height, width), take into the steps."""
@@ -198,26 +137,27 @@ class Program:
 class _Compiler:
     """Walks the ops once; `open` is the resize that a following crop can still narrow."""
 
-    def __init__(self, *, region_decode: bool) -> None:
+    def __init__(self, recipe: Recipe, *, region_decode: bool) -> None:
         self.region_decode = region_decode
-        self.program = Program()
+        known = outline(recipe)
+        self.program = Program(recipe, size=known.size, streams=known.streams)
         self.at_source, self.window = True, False
         self.open: Resample | None = None
         self.least: tuple[int, int] | None = None  # every image is at least this large here
         self.k = 0
         self.dtype: DType = "uint8"
         self.scale, self.bias = np.ones(3), np.zeros(3)
-        self.normalized = False
         self.flips = {"x": False, "y": False}
 
     def maker(self, make: Maker) -> None:
         self.program.makers.append(make)
 
-    def begin(self, op: Op) -> None:
-        if self.normalized and not isinstance(op, Flip | ToFloat | Normalize):
-            name = "RandomRotation" if isinstance(op, Rotation) else type(op).__name__
-            msg = f"{name}: pixels are resampled and recoloured before Normalize; move it in front of it"
-            raise TransformError(msg)
+    def step(self, make: Callable[[int], Step], fill: Maker) -> None:
+        """Add a step, given its number, with the maker of its arrays. Nothing is folded into what was before."""
+        self.close()
+        self.k += 1
+        self.program.steps.append(make(self.k))
+        self.maker(fill)
 
     def close(self) -> None:
         """Whatever follows cannot be folded into the open resize any more."""
@@ -235,6 +175,47 @@ class _Compiler:
 
         self.maker(make)
 
+    def op(self, op: Op, first: int) -> None:
+        """Add one op whose draws are streams first..first+15."""
+        match op:
+            case RandomResizedCrop():
+                self.resample(op, lambda run: run.windows(op, first, run.h, run.w))
+            case Resize():
+                self.resample(op)
+            case CenterCrop():
+                self.center_crop(op)
+            case RandomCrop():
+                self.random_crop(op, first)
+            case Pad():
+                self.pad(op)
+            case Flip():
+                self.flip(op, first)
+            case ColorJitter():
+                self.color_jitter(op, first)
+            case Rotation():
+                self.rotation(op, first)
+            case RandomAffine():
+                self.affine(op, first)
+            case ToFloat():
+                self.to_float(op)
+            case Normalize():
+                mean, std = np.broadcast_to(op.mean, 3), np.broadcast_to(op.std, 3)
+                self.scale, self.bias = self.scale / std, (self.bias - mean) / std
+
+    def to_float(self, op: ToFloat) -> None:
+        if self.dtype == "uint8" and op.dtype != "uint8" and op.scale:
+            self.scale = self.scale / 255
+        self.dtype = op.dtype
+
+    def center_crop(self, op: CenterCrop) -> None:
+        size = op.size
+        fits = self.least is not None and size[0] <= self.least[0] and size[1] <= self.least[1]
+        self.crop(size, lambda run: center_window(run.h, run.w, size), inside=fits)
+
+    def random_crop(self, op: RandomCrop, first: int) -> None:
+        fill = self.fill(op, op.fill, op.mode if op.pads else "constant")
+        self.crop(op.size, lambda run: crop_windows(run.h, run.w, op, run.draw(first)), inside=not op.pads, fill=fill)
+
     def resample(self, op: RandomResizedCrop | Resize, choose: Callable[[_Run], Window] | None = None) -> None:
         """Open a resize of what is there now, or of the window of it that `choose` gives."""
         at_decoder = choose is not None and self.at_source and self.region_decode
@@ -244,7 +225,6 @@ class _Compiler:
         size, most = op.size, getattr(op, "max_size", None)
         fixed = None if isinstance(size, int) else size
         self.open = Resample(self.k, fixed, choose is not None and not at_decoder, op.interpolation, op.antialias)
-        self.program.size = fixed
         self.least = fixed or (None if most or not isinstance(size, int) else (size, size))
 
         def make(run: _Run) -> None:
@@ -257,52 +237,68 @@ class _Compiler:
 
         self.maker(make)
 
-    def op(self, op: Op, first: int) -> None:
-        """Add one op whose draws are streams first..first+15."""
-        self.begin(op)
-        match op:
-            case RandomResizedCrop():
-                self.random_resized_crop(op, first)
-            case Resize():
-                self.resample(op)
-            case CenterCrop():
-                self.center_crop(op)
-            case Flip():
-                self.flip(op, first)
-            case ColorJitter():
-                self.color_jitter(op, first)
-            case Rotation():
-                self.rotation(op, first)
-            case ToFloat():
-                self.to_float(op)
-            case Normalize():
-                self.normalize(op)
-
-    def random_resized_crop(self, op: RandomResizedCrop, first: int) -> None:
-        self.program.streams.append(first)
-
-        self.resample(op, lambda run: run.windows(op, first, run.h, run.w))
-
-    def center_crop(self, op: CenterCrop) -> None:
-        size, least = op.size, self.least
-        if self.open is not None and least is not None and size[0] <= least[0] and size[1] <= least[1]:
+    def crop(
+        self,
+        size: tuple[int, int],
+        choose: Callable[[_Run], Window],
+        *,
+        inside: bool,
+        fill: tuple[float, float, float] = (0.0, 0.0, 0.0),
+    ) -> None:
+        """The window that `choose` gives; `inside` says that it cannot leave the image."""
+        self.least = size
+        if self.open is not None and inside:
             self.open = replace(self.open, size=size, roi=True)
-            self.maker(lambda run: run.narrow_roi(run.as_shown(center_window(run.h, run.w, size))))
+            self.maker(lambda run: run.narrow_roi(run.as_shown(choose(run))))
+        elif inside and self.at_source and self.region_decode:
+            self.at_source, self.window = False, True
+
+            def narrow(run: _Run) -> None:
+                run.window = run.as_shown(choose(run))
+                run.h, run.w = run.window[2:]
+
+            self.maker(narrow)
         else:
-            self.close()
-            self.k += 1
-            anchor = f"anchor{self.k}"
-            self.program.steps.append(Slice(self.k, size))
+            self.step(lambda k: Slice(k, size, fill), self.slicer(choose))
 
-            def make(run: _Run) -> None:
-                y, x, run.h, run.w = run.as_shown(center_window(run.h, run.w, size))
-                run.arrays[anchor] = np.stack([y, x], axis=1).astype(np.int32)
+    def slicer(self, choose: Callable[[_Run], Window], *, shape: bool = False) -> Maker:
+        key = self.k + 1
 
-            self.maker(make)
-        self.program.size = self.least = size
+        def make(run: _Run) -> None:
+            y, x, h, w = run.as_shown(choose(run))
+            run.arrays[f"anchor{key}"] = np.stack([y, x], axis=1).astype(np.int32)
+            run.h, run.w = h, w
+            if shape:
+                run.arrays[f"shape{key}"] = np.stack([h, w], axis=1).astype(np.int32)
+
+        return make
+
+    def pad(self, op: Pad) -> None:
+        fill = self.fill(op, op.fill, op.mode)
+
+        def choose(run: _Run) -> Window:
+            left, top, right, bottom = padded(run.h, run.w, op)
+            return -top, -left, run.h + top + bottom, run.w + left + right
+
+        self.least = None
+        self.step(lambda k: Slice(k, None, fill), self.slicer(choose, shape=True))
+
+    def fill(self, op: Op, fill: Fill, mode: PadMode = "constant") -> tuple[float, float, float]:
+        """Given in the units that pixels have here, applied in 0..255."""
+        if mode != "constant":
+            rule = 'the dali engine knows padding_mode="constant"'
+            msg = f'{type(op).__name__}: {rule}; found "{mode}". The host engine takes it'
+            raise TransformError(msg)
+        red, green, blue = np.broadcast_to(fill, 3) / self.scale
+        return float(red), float(green), float(blue)
+
+    def one_fill(self, name: str, op: Rotation | RandomAffine) -> float:
+        if not isinstance(op.fill, int | float) and len(set(op.fill)) != 1:
+            msg = f"{name}: the dali engine takes one fill for all channels; found {op.fill}. The host engine takes it"
+            raise TransformError(msg)
+        return self.fill(op, op.fill)[0]
 
     def flip(self, op: Flip, first: int) -> None:
-        self.program.streams.append(first)
         self.flips[op.axis] = True
 
         def make(run: _Run) -> None:
@@ -314,46 +310,33 @@ class _Compiler:
         names = steps_of(op)
         if not names:
             return
-        self.close()
-        self.k += 1
-        key = f"colour{self.k}"
-        self.program.steps.append(Colour(self.k, len(names), "contrast" in names, "hue" in names))
-        self.program.streams += [first, first + 1]
+        key = f"colour{self.k + 1}"
 
         def make(run: _Run) -> None:
             run.arrays[key] = jitter_steps(op, run.draw(first), run.draw(first + 1))
 
-        self.maker(make)
+        self.step(lambda k: Colour(k, len(names), "contrast" in names, "hue" in names), make)
 
     def rotation(self, op: Rotation, first: int) -> None:
-        self.close()
-        self.k += 1
-        key, (low, high) = f"angle{self.k}", op.degrees
-        fill = op.fill / float(self.scale[0])  # given in the units that pixels have here, applied in 0..255
-        self.program.steps.append(Rotate(self.k, op.interpolation, fill))
-        self.program.streams.append(first)
+        key, (low, high) = f"angle{self.k + 1}", op.degrees
+        fill = self.one_fill("RandomRotation", op)
 
         def make(run: _Run) -> None:
             angle = low + (high - low) * run.draw(first)[0]
             run.arrays[key] = np.where(run.mirror["x"] ^ run.mirror["y"], -angle, angle).astype(np.float32)
 
-        self.maker(make)
+        self.step(lambda k: Rotate(k, op.interpolation, fill), make)
 
-    def to_float(self, op: ToFloat) -> None:
-        if self.dtype == "uint8" and op.dtype != "uint8" and op.scale:
-            self.scale = self.scale / 255
-        elif self.dtype != "uint8" and op.dtype == "uint8":
-            msg = f"ToDtype: {self.dtype} pixels cannot become uint8 again; leave out the first conversion"
-            raise TransformError(msg)
-        self.dtype = op.dtype
+    def affine(self, op: RandomAffine, first: int) -> None:
+        key = f"matrix{self.k + 1}"
+        fill = self.one_fill("RandomAffine", op)
 
-    def normalize(self, op: Normalize) -> None:
-        if self.dtype == "uint8":
-            msg = "Normalize: needs float pixels; found uint8. Put ToTensor or ToDtype(torch.float32, scale=True) first"
-            raise TransformError(msg)
-        mean, std = np.broadcast_to(op.mean, 3), np.broadcast_to(op.std, 3)
-        self.scale, self.bias = self.scale / std, (self.bias - mean) / std
-        self.normalized = True
+        def make(run: _Run) -> None:
+            draws = affine_draws(op, run.h, run.w, np.concatenate([run.draw(first), run.draw(first + 1)]))
+            mirror = run.mirror["x"], run.mirror["y"]
+            run.arrays[key] = source_matrices(draws, run.h, run.w, op.center, mirror)
+
+        self.step(lambda k: Warp(k, op.interpolation, fill), make)
 
     def done(self) -> Program:
         self.close()
@@ -366,16 +349,18 @@ class _Compiler:
             self.maker(lambda run: run.arrays.update({f"flip_{a}": run.mirror[a].astype(np.int32) for a in flips}))
         r, g, b = (float(v) for v in self.scale)
         br, bg, bb = (float(v) for v in self.bias)
-        program.steps.append(Finish(self.dtype, (r, g, b), (br, bg, bb), self.flips["x"], self.flips["y"]))
+        finish = Finish(self.dtype, (r, g, b), (br, bg, bb), self.flips["x"], self.flips["y"], program.layout)
+        program.steps.append(finish)
         return program
 
 
 def compile_recipe(recipe: Recipe, *, region_decode: bool) -> Program:
     """Compile; `region_decode` says that the decoder is given windows (else the first resize is).
 
-    Raises TransformError where ops stand in an order that has no meaning (Normalize of uint8, ...).
+    Raises TransformError where ops stand in an order that has no meaning (Normalize of uint8, ...), or DALI has no
+    operator for one.
     """
-    compiler = _Compiler(region_decode=region_decode)
+    compiler = _Compiler(recipe, region_decode=region_decode)
     for n, op in enumerate(recipe.ops):
         compiler.op(op, n * STREAMS_PER_OP)
     return compiler.done()

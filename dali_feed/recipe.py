@@ -17,6 +17,9 @@ __all__ = [
     "Flip",
     "Normalize",
     "Op",
+    "Pad",
+    "RandomAffine",
+    "RandomCrop",
     "RandomResizedCrop",
     "Recipe",
     "Resize",
@@ -26,7 +29,11 @@ __all__ = [
 
 Interpolation = Literal["nearest-exact", "bilinear", "bicubic"]
 DType = Literal["uint8", "float32", "float16", "bfloat16"]
+Layout = Literal["NCHW", "NHWC"]
+PadMode = Literal["constant", "edge", "reflect", "symmetric"]
 Range = tuple[float, float]
+Edges = tuple[int, int, int, int]  # left, top, right, bottom
+Fill = float | tuple[float, float, float]  # of all channels, or of red, green, blue
 
 
 def _refuse(op: str, rule: str, found: object) -> NoReturn:
@@ -42,6 +49,13 @@ def _check_size(op: str, size: tuple[int, int]) -> None:
 def _check_range(op: str, name: str, pair: Range, low: float, high: float) -> None:
     if len(pair) != 2 or not low <= pair[0] <= pair[1] <= high:
         _refuse(op, f"{name} must be (low, high) with {low} <= low <= high <= {high}", pair)
+
+
+def _check_padding(op: str, padding: Edges, mode: PadMode) -> None:
+    if len(padding) != 4 or not all(isinstance(n, int) and n >= 0 for n in padding):
+        _refuse(op, "padding must be four ints of at least 0 (left, top, right, bottom)", padding)
+    if mode not in ("constant", "edge", "reflect", "symmetric"):
+        _refuse(op, "padding_mode must be constant, edge, reflect or symmetric", mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +105,41 @@ class CenterCrop:
 
 
 @dataclass(frozen=True, slots=True)
+class Pad:
+    """Pixels around the image: `padding` is left, top, right, bottom. `fill` is for mode "constant"."""
+
+    padding: Edges
+    fill: Fill = 0.0
+    mode: PadMode = "constant"
+
+    def __post_init__(self) -> None:
+        _check_padding("Pad", self.padding, self.mode)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomCrop:
+    """A window of `size` (height, width) anywhere in the image, padded before as `Pad` does.
+
+    With `pad_if_needed` an edge that is still too short gets what it lacks on both sides.
+    """
+
+    size: tuple[int, int]
+    padding: Edges = (0, 0, 0, 0)
+    pad_if_needed: bool = False
+    fill: Fill = 0.0
+    mode: PadMode = "constant"
+
+    def __post_init__(self) -> None:
+        _check_size("RandomCrop", self.size)
+        _check_padding("RandomCrop", self.padding, self.mode)
+
+    @property
+    def pads(self) -> bool:
+        """Whether a window may leave the image."""
+        return self.pad_if_needed or any(self.padding)
+
+
+@dataclass(frozen=True, slots=True)
 class Flip:
     """Mirror left-right (`axis` "x") or upside down ("y") with probability `p`."""
 
@@ -127,10 +176,35 @@ class Rotation:
 
     degrees: Range
     interpolation: Literal["nearest", "bilinear"] = "nearest"
-    fill: float = 0.0
+    fill: Fill = 0.0
 
     def __post_init__(self) -> None:
         _check_range("RandomRotation", "degrees", self.degrees, -float("inf"), float("inf"))
+
+
+@dataclass(frozen=True, slots=True)
+class RandomAffine:
+    """Turned by `degrees`, moved by up to `translate` (fractions of width and height), scaled, sheared.
+
+    `shear` is (x low, x high, y low, y high) in degrees. All about `center` (x, y in pixels), or the
+    middle. The canvas keeps its size.
+    """
+
+    degrees: Range
+    translate: tuple[float, float] = (0.0, 0.0)
+    scale: Range = (1.0, 1.0)
+    shear: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    interpolation: Literal["nearest", "bilinear"] = "nearest"
+    fill: Fill = 0.0
+    center: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        _check_range("RandomAffine", "degrees", self.degrees, -float("inf"), float("inf"))
+        if len(self.translate) != 2 or not all(0 <= part <= 1 for part in self.translate):
+            _refuse("RandomAffine", "translate must be two fractions in 0..1 (of width, of height)", self.translate)
+        _check_range("RandomAffine", "scale", self.scale, 1e-6, float("inf"))
+        for pair in (self.shear[:2], self.shear[2:]):
+            _check_range("RandomAffine", "shear", pair, -90.0, 90.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +229,27 @@ class Normalize:
             _refuse("Normalize", "std must be positive", self.std)
 
 
-Op = RandomResizedCrop | Resize | CenterCrop | Flip | ColorJitter | Rotation | ToFloat | Normalize
+Op = (
+    RandomResizedCrop
+    | Resize
+    | CenterCrop
+    | RandomCrop
+    | Pad
+    | Flip
+    | ColorJitter
+    | Rotation
+    | RandomAffine
+    | ToFloat
+    | Normalize
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Ops in the order in which they apply. The empty recipe gives uint8 pixels as decoded."""
+    """Ops in the order in which they apply. The empty recipe gives uint8 pixels as decoded.
+
+    layout   of the batch that comes out: "NCHW" (n, 3, height, width) or "NHWC" (n, height, width, 3)
+    """
 
     ops: tuple[Op, ...] = ()
+    layout: Layout = "NCHW"

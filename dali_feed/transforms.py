@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from dali_feed.errors import TransformError
 from dali_feed.recipe import (
     CenterCrop,
     ColorJitter,
     DType,
+    Edges,
+    Fill,
     Flip,
     Interpolation,
     Normalize,
     Op,
+    Pad,
+    RandomAffine,
+    RandomCrop,
     RandomResizedCrop,
     Recipe,
     Resize,
@@ -85,18 +90,58 @@ def _rotation(t: Any) -> Op:
         raise _fail(t, "expand must be False: all images of a batch have one size", t.expand)
     if t.center is not None:
         raise _fail(t, "center must be None, the middle of the image", t.center)
-    fill = t.fill
-    if isinstance(fill, Sequence):
-        if len(set(fill)) != 1:
-            raise _fail(t, "fill must be one number for all channels", fill)
-        fill = fill[0]
-    if not (fill is None or isinstance(fill, int | float)):
-        raise _fail(t, "fill must be one number for all channels", fill)
+    low, high = t.degrees
+    return Rotation((float(low), float(high)), _turning(t), _fill(t))
+
+
+def _turning(t: Any) -> Literal["nearest", "bilinear"]:
     mode = str(getattr(t.interpolation, "value", t.interpolation))
     if mode not in ("nearest", "bilinear"):
         raise _fail(t, "interpolation must be NEAREST or BILINEAR", mode)
-    low, high = t.degrees
-    return Rotation((float(low), float(high)), mode, float(fill or 0))  # type: ignore[arg-type]
+    return mode  # type: ignore[return-value]
+
+
+def _affine(t: Any) -> Op:
+    pairs = {name: tuple(map(float, getattr(t, name) or ())) for name in ("degrees", "translate", "scale", "shear")}
+    (low, high), shear = pairs["degrees"], pairs["shear"] + (0.0,) * (4 - len(pairs["shear"]))
+    return RandomAffine(
+        (low, high),
+        pairs["translate"] or (0.0, 0.0),  # type: ignore[arg-type]
+        pairs["scale"] or (1.0, 1.0),  # type: ignore[arg-type]
+        shear,  # type: ignore[arg-type]
+        _turning(t),
+        _fill(t),
+        None if t.center is None else (float(t.center[0]), float(t.center[1])),
+    )
+
+
+def _fill(t: Any) -> Fill:
+    fill = t.fill
+    if isinstance(fill, dict):
+        known = {getattr(k, "__name__", str(k)): v for k, v in fill.items()}
+        fill = known.get("Image", known.get("Tensor", known.get("others", 0)))
+    numbers = tuple(map(float, fill)) if isinstance(fill, Sequence) and not isinstance(fill, str) else (fill,)
+    if len(numbers) not in (1, 3) or not all(n is None or isinstance(n, int | float) for n in numbers):
+        raise _fail(t, "fill must be one number, or one for each of three channels", fill)
+    return numbers if len(numbers) == 3 else float(numbers[0] or 0)
+
+
+def _edges(t: Any, *, swapped: bool) -> Edges:
+    """Left, top, right, bottom. v2.RandomCrop keeps them as left, right, top, bottom."""
+    found = t.padding or 0
+    edges = [found] if isinstance(found, int) else [int(edge) for edge in found]
+    if len(edges) not in (1, 2, 4):
+        raise _fail(t, "padding must be an int, or 1, 2 or 4 of them", found)
+    if len(edges) == 4:
+        a, b, c, d = edges
+        return (a, c, b, d) if swapped else (a, b, c, d)
+    across, down = edges[0], edges[-1]
+    return across, down, across, down
+
+
+def _random_crop(t: Any) -> Op:
+    edges = _edges(t, swapped=type(t).__module__.startswith("torchvision.transforms.v2"))
+    return RandomCrop(_pair(t, t.size), edges, bool(t.pad_if_needed), _fill(t), t.padding_mode)
 
 
 def _to_dtype(t: Any) -> Op | None:
@@ -134,6 +179,9 @@ _LOWER: dict[str, Callable[[Any], Op | None]] = {
     "CenterCrop": lambda t: CenterCrop(_pair(t, t.size)),
     "ColorJitter": _color_jitter,
     "Normalize": _normalize,
+    "Pad": lambda t: Pad(_edges(t, swapped=False), _fill(t), t.padding_mode),
+    "RandomAffine": _affine,
+    "RandomCrop": _random_crop,
     "RandomHorizontalFlip": lambda t: Flip("x", float(t.p)),
     "RandomResizedCrop": _random_resized_crop,
     "RandomRotation": _rotation,

@@ -259,6 +259,20 @@ def test_max_pixels_bounds_what_a_header_may_ask_for() -> None:
         assert "17x16 is 272 pixels, more than the bound of 256" in feed.stats().recent_bad[0][1]
 
 
+def test_an_image_too_small_for_its_crop_is_a_bad_record() -> None:
+    """What RandomCrop cannot take costs a slot and says how large the image is; pad_if_needed takes it."""
+    items: list[Any] = [(jpeg(n, 32, 40), n) for n in range(8)]
+    items[3] = (jpeg(3, 20, 40), 3)
+    crop = v2.Compose([v2.RandomHorizontalFlip(), v2.RandomCrop(24)])
+    with _feed(items, transform=crop) as feed:
+        assert np.concatenate([batch.fields["label"] for batch in feed]).tolist().count(3) == 0
+        ((where, reason),) = feed.stats().recent_bad
+        assert where.endswith("@3")
+        assert reason == "RandomCrop: 24x24 must fit into the image; found 40x20; pad_if_needed=True takes it"
+    with _feed(items, transform=v2.RandomCrop(24, pad_if_needed=True)) as feed:
+        assert sum(int(batch.ok.sum()) for batch in feed) == 8
+
+
 def test_replacements_by_world_size_are_the_same() -> None:
     """Late and early faults and holes: two ranks put into their lanes what one rank puts there."""
     faults = {3: Corrupt(), 4: (broken_png(), 0), 5: Gap(), 20: (bad_tables(), 0), 21: (broken_png(), 0), 31: Gap()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from images import bad_tables, jpeg, png
 from PIL import Image
 from test_pixels import decoded, encoded, files, photographs
 from torchvision import transforms
+from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
+from torchvision_way import ran, theirs
 
 from dali_feed.engines import Engine, Work, choose_engine, compile_for, make_engine
 from dali_feed.errors import ConfigError
@@ -27,7 +30,9 @@ from dali_feed.recipe import (
     ColorJitter,
     Flip,
     Normalize,
-    Op,
+    Pad,
+    RandomAffine,
+    RandomCrop,
     RandomResizedCrop,
     Recipe,
     Resize,
@@ -40,67 +45,6 @@ from dali_feed.transforms import lower
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FLOAT = (ToFloat(), Normalize(MEAN, STD))
-
-
-def ran(recipe: Recipe, payloads: Sequence[bytes], ids: Sequence[int], threads: int = 2) -> list[torch.Tensor]:
-    """The images of all payloads, each a batch of its own, since they may come out in several sizes."""
-    program = compile_host(recipe)
-    views = [memoryview(payload) for payload in payloads]
-    made = program.parameters(screen(views).sizes, np.array(ids, np.int64), 0, 0)
-    engine = make_engine("host", program, batch_size=1, device=None, tuning=Tuning(threads=threads))
-    out = []
-    for n, view in enumerate(views):
-        arrays = {name: rows[n : n + 1] for name, rows in made.arrays.items()}
-        result = engine.redo(Work(engine.prepare([view]), arrays))
-        assert not result.bad
-        assert result.images is not None
-        out.append(result.images[0])
-    engine.close()
-    return out
-
-
-def theirs(recipe: Recipe, payloads: Sequence[bytes], ids: Sequence[int]) -> list[torch.Tensor]:
-    """The same by torchvision's v2 functions, from its own decoder, op by op on the whole image."""
-    made = compile_host(recipe).parameters(
-        screen([memoryview(p) for p in payloads]).sizes, np.array(ids, np.int64), 0, 0
-    )
-    out = []
-    for n, payload in enumerate(payloads):
-        rows = {name: values[n].tolist() for name, values in made.arrays.items()}
-        image: Any = decoded(payload)
-        for k, op in enumerate(recipe.ops):
-            image = _applied(image, k, op, rows)
-        out.append(image)
-    return out
-
-
-def _applied(image: torch.Tensor, n: int, op: Op, rows: dict[str, Any]) -> Any:
-    match op:
-        case RandomResizedCrop():
-            y, x, h, w = rows["window" if "window" in rows and n == 0 else f"crop{n}"]
-            mode = functional.InterpolationMode(op.interpolation)
-            return functional.resized_crop(image, y, x, h, w, list(op.size), mode, op.antialias)
-        case Resize():
-            size = [op.size] if isinstance(op.size, int) else list(op.size)
-            mode = functional.InterpolationMode(op.interpolation)
-            return functional.resize(image, size, mode, max_size=op.max_size, antialias=op.antialias)
-        case CenterCrop():
-            return functional.center_crop(image, list(op.size))
-        case Flip():
-            flip = functional.horizontal_flip if op.axis == "x" else functional.vertical_flip
-            return flip(image) if rows[f"flip{n}"] else image
-        case ColorJitter():
-            names = [name for name in ("brightness", "contrast", "saturation", "hue") if getattr(op, name)]
-            for k in rows[f"jitter{n}_order"]:
-                image = getattr(functional, f"adjust_{names[k]}")(image, rows[f"jitter{n}"][k])
-            return image
-        case Rotation():
-            mode = functional.InterpolationMode(op.interpolation)
-            return functional.rotate(image, rows[f"angle{n}"], mode, fill=op.fill)
-        case ToFloat():
-            return functional.to_dtype(image, getattr(torch, op.dtype), scale=op.scale)
-        case Normalize():
-            return functional.normalize(image, list(op.mean), list(op.std))
 
 
 def assert_equal(recipe: Recipe, payloads: Sequence[bytes] | None = None) -> None:
@@ -127,6 +71,30 @@ CASES = {
     "jitter of floats": (Resize((90, 120)), ToFloat(), ColorJitter((0.6, 1.4), None, (0.6, 1.4), None)),
     "rotation": (Resize((90, 120)), Rotation((-30.0, 30.0), "bilinear", 7.0), *FLOAT),
     "rotation, nearest": (Resize((90, 120)), Rotation((-180.0, 180.0))),
+    "rotation, filled with a colour": (Resize((90, 120)), Rotation((-30.0, 30.0), "bilinear", (200.0, 7.0, 90.0))),
+    "crop": (RandomCrop((64, 80)), Flip("x"), *FLOAT),
+    "crop behind a flip": (Flip("x"), RandomCrop((64, 80))),
+    "crop of a resized one": (Resize(100), RandomCrop((90, 96)), ToFloat()),
+    "padded crop": (Resize((32, 32)), RandomCrop((32, 32), (4, 4, 4, 4)), Flip("x"), *FLOAT),
+    "crop padded with a colour": (Resize(40), RandomCrop((60, 60), (1, 2, 3, 4), True, (3.7, 250.0, 9.0))),
+    "crop padded with its edge": (Resize(40), RandomCrop((64, 64), (9, 8, 7, 6), True, mode="edge")),
+    "crop padded with its mirror": (Resize((40, 50)), RandomCrop((40, 40), (9, 8, 7, 6), mode="reflect")),
+    "crop padded with its edge and mirror": (Resize((9, 9)), RandomCrop((27, 9), (9, 9, 9, 9), mode="symmetric")),
+    "padded crop of floats": (Resize((32, 32)), ToFloat(), RandomCrop((32, 32), (4, 4, 4, 4), fill=0.3)),
+    "pad": (Resize((30, 40)), Pad((1, 2, 3, 4), 77.0), Pad((5, 0, 0, 5), (1.0, 2.0, 3.0)), *FLOAT),
+    "pad with its mirror": (Resize((30, 40)), Pad((29, 0, 10, 7), mode="reflect")),
+    "pad to each image's own size": (Pad((3, 3, 3, 3)), Pad((2, 2, 2, 2), mode="edge")),
+    "affine": (
+        Resize((90, 120)),
+        RandomAffine((-30.0, 30.0), (0.1, 0.2), (0.7, 1.4), (-9.0, 9.0, -5.0, 5.0), "bilinear", 7.0),
+        *FLOAT,
+    ),
+    "affine, nearest": (Resize((90, 120)), RandomAffine((-180.0, 180.0), (0.3, 0.0), fill=(1.0, 2.0, 3.0))),
+    "affine about a corner": (
+        ToFloat(),
+        Resize((90, 120)),
+        RandomAffine((5.0, 9.0), shear=(9, 9, 0, 0), center=(0, 0)),
+    ),
     "resize of floats": (ToFloat(), Resize((60, 90)), Normalize(MEAN, STD)),
     "not scaled": (Resize((60, 90)), ToFloat(scale=False), Normalize((120.0,), (60.0,))),
     "half": (RandomResizedCrop((64, 64)), ToFloat("float16"), Normalize(MEAN, STD)),
@@ -140,6 +108,43 @@ CASES = {
 def test_equals_torchvision(name: str) -> None:
     """Photographs of many sizes come out with torchvision's bits, whatever the ops and their order."""
     assert_equal(Recipe(CASES[name]))
+
+
+@pytest.mark.parametrize(
+    "name", ["training", "evaluation", "half", "uint8", "padded crop", "not scaled", "half of float"]
+)
+def test_channels_last_has_the_same_bits(name: str) -> None:
+    """A batch of layout NHWC is that of NCHW with its axes moved."""
+    recipe, ids = Recipe(CASES[name]), range(len(photographs()))
+    last = ran(replace(recipe, layout="NHWC"), photographs(), ids)
+    for one, other in zip(last, ran(recipe, photographs(), ids), strict=True):
+        assert one.is_contiguous()
+        assert torch.equal(one.permute(2, 0, 1), other)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    st.tuples(*[st.integers(0, 12)] * 4),
+    st.sampled_from(["constant", "edge", "reflect", "symmetric"]),
+    st.booleans(),
+    st.integers(0, 2**40),
+)
+def test_crops_fit_where_torchvision_says_so(
+    size: tuple[int, int], padding: tuple[int, int, int, int], mode: Any, needed: bool, sample: int
+) -> None:
+    """RandomCrop and its padding: torchvision's bits, or, where torchvision fails, a reason beforehand."""
+    op = RandomCrop((20, 24), padding, needed, 5.0, mode)
+    payload = encoded(Image.effect_noise(size[::-1], 80).convert("RGB"), "PNG")
+    reason = compile_host(Recipe((op,))).unfit(np.array([size], np.int32))
+    try:
+        v2.RandomCrop(op.size, list(padding), needed, 5, mode)(decoded(payload))
+    except (ValueError, RuntimeError, IndexError):
+        assert reason
+    else:
+        assert not reason
+        one, other = ran(Recipe((op,)), [payload], [sample])[0], theirs(Recipe((op,)), [payload], [sample])[0]
+        assert torch.equal(one, other)
 
 
 SIZES = st.integers(1, 70)

@@ -176,6 +176,21 @@ def test_the_dtype_is_what_the_transform_ends_in(dtype: torch.dtype) -> None:
         assert torch.equal(images[0], expected)
 
 
+def test_channels_last_is_a_matter_of_memory() -> None:
+    """memory_format changes the strides of a batch and not a pixel of it."""
+    transform = v2.Compose([v2.RandomResizedCrop(16), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)])
+    batches = []
+    for memory_format in (None, torch.channels_last):
+        with _loader(transform=transform, memory_format=memory_format) as mine:
+            batches.append([images for images, _ in mine])
+    for plain, last in zip(*batches, strict=True):
+        assert plain.is_contiguous()
+        assert last.is_contiguous(memory_format=torch.channels_last)
+        assert torch.equal(plain, last)
+    with pytest.raises(ConfigError, match=r"^memory_format: must be torch.contiguous_format or torch.channels_last"):
+        _loader(memory_format=torch.preserve_format)
+
+
 def test_without_labels_batches_are_images() -> None:
     """A source without other fields gives plain tensors."""
     with _loader(ScriptedSource([jpeg(n) for n in range(5)])) as mine:

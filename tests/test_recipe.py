@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dali_feed.draws import uniforms
 from dali_feed.errors import TransformError
-from dali_feed.program import Colour, Decode, Finish, Parameters, Program, Resample, Rotate, Slice, compile_recipe
+from dali_feed.program import Parameters, Program, compile_recipe
 from dali_feed.recipe import (
     CenterCrop,
     ColorJitter,
@@ -24,6 +24,7 @@ from dali_feed.recipe import (
     Rotation,
     ToFloat,
 )
+from dali_feed.steps import Colour, Decode, Finish, Resample, Rotate, Slice
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 REGION = pytest.mark.parametrize("region_decode", [True, False])

@@ -21,6 +21,9 @@ from dali_feed.recipe import (
     Flip,
     Normalize,
     Op,
+    Pad,
+    RandomAffine,
+    RandomCrop,
     RandomResizedCrop,
     Recipe,
     Resize,
@@ -60,7 +63,29 @@ SAME_IN_BOTH: list[tuple[Any, Op]] = [
         lambda T: T.RandomRotation((5, 90), interpolation=Mode.BILINEAR, fill=7),
         Rotation((5.0, 90.0), "bilinear", 7.0),
     ),
-    (lambda T: T.RandomRotation(10, fill=(3, 3, 3)), Rotation((-10.0, 10.0), fill=3.0)),
+    (lambda T: T.RandomRotation(10, fill=(3, 4, 5)), Rotation((-10.0, 10.0), fill=(3.0, 4.0, 5.0))),
+    (lambda T: T.RandomRotation(10, fill=[3]), Rotation((-10.0, 10.0), fill=3.0)),
+    (lambda T: T.RandomCrop(32, padding=4), RandomCrop((32, 32), (4, 4, 4, 4))),
+    (
+        lambda T: T.RandomCrop((30, 40), [1, 2, 3, 4], pad_if_needed=True, fill=(9, 8, 7)),
+        RandomCrop((30, 40), (1, 2, 3, 4), pad_if_needed=True, fill=(9.0, 8.0, 7.0)),
+    ),
+    (
+        lambda T: T.RandomCrop(8, padding=(1, 2), padding_mode="reflect"),
+        RandomCrop((8, 8), (1, 2, 1, 2), mode="reflect"),
+    ),
+    (lambda T: T.Pad(3, fill=5), Pad((3, 3, 3, 3), 5.0)),
+    (lambda T: T.Pad((1, 2, 3, 4), padding_mode="edge"), Pad((1, 2, 3, 4), mode="edge")),
+    (lambda T: T.RandomAffine(10), RandomAffine((-10.0, 10.0))),
+    (
+        lambda T: T.RandomAffine(
+            (1, 2), (0.1, 0.2), (0.5, 2), shear=5, interpolation=Mode.BILINEAR, fill=(1, 2, 3), center=(4, 5)
+        ),
+        RandomAffine(
+            (1.0, 2.0), (0.1, 0.2), (0.5, 2.0), (-5.0, 5.0, 0.0, 0.0), "bilinear", (1.0, 2.0, 3.0), (4.0, 5.0)
+        ),
+    ),
+    (lambda T: T.RandomAffine(0, shear=(1, 2, 3, 4)), RandomAffine((0.0, 0.0), shear=(1.0, 2.0, 3.0, 4.0))),
     (lambda T: T.Normalize(MEAN, STD), Normalize(MEAN, STD)),
     (lambda T: T.Normalize([0.5], [0.25]), Normalize((0.5,), (0.25,))),
 ]
@@ -84,6 +109,7 @@ def test_each_transform(T: Any, make: Any, op: Op) -> None:
         (v2.ToDtype(torch.bfloat16, scale=True), (ToFloat("bfloat16", scale=True),)),
         (v2.ToDtype(torch.uint8, scale=True), (ToFloat("uint8", scale=True),)),
         (v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True), (ToFloat("float32"),)),
+        (v2.RandomRotation(9, fill={tv_tensors.Image: 3, "others": 0}), (Rotation((-9.0, 9.0), fill=3.0),)),
         (v2.ToDtype({"others": torch.float16}, scale=True), (ToFloat("float16"),)),
         (v1.Normalize(0.5, 0.25), (Normalize((0.5,), (0.25,)),)),
         (v1.Normalize(torch.tensor([0.5, 0.25, 1.0]), np.array([1.0])), (Normalize((0.5, 0.25, 1.0), (1.0,)),)),
@@ -113,7 +139,10 @@ REFUSED: list[tuple[Any, str, str, str]] = [
     (lambda T: T.RandomResizedCrop(9, ratio=(0, 1)), "RandomResizedCrop", "ratio must be (low, high)", "(0.0, 1.0)"),
     (lambda T: T.RandomRotation(10, expand=True), "RandomRotation", "expand must be False", "True"),
     (lambda T: T.RandomRotation(10, center=(1, 2)), "RandomRotation", "center must be None", "(1, 2)"),
-    (lambda T: T.RandomRotation(10, fill=(1, 2, 3)), "RandomRotation", "fill must be one number", "(1, 2, 3)"),
+    (lambda T: T.RandomRotation(10, fill=(1, 2)), "RandomRotation", "fill must be one number", "(1, 2)"),
+    (lambda T: T.RandomAffine(10, interpolation=Mode.BICUBIC), "RandomAffine", "NEAREST or BILINEAR", "bicubic"),
+    (lambda T: T.RandomAffine(0, shear=(0, 120)), "RandomAffine", "shear must be (low, high)", "120"),
+    (lambda T: T.Pad(-1), "Pad", "four ints of at least 0", "-1"),
     (lambda T: T.RandomRotation(9, interpolation=Mode.BICUBIC), "RandomRotation", "NEAREST or BILINEAR", "bicubic"),
     (lambda T: T.Normalize([0.5], [0.0]), "Normalize", "std must be positive", "(0.0,)"),
     (lambda T: T.Normalize([float("nan")], [1.0]), "Normalize", "must be numbers", "nan"),
@@ -137,7 +166,7 @@ def test_settings_refused(T: Any, make: Any, name: str, rule: str, found: str) -
         (v2.Resize(None, max_size=50), "Resize: size must be given; max_size alone is not supported; found None"),
         (v2.ToDtype(torch.int64), "ToDtype: dtype must be one of torch.uint8, "),
         (v2.ToDtype({tv_tensors.Mask: torch.float32}), "ToDtype: dtype must be one of torch.uint8, "),
-        (v2.RandomRotation(9, fill={tv_tensors.Image: 3, "others": 0}), "RandomRotation: fill must be one number"),
+        (v2.RandomRotation(9, fill={tv_tensors.Image: (1, 2), "others": 0}), "RandomRotation: fill must be one number"),
     ],
 )
 def test_settings_refused_of_one(transform: Any, told: str) -> None:

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from dali_feed.errors import ConfigError
 from dali_feed.host_program import HostProgram, compile_host
 from dali_feed.options import Tuning
-from dali_feed.program import Finish, Program, compile_recipe
+from dali_feed.program import Program, compile_recipe
 from dali_feed.recipe import Recipe
+from dali_feed.steps import Finish
 
 __all__ = [
     "ENGINES",

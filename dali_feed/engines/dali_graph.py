@@ -14,7 +14,8 @@ from nvidia.dali import fn, math, types
 from dali_feed.colour import GRAY
 from dali_feed.graph_function import UserGraph
 from dali_feed.options import Tuning
-from dali_feed.program import Colour, Decode, Finish, Program, Resample, Rotate, Slice
+from dali_feed.program import Program
+from dali_feed.steps import Colour, Decode, Finish, Resample, Rotate, Slice, Warp
 
 __all__ = ["PAYLOAD", "build_graph"]
 
@@ -66,6 +67,14 @@ def _resample(step: Resample, image: Any) -> Any:
     return fn.resize(image, **options)
 
 
+def _slice(step: Slice, image: Any) -> Any:
+    anchor = _input(f"anchor{step.k}", types.INT32, 1)
+    shape = step.size or _input(f"shape{step.k}", types.INT32, 1)
+    return fn.slice(
+        image, start=anchor, shape=shape, axes=[0, 1], out_of_bounds_policy="pad", fill_values=list(step.fill)
+    )
+
+
 def _colour(step: Colour, image: Any, *, gpu: bool) -> Any:
     steps = _input(f"colour{step.k}", types.FLOAT, 2)
     for n in range(step.steps):
@@ -110,7 +119,7 @@ def _finish(step: Finish, image: Any) -> Any:
     mean = [-b / s for s, b in zip(step.scale, step.bias, strict=True)]
     std = [1 / s for s in step.scale]
     return fn.crop_mirror_normalize(
-        image, mirror=flip_x, dtype=_DTYPE[step.dtype], output_layout="CHW", mean=mean, std=std
+        image, mirror=flip_x, dtype=_DTYPE[step.dtype], output_layout=step.layout[1:], mean=mean, std=std
     )
 
 
@@ -124,16 +133,21 @@ def build_graph(program: Program, *, gpu: bool, tuning: Tuning) -> Any:
             case Resample():
                 image = _resample(step, image)
             case Slice():
-                anchor = _input(f"anchor{step.k}", types.INT32, 1)
-                image = fn.slice(
-                    image, start=anchor, shape=step.size, axes=[0, 1], out_of_bounds_policy="pad", fill_values=0
-                )
+                image = _slice(step, image)
             case Rotate():
                 image = fn.rotate(
                     image,
                     angle=_input(f"angle{step.k}", types.FLOAT, 0),
                     interp_type=_INTERPOLATION[step.interpolation],
                     keep_size=True,
+                    fill_value=step.fill,
+                )
+            case Warp():
+                image = fn.warp_affine(
+                    image,
+                    matrix=_input(f"matrix{step.k}", types.FLOAT, 2),
+                    interp_type=_INTERPOLATION[step.interpolation],
+                    inverse_map=True,
                     fill_value=step.fill,
                 )
             case Colour():

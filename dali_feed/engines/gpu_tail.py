@@ -20,13 +20,15 @@ def _on(device: torch.device, values: NDArray[Any] | None) -> torch.Tensor | Non
 
 
 def finished(images: Any, tail: Tail, device: torch.device) -> torch.Tensor:
-    """One launch on torch's current stream; returns (n, 3, height, width) of the recipe's dtype.
+    """One launch on torch's current stream; returns (n, 3, height, width), or what the recipe's layout says.
 
     `images` speaks __dlpack__: uint8 (n, height, width, 3) on `device`. Nothing waits on the host.
     """
     pixels = torch.utils.dlpack.from_dlpack(images)
     n, height, width, channels = pixels.shape
-    out = torch.empty((n, channels, height, width), dtype=_DTYPES[tail.finish.dtype], device=device)
+    layout = tail.finish.layout
+    shape = (n, channels, height, width) if layout == "NCHW" else (n, height, width, channels)
+    out = torch.empty(shape, dtype=_DTYPES[tail.finish.dtype], device=device)
     whole = out.dtype == torch.uint8  # pixels as they are; only a float has a scale
     finish(
         pixels,
@@ -35,7 +37,7 @@ def finished(images: Any, tail: Tail, device: torch.device) -> torch.Tensor:
         bias=None if whole else tail.finish.bias,
         flip_x=_on(device, tail.flip_x),
         flip_y=_on(device, tail.flip_y),
-        layout="NCHW",
+        layout=layout,
         stream=torch.cuda.current_stream(device),
     )
     return out

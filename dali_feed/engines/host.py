@@ -120,7 +120,7 @@ class HostEngine:
     def _begin(self, work: Work) -> _Flight:
         n = len(work.payloads)
         height, width = self._program.size or work.arrays["size"][0].tolist()
-        shape = (n, 3, height, width)
+        shape = (n, 3, height, width) if self._program.layout == "NCHW" else (n, height, width, 3)
         size = n * 3 * height * width * self._dtype.itemsize
         flight = _Flight(work, self._pool.take(size).view(self._dtype).view(shape))
         for first in range(0, n, CHUNK):

@@ -16,15 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
-from dali_feed.host_program import Crop, HostProgram, HostStep, Jitter, Mirror, Scale, Turn
-from dali_feed.recipe import Normalize, ToFloat
+from dali_feed.engines.host_tail import DTYPES, split_tail
+from dali_feed.host_program import Crop, HostProgram, HostStep, Jitter, Margin, Mirror, Move, Scale, Turn
+from dali_feed.recipe import Fill, Normalize, ToFloat
 
 __all__ = ["ImageSteps"]
 
 Arrays = dict[str, NDArray[Any]]
 Apply = Callable[[torch.Tensor, Arrays, int], torch.Tensor]
-
-_DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @functools.cache
@@ -62,12 +61,27 @@ def _scale(image: torch.Tensor, arrays: Arrays, slot: int, step: Scale) -> torch
     )[0]
 
 
+def _fill(fill: Fill) -> list[float]:
+    return [fill] if isinstance(fill, int | float) else list(fill)
+
+
+def _margin(image: torch.Tensor, arrays: Arrays, slot: int, step: Margin) -> torch.Tensor:
+    from torchvision.transforms.v2 import functional
+
+    edges = arrays[step.key][slot].tolist()
+    out: torch.Tensor = functional.pad_image(image, edges, _fill(step.fill), step.mode) if any(edges) else image
+    return out
+
+
 def _crop(image: torch.Tensor, arrays: Arrays, slot: int, step: Crop) -> torch.Tensor:
     y, x, height, width = arrays[step.key][slot].tolist()
     h, w = image.shape[-2:]
     if y >= 0 and x >= 0 and y + height <= h and x + width <= w:
         return image[:, y : y + height, x : x + width]
-    out = image.new_zeros((image.shape[0], height, width))
+    out = image.new_empty((image.shape[0], height, width))
+    out[:] = (
+        torch.tensor(_fill(step.fill)).to(image.dtype).view(-1, 1, 1)
+    )  # cut off to a whole level, as torchvision does
     top, left, bottom, right = max(y, 0), max(x, 0), min(y + height, h), min(x + width, w)
     out[:, top - y : bottom - y, left - x : right - x] = image[:, top:bottom, left:right]
     return out
@@ -91,12 +105,24 @@ def _turn(image: torch.Tensor, arrays: Arrays, slot: int, step: Turn) -> torch.T
     from torchvision.transforms.v2 import InterpolationMode, functional
 
     angle, mode = float(arrays[step.key][slot]), InterpolationMode(step.interpolation)
-    turned: torch.Tensor = functional.rotate_image(image, angle, interpolation=mode, fill=[step.fill])
+    turned: torch.Tensor = functional.rotate_image(image, angle, interpolation=mode, fill=_fill(step.fill))
     return turned
 
 
+def _move(image: torch.Tensor, arrays: Arrays, slot: int, step: Move) -> torch.Tensor:
+    from torchvision.transforms.v2 import InterpolationMode, functional
+
+    angle, *moved, scale, x, y = arrays[step.key][slot].tolist()
+    center = None if step.center is None else list(step.center)
+    mode, fill = InterpolationMode(step.interpolation), _fill(step.fill)
+    out: torch.Tensor = functional.affine_image(
+        image, angle, moved, scale, [x, y], interpolation=mode, fill=fill, center=center
+    )
+    return out
+
+
 def _to_float(image: torch.Tensor, _: Arrays, __: int, step: ToFloat) -> torch.Tensor:
-    out = image.to(_DTYPES[step.dtype])
+    out = image.to(DTYPES[step.dtype])
     return out.mul_(1 / 255) if step.scale and image.dtype == torch.uint8 and out.dtype != torch.uint8 else out
 
 
@@ -108,54 +134,35 @@ def _normalize(image: torch.Tensor, _: Arrays, __: int, step: Normalize) -> torc
     return image.sub(_column(step.mean, image.dtype)).div_(_column(step.std, image.dtype))
 
 
+_APPLY: dict[type[HostStep], Callable[..., torch.Tensor]] = {
+    Crop: _crop,
+    Jitter: _jitter,
+    Margin: _margin,
+    Mirror: _mirror,
+    Move: _move,
+    Normalize: _normalize,
+    Scale: _scale,
+    ToFloat: _to_float,
+    Turn: _turn,
+}
+
+
 class ImageSteps:
     """A program's steps, ready to run. Used by many threads at once."""
 
     def __init__(self, program: HostProgram) -> None:
-        steps = list(program.steps)
-        self._tail: tuple[ToFloat, tuple[tuple[torch.Tensor, torch.Tensor], ...]] | None = None
-        cut = next((n for n, step in enumerate(steps) if isinstance(step, ToFloat)), len(steps))
-        first, rest = steps[cut : cut + 1], steps[cut + 1 :]
-        if first and isinstance(first[0], ToFloat) and first[0].dtype == program.dtype != "uint8":
-            norms = [step for step in rest if isinstance(step, Normalize)]
-            if len(norms) == len(rest):  # what nearly every recipe ends in runs in the output itself
-                dtype = _DTYPES[program.dtype]
-                self._tail = first[0], tuple((_column(s.mean, dtype), _column(s.std, dtype)) for s in norms)
-                steps = steps[:cut]
-        self._apply = [self._bind(step) for step in steps]
-
-    @staticmethod
-    def _bind(step: HostStep) -> Apply:
-        match step:
-            case Scale():
-                return functools.partial(_scale, step=step)
-            case Crop():
-                return functools.partial(_crop, step=step)
-            case Mirror():
-                return functools.partial(_mirror, step=step)
-            case Jitter():
-                return functools.partial(_jitter, step=step)
-            case Turn():
-                return functools.partial(_turn, step=step)
-            case ToFloat():
-                return functools.partial(_to_float, step=step)
-            case Normalize():
-                return functools.partial(_normalize, step=step)
+        steps, self._tail = split_tail(program)
+        self._apply: list[Apply] = [functools.partial(_APPLY[type(step)], step=step) for step in steps]
+        self._channels_first = program.layout == "NCHW"
 
     def run(self, pixels: NDArray[np.uint8], arrays: Arrays, slot: int, out: torch.Tensor) -> None:
-        """`pixels` (height, width, 3) as decoded, with row `slot` of the parameters, into `out` (3, height, width)."""
+        """`pixels` (height, width, 3), with row `slot` of the parameters, into `out`, the slot's place in the batch."""
         image = torch.from_numpy(pixels).permute(2, 0, 1)
         for apply in self._apply:
             image = apply(image, arrays, slot)
+        if not self._channels_first:
+            image = image.permute(1, 2, 0)
         if self._tail is None:
             out.copy_(image)
-            return
-        to, norms = self._tail
-        if to.scale and out.dtype == torch.float32:
-            torch.mul(image, 1 / 255, out=out)
         else:
-            out.copy_(image)
-            if to.scale:
-                out.mul_(1 / 255)
-        for mean, std in norms:
-            out.sub_(mean).div_(std)
+            self._tail.run(image, out)

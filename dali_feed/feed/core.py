@@ -17,9 +17,10 @@ import numpy as np
 
 from dali_feed import state as states
 from dali_feed.draws import check_seed
-from dali_feed.engines import Engine, choose_engine, compile_for, make_engine
+from dali_feed.engines import Engine, make_engine
 from dali_feed.errors import ClosedError, ConfigError
 from dali_feed.external_sources.slabs import SLAB_BYTES, SlabPool
+from dali_feed.feed.compiling import compiled
 from dali_feed.feed.describe import described
 from dali_feed.feed.epoch import EpochRun, Setting
 from dali_feed.feed.lane import Lane
@@ -28,14 +29,11 @@ from dali_feed.feed.quarantine import Quarantine
 from dali_feed.feed.reading import ReadPool
 from dali_feed.feed.sampling import indices_of
 from dali_feed.feed.window import Window, window_memory
-from dali_feed.graph_function import compile_function, is_graph_function
-from dali_feed.host_program import HostProgram
 from dali_feed.options import BadRecords, Tuning, whole
 from dali_feed.plan import EpochPlan, Order, Shuffle, WindowPlan, resolve
-from dali_feed.program import Program
+from dali_feed.recipe import Layout
 from dali_feed.records import Snapshot, Source, unpack_ids
 from dali_feed.stats import Meter, Stats
-from dali_feed.transforms import lower
 
 __all__ = ["Feed"]
 
@@ -64,6 +62,7 @@ class Feed:
         sampler: indices of the source's samples in the order wanted, instead of `shuffle`; read anew each epoch.
         drop_last: leave out the last batch where it is not full.
         transform: torchvision transforms, a DALI graph function, or None.
+        layout: of a batch in memory, "NCHW" or "NHWC"; a DALI graph function has its own.
         device: a CUDA device's number, or None for the CPU.
         engine: "dali", "host", or None: dali on a GPU or for a DALI graph function, host on the CPU.
         seed: of order and augmentation.
@@ -84,6 +83,7 @@ class Feed:
         sampler: Iterable[int] | None = None,
         drop_last: bool = False,
         transform: object = None,
+        layout: Layout = "NCHW",
         device: int | None = None,
         engine: str | None = None,
         seed: int = 0,
@@ -118,8 +118,7 @@ class Feed:
         self.seed = check_seed(seed)
         self.device, self.drop_last = device, bool(drop_last)
         self.bad, self.tuning = bad or BadRecords(), tuning or Tuning()
-        self.engine_name = choose_engine(engine, device, graph=is_graph_function(transform))
-        self.program = self._compile(transform)
+        self.engine_name, self.program = compiled(transform, layout, engine, device)
         self._shuffle, self._sampler = shuffle, sampler
         self._epoch = self._consumed = 0
         self._pending = True  # the next pass begins here; False: a pass has left this position
@@ -145,11 +144,6 @@ class Feed:
                 f" batch_size * world_size = {self.batch_size * self.world_size}; found lanes={self.lanes}"
             )
             raise ConfigError(msg)
-
-    def _compile(self, transform: object) -> Program | HostProgram:
-        if is_graph_function(transform):
-            return compile_function(transform)  # type: ignore[arg-type]
-        return compile_for(self.engine_name, lower(transform), self.device)
 
     # What is fixed once the source has been looked at.
 
@@ -274,6 +268,7 @@ class Feed:
                 record_bytes=self.snapshot.record_bytes,
                 slab_bytes=self._slabs.slab_bytes,
                 max_pixels=self.tuning.max_pixels,
+                unfit=self.program.unfit,
                 pool=setting.pool,
                 where=setting.where,
             )

@@ -68,6 +68,7 @@ class Window:
         record_bytes: int,
         slab_bytes: int,
         max_pixels: int,
+        unfit: Callable[[NDArray[np.int32]], dict[int, str]],
         pool: ReadPool,
         where: Callable[[int], str],
     ) -> None:
@@ -85,7 +86,7 @@ class Window:
         self._installed = np.zeros(len(self.tasks), bool)
         self._all_installed = False
         self._leases: list[Lease] = []
-        self._pool, self._max_pixels, self._where = pool, max_pixels, where
+        self._pool, self._max_pixels, self._unfit, self._where = pool, max_pixels, unfit, where
         needed = np.zeros(len(self.tasks), bool)
         needed[self._task_of(self.order[first_slot:])] = True
         self.ahead = [self.tasks[n] for n in np.flatnonzero(needed)][::-1]  # reads to make, the next one last
@@ -127,7 +128,7 @@ class Window:
         screened = screen(block.payloads, self._max_pixels)
         self.sizes[a:b] = screened.sizes
         self.usable[a:b] = screened.sizes[:, 0] > 0
-        for row, reason in {**screened.reasons, **block.faults}.items():
+        for row, reason in {**self._unfit(screened.sizes), **screened.reasons, **block.faults}.items():
             self.reasons[a + row] = reason
             self.usable[a + row] = False
         for name, values in block.fields.items():

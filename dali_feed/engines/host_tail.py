@@ -1,0 +1,65 @@
+"""The tail: what nearly every recipe ends in, run in the memory of the batch itself.
+
+To float, scaled to 0..1, then normalized: torchvision's three operations in its order, so its bits, without
+a copy of the image between them.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from dali_feed.host_program import HostProgram, HostStep
+from dali_feed.recipe import Normalize, ToFloat
+
+__all__ = ["DTYPES", "Tail", "split_tail"]
+
+DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+class Tail:
+    """To `dtype`, by 1/255 where `scale` says so, and normalized. Used by many threads at once."""
+
+    def __init__(self, program: HostProgram, norms: list[Normalize], *, scale: bool) -> None:
+        self._scale, self._norms = scale, norms
+        self._dtype, self._planes = DTYPES[program.dtype], program.layout == "NCHW"
+        self._factors: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+
+    def run(self, image: torch.Tensor, out: torch.Tensor) -> None:
+        """One image, in the layout of the batch, into its place there."""
+        if self._scale and out.dtype == torch.float32:
+            torch.mul(image, 1 / 255, out=out)
+        else:
+            out.copy_(image)
+            if self._scale:
+                out.mul_(1 / 255)
+        if self._norms:
+            height, width = out.shape[:2]
+            rows = out if self._planes else out.view(height, 3 * width)
+            for mean, std in self._made(0 if self._planes else width):
+                rows.sub_(mean).div_(std)
+
+    def _made(self, width: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Means and deviations as they meet the image: a number per plane, or one row of pixels."""
+        made = self._factors.get(width)
+        if made is None:
+            made = [(self._shaped(op.mean, width), self._shaped(op.std, width)) for op in self._norms]
+            self._factors[width] = made
+        return made
+
+    def _shaped(self, values: tuple[float, ...], width: int) -> torch.Tensor:
+        three = torch.tensor(values, dtype=self._dtype).expand(3)
+        return three.repeat(width) if width else three.view(3, 1, 1)
+
+
+def split_tail(program: HostProgram) -> tuple[list[HostStep], Tail | None]:
+    """The steps, and the tail behind them where they end in one."""
+    steps = list(program.steps)
+    cut = next((n for n, step in enumerate(steps) if isinstance(step, ToFloat)), len(steps))
+    first, rest = steps[cut : cut + 1], steps[cut + 1 :]
+    norms = [step for step in rest if isinstance(step, Normalize)]
+    if not first or len(norms) != len(rest):
+        return steps, None
+    to = first[0]
+    if not isinstance(to, ToFloat) or to.dtype != program.dtype or to.dtype == "uint8":
+        return steps, None
+    return steps[:cut], Tail(program, norms, scale=to.scale)

@@ -1,0 +1,32 @@
+"""A user's transform made into what the chosen engine runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dali_feed.engines import choose_engine, compile_for
+from dali_feed.errors import ConfigError
+from dali_feed.graph_function import compile_function, is_graph_function
+from dali_feed.host_program import HostProgram
+from dali_feed.program import Program
+from dali_feed.recipe import Layout
+from dali_feed.transforms import lower
+
+__all__ = ["compiled"]
+
+
+def compiled(
+    transform: object, layout: Layout, engine: str | None, device: int | None
+) -> tuple[str, Program | HostProgram]:
+    """The engine's name and its program. Raises ConfigError, TransformError where it cannot run the transform."""
+    graph = is_graph_function(transform)
+    name = choose_engine(engine, device, graph=graph)
+    if layout not in ("NCHW", "NHWC"):
+        msg = f'layout: must be "NCHW" or "NHWC"; found {layout!r}'
+        raise ConfigError(msg)
+    if graph:
+        if layout != "NCHW":
+            msg = f"layout: a DALI graph function gives its own; found {layout!r}. Transpose in the graph"
+            raise ConfigError(msg)
+        return name, compile_function(transform)  # type: ignore[arg-type]
+    return name, compile_for(name, replace(lower(transform), layout=layout), device)

@@ -1,0 +1,139 @@
+"""Outline: what can be said of a recipe before any sample is seen: the sizes, dtype and draws of its ops.
+
+The law of this file: an order of ops that has no meaning is refused here, for every engine, and an image that
+an op cannot take is known by its header's size, so that it is a bad record and never a failure of an engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.colour import steps_of
+from dali_feed.errors import TransformError
+from dali_feed.geometry import padded, resized
+from dali_feed.recipe import (
+    CenterCrop,
+    ColorJitter,
+    DType,
+    Flip,
+    Normalize,
+    Op,
+    Pad,
+    RandomAffine,
+    RandomCrop,
+    RandomResizedCrop,
+    Recipe,
+    Resize,
+    Rotation,
+    ToFloat,
+)
+
+__all__ = ["STREAMS_PER_OP", "Outline", "outline", "unfit"]
+
+STREAMS_PER_OP = 16  # op n draws from streams 16n..16n+15
+_NAMES = {"Rotation": "RandomRotation"}  # torchvision's, where ours is another
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """size: (height, width) of every image, or None where it follows the input's; dtype; draws of every sample."""
+
+    size: tuple[int, int] | None
+    dtype: DType
+    streams: list[int]
+
+
+def outline(recipe: Recipe) -> Outline:
+    """The outline. Raises TransformError where ops stand in an order that has no meaning (Normalize of uint8, ...)."""
+    size: tuple[int, int] | None = None
+    dtype: DType = "uint8"
+    streams: list[int] = []
+    normalized = False
+    for n, op in enumerate(recipe.ops):
+        if normalized and not isinstance(op, Flip | ToFloat | Normalize):
+            name = _NAMES.get(type(op).__name__, type(op).__name__)
+            msg = f"{name}: pixels are resampled and recoloured before Normalize; move it in front of it"
+            raise TransformError(msg)
+        streams += range(n * STREAMS_PER_OP, n * STREAMS_PER_OP + _draws(op))
+        size = _size(op, size)
+        if isinstance(op, ToFloat):
+            if dtype != "uint8" and op.dtype == "uint8":
+                msg = f"ToDtype: {dtype} pixels cannot become uint8 again; leave out the first conversion"
+                raise TransformError(msg)
+            dtype = op.dtype
+        elif isinstance(op, Normalize):
+            if dtype == "uint8":
+                cure = "Put ToTensor or ToDtype(torch.float32, scale=True) first"
+                msg = f"Normalize: needs float pixels; found uint8. {cure}"
+                raise TransformError(msg)
+            normalized = True
+    return Outline(size, dtype, streams)
+
+
+def _draws(op: Op) -> int:
+    """How many streams every sample draws from."""
+    match op:
+        case RandomResizedCrop() | RandomCrop() | Flip() | Rotation():
+            return 1  # further tries of a RandomResizedCrop are drawn by those that need them
+        case RandomAffine():
+            return 2
+        case ColorJitter():
+            return 2 if steps_of(op) else 0
+        case _:
+            return 0
+
+
+def _size(op: Op, size: tuple[int, int] | None) -> tuple[int, int] | None:
+    match op:
+        case RandomResizedCrop() | CenterCrop() | RandomCrop():
+            return op.size
+        case Resize():
+            return None if isinstance(op.size, int) else op.size
+        case Pad() if size is not None:
+            left, top, right, bottom = op.padding
+            return size[0] + top + bottom, size[1] + left + right
+        case _:
+            return size
+
+
+def unfit(recipe: Recipe, sizes: NDArray[Any]) -> dict[int, str]:
+    """Rows of `sizes` (n, 2: height, width) whose images an op cannot take, with the reason; size 0 is nobody's."""
+    if not any(isinstance(op, RandomCrop | Pad) for op in recipe.ops):
+        return {}
+    reasons: dict[int, str] = {}
+    rows = np.flatnonzero(sizes[:, 0] > 0)
+    h, w = sizes[rows, 0].astype(np.int64), sizes[rows, 1].astype(np.int64)
+    for op in recipe.ops:
+        fixed = _size(op, None)
+        if isinstance(op, RandomCrop | Pad):
+            edges = padded(h, w, op)
+            for row, reason in _refused(op, h, w, edges):
+                reasons.setdefault(int(rows[row]), reason)
+            h, w = h + edges[1] + edges[3], w + edges[0] + edges[2]
+        if isinstance(op, Resize):
+            h, w = resized(h, w, op.size, op.max_size)
+        elif fixed is not None:
+            h, w = np.full_like(h, fixed[0]), np.full_like(w, fixed[1])
+    return reasons
+
+
+def _refused(op: RandomCrop | Pad, h: Ints, w: Ints, edges: tuple[Ints, Ints, Ints, Ints]) -> list[tuple[int, str]]:
+    left, top, right, bottom = edges
+    found: list[tuple[int, str]] = []
+    if op.mode in ("reflect", "symmetric"):
+        spare = 1 if op.mode == "reflect" else 0  # the edge itself is not repeated
+        short = (np.maximum(left, right) > w - spare) | (np.maximum(top, bottom) > h - spare)
+        told = f'{type(op).__name__}: padding_mode="{op.mode}" needs more pixels than padding'
+        found += [(k, f"{told}; found {w[k]}x{h[k]}") for k in np.flatnonzero(short).tolist()]
+    if isinstance(op, RandomCrop):
+        small = (h + top + bottom < op.size[0]) | (w + left + right < op.size[1])
+        told = f"RandomCrop: {op.size[1]}x{op.size[0]} must fit into the image; found"
+        cure = "pad_if_needed=True takes it"
+        found += [(k, f"{told} {w[k]}x{h[k]}; {cure}") for k in np.flatnonzero(small).tolist()]
+    return found
