@@ -38,6 +38,7 @@ from dali_feed.recipe import (
     Rotation,
     ToFloat,
 )
+from dali_feed.reduction import reductions
 
 __all__ = [
     "Crop",
@@ -131,6 +132,7 @@ class HostProgram:
 
     recipe   what it was made of; op n draws from streams 16n..16n+15
     steps    the same for the engine; `window`: the decoder takes row "window" (y, x, height, width) first
+    reduce   row "reduce" (int32) says by how much an image may be decoded smaller; the first step is then a Scale
     size     (height, width) of every image that comes out, or None where row "size" says it
     dtype    of the pixels that come out
     """
@@ -139,6 +141,7 @@ class HostProgram:
     size: tuple[int, int] | None
     dtype: DType
     window: bool = False
+    reduce: bool = False
     steps: list[HostStep] = field(default_factory=list)
     streams: list[int] = field(default_factory=list)
     fixed: bool = True
@@ -158,6 +161,10 @@ class HostProgram:
         arrays: dict[str, NDArray[np.generic]] = {}
         for n, op in enumerate(self.recipe.ops):
             _compute(run, arrays, op, n, window=self.window and n == 0)
+        if self.reduce:
+            h, w = sizes[:, 0].astype(np.int64), sizes[:, 1].astype(np.int64)
+            y, x, wh, ww = arrays["window"].T.astype(np.int64) if self.window else (0 * h, 0 * w, h, w)
+            arrays["reduce"] = reductions(h, w, (y, x, wh, ww), *arrays["scale0"].T.astype(np.int64))
         out = np.stack([run.h, run.w], axis=1)
         if self.size is None:
             arrays["size"] = out
@@ -241,5 +248,9 @@ def compile_host(recipe: Recipe) -> HostProgram:
     known = outline(recipe)
     first = recipe.ops[0] if recipe.ops else None
     window = isinstance(first, RandomResizedCrop) or (isinstance(first, RandomCrop) and not first.pads)
+    smooth = (
+        isinstance(first, RandomResizedCrop | Resize) and first.antialias and first.interpolation != "nearest-exact"
+    )
+    reduce = recipe.decode == "reduced" and smooth
     steps = [step for n, op in enumerate(recipe.ops) for step in _steps(op, n, window=window and n == 0)]
-    return HostProgram(recipe, known.size, known.dtype, window, steps, known.streams)
+    return HostProgram(recipe, known.size, known.dtype, window, reduce, steps, known.streams)

@@ -36,8 +36,8 @@ LAYERS = (
         "pure",
         (
             *("errors", "records", "options", "plan", "draws"),  # words and order
-            *("recipe", "geometry", "affine", "colour", "outline", "batch_draws"),  # what is done to an image,
-            *("steps", "program", "host_program", "graph_function"),  # and how each engine is told
+            *("recipe", "geometry", "affine", "colour", "outline", "reduction"),  # what is done to an image,
+            *("batch_draws", "steps", "program", "host_program", "graph_function"),  # and how each engine is told
             *("screen", "headers", "headers_tiff"),  # what may reach a decoder
             *("transforms", "state", "stats"),  # torchvision's classes by name; where a run stands; what it counts
         ),
@@ -48,7 +48,7 @@ LAYERS = (
         "engines",
         ("engines",),
         ("pure", "kernels"),
-        ("nvidia.dali", "nvidia.nvimgcodec", "torch", "torchvision", "cupy"),
+        ("nvidia.dali", "nvidia.nvimgcodec", "torch", "torchvision", "cupy", "PIL"),
     ),
     Layer("feed", ("feed",), ("pure", "external_sources", "engines")),
     Layer(

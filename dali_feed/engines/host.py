@@ -23,8 +23,9 @@ from nvidia import nvimgcodec
 
 from dali_feed.engines import Result, Work
 from dali_feed.engines.host_steps import ImageSteps
+from dali_feed.engines.reduced import reduced
 from dali_feed.errors import EngineError
-from dali_feed.host_program import HostProgram
+from dali_feed.host_program import HostProgram, Scale
 from dali_feed.options import Tuning
 
 __all__ = ["HostEngine"]
@@ -170,9 +171,11 @@ class HostEngine:
 
     def _chunk(self, decoder: Any, flight: _Flight, first: int) -> None:
         """Decode and transform slots first..first+CHUNK-1, each while its pixels are in the core's cache."""
-        work = flight.work
-        windows = work.arrays["window"][first : first + CHUNK].tolist() if self._program.window else None
+        work, program = flight.work, self._program
+        windows = work.arrays["window"][first : first + CHUNK].tolist() if program.window else None
         for slot in range(first, min(first + CHUNK, len(work.payloads))):
+            if program.reduce and self._reduced(work, slot, flight.images[slot]):
+                continue
             try:
                 stream = nvimgcodec.CodeStream(np.frombuffer(work.payloads[slot], np.uint8))
             except (RuntimeError, ValueError):  # ValueError: no bytes at all
@@ -187,6 +190,19 @@ class HostEngine:
                 flight.bad[slot] = "decoder: nvImageCodec cannot decode it"
             else:
                 self._steps.run(np.asarray(image), work.arrays, slot, flight.images[slot])
+
+    def _reduced(self, work: Work, slot: int, out: torch.Tensor) -> bool:
+        """Whether a smaller decoding was to be had, and is in `out`."""
+        by = int(work.arrays["reduce"][slot])
+        scale = self._program.steps[0]
+        if by == 1 or not isinstance(scale, Scale):
+            return False
+        payload = work.payloads[slot]
+        window = tuple(work.arrays["window"][slot].tolist()) if self._program.window else None
+        small = reduced(payload, by, window, tuple(work.arrays[scale.key][slot].tolist()), scale.interpolation)
+        if small is not None:
+            self._steps.run(small, work.arrays, slot, out, done=1)
+        return small is not None
 
     def close(self) -> None:
         """Drop what is in flight and end the threads."""

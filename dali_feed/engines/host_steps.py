@@ -155,10 +155,13 @@ class ImageSteps:
         self._apply: list[Apply] = [functools.partial(_APPLY[type(step)], step=step) for step in steps]
         self._channels_first = program.layout == "NCHW"
 
-    def run(self, pixels: NDArray[np.uint8], arrays: Arrays, slot: int, out: torch.Tensor) -> None:
-        """`pixels` (height, width, 3), with row `slot` of the parameters, into `out`, the slot's place in the batch."""
+    def run(self, pixels: NDArray[np.uint8], arrays: Arrays, slot: int, out: torch.Tensor, *, done: int = 0) -> None:
+        """`pixels` (height, width, 3), with row `slot` of the parameters, into `out`, the slot's place in the batch.
+
+        The first `done` steps have been taken already.
+        """
         image = torch.from_numpy(pixels).permute(2, 0, 1)
-        for apply in self._apply:
+        for apply in self._apply[done:] if done else self._apply:
             image = apply(image, arrays, slot)
         if not self._channels_first:
             image = image.permute(1, 2, 0)

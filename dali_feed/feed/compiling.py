@@ -9,14 +9,14 @@ from dali_feed.errors import ConfigError
 from dali_feed.graph_function import compile_function, is_graph_function
 from dali_feed.host_program import HostProgram
 from dali_feed.program import Program
-from dali_feed.recipe import Layout
+from dali_feed.recipe import Decoding, Layout
 from dali_feed.transforms import lower
 
 __all__ = ["compiled"]
 
 
 def compiled(
-    transform: object, layout: Layout, engine: str | None, device: int | None
+    transform: object, layout: Layout, decode: Decoding, engine: str | None, device: int | None
 ) -> tuple[str, Program | HostProgram]:
     """The engine's name and its program. Raises ConfigError, TransformError where it cannot run the transform."""
     graph = is_graph_function(transform)
@@ -24,9 +24,15 @@ def compiled(
     if layout not in ("NCHW", "NHWC"):
         msg = f'layout: must be "NCHW" or "NHWC"; found {layout!r}'
         raise ConfigError(msg)
+    if decode not in ("exact", "reduced"):
+        msg = f'decode: must be "exact" or "reduced"; found {decode!r}'
+        raise ConfigError(msg)
+    if decode == "reduced" and name != "host":
+        msg = f'decode: "reduced" is what the host engine can do; found the {name} engine. Leave decode out'
+        raise ConfigError(msg)
     if graph:
         if layout != "NCHW":
             msg = f"layout: a DALI graph function gives its own; found {layout!r}. Transpose in the graph"
             raise ConfigError(msg)
         return name, compile_function(transform)  # type: ignore[arg-type]
-    return name, compile_for(name, replace(lower(transform), layout=layout), device)
+    return name, compile_for(name, replace(lower(transform), layout=layout, decode=decode), device)

@@ -31,7 +31,7 @@ from dali_feed.feed.sampling import indices_of
 from dali_feed.feed.window import Window, window_memory
 from dali_feed.options import BadRecords, Tuning, whole
 from dali_feed.plan import EpochPlan, Order, Shuffle, WindowPlan, resolve
-from dali_feed.recipe import Layout
+from dali_feed.recipe import Decoding, Layout
 from dali_feed.records import Snapshot, Source, unpack_ids
 from dali_feed.stats import Meter, Stats
 
@@ -63,6 +63,7 @@ class Feed:
         drop_last: leave out the last batch where it is not full.
         transform: torchvision transforms, a DALI graph function, or None.
         layout: of a batch in memory, "NCHW" or "NHWC"; a DALI graph function has its own.
+        decode: "reduced" lets the host engine decode large JPEGs smaller; it changes pixels.
         device: a CUDA device's number, or None for the CPU.
         engine: "dali", "host", or None: dali on a GPU or for a DALI graph function, host on the CPU.
         seed: of order and augmentation.
@@ -84,6 +85,7 @@ class Feed:
         drop_last: bool = False,
         transform: object = None,
         layout: Layout = "NCHW",
+        decode: Decoding = "exact",
         device: int | None = None,
         engine: str | None = None,
         seed: int = 0,
@@ -118,7 +120,7 @@ class Feed:
         self.seed = check_seed(seed)
         self.device, self.drop_last = device, bool(drop_last)
         self.bad, self.tuning = bad or BadRecords(), tuning or Tuning()
-        self.engine_name, self.program = compiled(transform, layout, engine, device)
+        self.engine_name, self.program = compiled(transform, layout, decode, engine, device)
         self._shuffle, self._sampler = shuffle, sampler
         self._epoch = self._consumed = 0
         self._pending = True  # the next pass begins here; False: a pass has left this position
