@@ -1,23 +1,22 @@
-"""Who is measured: our loader, the ceiling above it, and torch's own loader. All crop, flip and normalize alike.
+"""Our loader, the ceiling above it, and what contestants share. All crop, flip and normalize alike.
 
-All give their batches on the same device. The ceiling is the same engine fed from memory, with the same program and
-threads, given prepared batches in turn. No reading, no screen, no draws, no second thread; what a loader loses beside
-it is the loader's.
+The ceiling is the same engine fed from memory, with the same program and threads, given prepared batches in turn. No
+reading, no screen, no draws, no second thread; what a loader loses beside it is the loader's.
 """
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from time import thread_time
 from typing import Any
 
 import numpy as np
 import torch
 from _harness import Steps
-from torchvision.datasets import ImageFolder
-from torchvision.io import decode_image
+from numpy.typing import NDArray
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Shuffle, Tuning
@@ -28,12 +27,13 @@ from dali_feed.records import Source
 from dali_feed.screen import screen
 from dali_feed.transforms import lower
 
-__all__ = ["Make", "ceiling", "ours", "torch_loader", "transform"]
+__all__ = ["Make", "Memory", "ceiling", "one_torch_thread", "ours", "to_float", "transform"]
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+SCALE = 1 / (255 * torch.tensor(STD).view(3, 1, 1))
+BIAS = -torch.tensor(MEAN).view(3, 1, 1) / torch.tensor(STD).view(3, 1, 1)
 CROP = 224
 PREPARED = 64
-TORCH_EPOCHS = 12  # so that the end of an epoch is not what is measured
 
 Make = Callable[[], Any]
 
@@ -47,6 +47,51 @@ def transform() -> v2.Compose:
 def cuda_index(device: torch.device) -> int | None:
     """The number that engines know a device by."""
     return None if device.type == "cpu" else device.index or 0
+
+
+def to_float(pixels: torch.Tensor, out: torch.Tensor) -> None:
+    """uint8 (3, height, width), normalized into `out`."""
+    torch.mul(pixels, SCALE, out=out).add_(BIAS)
+
+
+class _Watched(np.ndarray[Any, Any]):
+    """A view whose death can be watched."""
+
+
+class Memory:
+    """Batches of floats in memory that is used again once the last tensor over it has died.
+
+    Fresh memory of this size costs a page fault every 4 KB, more than all that is done to its pixels. Whoever would
+    pay that gets this one, so that the contestants differ in their own work.
+    """
+
+    def __init__(self, batch: int) -> None:
+        self._shape = (batch, 3, CROP, CROP)
+        self._idle: deque[NDArray[np.float32]] = deque()
+
+    def take(self) -> torch.Tensor:
+        """A batch that is nobody else's; any thread may take one."""
+        try:
+            raw = self._idle.pop()
+        except IndexError:
+            raw = np.empty(self._shape, np.float32)
+        view = raw.view(_Watched)
+        weakref.finalize(view, self._idle.append, raw).atexit = False
+        return torch.from_numpy(view)
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Torch computes with one thread, in this thread and in those that start meanwhile.
+
+    With more, the threads of one operation wait for each other in busy loops, on the cores that others decode on.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class _Timed:
@@ -206,56 +251,5 @@ def ceiling(
             yield steps
         finally:
             steps.close()
-
-    return make
-
-
-def _decoded(path: str) -> torch.Tensor:
-    image: torch.Tensor = decode_image(path, mode="RGB")
-    return image
-
-
-class _Torch(Steps):
-    def __init__(
-        self, loader: Any, finish: Callable[[torch.Tensor], torch.Tensor] | None, device: torch.device
-    ) -> None:
-        super().__init__()
-        self._loader, self._finish, self._device = loader, finish, device
-        self._batches: Any = iter(loader)
-
-    def __next__(self) -> int:
-        try:
-            images, _ = next(self._batches)
-        except StopIteration:
-            self._batches = iter(self._loader)
-            images, _ = next(self._batches)
-        images = images.to(self._device, non_blocking=True)
-        if self._finish is not None:
-            images = self._finish(images)
-        return len(images)
-
-
-def torch_loader(root: Path, batch: int, workers: int, device: torch.device, *, uint8: bool) -> Make:
-    """The DataLoader of torch over an ImageFolder; `uint8`: workers send uint8, this process normalizes the batch."""
-    whole = transform().transforms
-    inside, outside = (v2.Compose(whole[:2]), v2.Compose(whole[2:])) if uint8 else (v2.Compose(whole), None)
-
-    @contextmanager
-    def make() -> Iterator[Steps]:
-        folder = ImageFolder(str(root), inside, loader=_decoded)
-        loader: Any = torch.utils.data.DataLoader(
-            torch.utils.data.ConcatDataset([folder] * TORCH_EPOCHS),
-            batch,
-            shuffle=True,
-            drop_last=True,
-            num_workers=workers,
-            pin_memory=device.type == "cuda",
-            prefetch_factor=4,
-        )
-        steps = _Torch(loader, outside, device)
-        try:
-            yield steps
-        finally:
-            steps._batches._shutdown_workers()
 
     return make

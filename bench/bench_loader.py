@@ -1,23 +1,31 @@
-"""Images per second beside the ceiling and beside torch, in one run.
+"""Images per second beside the ceiling, the bare loop and the usual loaders, in one run.
 
-    python bench/bench_loader.py [--device cpu] [--seconds 6] [--repeats 3] [--batches 64 256] [--sources tar kafka]
-                                 [--engines host dali] [--no-torch] [--workers 2]
+    python bench/bench_loader.py [--device cpu] [--seconds 6] [--repeats 5] [--batches 64 256] [--sources tar kafka]
+                                 [--engines host dali] [--no-peers] [--workers 2]
 
 RandomResizedCrop(224), flip, float32, Normalize of 500x375 JPEGs. For each engine contestants
 take turns, each made afresh:
 
-    tar      our loader, tar shards in the page cache
-    ceiling  the same engine with the same threads, fed from memory (`_contestants.py`)
-    kafka    our loader, the same images in a topic of 4 partitions, windows of 2 extents (64 MB). The broker runs on
-             the same machine, and what it takes of the CPUs is told below the table; KAFKA_BOOTSTRAP names one that
-             runs already
-    torch    torch's DataLoader with --workers, the better of two ways (found in the first round): all in the workers
-             ("torch"), or uint8 in the workers and Normalize on the batch in this process ("torch-uint8")
+    tar          our loader, tar shards in the page cache
+    ceiling      the same engine with the same threads, fed from memory (`_contestants.py`)
+    loop         beside the host engine: its decoder and resize in a bare loop over bytes in memory (`_loop.py`)
+    kafka        our loader, the same images in a topic of 4 partitions, windows of 2 extents (64 MB). The broker runs
+                 on the same machine, and what it takes of the CPUs is told below the table; KAFKA_BOOTSTRAP names one
+                 that runs already
+    torch        torch's DataLoader over files with --workers, or one more; either all is done in the workers ("all"),
+                 or they send uint8 and Normalize runs on the batch in this process ("uint8")
+    spdl         SPDL's pipeline over the same files, a task per batch or per image, with --threads, one more, or twice
+                 as many. It is in the extra "bench" and needs FFmpeg's shared libraries
+    dali-reader  DALI's own fn.readers.file and decoders.image_random_crop, with --threads or one more
+
+The last three (`_peers.py`) run once per batch size, with the first engine. Each has several ways; the first round
+finds the fastest, whose name is in the column `way`, and the others run no more.
 
 Columns, of which a row of results/loader.csv has more:
 
     img/s, least, most   median of the turns, and the others
     of ceiling           images/s over those of the ceiling in the same round, median of the rounds
+    of loop              the same over those of the loop, where it ran
     of its CPU           CPU time per image of the ceiling over ours, in the same round: what `of ceiling` comes to
                          where other programs do not get in the way
     cpu us               CPU time per image, of all threads and workers
@@ -33,15 +41,18 @@ Nothing here passes or fails by a time.
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import torch
-from _contestants import CROP, Make, ceiling, ours, torch_loader
+from _contestants import CROP, Make, ceiling, ours
 from _harness import RESULTS, Turn, append, facts, quantiles, run_turn, spread, table
 from _kafka import Topic, kafka_missing, topic
+from _loop import loop
+from _peers import dali_reader, spdl_loader, spdl_missing, torch_loader
 from _photos import HEIGHT, WIDTH, Photos, photos
 
 from dali_feed import Shuffle, Tuning
@@ -49,10 +60,12 @@ from dali_feed.external_sources import KafkaTopic, ShardSet
 
 SHOWN = [
     "who",
+    "way",
     "img/s",
     "least",
     "most",
     "of ceiling",
+    "of loop",
     "of its CPU",
     "cpu us",
     "feed us",
@@ -67,34 +80,45 @@ COPIES = 4  # of the images in the topic, so that the end of an epoch is not wha
 
 
 def turns_of(contestants: dict[str, Make], repeats: int, seconds: float) -> dict[str, list[Turn]]:
-    """Every contestant's turns; of the two ways of torch the slower one is left out after the first round."""
+    """Every contestant's turns. Of those named WHO/WAY only each WHO's fastest goes on after the first round."""
     turns: dict[str, list[Turn]] = {name: [] for name in contestants}
     for _ in range(repeats):
         for name, those in turns.items():
             those.append(run_turn(contestants[name], seconds))
-        ways = sorted((name for name in turns if name.startswith("torch")), key=lambda name: turns[name][0].rate)
-        for slower in ways[:-1]:
-            del turns[slower]
+        fastest: dict[str, str] = {}
+        for name in sorted(turns, key=lambda name: turns[name][0].rate):
+            fastest[name.partition("/")[0]] = name
+        turns = {name: those for name, those in turns.items() if name in fastest.values()}
     return turns
 
 
-def row_of(who: str, turns: list[Turn], beside: list[Turn]) -> dict[str, object]:
-    """What is told of a contestant; `beside` are the ceiling's turns of the same rounds."""
+def ratios(turns: list[Turn], beside: list[Turn]) -> tuple[float, float, float]:
+    """Rates over those of another contestant in the same rounds: median, least and most."""
+    return spread(turn.rate / other.rate for turn, other in zip(turns, beside, strict=True))
+
+
+def row_of(name: str, turns: list[Turn], beside: list[Turn], bare: list[Turn] | None) -> dict[str, object]:
+    """What is told of a contestant; `beside` are the ceiling's turns of the same rounds, `bare` the loop's."""
     rate, least, most = spread(turn.rate for turn in turns)
-    ratio = spread(turn.rate / top.rate for turn, top in zip(turns, beside, strict=True))
+    ratio, of_loop = ratios(turns, beside), ratios(turns, bare) if bare else None
     cpu = spread(turn.cpu / turn.images for turn in turns)[0]
     cpu_ratio = spread(top.cpu / top.images / (turn.cpu / turn.images) for turn, top in zip(turns, beside, strict=True))
     p50, p99 = quantiles(turns)
     notes = {name: spread(turn.notes[name] for turn in turns)[0] for name in turns[0].notes}
     beside_cpu = spread(turn.beside_cpu / turn.images for turn in turns)[0]
+    who, _, way = name.partition("/")
     return {
         "who": who,
+        "way": way,
         "img/s": round(rate),
         "least": round(least),
         "most": round(most),
         "of ceiling": f"{ratio[0]:.3f}",
         "of ceiling, least": f"{ratio[1]:.3f}",
         "of ceiling, most": f"{ratio[2]:.3f}",
+        "of loop": f"{of_loop[0]:.3f}" if of_loop else "",
+        "of loop, least": f"{of_loop[1]:.3f}" if of_loop else "",
+        "of loop, most": f"{of_loop[2]:.3f}" if of_loop else "",
         "of its CPU": f"{cpu_ratio[0]:.3f}",
         "cpu us": round(cpu * 1e6),
         "feed us": f"{notes['feed_us']:.1f}" if "feed_us" in notes else "",
@@ -114,13 +138,16 @@ def row_of(who: str, turns: list[Turn], beside: list[Turn]) -> dict[str, object]
 def contestants_for(
     data: Photos, kafka: Topic | None, batch: int, engine: str, args: argparse.Namespace
 ) -> dict[str, Make]:
-    """Who takes part, in the order of their turns."""
+    """Ours and what they are measured by, in the order of their turns."""
     tuning = Tuning(threads=args.threads)
     shards: Callable[[], ShardSet] = lambda: ShardSet(data.linked)  # noqa: E731
+    payloads = functools.cache(lambda: [jpeg for jpeg, _ in data.records()])  # the same bytes objects in every turn
     chosen: dict[str, Make] = {}
     if "tar" in args.sources:
         chosen["tar"] = ours(shards, batch, tuning, args.device, engine)
-    chosen["ceiling"] = ceiling(lambda: [jpeg for jpeg, _ in data.records()], batch, tuning, args.device, engine)
+    chosen["ceiling"] = ceiling(payloads, batch, tuning, args.device, engine)
+    if engine == "host":
+        chosen["loop"] = loop(payloads, batch, tuning.cpu_threads)
     if kafka is not None:
         chosen["kafka"] = ours(
             lambda: KafkaTopic(kafka.name, kafka.servers),
@@ -131,10 +158,34 @@ def contestants_for(
             shuffle=KAFKA_SHUFFLE,
             beside=kafka.pid,
         )
-    if not args.no_torch and engine == args.engines[0]:
-        chosen["torch"] = torch_loader(data.files, batch, args.workers, args.device, uint8=False)
-        chosen["torch-uint8"] = torch_loader(data.files, batch, args.workers, args.device, uint8=True)
     return chosen
+
+
+def peers_for(data: Photos, batch: int, missing: dict[str, str], args: argparse.Namespace) -> dict[str, Make]:
+    """The other loaders, each in all its ways, without those that are missing."""
+    root, threads = data.files, Tuning(threads=args.threads).cpu_threads
+    files = sorted(map(str, root.glob("*/*.jpg")))
+    chosen: dict[str, Make] = {}
+    for workers, uint8 in itertools.product((args.workers, args.workers + 1), (False, True)):
+        way = f"torch/{'uint8' if uint8 else 'all'} x{workers}"
+        chosen[way] = torch_loader(root, batch, workers, args.device, uint8=uint8)
+    if "spdl" not in missing:
+        for count in sorted({threads, threads + 1, 2 * threads}):
+            chosen[f"spdl/batches x{count}"] = spdl_loader(files, batch, count, whole=True)
+        chosen[f"spdl/images x{2 * threads}"] = spdl_loader(files, batch, 2 * threads, whole=False)
+    if "dali-reader" not in missing:
+        for count in (threads, threads + 1):
+            chosen[f"dali-reader/x{count}"] = dali_reader(root, batch, count)
+    return chosen
+
+
+def missing_of(data: Photos, args: argparse.Namespace) -> dict[str, str]:
+    """Who cannot take part, and why."""
+    reasons = {"kafka": kafka_missing() if "kafka" in args.sources else "not asked for"}
+    if not args.no_peers:
+        gpu = None if args.device.type == "cpu" else "measured on the CPU alone"
+        reasons |= {"spdl": gpu or spdl_missing(str(next(data.files.glob("*/*.jpg")))), "dali-reader": gpu}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
 def main() -> None:
@@ -142,10 +193,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"), help="default %(default)s")
     parser.add_argument("--seconds", type=float, default=6, help="of a turn (default %(default)s)")
-    parser.add_argument("--repeats", type=int, default=3, help="turns of each contestant (default %(default)s)")
+    parser.add_argument("--repeats", type=int, default=5, help="turns of each contestant (default %(default)s)")
     parser.add_argument("--batches", type=int, nargs="+", default=[64, 256])
     parser.add_argument("--sources", nargs="*", choices=("tar", "kafka"), default=["tar", "kafka"])
-    parser.add_argument("--no-torch", action="store_true")
+    parser.add_argument("--no-peers", action="store_true", help="leave out torch, spdl and dali-reader")
     parser.add_argument("--engines", nargs="+", choices=("host", "dali"), default=None, help="default: all there are")
     parser.add_argument("--workers", type=int, default=2, help="of torch's DataLoader (default %(default)s)")
     parser.add_argument("--threads", type=int, default=None, help="of the decoder (default: the CPUs)")
@@ -161,24 +212,28 @@ def main() -> None:
     made["workers"] = args.workers
     made |= {"threads": Tuning(threads=args.threads).cpu_threads, "seconds": args.seconds, "repeats": args.repeats}
     print("\n".join(f"{name:10} {value}" for name, value in made.items()))
-    missing = kafka_missing() if "kafka" in args.sources else "not asked for"
+    missing = missing_of(data, args)
     rows: list[dict[str, object]] = []
     with ExitStack() as stack:
         kafka = None
-        if missing is None:
+        if "kafka" not in missing:
             kafka = stack.enter_context(topic(record for _ in range(COPIES) for record in data.records()))
             print(f"{'kafka':10} {kafka.broker}: {kafka.count:,} records, {kafka.size / 1e6:,.0f} MB")
         for engine, batch in itertools.product(args.engines, args.batches):
-            turns = turns_of(contestants_for(data, kafka, batch, engine, args), args.repeats, args.seconds)
-            new = [row_of(who, those, turns["ceiling"]) for who, those in turns.items()]
+            chosen = contestants_for(data, kafka, batch, engine, args)
+            if not args.no_peers and engine == args.engines[0]:
+                chosen |= peers_for(data, batch, missing, args)
+            turns = turns_of(chosen, args.repeats, args.seconds)
+            new = [row_of(name, those, turns["ceiling"], turns.get("loop")) for name, those in turns.items()]
             print(f"\nengine {engine}, batch {batch}\n{table(new, SHOWN)}")
             for row in new:
                 if row["broker us"]:
                     print(
                         f"{row['who']}: the broker takes another {row['broker us']} us of CPU per image on these CPUs"
                     )
-            if missing is not None:
-                print(f"kafka: NOT MEASURED: {missing}")
+            for name, reason in missing.items():
+                if name == "kafka" or engine == args.engines[0]:
+                    print(f"{name}: NOT MEASURED: {reason}")
             rows += [made | {"engine": engine, "batch": batch} | row for row in new]
     print(f"\nadded {len(rows)} rows to {append('loader', rows, args.results)}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import os
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from dali_feed.external_sources import ShardSet
 
 BENCH = Path(__file__).parents[1] / "bench"
 TOY = 24
+PEERS = {"torch", "dali-reader"}  # and spdl, where its package and FFmpeg's libraries are
 QUICK = ("--batches", 4, "--seconds", 0.1, "--repeats", 1)
 
 
@@ -26,6 +28,12 @@ def run(script: str, *args: object) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def not_measured(said: str) -> dict[str, str]:
+    """Who a benchmark says was not measured, and why."""
+    lines = (line.partition(": NOT MEASURED: ") for line in said.splitlines())
+    return {who: why for who, found, why in lines if found}
 
 
 def rows(results: Path, name: str) -> list[dict[str, str]]:
@@ -58,21 +66,40 @@ def toy(cache: Path, tmp_path: Path) -> tuple[object, ...]:
     return "--photos", TOY, "--data", cache, "--results", tmp_path
 
 
-def test_the_loader_is_measured_beside_the_ceiling_and_torch(toy: tuple[object, ...], tmp_path: Path) -> None:
-    """bench_loader gives a row per contestant that says where and with what it was made; its ceiling is 1."""
+def test_the_loader_is_measured_beside_the_ceiling_the_loop_and_peers(toy: tuple[object, ...], tmp_path: Path) -> None:
+    """bench_loader gives a row per contestant that says where and with what it was made; ceiling and loop are 1."""
     said = run("bench_loader.py", *toy, *QUICK, "--sources", "tar")
-    found = {(row["engine"], row["who"]): row for row in rows(tmp_path, "loader")}
-    ours = {(engine, who) for engine in ("host", "dali") for who in ("tar", "ceiling")}
-    assert set(found) > ours
-    assert len(found) == 5  # and the better one of torch's two ways
+    missing = not_measured(said)
+    assert missing.pop("kafka") == "not asked for"
+    assert set(missing) <= {"spdl"}
+    made = rows(tmp_path, "loader")
+    found = {(row["engine"], row["who"]): row for row in made}
+    assert len(found) == len(made)  # of a peer's ways there is one
+    ours = {(engine, who) for engine in ("host", "dali") for who in ("tar", "ceiling")} | {("host", "loop")}
+    assert set(found) == ours | {("host", who) for who in PEERS | ({"spdl"} - set(missing))}
     assert {found[engine, "ceiling"]["of ceiling"] for engine in ("host", "dali")} == {"1.000"}
-    for row in found.values():
+    assert found["host", "loop"]["of loop"] == "1.000"
+    for (engine, who), row in found.items():
         assert int(row["img/s"]) > 0
+        assert float(row["of ceiling"]) > 0
+        assert bool(row["of loop"]) == (engine == "host")
+        assert bool(row["way"]) == (who in {"spdl", *PEERS})
         named = ("machine", "cpus", "commit", "dali", "torch", "librdkafka", "image", "batch", "threads", "date")
         assert all(row[name] for name in named), row
     assert float(found["dali", "tar"]["feed us"]) > float(found["dali", "tar"]["own us"]) > 0
     assert float(found["host", "tar"]["feed us"]) > 0
-    assert "NOT MEASURED: not asked for" in said
+
+
+def test_a_missing_spdl_is_said_and_not_hidden(
+    toy: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without SPDL there is no row for it, the reason is printed, and the other peers are measured."""
+    (tmp_path / "path" / "spdl").mkdir(parents=True)
+    (tmp_path / "path" / "spdl" / "__init__.py").touch()  # found before any other, and has nothing in it
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"), prepend=os.pathsep)
+    said = run("bench_loader.py", *toy, *QUICK, "--sources", "tar", "--engines", "dali")
+    assert "no SPDL" in not_measured(said)["spdl"]
+    assert {row["who"] for row in rows(tmp_path, "loader")} == {"tar", "ceiling"} | PEERS
 
 
 def test_the_photographs_are_the_same_in_shards_and_files(cache: Path) -> None:
@@ -106,8 +133,8 @@ def test_kafka_is_measured_beside_a_plain_read(
     found = {row["who"]: row for row in rows(tmp_path, "kafka")}
     assert set(found) == {"plain", "extents x1", "extents x2"}
     assert float(found["plain"]["of plain"]) == 1
-    run("bench_loader.py", *toy, *QUICK, "--sources", "kafka", "--no-torch")
-    assert {row["who"] for row in rows(tmp_path, "loader")} == {"kafka", "ceiling"}
+    run("bench_loader.py", *toy, *QUICK, "--sources", "kafka", "--no-peers")
+    assert {row["who"] for row in rows(tmp_path, "loader")} == {"kafka", "ceiling", "loop"}
 
 
 def test_a_missing_broker_is_said_and_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,230 @@
+"""Other loaders over the same images as files, each at its best on the CPU: torch's DataLoader, SPDL, DALI's reader.
+
+Who is best at what differs by machine, so each has ways (threads, who makes floats), and the bench keeps the fastest.
+All crop, flip and normalize as we do, with the pixels of their own decoders and antialiased resizes. Torch and SPDL
+get `Memory` for their floats and one thread for torch's operations, which a user would have to think of: with uint8
+from its workers torch's loader takes 1.2 ms of CPU per image so, and 2.0 without. LOG.md has what else was tried.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from _contestants import CROP, MEAN, STD, Make, Memory, one_torch_thread, to_float, transform
+from _harness import Steps
+from _photos import HEIGHT, WIDTH
+from nvidia.dali import Pipeline, fn, types
+from torchvision.datasets import ImageFolder
+from torchvision.io import decode_image
+from torchvision.transforms import v2
+
+from dali_feed.host_program import compile_host
+from dali_feed.transforms import lower
+
+__all__ = ["dali_reader", "spdl_loader", "spdl_missing", "torch_loader"]
+
+TORCH_EPOCHS = 12  # so that the end of an epoch is not what is measured
+SPDL_READY = 3  # batches that wait for whoever takes them
+
+Job = tuple[str, str]  # a file, and FFmpeg's filters for it
+
+
+def _decoded(path: str) -> torch.Tensor:
+    image: torch.Tensor = decode_image(path, mode="RGB")
+    return image
+
+
+def _finish_into(memory: Memory) -> Callable[[torch.Tensor], torch.Tensor]:
+    def finish(images: torch.Tensor) -> torch.Tensor:
+        out = memory.take()
+        for pixels, to in zip(images, out, strict=True):
+            to_float(pixels, to)
+        return out
+
+    return finish
+
+
+class _Torch(Steps):
+    def __init__(
+        self, loader: Any, finish: Callable[[torch.Tensor], torch.Tensor] | None, device: torch.device
+    ) -> None:
+        super().__init__()
+        self._loader, self._finish, self._device = loader, finish, device
+        self._batches: Any = iter(loader)
+
+    def __next__(self) -> int:
+        try:
+            images, _ = next(self._batches)
+        except StopIteration:
+            self._batches = iter(self._loader)
+            images, _ = next(self._batches)
+        images = images.to(self._device, non_blocking=True)
+        if self._finish is not None:
+            images = self._finish(images)
+        return len(images)
+
+
+def torch_loader(root: Path, batch: int, workers: int, device: torch.device, *, uint8: bool) -> Make:
+    """The DataLoader of torch over an ImageFolder; `uint8`: workers send uint8, this process normalizes the batch."""
+    whole = transform().transforms
+    inside, outside = (v2.Compose(whole[:2]), v2.Compose(whole[2:])) if uint8 else (v2.Compose(whole), None)
+    if uint8 and device.type == "cpu":
+        outside = _finish_into(Memory(batch))
+
+    @contextmanager
+    def make() -> Iterator[Steps]:
+        folder = ImageFolder(str(root), inside, loader=_decoded)
+        with one_torch_thread(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="This DataLoader will create")  # more workers than CPUs: a try
+            loader: Any = torch.utils.data.DataLoader(
+                torch.utils.data.ConcatDataset([folder] * TORCH_EPOCHS),
+                batch,
+                shuffle=True,
+                drop_last=True,
+                num_workers=workers,
+                pin_memory=device.type == "cuda",
+                prefetch_factor=4,
+            )
+            steps = _Torch(loader, outside, device)
+            try:
+                yield steps
+            finally:
+                steps._batches._shutdown_workers()
+
+    return make
+
+
+def spdl_missing(file: str) -> str | None:
+    """Why SPDL cannot be measured, found out by loading `file`."""
+    try:
+        import spdl.io
+        import spdl.pipeline
+
+        spdl.io.load_image(file)
+    except ImportError as error:
+        return f"no SPDL ({error}); pip install 'spdl>=0.8'"
+    except RuntimeError as error:
+        return f"SPDL needs FFmpeg's shared libraries (Debian: apt install ffmpeg): {str(error)[:200]}"
+    return None
+
+
+def _jobs(files: list[str]) -> Iterator[Job]:
+    """Files in random order, epoch after epoch, each with a window of RandomResizedCrop drawn anew."""
+    program, rng = compile_host(lower(transform())), np.random.default_rng(0)
+    sizes = np.tile(np.array([[HEIGHT, WIDTH]], np.int32), (len(files), 1))
+    for epoch in itertools.count():
+        order = rng.permutation(len(files))
+        drawn = program.parameters(sizes, order, 0, epoch).arrays
+        lines = zip(order.tolist(), drawn["window"].tolist(), drawn["flip1"].tolist(), strict=True)
+        for k, (y, x, h, w), mirrored in lines:
+            filters = f"crop={w}:{h}:{x}:{y}:exact=1,scale={CROP}:{CROP}:flags=bilinear,format=rgb24"
+            yield files[k], filters + (",hflip" if mirrored else "")
+
+
+def _in_batches(jobs: Iterator[Job], batch: int) -> Iterator[list[Job]]:
+    while True:
+        yield list(itertools.islice(jobs, batch))
+
+
+class _Spdl:
+    """The stages: FFmpeg decodes, crops, scales and mirrors; the pixels go to floats while they are in the cache."""
+
+    def __init__(self, batch: int) -> None:
+        import spdl.io
+
+        self._io, self._memory = spdl.io, Memory(batch)
+        self._format = spdl.io.demux_config(format="jpeg_pipe")  # else FFmpeg finds out by reading
+
+    def decode(self, job: Job) -> Any:
+        """One image."""
+        file, filters = job
+        return self._io.decode_packets(self._io.demux_image(file, demux_config=self._format), filter_desc=filters)
+
+    def batch(self, frames: Iterator[Any]) -> torch.Tensor:
+        """All images of a batch, made floats."""
+        out = self._memory.take()
+        for frame, to in zip(frames, out, strict=True):
+            to_float(self._io.to_torch(self._io.convert_frames(frame)).permute(2, 0, 1), to)
+        return out
+
+    def whole(self, jobs: list[Job]) -> torch.Tensor:
+        """A batch, from file to floats."""
+        return self.batch(map(self.decode, jobs))
+
+
+class _Iterated(Steps):
+    def __init__(self, batches: Iterator[torch.Tensor]) -> None:
+        super().__init__()
+        self._batches = batches
+
+    def __next__(self) -> int:
+        return len(next(self._batches))
+
+
+def spdl_loader(files: list[str], batch: int, threads: int, *, whole: bool) -> Make:
+    """SPDL's pipeline, a task per image or (`whole`) per batch, in the order they are done."""
+
+    @contextmanager
+    def make() -> Iterator[Steps]:
+        from spdl.pipeline import PipelineBuilder
+
+        stages, builder = _Spdl(batch), PipelineBuilder()
+        builder.add_source(_in_batches(_jobs(files), batch))
+        if whole:
+            builder.pipe(stages.whole, concurrency=threads)
+        else:
+            builder.disaggregate().pipe(stages.decode, concurrency=threads).aggregate(batch).pipe(stages.batch)
+        builder.add_sink(SPDL_READY)
+        with one_torch_thread():
+            pipeline = builder.build(num_threads=threads, max_failures=0)
+            with pipeline.auto_stop():
+                yield _Iterated(iter(pipeline))
+
+    return make
+
+
+def _read_by_dali(root: Path) -> Any:
+    encoded, _ = fn.readers.file(file_root=str(root), random_shuffle=True)
+    images = fn.decoders.image_random_crop(encoded, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3])
+    images = fn.resize(images, size=[CROP, CROP], interp_type=types.INTERP_LINEAR, antialias=True)
+    return fn.crop_mirror_normalize(
+        images,
+        dtype=types.FLOAT,
+        output_layout="CHW",
+        mean=[255 * mean for mean in MEAN],
+        std=[255 * std for std in STD],
+        mirror=fn.random.coin_flip(probability=0.5),
+    )
+
+
+def dali_reader(root: Path, batch: int, threads: int) -> Make:
+    """DALI's own graph from files to floats."""
+
+    def batches(pipe: Any) -> Iterator[torch.Tensor]:
+        while True:
+            (images,) = pipe.run()
+            yield torch.utils.dlpack.from_dlpack(images.as_tensor())
+
+    @contextmanager
+    def make() -> Iterator[Steps]:
+        pipe = Pipeline(
+            batch_size=batch,
+            num_threads=threads,
+            device_id=None,
+            prefetch_queue_depth=2,
+            exec_dynamic=True,  # its outputs are the taker's, so nothing is copied
+            seed=0,
+        )
+        with pipe:
+            pipe.set_outputs(_read_by_dali(root))
+        pipe.build()
+        yield _Iterated(batches(pipe))
+
+    return make
