@@ -53,17 +53,18 @@ check: .venv/.stamp  ## lint, format, types
 
 bench: .venv/.stamp  ## samples per second beside the ceiling and the usual loaders
 	@$(SHELL_LIB)
-	# SPDL is a peer that is measured beside us, where it can be had.
+	# SPDL is a peer that is measured beside us, py-spy a profiler: where they can be had.
+	extra='import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["bench"])'
+	$(PY) -Im pip install --quiet --disable-pip-version-check $$($(PY) -Ic "$$extra") ||
+	    echo "make: going on without SPDL or py-spy" >&2
 	loads='import spdl.io, spdl.pipeline; spdl.io.demux_config()'  # the call loads FFmpeg's libraries
-	if ! $(PY) -Ic "$$loads" 2>/dev/null; then
-	    extra='import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["bench"])'
-	    $(PY) -Im pip install --quiet --disable-pip-version-check $$($(PY) -Ic "$$extra") &&
-	        { $(PY) -Ic "$$loads" 2>/dev/null || install "no FFmpeg libraries for SPDL" ffmpeg; } ||
-	        echo "make: going on without SPDL" >&2
-	fi
+	$(PY) -Ic "$$loads" 2>/dev/null || install "no FFmpeg libraries for SPDL" ffmpeg ||
+	    echo "make: going on without SPDL" >&2
 	$(PY) bench/bench_loader.py  # without -P: it finds its helpers in bench/, and the root folder stays off the path
 	$(PY) bench/bench_memory.py
 	$(PY) bench/bench_kafka.py
+	$(PY) bench/bench_reduction.py
+	$(PY) bench/bench_lock.py
 
 clean:  ## remove .venv and everything else that is made here
 	@rm -rf .venv build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -303,6 +303,8 @@ class DataLoader:
             from dali_feed.engines.gpu_tail import finished  # CuPy: on a GPU only
 
             return finished(batch.images, batch.tail, self.device)
+        if isinstance(batch.images, torch.Tensor):
+            return batch.images
         images: torch.Tensor = torch.utils.dlpack.from_dlpack(batch.images)
         dtype = self._feed.program.dtype
         return images if dtype is None else images.to(_DTYPES[dtype])  # DALI has no bfloat16

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -54,6 +52,22 @@ class Stats:
         return "\n".join(lines + [f"{'':14} {where}: {reason}" for where, reason in self.recent_bad[-5:]])
 
 
+class _Wait:
+    """A class and no generator: it is entered three times per batch."""
+
+    __slots__ = ("_begun", "_meter", "_name")
+
+    def __init__(self, meter: Meter, name: str) -> None:
+        self._meter, self._name = meter, name
+
+    def __enter__(self) -> None:
+        self._begun = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        waited = getattr(self._meter, self._name) + time.perf_counter() - self._begun
+        setattr(self._meter, self._name, waited)
+
+
 class Meter:
     """Adds up; written by the feed thread and the trainer's, each its own numbers."""
 
@@ -63,14 +77,9 @@ class Meter:
         self.step_waits: deque[float] = deque(maxlen=KEPT_WAITS)
         self.recent_bad: deque[tuple[str, str]] = deque(maxlen=100)
 
-    @contextmanager
-    def waiting(self, name: str) -> Iterator[None]:
-        """Add the wall time of the block to the wait of that name."""
-        begun = time.perf_counter()
-        try:
-            yield
-        finally:
-            setattr(self, name, getattr(self, name) + time.perf_counter() - begun)
+    def waiting(self, name: str) -> _Wait:
+        """A context that adds the wall time of its block to the wait of that name."""
+        return _Wait(self, name)
 
     def stats(self, slab_peak: int) -> Stats:
         """All of it, as it is now."""

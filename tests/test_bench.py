@@ -124,6 +124,23 @@ def test_memory_is_told_beside_its_bound(toy: tuple[object, ...], tmp_path: Path
     assert int(row["read MB"]) >= 4
 
 
+def test_the_lock_is_sampled_or_said_not_to_be(toy: tuple[object, ...], tmp_path: Path) -> None:
+    """bench_lock gives a row per number of threads; without py-spy, or rights for it, it says why there is none."""
+    said = run("bench_lock.py", *toy, "--threads", 1, 2, "--seconds", 1, "--batch", 4)
+    if "NOT MEASURED" not in said:
+        assert [row["threads"] for row in rows(tmp_path, "lock")] == ["1", "2"]
+        assert all(float(row["lock us"]) > 0 for row in rows(tmp_path, "lock"))
+
+
+def test_reduction_is_measured_beside_exact(tmp_path: Path) -> None:
+    """bench_reduction gives a row per transform with both times, what was reduced, and how far the pixels are off."""
+    run("bench_reduction.py", "--size", "1200x900", "--repeats", 1, "--draws", 1, "--results", tmp_path)
+    for row in rows(tmp_path, "reduction"):
+        assert float(row["ratio"]) > 0
+        assert sum(map(int, row["at 1, 1/2, 1/4, 1/8"].split())) == 7
+        assert float(row["mean"]) < 3
+
+
 def test_kafka_is_measured_beside_a_plain_read(
     toy: tuple[object, ...], real_broker: real.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

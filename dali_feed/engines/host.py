@@ -10,6 +10,7 @@ written over under the user.
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import weakref
@@ -23,6 +24,7 @@ from nvidia import nvimgcodec
 
 from dali_feed.engines import Result, Work
 from dali_feed.engines.host_steps import ImageSteps
+from dali_feed.engines.host_tail import DTYPES
 from dali_feed.engines.reduced import reduced
 from dali_feed.errors import EngineError
 from dali_feed.host_program import HostProgram, Scale
@@ -33,7 +35,7 @@ __all__ = ["HostEngine"]
 CHUNK = 8  # images of a task: few enough to share a batch out evenly, enough to pay for the hand-over
 IDLE = 4  # batches of memory kept for the next ones
 
-_DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_IN_NUMPY = {torch.uint8: np.uint8, torch.float32: np.float32, torch.float16: np.float16, torch.bfloat16: np.int16}
 
 
 class _Owned(np.ndarray[Any, Any]):
@@ -46,8 +48,9 @@ class _Pool:
     def __init__(self) -> None:
         self._idle: deque[NDArray[np.uint8]] = deque(maxlen=IDLE)
 
-    def take(self, size: int) -> torch.Tensor:
-        """Bytes that are nobody else's until the last tensor over them dies."""
+    def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """A tensor whose memory is nobody else's until the last tensor over it dies."""
+        size = math.prod(shape) * dtype.itemsize
         try:
             raw = self._idle.pop()
         except IndexError:
@@ -56,27 +59,34 @@ class _Pool:
             raw = np.empty(size, np.uint8)
         view = raw.view(_Owned)
         weakref.finalize(view, self._idle.append, raw).atexit = False
-        return torch.from_numpy(view)[:size]
+        # Shaped by NumPy: an operation of torch lets go of the interpreter's lock and queues for it.
+        shaped = torch.from_numpy(view[:size].view(_IN_NUMPY[dtype]).reshape(shape))
+        return shaped.view(dtype) if dtype == torch.bfloat16 else shaped
 
 
 class _Flight:
-    """A batch in flight; `done` is set with its last chunk."""
+    """A batch in flight: its chunks are taken by whatever thread is free."""
 
     def __init__(self, work: Work, images: torch.Tensor) -> None:
         self.work, self.images = work, images
         self.bad: dict[int, str] = {}
         self.error: BaseException | None = None
-        self.done = threading.Event()
         self.dropped = False
+        self.chunks = iter(range(0, len(work.payloads), CHUNK))  # shared: taking the next one is atomic
         self._left = -(-len(work.payloads) // CHUNK)
-        self._lock = threading.Lock()
+        self._lock, self._done = threading.Lock(), threading.Lock()
+        self._done.acquire()
 
     def chunk_done(self) -> None:
         """One chunk less."""
         with self._lock:
             self._left -= 1
             if not self._left:
-                self.done.set()
+                self._done.release()
+
+    def wait(self) -> None:
+        """Wait for the last chunk; called once."""
+        self._done.acquire()
 
 
 def _decoder() -> Any:
@@ -99,10 +109,10 @@ class HostEngine:
     def __init__(self, program: HostProgram, *, batch_size: int, device: int | None, tuning: Tuning) -> None:
         del batch_size, device  # any will do; the CPU it is
         self.depth = tuning.prefetch
-        self._program, self._steps, self._dtype = program, ImageSteps(program), _DTYPES[program.dtype]
+        self._program, self._steps, self._dtype = program, ImageSteps(program), DTYPES[program.dtype]
         self._flying: deque[_Flight] = deque()
         self._pool = _Pool()
-        self._tasks: queue.SimpleQueue[tuple[_Flight, int] | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[_Flight | None] = queue.SimpleQueue()  # each flight once per thread
         ready = threading.Barrier(tuning.cpu_threads + 1)
         self._threads = [
             threading.Thread(target=self._run, args=(ready,), name=f"dali_feed-host-{n}", daemon=True)
@@ -122,10 +132,9 @@ class HostEngine:
         n = len(work.payloads)
         height, width = self._program.size or work.arrays["size"][0].tolist()
         shape = (n, 3, height, width) if self._program.layout == "NCHW" else (n, height, width, 3)
-        size = n * 3 * height * width * self._dtype.itemsize
-        flight = _Flight(work, self._pool.take(size).view(self._dtype).view(shape))
-        for first in range(0, n, CHUNK):
-            self._tasks.put((flight, first))
+        flight = _Flight(work, self._pool.take(shape, self._dtype))
+        for _ in range(min(len(self._threads), -(-n // CHUNK))):
+            self._tasks.put(flight)
         return flight
 
     def submit(self, work: Work) -> None:
@@ -140,14 +149,14 @@ class HostEngine:
         """Drop the oldest batch; chunks that have begun are waited for."""
         flight = self._flying.popleft()
         flight.dropped = True
-        flight.done.wait()
+        flight.wait()
 
     def redo(self, work: Work) -> Result:
         """Run `work` behind the batches in flight."""
         return self._result(self._begin(work))
 
     def _result(self, flight: _Flight) -> Result:
-        flight.done.wait()
+        flight.wait()
         if flight.error is not None:
             error = flight.error
             msg = f"host engine: a step failed on an image that decodes; {type(error).__name__}: {error}"
@@ -159,15 +168,15 @@ class HostEngine:
         torch.set_num_threads(1)
         decoder = _decoder()
         ready.wait()
-        while (task := self._tasks.get()) is not None:
-            flight, first = task
-            try:
-                if not flight.dropped:
-                    self._chunk(decoder, flight, first)
-            except BaseException as error:  # noqa: BLE001  whatever it is, the feed thread must hear of it
-                flight.error = error
-            flight.chunk_done()
-            del task, flight  # else a waiting thread holds a batch's memory
+        while (flight := self._tasks.get()) is not None:
+            for first in flight.chunks:
+                try:
+                    if not flight.dropped:
+                        self._chunk(decoder, flight, first)
+                except BaseException as error:  # noqa: BLE001  whatever it is, the feed thread must hear of it
+                    flight.error = error
+                flight.chunk_done()
+            del flight  # else a waiting thread holds a batch's memory
 
     def _chunk(self, decoder: Any, flight: _Flight, first: int) -> None:
         """Decode and transform slots first..first+CHUNK-1, each while its pixels are in the core's cache."""

@@ -47,6 +47,7 @@ class EpochRun:
         self._flying: deque[Flight] = deque()
         self._out: Channel[Batch | BaseException | None] = Channel(setting.prefetch)
         self._ended = False
+        self._look_ahead = True  # reads may be asked for since the last look
         self._thread = threading.Thread(target=self._run, name="dali_feed-feed", daemon=True)
         self._thread.start()
 
@@ -121,11 +122,15 @@ class EpochRun:
             self._land()
 
     def _fly(self, count: int) -> None:
-        self._read_ahead()
+        if self._look_ahead:
+            self._look_ahead = False
+            self._read_ahead()
         with self._set.meter.waiting("read_wait"):
             for lane in self._lanes:
                 lane.wait(count)
+        dealt = sum(lane.dealt for lane in self._lanes)
         pieces = [piece for lane in self._lanes for piece in lane.take(count)]
+        self._look_ahead = sum(lane.dealt for lane in self._lanes) > dealt
         flight = assemble(pieces, self._set.where, same_size=self._set.same_size)
         self._set.engine.submit(flight.work)
         self._flying.append(flight)
@@ -158,6 +163,7 @@ class EpochRun:
             flight.mend(result.bad, self._set.draw, self._set.engine.prepare)
             result = self._set.engine.redo(flight.work)
         batch = flight.done(result.images, result.tail)
+        self._look_ahead |= any(piece.chunk.window.left == 0 for piece in flight.pieces)  # memory went back
         with self._set.meter.waiting("trainer_wait"):
             self._out.put(batch)
 

@@ -70,6 +70,7 @@ class Lane:
         self._dealt: list[Window] = []  # some of their slots are still in a chunk or in the engine
         self._slot = 0
         self._chunk: Piece | None = None
+        self.dealt = 0  # chunks so far
 
     def _open_one(self) -> bool:
         if self._next_window + 1 >= len(self._bounds):
@@ -151,6 +152,7 @@ class Lane:
         parameters = self._draw(window.sizes[rows], ids)
         payloads = self._prepare(window.good_payloads(rows))
         self._slot = stop
+        self.dealt += 1
         return Piece(
             Chunk(window, first, rows, ok, ids, window.good_fields(rows), parameters, payloads), 0, stop - first
         )
