@@ -38,7 +38,8 @@ LAYERS = (
             *("errors", "records", "options", "plan", "draws"),  # words and order
             *("recipe", "geometry", "colour", "batch_draws"),  # what is done to an image,
             *("program", "host_program", "graph_function"),  # and how each engine is told
-            *("screen", "headers", "headers_tiff"),  # what may reach a decoder
+            *("screen", "headers", "headers_tiff"),  # what may reach a decoder,
+            *("headers_gif", "headers_avif", "headers_av1"),  # by format
             *("transforms", "state", "stats"),  # torchvision's classes by name; where a run stands; what it counts
         ),
     ),
@@ -48,7 +49,7 @@ LAYERS = (
         "engines",
         ("engines",),
         ("pure", "kernels"),
-        ("nvidia.dali", "nvidia.nvimgcodec", "torch", "torchvision", "cupy"),
+        ("nvidia.dali", "nvidia.nvimgcodec", "torch", "torchvision", "cupy", "PIL"),
     ),
     Layer("feed", ("feed",), ("pure", "external_sources", "engines")),
     Layer(
