@@ -17,7 +17,7 @@ import numpy as np
 
 from dali_feed import state as states
 from dali_feed.draws import check_seed
-from dali_feed.engines import Engine, choose_engine, compile_for, make_engine
+from dali_feed.engines import Engine, choose_engine, compile_for, make_engine, refused_formats
 from dali_feed.errors import ClosedError, ConfigError
 from dali_feed.external_sources.slabs import SLAB_BYTES, SlabPool
 from dali_feed.feed.describe import described
@@ -267,6 +267,8 @@ class Feed:
         )
 
     def _opener(self, setting: Setting) -> Callable[[WindowPlan, int], Window]:
+        refused = refused_formats(self.engine_name)
+
         def open_window(plan: WindowPlan, first_slot: int) -> Window:
             return Window(
                 plan,
@@ -274,6 +276,7 @@ class Feed:
                 record_bytes=self.snapshot.record_bytes,
                 slab_bytes=self._slabs.slab_bytes,
                 max_pixels=self.tuning.max_pixels,
+                refused=refused,
                 pool=setting.pool,
                 where=setting.where,
             )

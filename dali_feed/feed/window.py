@@ -8,7 +8,7 @@ last batch has left.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,7 @@ class Window:
         record_bytes: int,
         slab_bytes: int,
         max_pixels: int,
+        refused: Mapping[str, str],
         pool: ReadPool,
         where: Callable[[int], str],
     ) -> None:
@@ -85,7 +86,7 @@ class Window:
         self._installed = np.zeros(len(self.tasks), bool)
         self._all_installed = False
         self._leases: list[Lease] = []
-        self._pool, self._max_pixels, self._where = pool, max_pixels, where
+        self._pool, self._max_pixels, self._refused, self._where = pool, max_pixels, refused, where
         needed = np.zeros(len(self.tasks), bool)
         needed[self._task_of(self.order[first_slot:])] = True
         self.ahead = [self.tasks[n] for n in np.flatnonzero(needed)][::-1]  # reads to make, the next one last
@@ -124,7 +125,7 @@ class Window:
             msg = f"read of {first} to {last}: must give one row per position, {b - a}; found {len(block.payloads)}"
             raise SourceError(msg)
         self.payloads[a:b] = block.payloads
-        screened = screen(block.payloads, self._max_pixels)
+        screened = screen(block.payloads, self._max_pixels, self._refused)
         self.sizes[a:b] = screened.sizes
         self.usable[a:b] = screened.sizes[:, 0] > 0
         for row, reason in {**screened.reasons, **block.faults}.items():
