@@ -62,7 +62,7 @@ class UnusableError(ValueError):
 class Header:
     """What an image says of itself, as stored: sizes are those before any EXIF rotation.
 
-    format       'jpeg', 'png', 'webp', 'bmp' or 'tiff'
+    format       'jpeg', 'png', 'webp', 'bmp', 'tiff', 'gif' or 'avif'
     components   samples per pixel; 3 for a palette
     orientation  EXIF 1..8; 1 where there is none
     """

@@ -1,7 +1,7 @@
 """Looks into a source: what it holds by its snapshot, and what a sample of it says of itself.
 
 Nothing is decoded. A record is judged as a training run would judge it before its decoder: by the source, by
-its header, by its number of pixels.
+its header, by its number of pixels. A format that only some engines take is good, and the report names those.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ __all__ = ["Findings", "inspect_all", "look", "sources", "spread"]
 RUN = 16  # neighbours that are sampled together where a single record costs a seek
 CHUNK_BYTES = 64 << 20
 KAFKA = "kafka://"
+IMAGES = (*IMG_EXTENSIONS, ".gif", ".avif")  # files named one by one may be what from_folder passes over
 LABEL = "label"
 HEADERS = "headers"
 
@@ -81,7 +82,7 @@ def sources(targets: Sequence[str], *, config: dict[str, str], timeout: float) -
             found.append(_topic(target, config, timeout))
         elif Path(target).is_dir():
             found.append(_folder(target))
-        elif target.lower().endswith(IMG_EXTENSIONS):
+        elif target.lower().endswith(IMAGES):
             images += _images(target)
         else:
             shards.append(target)
@@ -123,7 +124,7 @@ def _folder(target: str) -> FileList:
     except OSError as error:
         msg = f"{target}: the folder of an image set must be readable; found: {error.strerror}; check its mode"
         raise SourceDeniedError(msg) from error
-    flat = [str(path) for path in entries if path.name.lower().endswith(IMG_EXTENSIONS) and not path.is_dir()]
+    flat = [str(path) for path in entries if path.name.lower().endswith(IMAGES) and not path.is_dir()]
     if flat:
         return FileList(flat)
     if any(path.is_dir() for path in entries):
@@ -207,7 +208,7 @@ def _judge(source: Source, block: Block, findings: Findings) -> None:
 
 def _take_image(payload: memoryview, findings: Findings) -> str | None:
     try:
-        header = header_of(payload)
+        header = header_of(payload, refused={})
     except UnusableError as error:
         return str(error)
     if header.width * header.height > MAX_PIXELS:

@@ -12,18 +12,23 @@ is final: the quick way accepts a subset of what `header_of` accepts, with the s
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.headers import SKIPPED, Header, UnusableError, bmp_header, jpeg_header, png_header, webp_header
+from dali_feed.headers_avif import avif_header, is_avif
+from dali_feed.headers_gif import gif_header
 from dali_feed.headers_tiff import tiff_header
 
-__all__ = ["MAX_PIXELS", "Header", "Screened", "UnusableError", "header_of", "screen"]
+__all__ = ["MAX_PIXELS", "UNCOMMON", "Header", "Screened", "UnusableError", "header_of", "screen"]
 
 MAX_PIXELS = 1 << 27  # a bound on width * height: a few bytes can announce an image that fills all memory
+# Formats that only some engines take, and why one that takes none of them does not.
+UNCOMMON: Mapping[str, str] = MappingProxyType({"gif": "GIF is not supported", "avif": "AVIF is not supported"})
 
 _READERS: tuple[tuple[bytes, str, Callable[[memoryview], Header]], ...] = (
     (b"\xff\xd8", "JPEG", jpeg_header),
@@ -31,9 +36,9 @@ _READERS: tuple[tuple[bytes, str, Callable[[memoryview], Header]], ...] = (
     (b"BM", "BMP", bmp_header),
     (b"II*\0", "TIFF", tiff_header),
     (b"MM\0*", "TIFF", tiff_header),
+    (b"GIF8", "GIF", gif_header),
 )
 _REFUSED = (
-    (b"GIF8", "GIF"),
     (b"II+\0", "BigTIFF"),
     (b"MM\0+", "BigTIFF"),
     (b"\0\0\0\x0cjP  ", "JPEG 2000"),
@@ -44,7 +49,7 @@ _REFUSED = (
     (b"\x1f\x8b", "gzip"),
     (b"PK\3\4", "zip"),
 )
-_BRANDS = {b"avif": "AVIF", b"avis": "AVIF", b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIC", b"msf1": "HEIC"}
+_BRANDS = {b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIC", b"msf1": "HEIC"}
 _TEXT = frozenset(range(0x20, 0x7F)) | frozenset(b"\t\r\n\f")
 
 _HEAD = 1024  # bytes copied at a time; most headers fit
@@ -90,8 +95,8 @@ class Screened:
     reasons: dict[int, str]
 
 
-def header_of(payload: memoryview | bytes) -> Header:
-    """Format, size, components and orientation of one payload.
+def header_of(payload: memoryview | bytes, refused: Mapping[str, str] = UNCOMMON) -> Header:
+    """Format, size, components and orientation of one payload. Formats in `refused` have their reason there.
 
     Raises:
         UnusableError: no decoder may see it; the text says why.
@@ -101,8 +106,12 @@ def header_of(payload: memoryview | bytes) -> Header:
     name, read = next(((name, read) for magic, name, read in _READERS if start.startswith(magic)), ("", None))
     if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
         name, read = "WebP", webp_header
+    elif read is None and is_avif(view):
+        name, read = "AVIF", avif_header
     if read is None:
         raise UnusableError(_refusal(start))
+    if name.lower() in refused:
+        raise UnusableError(refused[name.lower()])
     try:
         return read(view)
     except (struct.error, IndexError) as error:
@@ -150,10 +159,13 @@ def _tail(head: bytes, start: int) -> bytes:
     return head[start : at + 14] if usual else b""
 
 
-def screen(payloads: Sequence[memoryview | None], max_pixels: int = MAX_PIXELS) -> Screened:
+def screen(
+    payloads: Sequence[memoryview | None], max_pixels: int = MAX_PIXELS, refused: Mapping[str, str] = UNCOMMON
+) -> Screened:
     """Sizes of a batch's payloads, or why one is unusable. Absent rows (None) have size 0 and no reason.
 
-    A payload that announces more than `max_pixels` pixels is unusable. Orientation is not looked at.
+    A payload that announces more than `max_pixels` pixels is unusable, and so is one of a format in `refused`, with
+    the reason there. Orientation is not looked at.
     """
     stored: list[bytes] = []  # height and width of each row, as a JPEG stores them
     put = stored.append
@@ -186,10 +198,12 @@ def screen(payloads: Sequence[memoryview | None], max_pixels: int = MAX_PIXELS) 
                 continue
         put(_NO_SIZE)
     sizes = np.frombuffer(b"".join(stored), ">u2").reshape(-1, 2).astype(np.int32)
-    return Screened(sizes, _settle(sizes, payloads, max_pixels))
+    return Screened(sizes, _settle(sizes, payloads, max_pixels, refused))
 
 
-def _settle(sizes: NDArray[np.int32], payloads: Sequence[memoryview | None], max_pixels: int) -> dict[int, str]:
+def _settle(
+    sizes: NDArray[np.int32], payloads: Sequence[memoryview | None], max_pixels: int, refused: Mapping[str, str]
+) -> dict[int, str]:
     """Fill in the sizes that the quick way left at 0, take away those above the bound, and say why."""
     reasons: dict[int, str] = {}
     for row in [] if sizes.all() else np.flatnonzero((sizes == 0).any(axis=1)).tolist():
@@ -197,7 +211,7 @@ def _settle(sizes: NDArray[np.int32], payloads: Sequence[memoryview | None], max
         if view is None:
             continue
         try:
-            header = header_of(view)
+            header = header_of(view, refused)
         except UnusableError as error:
             reasons[row] = str(error)
             sizes[row] = 0

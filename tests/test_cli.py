@@ -112,6 +112,18 @@ def test_inspect_folders(cli: Cli, tmp_path: Path) -> None:
     assert "no label: the images lie in one folder" in done.out
 
 
+def test_inspect_names_the_engine_of_what_not_all_take(cli: Cli, tmp_path: Path) -> None:
+    """A GIF is a good image with its size, in a folder or named alone, and the report says which engine decodes it."""
+    Image.new("P", (70, 50)).save(tmp_path / "0.gif")
+    (tmp_path / "1.jpg").write_bytes(jpeg())
+    done = cli("inspect", tmp_path, tmp_path / "*.gif")
+    assert "2 good, 0 bad, 0 absent" in done.out
+    assert "1 good, 0 bad, 0 absent" in done.out
+    assert "jpeg (1)" in done.out
+    assert done.out.count("gif (1; engine host only)") == 2
+    assert done.out.count("70x50 (1)") == 2
+
+
 def test_inspect_topic(cli: Cli, embedded: Kafka) -> None:
     """A topic: records over its partitions, headers, label range, tombstones and records without a label."""
     records = [(jpeg(), n) for n in range(40)]

@@ -38,7 +38,8 @@ LAYERS = (
             *("errors", "records", "options", "plan", "draws"),  # words and order
             *("recipe", "geometry", "affine", "colour", "outline", "reduction"),  # what is done to an image,
             *("batch_draws", "steps", "program", "host_program", "graph_function"),  # and how each engine is told
-            *("screen", "headers", "headers_tiff"),  # what may reach a decoder
+            *("screen", "headers", "headers_tiff"),  # what may reach a decoder,
+            *("headers_gif", "headers_avif", "headers_av1"),  # by format
             *("transforms", "state", "stats"),  # torchvision's classes by name; where a run stands; what it counts
         ),
     ),

@@ -160,6 +160,13 @@ def test_a_sample_without_image_or_with_a_bad_label_costs_its_own_row(tmp_path: 
         assert "label" in fault
 
 
+def test_a_gif_or_avif_is_the_image_where_there_is_no_other(tmp_path: Path) -> None:
+    """The suffixes that every engine takes come first; a sample that has none of them still has its image."""
+    both = {"gif": b"GIF", "jpg": b"JPEG"}
+    write_shard(tmp_path / "s.tar", [both, {"gif": b"GIF"}, {"avif": b"AVIF"}])
+    assert [payload for payload, _, _ in rows(ShardSet(str(tmp_path / "s.tar")))] == [b"JPEG", b"GIF", b"AVIF"]
+
+
 def test_a_label_far_from_its_image_is_read_on_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large member between the two is not read, and a sample with several images gives the foremost suffix."""
     path = tmp_path / "a.tar"

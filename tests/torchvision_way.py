@@ -58,12 +58,13 @@ def theirs(recipe: Recipe, payloads: Sequence[bytes], ids: Sequence[int]) -> lis
         rows = {name: values[n].tolist() for name, values in made.arrays.items()}
         image: Any = decoded(payload)
         for k, op in enumerate(recipe.ops):
-            image = _applied(image, k, op, rows)
+            image = applied(image, k, op, rows)
         out.append(image)
     return out
 
 
-def _applied(image: torch.Tensor, n: int, op: Op, rows: dict[str, Any]) -> Any:
+def applied(image: torch.Tensor, n: int, op: Op, rows: dict[str, Any]) -> Any:
+    """Op n of a recipe, with an image's rows of the parameters."""
     match op:
         case Flip():
             flip = functional.horizontal_flip if op.axis == "x" else functional.vertical_flip

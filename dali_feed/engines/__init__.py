@@ -20,6 +20,7 @@ from dali_feed.host_program import HostProgram, compile_host
 from dali_feed.options import Tuning
 from dali_feed.program import Program, compile_recipe
 from dali_feed.recipe import Recipe
+from dali_feed.screen import UNCOMMON
 from dali_feed.steps import Finish
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "choose_engine",
     "compile_for",
     "make_engine",
+    "refused_formats",
 ]
 
 
@@ -116,6 +118,14 @@ def choose_engine(name: str | None, device: int | None, *, graph: bool) -> str:
         msg = f"engine: 'host' runs torchvision's transforms on the CPU; found {found}. Leave engine out"
         raise ConfigError(msg)
     return name
+
+
+def refused_formats(name: str) -> dict[str, str]:
+    """What that engine does not take of the formats that the screen knows, each with the reason."""
+    if name == "host":
+        return {}
+    cure = "engine='host', on the CPU, takes it"
+    return {known: f"{known.upper()} is not supported by the {name} engine; {cure}" for known in UNCOMMON}
 
 
 def compile_for(name: str, recipe: Recipe, device: int | None) -> Program | HostProgram:

@@ -1,5 +1,7 @@
 """The host engine: nvImageCodec decodes just the window, torch resizes it at once on the same core.
 
+What nvImageCodec does not know and Pillow does goes to Pillow, by its first byte.
+
 The law: pixels are those of torchvision v2 on tensors, bit for bit, for every op. The steps run in the
 recipe's order, through torchvision's own kernels wherever a recipe uses more than the common ones.
 
@@ -15,6 +17,7 @@ import queue
 import threading
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,11 +25,12 @@ import torch
 from numpy.typing import NDArray
 from nvidia import nvimgcodec
 
-from dali_feed.engines import Result, Work
+from dali_feed.engines import Result, Work, pillow
 from dali_feed.engines.host_steps import ImageSteps
 from dali_feed.engines.host_tail import DTYPES
 from dali_feed.engines.reduced import reduced
 from dali_feed.errors import EngineError
+from dali_feed.headers import UnusableError
 from dali_feed.host_program import HostProgram, Scale
 from dali_feed.options import Tuning
 
@@ -99,6 +103,24 @@ def _decoder() -> Any:
 
 
 _PARAMS = nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=nvimgcodec.ColorSpec.SRGB)
+
+
+def _decoded(decoder: Any, payload: memoryview, window: Sequence[int] | None) -> NDArray[np.uint8]:
+    """The image, or its window (y, x, height, width). Raises UnusableError."""
+    try:
+        stream = nvimgcodec.CodeStream(np.frombuffer(payload, np.uint8))
+    except (RuntimeError, ValueError) as error:  # ValueError: no bytes at all
+        msg = "decoder: nvImageCodec cannot parse it"
+        raise UnusableError(msg) from error
+    if window is not None:
+        y, x, h, w = window
+        region = nvimgcodec.Region(y, x, y + h, x + w)
+        stream = stream.get_sub_code_stream(nvimgcodec.CodeStreamView(region=region))
+    image = decoder.decode(stream, params=_PARAMS)
+    if image is None:
+        msg = "decoder: nvImageCodec cannot decode it"
+        raise UnusableError(msg)
+    return np.asarray(image)
 
 
 class HostEngine:
@@ -185,20 +207,16 @@ class HostEngine:
         for slot in range(first, min(first + CHUNK, len(work.payloads))):
             if program.reduce and self._reduced(work, slot, flight.images[slot]):
                 continue
+            payload, window = work.payloads[slot], windows[slot - first] if windows is not None else None
             try:
-                stream = nvimgcodec.CodeStream(np.frombuffer(work.payloads[slot], np.uint8))
-            except (RuntimeError, ValueError):  # ValueError: no bytes at all
-                flight.bad[slot] = "decoder: nvImageCodec cannot parse it"
-                continue
-            if windows is not None:
-                y, x, h, w = windows[slot - first]
-                region = nvimgcodec.Region(y, x, y + h, x + w)
-                stream = stream.get_sub_code_stream(nvimgcodec.CodeStreamView(region=region))
-            image = decoder.decode(stream, params=_PARAMS)
-            if image is None:
-                flight.bad[slot] = "decoder: nvImageCodec cannot decode it"
+                if payload and payload[0] in pillow.FIRST_BYTES:
+                    pixels = pillow.decode(payload, window)
+                else:
+                    pixels = _decoded(decoder, payload, window)
+            except UnusableError as error:
+                flight.bad[slot] = str(error)
             else:
-                self._steps.run(np.asarray(image), work.arrays, slot, flight.images[slot])
+                self._steps.run(pixels, work.arrays, slot, flight.images[slot])
 
     def _reduced(self, work: Work, slot: int, out: torch.Tensor) -> bool:
         """Whether a smaller decoding was to be had, and is in `out`."""

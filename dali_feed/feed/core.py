@@ -28,6 +28,7 @@ from dali_feed.feed.passes import Batches
 from dali_feed.feed.quarantine import Quarantine
 from dali_feed.feed.reading import ReadPool
 from dali_feed.feed.sampling import indices_of
+from dali_feed.feed.usable import looker
 from dali_feed.feed.window import Window, window_memory
 from dali_feed.options import BadRecords, Tuning, whole
 from dali_feed.plan import EpochPlan, Order, Shuffle, WindowPlan, resolve
@@ -263,14 +264,15 @@ class Feed:
         )
 
     def _opener(self, setting: Setting) -> Callable[[WindowPlan, int], Window]:
+        look = looker(self.program, self.engine_name, self.tuning.max_pixels)
+
         def open_window(plan: WindowPlan, first_slot: int) -> Window:
             return Window(
                 plan,
                 first_slot,
                 record_bytes=self.snapshot.record_bytes,
                 slab_bytes=self._slabs.slab_bytes,
-                max_pixels=self.tuning.max_pixels,
-                unfit=self.program.unfit,
+                look=look,
                 pool=setting.pool,
                 where=setting.where,
             )

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from dali_feed.errors import BadRecordLimitError, SourceError
 from dali_feed.external_sources.slabs import slabs_for
 from dali_feed.feed.reading import ReadPool, ReadTask
+from dali_feed.feed.usable import Look
 from dali_feed.plan import WindowPlan
 from dali_feed.records import Block, Lease
-from dali_feed.screen import screen
 
 __all__ = ["Window", "window_memory"]
 
@@ -67,8 +67,7 @@ class Window:
         *,
         record_bytes: int,
         slab_bytes: int,
-        max_pixels: int,
-        unfit: Callable[[NDArray[np.int32]], dict[int, str]],
+        look: Look,
         pool: ReadPool,
         where: Callable[[int], str],
     ) -> None:
@@ -86,7 +85,7 @@ class Window:
         self._installed = np.zeros(len(self.tasks), bool)
         self._all_installed = False
         self._leases: list[Lease] = []
-        self._pool, self._max_pixels, self._unfit, self._where = pool, max_pixels, unfit, where
+        self._look, self._pool, self._where = look, pool, where
         needed = np.zeros(len(self.tasks), bool)
         needed[self._task_of(self.order[first_slot:])] = True
         self.ahead = [self.tasks[n] for n in np.flatnonzero(needed)][::-1]  # reads to make, the next one last
@@ -125,10 +124,10 @@ class Window:
             msg = f"read of {first} to {last}: must give one row per position, {b - a}; found {len(block.payloads)}"
             raise SourceError(msg)
         self.payloads[a:b] = block.payloads
-        screened = screen(block.payloads, self._max_pixels)
+        screened = self._look(block.payloads)
         self.sizes[a:b] = screened.sizes
         self.usable[a:b] = screened.sizes[:, 0] > 0
-        for row, reason in {**self._unfit(screened.sizes), **screened.reasons, **block.faults}.items():
+        for row, reason in {**screened.reasons, **block.faults}.items():
             self.reasons[a + row] = reason
             self.usable[a + row] = False
         for name, values in block.fields.items():

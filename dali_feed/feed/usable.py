@@ -1,0 +1,26 @@
+"""Which payloads an engine and a recipe can use: screened by their headers, and of a size that every op takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dali_feed.engines import refused_formats
+from dali_feed.host_program import HostProgram
+from dali_feed.program import Program
+from dali_feed.screen import Screened, screen
+
+__all__ = ["Look", "looker"]
+
+Look = Callable[[Sequence[memoryview | None]], Screened]
+
+
+def looker(program: Program | HostProgram, engine: str, max_pixels: int) -> Look:
+    """A function of payloads that tells their sizes, and of what cannot be used the reason."""
+    refused = refused_formats(engine)
+
+    def look(payloads: Sequence[memoryview | None]) -> Screened:
+        found = screen(payloads, max_pixels, refused)
+        unfit = program.unfit(found.sizes)
+        return Screened(found.sizes, {**unfit, **found.reasons}) if unfit else found
+
+    return look
