@@ -129,6 +129,11 @@ class Lease(Protocol):
     """Memory that a block's payloads lie in; grows while the block is read, and goes back whole."""
 
     @property
+    def slab_bytes(self) -> int:
+        """What it grows by; larger pieces of room are dear."""
+        ...
+
+    @property
     def size(self) -> int:
         """Bytes that it holds now, the unused ones too."""
         ...

@@ -12,7 +12,7 @@ import json
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from dali_feed.errors import (
     SourceNotFoundError,
 )
 from dali_feed.external_sources.tar_index import open_shard
-from dali_feed.records import Block, Extents, Int64s, Slabs, unpack_ids
+from dali_feed.records import Block, Extents, Int64s, Lease, Slabs, unpack_ids
 
 __all__ = ["ShardReader", "ShardTable"]
 
@@ -111,35 +111,35 @@ class ShardReader:
         low, high = np.minimum(image, label), np.maximum(image + size, label + label_size)
         near = (label > 0) & (high - low - size - label_size <= FAR_BYTES)
         low, high = np.where(near, low, image), np.where(near, high, image + size)
-        shards, lows, highs = partition.tolist(), low.tolist(), high.tolist()
-        images, sizes, labels, label_sizes = image.tolist(), size.tolist(), label.tolist(), label_size.tolist()
-        with_image = near.tolist()
+        runs = list(_runs(partition, position, low, high))
+        room = _room(block.lease, sum(int(high[end - 1] - low[begin]) for begin, end in runs))
+        shards, lows, highs, labels = partition.tolist(), low.tolist(), high.tolist(), label.tolist()
+        images, images_end = image.tolist(), (image + size).tolist()
+        labels_end, with_image = (label + label_size).tolist(), near.tolist()
         texts: list[bytes] = [b""] * len(row)
-        payloads, room = block.payloads, block.lease.room
-        for begin, end in _runs(partition, position, low, high):
+        payloads = block.payloads
+        for begin, end in runs:
             at = lows[begin]
             if not at:  # no image member: nothing to read
                 continue
             fd = self._file(shards[begin])
             view = room(highs[end - 1] - at)
-            got = self._read(fd, view, at, block.ids[begin])
+            got = self._read(fd, view, at, block.ids, begin)
             if got < len(view):
                 short = next(k for k in range(begin, end) if highs[k] > at + got)
                 raise self._lost(block.ids[short], at + got)
             for k in range(begin, end):
-                start = images[k] - at
-                payloads[k] = view[start : start + sizes[k]]
+                payloads[k] = view[images[k] - at : images_end[k] - at]
                 if with_image[k]:
-                    start = labels[k] - at
-                    texts[k] = view[start : start + label_sizes[k]].tobytes()
+                    texts[k] = view[labels[k] - at : labels_end[k] - at].tobytes()
                 elif labels[k]:
-                    texts[k] = self._far(fd, label_sizes[k], labels[k], block.ids[k])
+                    texts[k] = self._far(fd, labels_end[k] - labels[k], labels[k], block.ids, k)
         for k in np.flatnonzero(image == 0).tolist():
             block.faults[k] = "the sample has no image member"
         if table.label is not None:
             block.fields["label"] = _labels(texts, labels, table.label, block.faults)
 
-    def _read(self, fd: int, view: memoryview, at: int, sample: np.int64) -> int:
+    def _read(self, fd: int, view: memoryview, at: int, ids: Int64s, row: int) -> int:
         """Fill `view` from byte `at`; return how many bytes there were."""
         if self._stop.is_set():
             msg = "ShardSet: the read was stopped"
@@ -149,17 +149,16 @@ class ShardReader:
             while more and got < len(view):  # a read may come short before the end of a file
                 got += (more := os.preadv(fd, (view[got:],), at + got))
         except OSError as error:
-            msg = (
-                f"{self._where(sample)}: reading the shard gave: {error.strerror} (errno {error.errno}); check the disk"
-            )
+            found = f"{error.strerror} (errno {error.errno})"
+            msg = f"{self._where(ids[row])}: reading the shard gave: {found}; check the disk"
             raise SourceError(msg) from error
         return got
 
-    def _far(self, fd: int, size: int, at: int, sample: np.int64) -> bytes:
+    def _far(self, fd: int, size: int, at: int, ids: Int64s, row: int) -> bytes:
         text = bytearray(size)
-        got = self._read(fd, memoryview(text), at, sample)
+        got = self._read(fd, memoryview(text), at, ids, row)
         if got < size:
-            raise self._lost(sample, at + got)
+            raise self._lost(ids[row], at + got)
         return bytes(text)
 
     def _file(self, shard: int) -> int:
@@ -193,6 +192,20 @@ class ShardReader:
     def _lost(self, sample: np.int64, byte: int) -> DataLostError:
         msg = f"{self._where(sample)}: the shard ends at byte {byte}, before the sample does; fetch the shard again"
         return DataLostError(msg)
+
+
+def _room(lease: Lease, total: int) -> Callable[[int], memoryview]:
+    """Where the runs of a block go: one after the other in one piece of memory if a slab holds them all."""
+    if total > lease.slab_bytes:
+        return lease.room
+    rest = lease.room(total)
+
+    def room(size: int) -> memoryview:
+        nonlocal rest
+        view, rest = rest[:size], rest[size:]
+        return view
+
+    return room
 
 
 def _runs(partition: Int64s, position: Int64s, low: Int64s, high: Int64s) -> Iterator[tuple[int, int]]:

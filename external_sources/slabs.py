@@ -52,6 +52,11 @@ class SlabLease:
         return view
 
     @property
+    def slab_bytes(self) -> int:
+        """Bytes of a slab."""
+        return self._pool.slab_bytes
+
+    @property
     def size(self) -> int:
         """Bytes of its slabs, the unused ones too."""
         return sum(len(slab) for slab in self._slabs)

@@ -16,6 +16,9 @@ __all__ = ["DTYPES", "Tail", "split_tail"]
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
+_SCALE = torch.tensor(1 / 255)  # a tensor: torch makes one of a number at each call
+
+
 class Tail:
     """To `dtype`, by 1/255 where `scale` says so, and normalized. Used by many threads at once."""
 
@@ -27,7 +30,7 @@ class Tail:
     def run(self, image: torch.Tensor, out: torch.Tensor) -> None:
         """One image, in the layout of the batch, into its place there."""
         if self._scale and out.dtype == torch.float32:
-            torch.mul(image, 1 / 255, out=out)
+            torch.mul(image, _SCALE, out=out)
         else:
             out.copy_(image)
             if self._scale:
