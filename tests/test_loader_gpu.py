@@ -38,6 +38,14 @@ def test_the_gpu_gives_the_samples_of_the_cpu(dtype: torch.dtype) -> None:
             assert (a - b.float().cpu()).abs().mean() < 0.03  # two grey levels, in units of std
 
 
+def test_channels_last_is_written_as_such() -> None:
+    """The finish step writes the memory format that was asked for, with the same values."""
+    with loader("cuda") as planes, loader("cuda", memory_format=torch.channels_last) as last:
+        for (a, _, _), (b, _, _) in zip(planes, last, strict=True):
+            assert b.is_contiguous(memory_format=torch.channels_last)
+            assert torch.equal(a, b)
+
+
 def test_a_state_from_the_gpu_goes_on_on_the_cpu() -> None:
     """Position and order do not know the device."""
     with loader("cuda") as gpu, loader("cpu") as cpu:
