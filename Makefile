@@ -1,9 +1,11 @@
 # What a fresh clone needs, from nothing: `make demo`, `make test`. Everything installs itself into .venv.
 #
 #   CUDA=12|13      which DALI and CuPy to install; changing it builds .venv anew
+#   KILLS=20        of `make chaos`
 #   PYTHON=python3  what .venv is made from, 3.11 or newer
 
 CUDA ?= 12
+KILLS ?= 20
 PYTHON ?= python3
 
 SHELL := bash
@@ -35,7 +37,7 @@ install() {
 }
 endef
 
-.PHONY: help demo test check bench clean system
+.PHONY: help demo test check bench chaos clean system
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -65,6 +67,9 @@ bench: .venv/.stamp  ## samples per second beside the ceiling and the usual load
 	$(PY) bench/bench_kafka.py
 	$(PY) bench/bench_reduction.py
 	$(PY) bench/bench_lock.py
+
+chaos: .venv/.stamp system  ## kill a training process (KILLS=20) and its broker at random, and compare what was delivered
+	@$(PY) bench/chaos.py --kills $(KILLS)
 
 clean:  ## remove .venv and everything else that is made here
 	@rm -rf .venv build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

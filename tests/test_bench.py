@@ -154,6 +154,23 @@ def test_kafka_is_measured_beside_a_plain_read(
     assert {row["who"] for row in rows(tmp_path, "loader")} == {"kafka", "ceiling", "loop"}
 
 
+def test_nobody_can_tell_a_killed_run(real_broker: real.Cluster, tmp_path: Path) -> None:
+    """chaos: a process killed twice and a broker killed once deliver what the undisturbed run delivers."""
+    del real_broker  # it says whether there can be one; chaos kills its own
+    run("chaos.py", "--records", 300, "--kills", 2, "--broker-kills", 1, "--results", tmp_path)
+    found = {row["fault"]: row for row in rows(tmp_path, "chaos")}
+    assert set(found) == {"none", "kill -9 of the process", "kill -9 of the broker"}
+    for name, count in (("process", "2"), ("broker", "1")):
+        row = found[f"kill -9 of the {name}"]
+        assert [row[k] for k in ("faults", "recovered", "lost", "repeated", "different")] == [
+            count,
+            count,
+            "0",
+            "0",
+            "0",
+        ]
+
+
 def test_a_missing_broker_is_said_and_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Java there is no row for Kafka, and the reason is printed."""
     monkeypatch.setenv("PATH", str(tmp_path))
