@@ -1,0 +1,115 @@
+"""Damaged images without end, each a pure function of its number: bit flips, cuts, splices, wrong headers, wrong formats."""
+
+from __future__ import annotations
+
+import functools
+import io
+import random
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+__all__ = ["mutated", "seeds"]
+
+WILD = (0, 1, 0x7F, 0x80, 0xFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF)
+
+
+def _picture(height: int, width: int) -> Image.Image:
+    y, x = np.mgrid[:height, :width]
+    channels = [(x * 5 + y * 3) % 256, (x * y) % 256, (x * 7 - y * 11) % 256]
+    return Image.fromarray(np.stack(channels, axis=2).astype(np.uint8))
+
+
+def _saved(image: Image.Image, kind: str, **options: Any) -> bytes:
+    out = io.BytesIO()
+    image.save(out, kind, **options)
+    return out.getvalue()
+
+
+@functools.cache
+def seeds() -> tuple[bytes, ...]:
+    """Whole images of every kind that a decoder here takes, of some hundred bytes to some thousand."""
+    rgb, small = _picture(61, 83), _picture(17, 9)
+    exif = rgb.getexif()
+    exif[0x0112] = 6
+    gray16 = Image.fromarray((np.arange(61 * 83, dtype=np.uint16) * 13).reshape(61, 83))
+    rgba = rgb.copy()
+    rgba.putalpha(rgb.convert("L"))
+    files = [
+        *(
+            _saved(rgb, "JPEG", quality=q, subsampling=s, progressive=p)
+            for q in (30, 90)
+            for s in (0, 1, 2)
+            for p in (0, 1)
+        ),
+        _saved(rgb.convert("L"), "JPEG"),
+        _saved(rgb.convert("CMYK"), "JPEG"),
+        _saved(rgb, "JPEG", exif=exif.tobytes(), icc_profile=bytes(3000), comment=b"a comment"),
+        _saved(rgb, "JPEG", optimize=True, restart_marker_blocks=3),
+        _saved(small, "JPEG"),
+        *(
+            _saved(image, "PNG")
+            for image in (rgb, rgba, rgb.convert("L"), rgb.quantize(16), rgb.convert("1"), gray16, small)
+        ),
+        _saved(rgb, "PNG", exif=exif.tobytes()),
+        _saved(rgb, "WEBP"),
+        _saved(rgb, "WEBP", lossless=True),
+        _saved(rgba, "WEBP", exif=exif.tobytes()),
+        _saved(rgb, "BMP"),
+        _saved(rgb.quantize(16), "BMP"),
+        _saved(rgb, "TIFF"),
+        _saved(rgb, "TIFF", compression="tiff_lzw"),
+        _saved(rgb.convert("L"), "TIFF", compression="packbits"),
+        _saved(rgb.quantize(64), "GIF"),
+    ]
+    return tuple(files)
+
+
+def _flipped(data: bytearray, rng: random.Random, end: int) -> bytearray:
+    for _ in range(rng.choice((1, 1, 2, 4, 16, 64))):
+        at = rng.randrange(min(end, len(data)))
+        data[at] ^= 1 << rng.randrange(8)
+    return data
+
+
+def _wild_number(data: bytearray, rng: random.Random) -> bytearray:
+    size, order = rng.choice((1, 2, 4)), rng.choice(("big", "little"))
+    at = rng.randrange(max(1, min(len(data), 400) - size))
+    number = rng.choice(WILD) & ((1 << 8 * size) - 1)
+    data[at : at + size] = number.to_bytes(size, order)  # type: ignore[arg-type]
+    return data
+
+
+def mutated(number: int) -> bytes:
+    """The number-th damaged image; one of sixteen is whole."""
+    rng = random.Random(number)
+    files = seeds()
+    data, other = bytearray(rng.choice(files)), rng.choice(files)
+    match rng.randrange(16):
+        case 0:
+            pass
+        case 1 | 2:
+            data = _flipped(data, rng, 64)
+        case 3 | 4:
+            data = _flipped(data, rng, 700)
+        case 5 | 6:
+            data = _flipped(data, rng, len(data))
+        case 7 | 8:
+            data = data[: rng.randrange(len(data))]
+        case 9:  # cut, with the end put back
+            data = data[: rng.randrange(len(data))] + data[-rng.randrange(1, 20) :]
+        case 10:  # the beginning of one file and the end of another
+            data = data[: rng.randrange(len(data))] + other[rng.randrange(len(other)) :]
+        case 11:  # another format's first bytes
+            cut = rng.randrange(2, 40)
+            data[:cut] = other[:cut]
+        case 12:
+            a, b = sorted(rng.randrange(len(data)) for _ in range(2))
+            data = data[:a] + data[b:]
+        case 13:
+            at = rng.randrange(len(data))
+            data = data[:at] + rng.randbytes(rng.randrange(1, 200)) + data[at:]
+        case _:
+            data = _wild_number(data, rng)
+    return bytes(data)
