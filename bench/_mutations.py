@@ -1,4 +1,4 @@
-"""Damaged images without end, each a pure function of its number: bit flips, cuts, splices, wrong headers, wrong formats."""
+"""Damaged images without end, each a pure function of its number: bit flips, cuts, splices, headers that lie."""
 
 from __future__ import annotations
 
@@ -37,21 +37,15 @@ def seeds() -> tuple[bytes, ...]:
     rgba = rgb.copy()
     rgba.putalpha(rgb.convert("L"))
     files = [
-        *(
-            _saved(rgb, "JPEG", quality=q, subsampling=s, progressive=p)
-            for q in (30, 90)
-            for s in (0, 1, 2)
-            for p in (0, 1)
-        ),
+        *(_saved(rgb, "JPEG", quality=30, subsampling=k) for k in (0, 1, 2)),
+        *(_saved(rgb, "JPEG", quality=90, subsampling=k, progressive=True) for k in (0, 1, 2)),
         _saved(rgb.convert("L"), "JPEG"),
         _saved(rgb.convert("CMYK"), "JPEG"),
         _saved(rgb, "JPEG", exif=exif.tobytes(), icc_profile=bytes(3000), comment=b"a comment"),
         _saved(rgb, "JPEG", optimize=True, restart_marker_blocks=3),
         _saved(small, "JPEG"),
-        *(
-            _saved(image, "PNG")
-            for image in (rgb, rgba, rgb.convert("L"), rgb.quantize(16), rgb.convert("1"), gray16, small)
-        ),
+        *(_saved(image, "PNG") for image in (rgb, rgba, gray16, small)),
+        *(_saved(image, "PNG") for image in (rgb.convert("L"), rgb.quantize(16), rgb.convert("1"))),
         _saved(rgb, "PNG", exif=exif.tobytes()),
         _saved(rgb, "WEBP"),
         _saved(rgb, "WEBP", lossless=True),

@@ -154,6 +154,14 @@ def test_kafka_is_measured_beside_a_plain_read(
     assert {row["who"] for row in rows(tmp_path, "loader")} == {"kafka", "ceiling", "loop"}
 
 
+def test_damaged_images_cost_their_slots(tmp_path: Path) -> None:
+    """fuzz: 1,000 damaged images on each engine are delivered or quarantined, every one; no crash, no hang."""
+    run("fuzz.py", "--count", 1000, "--first", 10**6, "--part", 500, "--results", tmp_path)
+    for row in rows(tmp_path, "fuzz"):
+        assert int(row["delivered"]) + int(row["quarantined"]) == 1000
+        assert (row["errors"], row["crashes"], row["hangs"]) == ("0", "0", "0")
+
+
 def test_nobody_can_tell_a_killed_run(real_broker: real.Cluster, tmp_path: Path) -> None:
     """chaos: a process killed twice and a broker killed once deliver what the undisturbed run delivers."""
     del real_broker  # it says whether there can be one; chaos kills its own
