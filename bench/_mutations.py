@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import io
 import random
+import zlib
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-__all__ = ["mutated", "seeds"]
+__all__ = ["late", "mutated", "seeds"]
 
 WILD = (0, 1, 0x7F, 0x80, 0xFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF)
 
@@ -58,6 +59,15 @@ def seeds() -> tuple[bytes, ...]:
         _saved(rgb.quantize(64), "GIF"),
     ]
     return tuple(files)
+
+
+def late(height: int, width: int) -> bytes:
+    """A PNG with whole chunks and checksums, so that it passes the screen, around pixels that no decoder can read."""
+    whole = _saved(_picture(height, width), "PNG")
+    at = whole.index(b"IDAT")
+    length = int.from_bytes(whole[at - 4 : at], "big")
+    body = whole[at : at + 6] + b"\xff" * (length - 2)
+    return whole[:at] + body + zlib.crc32(body).to_bytes(4, "big") + whole[at + 8 + length :]
 
 
 def _flipped(data: bytearray, rng: random.Random, end: int) -> bytearray:

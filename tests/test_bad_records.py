@@ -18,6 +18,7 @@ from images import (
     jpeg,
     labelled,
     padded,
+    png,
     seen,
     text,
     truncated_jpeg,
@@ -159,6 +160,18 @@ def test_random_bytes_in_bodies_never_end_the_process() -> None:
         assert [len(b) for b in batches] == [64] * 4
         assert feed.stats().bad == sum(int((~b.ok).sum()) for b in batches)
         assert sum(int((~b.ok).sum()) for b in batches) > 60
+
+
+@pytest.mark.parametrize("whole", [jpeg(1), png(1)], ids=["JPEG", "PNG"])
+def test_every_cut_of_an_image(whole: bytes) -> None:
+    """Cut at any byte, an image is decoded or quarantined with its coordinates, and never anything else."""
+    items: list[Any] = [(whole[:length], 1) for length in range(len(whole) + 1)]
+    with _feed(items, batch_size=64, shuffle=Shuffle(64, 100)) as feed:
+        own = sum(int(batch.ok.sum()) for batch in feed)
+        stats = feed.stats()
+    assert own >= 1
+    assert own + stats.bad == len(items)
+    assert all(where.startswith("scripted[0]@") and reason for where, reason in stats.recent_bad)
 
 
 def test_64_bad_records_in_a_row() -> None:

@@ -154,6 +154,15 @@ def test_kafka_is_measured_beside_a_plain_read(
     assert {row["who"] for row in rows(tmp_path, "loader")} == {"kafka", "ceiling", "loop"}
 
 
+def test_resuming_and_bad_records_are_measured(toy: tuple[object, ...], tmp_path: Path) -> None:
+    """bench_resume tells the time to the first batch by position, and what 1 % bad records leave of the rate."""
+    run("bench_resume.py", *toy[2:], "--photos", 120, "--repeats", 1, "--seconds", 0.2, "--sources", "tar")
+    assert [row["at"] for row in rows(tmp_path, "resume")] == ["1%", "90%"]
+    found = {row["shards"]: int(row["bad found"]) for row in rows(tmp_path, "bad")}
+    assert found["whole"] == 0
+    assert found["1 % bad"] > 0
+
+
 def test_damaged_images_cost_their_slots(tmp_path: Path) -> None:
     """fuzz: 1,000 damaged images on each engine are delivered or quarantined, every one; no crash, no hang."""
     run("fuzz.py", "--count", 1000, "--first", 10**6, "--part", 500, "--results", tmp_path)
