@@ -159,6 +159,16 @@ def test_a_failure_ends_the_pass_and_forbids_a_state() -> None:
     assert {3, 9, 20} == {found.position for found in held.letters}
 
 
+def test_a_folder_that_fails_ends_the_pass(tmp_path: Path) -> None:
+    """Where the folder cannot be made the pass ends with its path, no state can be taken, and close() is quiet."""
+    (tmp_path / "file").write_text("")
+    with _feed(DeadLetterFolder(tmp_path / "file" / "dead")) as feed:
+        with pytest.raises(DeadLetterError, match="file/dead: the dead letter of .* Not a directory"):
+            list(feed)
+        with pytest.raises(DeadLetterError, match="file/dead"):
+            feed.state_dict()
+
+
 def test_close_tells_what_nobody_was_told() -> None:
     """A failure after the last batch that was taken is raised by close(), which still lets go of everything."""
     held = Held(fails=1)

@@ -62,7 +62,7 @@ LAYERS = (
     Layer("front", ("__init__",), ("pure", "loader")),  # names only, lazily
     Layer(
         "top",
-        ("cli", "demo", "inspection", "inspection_view"),
+        ("cli", "demo", "inspection", "inspection_view", "verification", "verification_view", "letterbox"),
         ("pure", "kernels", "external_sources", "engines", "feed", "loader", "testing", "front"),
         ("rich", "typer", "matplotlib", "torch", "torchvision", "skimage", "sklearn", "PIL"),
     ),
