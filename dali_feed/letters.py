@@ -1,7 +1,7 @@
 """Dead letters: what is kept of a record that cannot be used, and the contract of where it is kept.
 
-The law of this file: a letter is known by its `where`. Writing one again replaces it, so that a run which was
-killed may write again what it had written; none is ever lost.
+The law of this file: a letter is known by its `source` and its `where`. Writing one again replaces it, so that a run
+which was killed may write again what it had written; none is ever lost.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class DeadLetters(Protocol):
         ...
 
     def read(self) -> Iterator[Letter]:
-        """Every letter once: of those with the same `where` the last."""
+        """Every letter once: of those with the same `source` and `where` the last."""
         ...
 
 

@@ -23,6 +23,7 @@ from dali_feed.screen import MAX_PIXELS, screen
 __all__ = ["Kind", "Report", "kind_of", "letters_at", "runs", "verify", "verify_all"]
 
 RUN_BYTES = 8 << 20  # of a read
+RUN = 8192  # positions of a read at most: the mean size is an estimate
 LOOKED_AT = 256  # records that say whether a topic has labels
 FIRST = 3  # places kept of each kind of fault
 KINDS = 100  # kinds of faults kept apart
@@ -120,7 +121,7 @@ def letters_at(target: str, *, config: Sequence[str], timeout: float) -> DeadLet
 
 def runs(snapshot: Snapshot) -> Iterator[Extents]:
     """Everything, in runs of about RUN_BYTES."""
-    step = max(1, RUN_BYTES // snapshot.record_bytes)
+    step = min(RUN, max(1, RUN_BYTES // snapshot.record_bytes))
     for partition, (start, stop) in enumerate(zip(snapshot.starts.tolist(), snapshot.stops.tolist(), strict=True)):
         for first in range(start, stop, step):
             yield Extents.one(partition, first, min(first + step, stop))

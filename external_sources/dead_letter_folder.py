@@ -42,7 +42,7 @@ class DeadLetterFolder:
         return _Writer(Path(self.path))
 
     def read(self) -> Iterator[Letter]:
-        """Every letter once: of those with the same `where` the last.
+        """Every letter once: of those with the same `source` and `where` the last.
 
         Raises:
             SourceNotFoundError: no letter was ever written here.
@@ -58,14 +58,15 @@ class DeadLetterFolder:
         except OSError as error:
             msg = f"{lines}: must be readable; found: {error.strerror}; check its mode"
             raise SourceDeniedError(msg) from error
-        entries: dict[str, dict[str, Any]] = {}
+        entries: dict[tuple[str, str], dict[str, Any]] = {}
         for number, line in enumerate(raw.splitlines(), 1):
             entry = _entry(line)
             if entry is None:
                 log.warning("%s:%d: a line that was cut off when its writer was killed; passed over", lines, number)
                 continue
-            entries.pop(entry["where"], None)
-            entries[entry["where"]] = entry
+            known = entry["source"], entry["where"]
+            entries.pop(known, None)
+            entries[known] = entry
         for entry in entries.values():
             yield self._letter(entry)
 

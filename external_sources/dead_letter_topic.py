@@ -27,6 +27,7 @@ __all__ = ["DeadLetterTopic"]
 CONNECT = "__connect.errors."
 WHERE = "dali_feed.where"
 OURS = "dali_feed."
+SOURCE = OURS + "source"
 KEPT, GONE, NONE = b"kept", b"gone", b"none"  # what became of the original
 _LAWS: dict[str, Any] = {"acks": "all", "enable.idempotence": True}
 _TAKEN = frozenset(_LAWS) | {
@@ -58,7 +59,7 @@ class DeadLetterTopic:
     timeout: float = 30.0
 
     def __post_init__(self) -> None:
-        if not self.topic or not self.servers.strip():
+        if not self.topic or not isinstance(self.servers, str) or not self.servers.strip():
             msg = f"DeadLetterTopic: a topic and addresses as host:port are needed; found {self!r}"
             raise ConfigError(msg)
         if not self.timeout > 0:
@@ -77,9 +78,9 @@ class DeadLetterTopic:
         return _Writer(self)
 
     def read(self) -> Iterator[Letter]:
-        """Every letter once: of those with the same `where` the last. A record that is no letter is passed over.
+        """Every letter once: of those with the same `source` and `where` the last.
 
-        Raises a SourceError where the topic is not there or cannot be read.
+        A record that is no letter is passed over. Raises a SourceError where the topic is not there or cannot be read.
         """
         try:
             snapshot = KafkaTopic(self.topic, self.servers, config=self.config, timeout=self.timeout).snapshot()
@@ -87,17 +88,20 @@ class DeadLetterTopic:
             return
         options = KafkaOptions(self.topic, self.servers, None, None, (), self.timeout, self.config)
         ends = list(zip(snapshot.starts.tolist(), snapshot.stops.tolist(), strict=True))
-        last: dict[bytes, tuple[int, int]] = {}
+        last: dict[tuple[bytes | None, bytes], tuple[int, int]] = {}
         for found in (True, False):  # first where the last of each stands, so that one letter is held at a time
             for partition, (start, stop) in enumerate(ends):
                 if start == stop:
                     continue
                 for message in messages(options, partition, start, stop):
-                    where = dict(as_original(message).headers).get(WHERE)
-                    at = (partition, message.offset() or 0)
-                    if where is not None and found:
-                        last[where] = max(at, last.get(where, at))
-                    elif where is not None and last.get(where) == at:
+                    told = dict(as_original(message).headers)
+                    where, at = told.get(WHERE), (partition, message.offset() or 0)
+                    if where is None:
+                        continue
+                    known = told.get(SOURCE), where
+                    if found:
+                        last[known] = max(at, last.get(known, at))
+                    elif last.get(known) == at:
                         yield _letter(message)
 
 
@@ -198,7 +202,7 @@ def _record(letter: Letter) -> tuple[bytes, bytes | None, list[tuple[str, str | 
         (CONNECT + "exception.class.name", b"dali_feed.errors.BadRecordError"),
         (CONNECT + "exception.message", _text(letter.reason)),
         (WHERE, where),
-        (OURS + "source", _text(letter.source)),
+        (SOURCE, _text(letter.source)),
         (OURS + "sample", b"%d" % letter.sample),
         (OURS + "original", KEPT if letter.original is not None else GONE if letter.gone else NONE),
     ]
@@ -221,7 +225,7 @@ def _letter(message: Message) -> Letter:
     stage = said(CONNECT + "stage")
     return Letter(
         said(WHERE),
-        said(OURS + "source"),
+        said(SOURCE),
         number(CONNECT + "partition"),
         number(CONNECT + "offset"),
         number(OURS + "sample"),

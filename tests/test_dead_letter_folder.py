@@ -38,6 +38,8 @@ def test_a_folder_keeps_a_record_in_full(tmp_path: Path) -> None:
     folder.writer().write([letter(0, where="/data/über/a:b?.jpg", reason="again")])
     assert [found.reason for found in folder.read()][-1] == "again"
     assert len(list(folder.read())) == len(letters)
+    folder.writer().write([letter(4, where="bad-\udcff.jpg", source="another")])
+    assert len(list(folder.read())) == len(letters) + 1
 
 
 _KILLED = """

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import killed_feed
 import pytest
 from images import QUICK, broken_png, jpeg, labelled, seen
 from shelves import Held, letter, opened
@@ -124,6 +130,28 @@ def test_a_resumed_run_keeps_what_the_killed_one_had_not(tmp_path: Path) -> None
             for _ in feed:
                 pass
         assert sorted(found.position for found in folder.read()) == [3, 9, 20]
+
+
+@pytest.mark.parametrize("batches", [1, 7])
+def test_a_killed_run_and_the_one_after_it_keep_every_record(tmp_path: Path, batches: int) -> None:
+    """SIGKILL after some batches: what the last state counts is kept, and the run that goes on keeps the rest."""
+    state, dead = tmp_path / "state.json", tmp_path / "dead"
+    command = [sys.executable, str(Path(killed_feed.__file__)), str(dead), str(state)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        for _ in range(batches):
+            assert run.stdout.readline()
+        os.kill(run.pid, signal.SIGKILL)
+        run.stdout.read()
+    kept = {found.position for found in DeadLetterFolder(dead).read()}
+    stood = json.loads(state.read_text())
+    assert stood["consumed"] >= 6 * batches
+    assert kept >= {n for n in range(stood["consumed"]) if n % killed_feed.EVERY == 1}
+    with killed_feed.feed_into(dead) as feed:
+        feed.load_state_dict(stood)
+        for _ in feed:
+            pass
+    assert sorted(found.position for found in DeadLetterFolder(dead).read()) == list(range(1, 300, killed_feed.EVERY))
 
 
 def test_close_waits_for_letters(tmp_path: Path) -> None:
