@@ -29,6 +29,7 @@ FIRST = 3  # places kept of each kind of fault
 KINDS = 100  # kinds of faults kept apart
 OTHER = "other reasons"
 AT_ONCE = 64
+_NOTHING = memoryview(b"")
 
 
 @dataclass(slots=True)
@@ -165,10 +166,11 @@ class _Judge:
         """A block's own report, with letters of its bad records where they are wanted."""
         found = Report()
         screened = screen(block.payloads, MAX_PIXELS, {}).reasons
-        for row, payload in enumerate(block.payloads):
-            if payload is None:
+        for row, held in enumerate(block.payloads):
+            if held is None and row not in block.faults:
                 found.absent += 1
                 continue
+            payload = _NOTHING if held is None else held
             found.records += 1
             found.size += len(payload)
             stage: Stage = "source"

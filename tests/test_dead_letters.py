@@ -187,6 +187,21 @@ def test_a_failure_ends_the_pass_and_forbids_a_state() -> None:
     assert {3, 9, 20} == {found.position for found in held.letters}
 
 
+def test_a_failure_ends_the_pass_at_the_next_batch() -> None:
+    """Not at the epoch's end: no more batches come than were made before it."""
+    held = Held(fails=1)
+    with _feed(held, [Corrupt(), *labelled(399)], shuffle=False) as feed:
+        batches = iter(feed)
+        next(batches)
+        held.open.set()
+        with pytest.raises(DeadLetterError):
+            feed.state_dict()
+        got: list[int] = []
+        with pytest.raises(DeadLetterError, match="the shelf is full"):
+            got.extend(len(batch) for batch in batches)
+        assert len(got) < 20  # of 99
+
+
 def test_a_folder_that_fails_ends_the_pass(tmp_path: Path) -> None:
     """Where the folder cannot be made the pass ends with its path, no state can be taken, and close() is quiet."""
     (tmp_path / "file").write_text("")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from shelves import letter, opened
 from test_cli import Cli, assert_one_line, cli
 
 from dali_feed.errors import DeadLetterError, SourceError
-from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic
+from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic, ShardSet
 from dali_feed.testing import Message
 from dali_feed.testing.scripted import Abort, Corrupt, Gap, ScriptedSource, Stall
 from dali_feed.testing.shards import write_shard
@@ -110,6 +112,20 @@ def test_verify_shards(cli: Cli, tmp_path: Path) -> None:
     assert done.code == 1
     assert "21, decoded" in done.out
     assert "b.tar#3: decoder: nvImageCodec cannot decode it" in done.out
+
+
+def test_a_record_without_a_payload_is_bad_and_not_absent(tmp_path: Path) -> None:
+    """A sample of a shard that has a label and no image counts, and its letter has no bytes."""
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name, held in (("0.jpg", jpeg(0)), ("0.cls", b"1"), ("1.cls", b"2"), ("2.jpg", jpeg(2)), ("2.cls", b"3")):
+            member = tarfile.TarInfo(name)
+            member.size = len(held)
+            tar.addfile(member, io.BytesIO(held))
+    source, held_letters = ShardSet(str(tmp_path / "a.tar")), opened()
+    report = verify(source, source.snapshot(), letters=held_letters)
+    assert (report.records, report.absent, report.bad) == (3, 0, 1)
+    (found,) = held_letters.letters
+    assert (found.stage, found.reason, found.payload) == ("source", "the sample has no image member", b"")
 
 
 def test_verify_a_topic(cli: Cli, kafka: Kafka) -> None:
