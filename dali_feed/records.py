@@ -28,6 +28,7 @@ __all__ = [
     "Snapshot",
     "Source",
     "pack_ids",
+    "unpack_id",
     "unpack_ids",
 ]
 
@@ -58,6 +59,11 @@ def unpack_ids(ids: Int64s) -> tuple[Int64s, Int64s]:
     """The (partition, position) arrays that `pack_ids` packed."""
     ids = np.asarray(ids, np.int64)
     return ids >> POSITION_BITS, ids & MAX_POSITION
+
+
+def unpack_id(sample: int) -> tuple[int, int]:
+    """The (partition, position) of one sample id."""
+    return sample >> POSITION_BITS, sample & MAX_POSITION
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,10 @@ import numpy as np
 from dali_feed.errors import ConfigError, DataLostError, SourceChangedError, SourceEmptyError, StateError
 from dali_feed.external_sources.kafka_cluster import Cluster
 from dali_feed.external_sources.kafka_errors import Trouble
+from dali_feed.external_sources.kafka_messages import original
 from dali_feed.external_sources.kafka_reader import OURS, KafkaOptions, KafkaReader, connect
 from dali_feed.external_sources.kafka_records import LABEL, Codec
+from dali_feed.letters import Original
 from dali_feed.records import Extents, Int64s, Slabs, Snapshot
 
 __all__ = ["KafkaTopic"]
@@ -86,6 +88,13 @@ class KafkaTopic:
     def where(self, partition: int, position: int) -> str:
         """A record's coordinates: `imagenet-train[3]@41872`."""
         return f"{self._options.topic}[{partition}]@{position}"
+
+    def original(self, partition: int, position: int) -> Original | None:
+        """The record at an offset in full, with key and headers, read again; None where it is gone.
+
+        Raises SourceUnreachableError after `timeout` seconds of silence.
+        """
+        return original(self._options, partition, position)
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> KafkaReader:
         """A new reader with a consumer of its own; it connects when it first reads."""
