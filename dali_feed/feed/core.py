@@ -19,17 +19,19 @@ from dali_feed import state as states
 from dali_feed.draws import check_seed
 from dali_feed.engines import Engine, make_engine
 from dali_feed.errors import ClosedError, ConfigError
-from dali_feed.external_sources.slabs import SLAB_BYTES, SlabPool
+from dali_feed.external_sources.slabs import SlabPool
+from dali_feed.feed.commit import commit
 from dali_feed.feed.compiling import compiled
 from dali_feed.feed.describe import described
 from dali_feed.feed.epoch import EpochRun, Setting
 from dali_feed.feed.lane import Lane
+from dali_feed.feed.memory import check_memory, slab_bytes
 from dali_feed.feed.passes import Batches
 from dali_feed.feed.quarantine import Quarantine
 from dali_feed.feed.reading import ReadPool
 from dali_feed.feed.sampling import indices_of
 from dali_feed.feed.usable import looker
-from dali_feed.feed.window import Window, window_memory
+from dali_feed.feed.window import Window
 from dali_feed.options import BadRecords, Tuning, whole
 from dali_feed.plan import EpochPlan, Order, Shuffle, WindowPlan, resolve
 from dali_feed.recipe import Decoding, Layout
@@ -46,11 +48,6 @@ def _close_all() -> None:
     """At exit, before DALI takes its pipelines away from under a running feed."""
     for feed in list(_live):
         feed.close()
-
-
-def _slab_bytes(memory: int) -> int:
-    """Slabs so small that some dozens of reads fit into a small memory; 8 MiB from 256 MiB on."""
-    return max(256 << 10, min(SLAB_BYTES, memory // 32))
 
 
 class Feed:
@@ -131,7 +128,7 @@ class Feed:
         self._engine: Engine | None = None
         self._pool: ReadPool | None = None
         self._run: EpochRun | None = None
-        self._slabs, self._meter = SlabPool(_slab_bytes(self.tuning.memory)), Meter()
+        self._slabs, self._meter = SlabPool(slab_bytes(self.tuning.memory)), Meter()
         self._closed, self._pid = False, os.getpid()
 
     def _check_lanes(self) -> None:
@@ -224,7 +221,7 @@ class Feed:
         if not self._pending:
             self._epoch, self._consumed, self._pending = self._epoch + 1, 0, True
         plan = self._planned()
-        self._check_memory()
+        check_memory(self)
         setting = self._setting()
         mine = range(self.rank, self.lanes, self.world_size)
         open_window, draw, prepare = self._opener(setting), setting.draw, setting.engine.prepare
@@ -293,27 +290,6 @@ class Feed:
         """Samples that a window holds at most."""
         return min(self.order.extent * self.order.window, -(-len(self.snapshot) // self.lanes))
 
-    def _least_memory(self, slab_bytes: int) -> int:
-        """What must fit: every window that the batches in flight and the one being dealt can touch."""
-        slots = self.per_lane * (self.tuning.prefetch + 1)
-        samples = self.window_samples
-        windows = min(-(-(slots - 1) // samples) + 1, -(-self._planned().lane_length // samples))
-        each = window_memory(samples, self.order.extent, self.snapshot.record_bytes, slab_bytes)
-        return windows * each * (self.lanes // self.world_size)
-
-    def _check_memory(self) -> None:
-        memory = self.tuning.memory
-        while (need := self._least_memory(_slab_bytes(memory))) > memory:
-            memory = need  # slabs, and what their ends waste, grow with it
-        if memory > self.tuning.memory:
-            msg = (
-                f"Tuning(memory={self.tuning.memory}): must hold the windows that batches in flight touch;"
-                f" a window is {self.window_samples} records of about {self.snapshot.record_bytes} bytes, and this rank"
-                f" has {self.lanes // self.world_size} lanes. Give memory={memory} or more, or a narrower"
-                " Shuffle(window=...)"
-            )
-            raise ConfigError(msg)
-
     # State.
 
     def _made_for(self) -> dict[str, Any]:
@@ -354,6 +330,16 @@ class Feed:
             self._loaded = None
             raise
         self._end_pass()
+
+    def commit(self) -> None:
+        """Publish for lag tools how far the epoch is; call it after a checkpoint, which alone owns the position.
+
+        Per partition its first position and the number of records that all ranks have consumed of it in this epoch;
+        its end when the epoch is over. On rank 0, and where the source can (`KafkaTopic(group=...)`); elsewhere it
+        does nothing. What goes wrong is one warning in the log, within seconds, and never an exception.
+        """
+        self._check_open()
+        commit(self)
 
     # The rest.
 
