@@ -17,9 +17,10 @@ from torchvision.transforms import v2
 
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
+from dali_feed.feed import Feed
 from dali_feed.plan import Shuffle
 from dali_feed.records import Block, Extents, Reader, Slabs, Snapshot
-from dali_feed.testing import Message, ScriptedSource, assert_resumes_anywhere
+from dali_feed.testing import Message, ScriptedSource, assert_resumes_anywhere, resumes
 from dali_feed.testing.scripted import Abort, Corrupt, Gap
 from dali_feed.testing.shards import write_shard
 
@@ -204,6 +205,24 @@ def test_an_error_of_the_source_says_where_it_came() -> None:
     items = labelled(12)
     with pytest.raises(AssertionError, match="SourceError: scripted.0.@3"):
         assert_resumes_anywhere(ScriptedSource([*items[:3], Abort(), *items[3:]]))
+
+
+class Skips(Feed):
+    """A feed that restores as most loaders do: it reads what came before, and throws it away."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Skip over the past, then stand where `state` says."""
+        for _ in self:
+            if self.state_dict()["consumed"] >= state["consumed"]:
+                break
+        super().load_state_dict(state)
+
+
+def test_reading_the_past_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batches are equal and yet the law is broken: restoring may not read what came before."""
+    monkeypatch.setattr(resumes, "Feed", Skips)
+    with pytest.raises(AssertionError, match=r"after 0 batches at world size 2.*load_state_dict\(\) read records"):
+        assert_resumes_anywhere(ScriptedSource(labelled(24), extent=2), shuffle=Shuffle(2, 2))
 
 
 @pytest.mark.parametrize(

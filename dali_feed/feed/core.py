@@ -180,7 +180,7 @@ class Feed:
             self._sampler_hash = None if indices is None else hashlib.sha256(indices.tobytes()).hexdigest()[:16]
         if self._loaded is not None:
             loaded, self._loaded = self._loaded, None
-            states.compare(loaded, self._made_for(), self._plan.lane_length)
+            states.compare(loaded, self._made_for(), self.snapshot, self._plan.lane_length)
         return self._plan
 
     _sampler_hash: str | None = None
