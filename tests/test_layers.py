@@ -58,7 +58,7 @@ LAYERS = (
         ("pure", "kernels", "external_sources", "engines", "feed"),
         ("torch", "torchvision", "pynvml"),
     ),
-    Layer("testing", ("testing",), ("pure", "external_sources"), ("confluent_kafka",)),
+    Layer("testing", ("testing",), ("pure", "external_sources", "feed"), ("confluent_kafka",)),
     Layer("front", ("__init__",), ("pure", "loader")),  # names only, lazily
     Layer(
         "top",

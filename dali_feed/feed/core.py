@@ -19,6 +19,7 @@ from dali_feed.draws import check_seed
 from dali_feed.engines import Engine, make_engine
 from dali_feed.errors import ClosedError, ConfigError, DeadLetterError
 from dali_feed.external_sources.slabs import SlabPool
+from dali_feed.feed.commit import commit
 from dali_feed.feed.compiling import compiled
 from dali_feed.feed.describe import described
 from dali_feed.feed.epoch import EpochRun, Setting
@@ -184,7 +185,7 @@ class Feed:
             self._sampler_hash = None if indices is None else hashlib.sha256(indices.tobytes()).hexdigest()[:16]
         if self._loaded is not None:
             loaded, self._loaded = self._loaded, None
-            states.compare(loaded, self._made_for(), self._plan.lane_length)
+            states.compare(loaded, self._made_for(), self.snapshot, self._plan.lane_length)
         return self._plan
 
     _sampler_hash: str | None = None
@@ -340,6 +341,16 @@ class Feed:
             self._loaded = None
             raise
         self._end_pass()
+
+    def commit(self) -> None:
+        """Publish for lag tools how far the epoch is; call it after a checkpoint, which alone owns the position.
+
+        Per partition its first position and the number of records that all ranks have consumed of it in this epoch;
+        its end when the epoch is over. On rank 0, and where the source can (`KafkaTopic(group=...)`); elsewhere it
+        does nothing. What goes wrong is one warning in the log, within seconds, and never an exception.
+        """
+        self._check_open()
+        commit(self)
 
     # The rest.
 
