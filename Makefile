@@ -51,7 +51,7 @@ test: .venv/.stamp system  ## all tests; what needs a GPU is skipped where there
 check: .venv/.stamp  ## lint, format, types
 	@$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy dali_feed tests bench
+	$(BIN)/mypy dali_feed tests bench examples
 
 bench: .venv/.stamp  ## samples per second beside the ceiling and the usual loaders
 	@$(SHELL_LIB)

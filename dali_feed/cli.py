@@ -1,4 +1,4 @@
-"""The command line: `dali-feed demo`, `dali-feed inspect`.
+"""The command line: `dali-feed demo`, `inspect`, `verify`, `dead-letters`.
 
 What a command needs is imported when it runs, so `--help` answers at once. An error of ours is one line on stderr
 and exit code 1; Ctrl-C is one line and 130.
@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Kind", "app", "demo", "inspect", "main"]
+__all__ = ["Kind", "app", "dead_letters", "demo", "inspect", "main", "verify"]
 
 app = typer.Typer(
     name="dali-feed",
@@ -113,6 +113,54 @@ def inspect(
 
         bad = inspect_all(target, sample=sample, config=config or [], timeout=timeout)
     raise typer.Exit(1 if strict and bad else 0)
+
+
+@app.command()
+def verify(
+    target: Annotated[
+        list[str], typer.Argument(help="Tar shards ('train-*.tar'), image folders, or kafka://host:port/topic.")
+    ],
+    decode: Annotated[bool, typer.Option("--decode", help="Decode every image too, on the CPU.")] = False,
+    dead_letter: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="Keep the bad records in this folder, or in kafka://host:port/topic."),
+    ] = None,
+    readers: Annotated[int, typer.Option(min=1, help="Threads that read and judge.")] = 4,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")] = 10.0,
+) -> None:
+    """Go over a whole source: every record is read and its header screened; the bad ones by reason.
+
+    Exits with 1 where a record is bad.
+    """
+    with _plainly():
+        from dali_feed.verification import verify_all
+
+        bad = verify_all(
+            target, decode=decode, dead_letter=dead_letter, readers=readers, config=config or [], timeout=timeout
+        )
+    raise typer.Exit(1 if bad else 0)
+
+
+@app.command()
+def dead_letters(
+    target: Annotated[str, typer.Argument(help="A folder of dead letters, or kafka://host:port/topic.")],
+    check: Annotated[
+        bool, typer.Option("--check", help="Look at each payload again; exit with 1 where some are still bad.")
+    ] = False,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")] = 10.0,
+) -> None:
+    """List dead letters: where, why, who refused the record, and its bytes."""
+    with _plainly():
+        from dali_feed.letterbox import list_letters
+
+        bad = list_letters(target, check=check, config=config or [], timeout=timeout)
+    raise typer.Exit(1 if bad else 0)
 
 
 if __name__ == "__main__":

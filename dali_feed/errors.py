@@ -13,6 +13,7 @@ DaliFeedError
 │   └── DataLostError                records that were promised are gone (retention, a cut file)
 ├── BadRecordError                   one record, with its coordinates
 ├── BadRecordLimitError              more bad records than the budget allows
+├── DeadLetterError                  letters of bad records that could not be kept
 ├── EngineError                      DALI or a kernel failed for a reason that is no record's fault
 └── ClosedError                      used after close()
 
@@ -28,6 +29,7 @@ __all__ = [
     "ConfigError",
     "DaliFeedError",
     "DataLostError",
+    "DeadLetterError",
     "EngineError",
     "SourceChangedError",
     "SourceDeniedError",
@@ -102,6 +104,10 @@ class BadRecordLimitError(DaliFeedError):
     def __init__(self, message: str, records: tuple[tuple[str, str], ...]) -> None:
         super().__init__(message)
         self.records = records
+
+
+class DeadLetterError(DaliFeedError):
+    """A letter of a bad record could not be written, or not in time; the message says where to and why."""
 
 
 class EngineError(DaliFeedError):

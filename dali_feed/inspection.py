@@ -21,7 +21,17 @@ from dali_feed.external_sources.files import IMG_EXTENSIONS
 from dali_feed.records import Block, Extents, Snapshot, Source, unpack_ids
 from dali_feed.screen import MAX_PIXELS, UnusableError, header_of
 
-__all__ = ["Findings", "inspect_all", "look", "sources", "spread"]
+__all__ = [
+    "Findings",
+    "inspect_all",
+    "look",
+    "missing_label",
+    "odd_label",
+    "options_of",
+    "sources",
+    "spread",
+    "topic_of",
+]
 
 RUN = 16  # neighbours that are sampled together where a single record costs a seek
 CHUNK_BYTES = 64 << 20
@@ -64,7 +74,7 @@ def inspect_all(targets: Sequence[str], *, sample: int, config: Sequence[str], t
     from dali_feed.inspection_view import show
 
     bad = 0
-    for source in sources(targets, config=_options(config), timeout=timeout):
+    for source in sources(targets, config=options_of(config), timeout=timeout):
         snapshot = source.snapshot()
         findings = look(source, snapshot, sample)
         show(source, snapshot, findings)
@@ -93,7 +103,8 @@ def sources(targets: Sequence[str], *, config: dict[str, str], timeout: float) -
     return found
 
 
-def _options(pairs: Sequence[str]) -> dict[str, str]:
+def options_of(pairs: Sequence[str]) -> dict[str, str]:
+    """What --config was given. Raises ConfigError where one is no KEY=VALUE."""
     split = {pair: pair.partition("=") for pair in pairs}
     wrong = [pair for pair, (name, equals, _) in split.items() if not (name and equals)]
     if wrong:
@@ -102,13 +113,19 @@ def _options(pairs: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in split.values()}
 
 
-def _topic(target: str, config: dict[str, str], timeout: float) -> KafkaTopic:
+def topic_of(target: str) -> tuple[str, str]:
+    """The topic and the servers of kafka://host:port/topic. Raises ConfigError where it is none."""
     servers, _, topic = target.removeprefix(KAFKA).partition("/")
     if not servers or not topic or "/" in topic or "@" in servers:
         msg = (
             f"target: a topic is named kafka://host:port/topic, or kafka://host:port,host:port/topic; found {target!r}"
         )
         raise ConfigError(msg)
+    return topic, servers
+
+
+def _topic(target: str, config: dict[str, str], timeout: float) -> KafkaTopic:
+    topic, servers = topic_of(target)
     return KafkaTopic(topic, servers, codec=_with_headers, fields=(HEADERS,), config=config, timeout=timeout)
 
 
@@ -180,8 +197,7 @@ def look(source: Source, snapshot: Snapshot, count: int) -> Findings:
     finally:
         reader.close()
     if LABEL in findings.fields:  # a topic without any label is read with label=None; one with some has bad records
-        missing = "header label: a decimal number is needed; the record has no such header"
-        findings.bad += [(where, missing) for where in findings.unlabelled]
+        findings.bad += [(where, missing_label()) for where in findings.unlabelled]
     return findings
 
 
@@ -196,8 +212,8 @@ def _judge(source: Source, block: Block, findings: Findings) -> None:
         where = source.where(int(partitions[row]), int(positions[row]))
         reason = block.faults.get(row) or _take_image(payload, findings)
         values = {} if row in block.faults else _integers(block, row)
-        if reason is None and LABEL in values and values[LABEL] is None:
-            reason = f"header label: a decimal number is needed; found {block.fields[HEADERS][row][LABEL]!r}"
+        if reason is None and HEADERS in block.fields and LABEL in values:
+            reason = odd_label(block.fields[HEADERS][row][LABEL])
         if reason is None and HEADERS in block.fields and LABEL not in values:
             findings.unlabelled.append(where)
         for name, value in values.items():
@@ -223,6 +239,16 @@ def _integers(block: Block, row: int) -> dict[str, int | None]:
     if HEADERS in block.fields:
         return {name: _integer(value) for name, value in block.fields[HEADERS][row].items()}
     return {name: int(values[row]) for name, values in block.fields.items()}
+
+
+def odd_label(text: bytes | None) -> str | None:
+    """Why a header is no label, or None."""
+    return None if _integer(text) is not None else f"header label: a decimal number is needed; found {text!r}"
+
+
+def missing_label() -> str:
+    """Why a record without a label is bad, in a topic that has labels."""
+    return "header label: a decimal number is needed; the record has no such header"
 
 
 def _integer(text: bytes | None) -> int | None:

@@ -14,7 +14,7 @@ from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
 from dali_feed.inspection import LABEL, Findings
 from dali_feed.records import Snapshot, Source
 
-__all__ = ["show"]
+__all__ = ["grid", "plural", "put", "show", "size_text"]
 
 PARTITIONS = 20
 BAD = 20
@@ -25,16 +25,16 @@ def show(source: Source, snapshot: Snapshot, findings: Findings) -> None:
     """Print one source: facts, partitions, the sample, and its bad records."""
     console = Console(highlight=False)
     console.print(Text(snapshot.source, style="bold"), soft_wrap=True)
-    facts = _grid()
-    _row(facts, "records", f"{len(snapshot):,} in {len(snapshot.names):,} partition{_s(len(snapshot.names))}")
-    _row(facts, "payloads", _bytes(snapshot, findings))
-    _row(facts, "sample", _sample(findings))
+    facts = grid()
+    put(facts, "records", f"{len(snapshot):,} in {len(snapshot.names):,} partition{plural(len(snapshot.names))}")
+    put(facts, "payloads", _bytes(snapshot, findings))
+    put(facts, "sample", _sample(findings))
     if findings.sizes:
         formats = findings.formats.most_common()
-        _row(facts, "formats", ", ".join(_format(name, count) for name, count in formats))
-        _row(facts, "sizes", _sizes(findings.sizes))
+        put(facts, "formats", ", ".join(_format(name, count) for name, count in formats))
+        put(facts, "sizes", _sizes(findings.sizes))
     for n, line in enumerate(_fields(source, findings)):
-        _row(facts, "" if n else "fields", line)
+        put(facts, "" if n else "fields", line)
     console.print(facts)
     console.print(_partitions(snapshot))
     if len(snapshot.names) > PARTITIONS:
@@ -46,23 +46,26 @@ def show(source: Source, snapshot: Snapshot, findings: Findings) -> None:
     console.print()
 
 
-def _grid() -> Table:
-    grid = Table.grid(padding=(0, 2), pad_edge=True)
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    return grid
+def grid() -> Table:
+    """Facts, a name and a text each."""
+    made = Table.grid(padding=(0, 2), pad_edge=True)
+    made.add_column(style="dim", no_wrap=True)
+    made.add_column(overflow="fold")
+    return made
 
 
-def _row(grid: Table, name: str, text: str) -> None:
-    grid.add_row(Text(name), Text(text))
+def put(facts: Table, name: str, text: str) -> None:
+    """Add a fact."""
+    facts.add_row(Text(name), Text(text))
 
 
-def _s(count: int) -> str:
+def plural(count: int) -> str:
+    """The s of a plural."""
     return "" if count == 1 else "s"
 
 
-def _size(count: float) -> str:
-    """1,054 bytes; 12.3 MB."""
+def size_text(count: float) -> str:
+    """Bytes as people read them: 1,054 bytes; 12.3 MB."""
     for unit, many in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e4)):
         if count >= many:
             return f"{count / (1e3 if unit == 'kB' else many):,.1f} {unit}"
@@ -76,16 +79,16 @@ def _bytes(snapshot: Snapshot, findings: Findings) -> str:
     least, most, total = min(findings.payloads), max(findings.payloads), sum(findings.payloads)
     mean = total / len(findings.payloads)
     if findings.rows == len(snapshot):
-        whole = _size(total)
+        whole = size_text(total)
     else:
-        whole = f"about {_size(total / findings.rows * len(snapshot))}"  # holes included
-    return f"{whole}; mean {_size(mean)}, from {_size(least)} to {_size(most)}"
+        whole = f"about {size_text(total / findings.rows * len(snapshot))}"  # holes included
+    return f"{whole}; mean {size_text(mean)}, from {size_text(least)} to {size_text(most)}"
 
 
 def _sample(findings: Findings) -> str:
     good = findings.rows - findings.absent - len(findings.bad)
     parts = [f"{good:,} good", f"{len(findings.bad):,} bad", f"{findings.absent:,} absent"]
-    return f"{findings.rows:,} record{_s(findings.rows)}: {', '.join(parts)}"
+    return f"{findings.rows:,} record{plural(findings.rows)}: {', '.join(parts)}"
 
 
 def _format(name: str, count: int) -> str:
@@ -130,7 +133,7 @@ def _field(name: str, values: list[int | None], findings: Findings) -> str:
         return f"{name}: {share}, no numbers"
     odd = f"; not a number: {len(values) - len(numbers):,}" if len(numbers) < len(values) else ""
     different = len(set(numbers))
-    return f"{name}: {share}, {min(numbers)}..{max(numbers)}, {different:,} different value{_s(different)}{odd}"
+    return f"{name}: {share}, {min(numbers)}..{max(numbers)}, {different:,} different value{plural(different)}{odd}"
 
 
 def _partitions(snapshot: Snapshot) -> Table:

@@ -276,6 +276,15 @@ class DataLoader:
         """Let the next pass go on where `state` was taken, in O(1). Raises StateError that lists every difference."""
         self._feed.load_state_dict(state)
 
+    def commit(self) -> None:
+        """Publish for lag tools how far the epoch is; call it after a checkpoint, which alone owns the position.
+
+        Per partition its first position and the number of records that all ranks have consumed of it in this epoch;
+        its end when the epoch is over. On rank 0, and where the source can (`KafkaTopic(group=...)`); elsewhere it
+        does nothing. What goes wrong is one warning in the log, within seconds, and never an exception.
+        """
+        self._feed.commit()
+
     def describe(self) -> str:
         """What an epoch is made of, how well it mixes, and what that costs in memory and reads."""
         return self._feed.describe()

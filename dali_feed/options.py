@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from dali_feed.errors import ConfigError
+from dali_feed.letters import DeadLetters
 
 __all__ = ["BadRecords", "Tuning", "whole"]
 
@@ -26,18 +27,27 @@ def whole(subject: str, value: object, least: int) -> int:
 class BadRecords:
     """What is done with a record that cannot be used.
 
-    action  "replace": the next good record of its window takes its slot; "raise": a BadRecordError
-    limit   how many may be bad in an epoch of one rank: an int, or an exact Fraction of its slots;
-            None: any number. Above it the run stops with a BadRecordLimitError. Absent positions
-            (offset holes) are replaced too but are nobody's fault, and do not count.
+    action       "replace": the next good record of its window takes its slot; "raise": a BadRecordError
+    limit        how many may be bad in an epoch of one rank: an int, or an exact Fraction of its slots;
+                 None: any number. Above it the run stops with a BadRecordLimitError. Absent positions
+                 (offset holes) are replaced too but are nobody's fault, and do not count.
+    dead_letter  where they are kept to be looked at, once per record, epoch and rank: a `DeadLetterFolder` or a
+                 `DeadLetterTopic` of `dali_feed.external_sources`; None: nowhere
     """
 
     limit: int | Fraction | None = Fraction(1, 100)
     action: Literal["replace", "raise"] = "replace"
+    dead_letter: DeadLetters | None = None
 
     def __post_init__(self) -> None:
         if self.action not in ("replace", "raise"):
             msg = f'BadRecords(action=...): must be "replace" or "raise"; found {self.action!r}'
+            raise ConfigError(msg)
+        if self.dead_letter is not None and not callable(getattr(self.dead_letter, "writer", None)):
+            msg = (
+                "BadRecords(dead_letter=...): must be a DeadLetterFolder, a DeadLetterTopic or None;"
+                f" found {self.dead_letter!r}"
+            )
             raise ConfigError(msg)
         if self.limit is None:
             return

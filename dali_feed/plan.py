@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dali_feed.draws import ORDER_STREAM, permutation
 from dali_feed.errors import ConfigError, SourceEmptyError
-from dali_feed.records import Extents, Snapshot, pack_ids
+from dali_feed.records import Extents, Snapshot, pack_ids, unpack_ids
 
 __all__ = ["EpochPlan", "Order", "Shuffle", "WindowPlan", "canonical", "resolve"]
 
@@ -185,6 +185,22 @@ class EpochPlan:
                 ids = ids[window.order]
             out.append(ids[max(first - a, 0) : stop - a])
         return np.concatenate(out) if out else pack_ids(0, np.empty(0, np.int64))
+
+    def given(self, consumed: int, partitions: int) -> Int64s:
+        """Of the first `consumed` samples of every lane, how many are of which partition: int64 (partitions,).
+
+        Costs what the extents, and one window per lane, cost.
+        """
+        counts = np.zeros(partitions, np.int64)
+        for lane in range(self.lanes if consumed else 0):
+            edges = self.bounds(lane)
+            edge, at = int(edges[np.searchsorted(edges, consumed, side="right") - 1]), lane * self.lane_length
+            if edge:
+                whole = self._cut(at, at + edge)
+                np.add.at(counts, whole.partition, whole.lengths)
+            partition, _ = unpack_ids(self.ids(lane, edge, consumed))
+            counts += np.bincount(partition, minlength=partitions)
+        return counts
 
     def _cut(self, first: int, stop: int) -> Extents:
         a = int(np.searchsorted(self._ends, first, side="right"))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from dali_feed.errors import ConfigError
 
 __all__ = [
     "Block",
+    "Commits",
     "Extents",
     "Lease",
     "Reader",
@@ -28,6 +29,7 @@ __all__ = [
     "Snapshot",
     "Source",
     "pack_ids",
+    "unpack_id",
     "unpack_ids",
 ]
 
@@ -58,6 +60,11 @@ def unpack_ids(ids: Int64s) -> tuple[Int64s, Int64s]:
     """The (partition, position) arrays that `pack_ids` packed."""
     ids = np.asarray(ids, np.int64)
     return ids >> POSITION_BITS, ids & MAX_POSITION
+
+
+def unpack_id(sample: int) -> tuple[int, int]:
+    """The (partition, position) of one sample id."""
+    return sample >> POSITION_BITS, sample & MAX_POSITION
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,4 +217,16 @@ class Source(Protocol):
 
     def where(self, partition: int, position: int) -> str:
         """A record's coordinates as people write them: `imagenet-train[3]@41872`, `train-0007.tar#118`."""
+        ...
+
+
+@runtime_checkable
+class Commits(Protocol):
+    """A source that can publish, for tools that watch, how far it has been consumed. Most cannot."""
+
+    def commit(self, positions: Int64s) -> None:
+        """Publish a position per partition of the snapshot. It is never read back.
+
+        Raises a SourceError after a few seconds where that cannot be done.
+        """
         ...

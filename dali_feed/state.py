@@ -53,7 +53,8 @@ def check(state: object, epochs: int) -> State:
         msg = f"state: must be the dict that state_dict() gave; found {type(state).__name__}"
         raise StateError(msg)
     if state.get("version") != VERSION:
-        msg = f"state: version must be {VERSION}; found {state.get('version')!r}. It was written by another release"
+        found = state.get("version")
+        msg = f"state: version must be {VERSION}; found {found!r}. Another release wrote it; load it with that one"
         raise StateError(msg)
     whole = {"epoch": int, "consumed": int, "made_for": Mapping, "source": Mapping}
     wrong = [k for k, kind in whole.items() if not isinstance(state.get(k), kind) or isinstance(state.get(k), bool)]
@@ -68,7 +69,7 @@ def check(state: object, epochs: int) -> State:
     return dict(state)
 
 
-def compare(state: State, made: State, lane_length: int) -> None:
+def compare(state: State, made: State, snapshot: Snapshot, lane_length: int) -> None:
     """Raises StateError that lists every difference between what the state was made for and what is here."""
     found = state["made_for"]
     names = [*made, *(k for k in found if k not in made)]
@@ -77,8 +78,15 @@ def compare(state: State, made: State, lane_length: int) -> None:
         for k in names
         if found.get(k) != made.get(k)
     ]
-    if not lines and state["consumed"] > lane_length:
-        lines = [f"consumed: the state has {state['consumed']}, a lane of this loader {lane_length} samples"]
+    if found.get("source") != made["source"]:
+        of, samples = state["source"].get("name"), state["source"].get("samples")
+        lines[0] += (
+            f" (fingerprints; it was {of} with {samples} samples, and is {snapshot.source} with {len(snapshot)})"
+        )
     if lines:
-        msg = "state: it was made for something else; " + "; ".join(lines)
+        cure = "Make the loader with what the state has; lanes cannot change within a run, the world size can"
+        msg = f"state: it was made for something else; {'; '.join(lines)}. {cure}"
+        raise StateError(msg)
+    if state["consumed"] > lane_length:
+        msg = f"state: consumed must lie in a lane; the state has {state['consumed']}, a lane {lane_length} samples"
         raise StateError(msg)

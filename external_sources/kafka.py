@@ -17,9 +17,12 @@ import numpy as np
 
 from dali_feed.errors import ConfigError, DataLostError, SourceChangedError, SourceEmptyError, StateError
 from dali_feed.external_sources.kafka_cluster import Cluster
+from dali_feed.external_sources.kafka_commit import commit_offsets
 from dali_feed.external_sources.kafka_errors import Trouble
+from dali_feed.external_sources.kafka_messages import original
 from dali_feed.external_sources.kafka_reader import OURS, KafkaOptions, KafkaReader, connect
 from dali_feed.external_sources.kafka_records import LABEL, Codec
+from dali_feed.letters import Original
 from dali_feed.records import Extents, Int64s, Slabs, Snapshot
 
 __all__ = ["KafkaTopic"]
@@ -45,6 +48,8 @@ class KafkaTopic:
             an int; other fields may be anything.
         config: more options of librdkafka, such as `security.protocol`, `sasl.*`, `ssl.*`, `client.rack`.
         timeout: seconds without any progress, reconnects included, after which the broker counts as unreachable.
+        group: the consumer group whose offsets `loader.commit()` sets, for lag tools; None: it does nothing. Take one
+            that nobody subscribes with. It is never joined and never read: a checkpoint owns the position.
 
     Raises:
         ConfigError: an argument that cannot be, or an option in `config` that decides what is read.
@@ -60,6 +65,7 @@ class KafkaTopic:
         fields: Sequence[str] | None = None,
         config: Mapping[str, Any] | None = None,
         timeout: float = 30.0,
+        group: str | None = None,
     ) -> None:
         if not isinstance(topic, str) or not topic:
             msg = f"topic: a topic's name is needed; found {topic!r}"
@@ -71,6 +77,10 @@ class KafkaTopic:
         if not timeout > 0:
             msg = f"{topic}: timeout must be above 0 seconds; found {timeout!r}"
             raise ConfigError(msg)
+        if group is not None and (not isinstance(group, str) or not group):
+            msg = f"{topic}: group must be a consumer group's name, or None; found {group!r}"
+            raise ConfigError(msg)
+        self._group = group
         self._options = KafkaOptions(
             topic, address, label, codec, _field_names(topic, label, codec, fields), timeout, _checked(topic, config)
         )
@@ -87,9 +97,25 @@ class KafkaTopic:
         """A record's coordinates: `imagenet-train[3]@41872`."""
         return f"{self._options.topic}[{partition}]@{position}"
 
+    def original(self, partition: int, position: int) -> Original | None:
+        """The record at an offset in full, with key and headers, read again; None where it is gone.
+
+        Raises SourceUnreachableError after `timeout` seconds of silence.
+        """
+        return original(self._options, partition, position)
+
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> KafkaReader:
         """A new reader with a consumer of its own; it connects when it first reads."""
         return KafkaReader(self._options, slabs, stop)
+
+    def commit(self, positions: Int64s) -> None:
+        """Set the group's offset of each partition, for lag tools; does nothing without `group`.
+
+        Raises:
+            SourceError: not done within 5 seconds, no rights on the group, or the group has members.
+        """
+        if self._group is not None:
+            commit_offsets(self._options, self._group, positions)
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """What the topic holds now, or, given an earlier snapshot's pin, that one again.

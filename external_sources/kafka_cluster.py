@@ -19,7 +19,7 @@ from dali_feed.external_sources.kafka_errors import DENIED, GONE, QUIET, Trouble
 from dali_feed.external_sources.kafka_reader import KafkaOptions
 from dali_feed.records import MAX_PARTITION, Int64s
 
-__all__ = ["Cluster"]
+__all__ = ["Cluster", "admin_options"]
 
 
 class Cluster:
@@ -57,7 +57,7 @@ class Cluster:
     def watermarks(self, partitions: list[int]) -> tuple[Int64s, Int64s]:
         """First kept and last stable offset of each partition: two requests to each broker, however many there are."""
         wanted = [TopicPartition(self._options.topic, p) for p in partitions]
-        admin = AdminClient(_admin_options(self._options, self._trouble))
+        admin = AdminClient(admin_options(self._options, self._trouble))
         lows = self._offsets(admin, wanted, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
         highs = self._offsets(admin, wanted, OffsetSpec.latest())  # type: ignore[no-untyped-call]
         return lows, highs
@@ -121,6 +121,7 @@ class Cluster:
 _CONSUMER_ONLY = ("fetch.", "queued.", "check.crcs", "max.poll.", "session.", "heartbeat.", "partition.")
 
 
-def _admin_options(options: KafkaOptions, trouble: Trouble) -> dict[str, Any]:
+def admin_options(options: KafkaOptions, trouble: Trouble) -> dict[str, Any]:
+    """Settings of an admin client: the user's, but for what is a consumer's alone."""
     kept = {k: v for k, v in options.config.items() if not k.startswith(_CONSUMER_ONLY)}
     return {**kept, "bootstrap.servers": options.servers, "logger": QUIET, "error_cb": trouble}

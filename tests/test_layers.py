@@ -35,7 +35,7 @@ LAYERS = (
     Layer(
         "pure",
         (
-            *("errors", "records", "options", "plan", "draws"),  # words and order
+            *("errors", "records", "letters", "options", "plan", "draws"),  # words and order
             *("recipe", "geometry", "affine", "colour", "outline", "reduction"),  # what is done to an image,
             *("batch_draws", "steps", "program", "host_program", "graph_function"),  # and how each engine is told
             *("screen", "headers", "headers_tiff"),  # what may reach a decoder,
@@ -58,11 +58,11 @@ LAYERS = (
         ("pure", "kernels", "external_sources", "engines", "feed"),
         ("torch", "torchvision", "pynvml"),
     ),
-    Layer("testing", ("testing",), ("pure", "external_sources"), ("confluent_kafka",)),
+    Layer("testing", ("testing",), ("pure", "external_sources", "feed"), ("confluent_kafka",)),
     Layer("front", ("__init__",), ("pure", "loader")),  # names only, lazily
     Layer(
         "top",
-        ("cli", "demo", "inspection", "inspection_view"),
+        ("cli", "demo", "inspection", "inspection_view", "verification", "verification_view", "letterbox"),
         ("pure", "kernels", "external_sources", "engines", "feed", "loader", "testing", "front"),
         ("rich", "typer", "matplotlib", "torch", "torchvision", "skimage", "sklearn", "PIL"),
     ),

@@ -34,7 +34,7 @@ from dali_feed.headers import UnusableError
 from dali_feed.host_program import HostProgram, Scale
 from dali_feed.options import Tuning
 
-__all__ = ["HostEngine"]
+__all__ = ["HostEngine", "decoded", "new_decoder"]
 
 CHUNK = 8  # images of a task: few enough to share a batch out evenly, enough to pay for the hand-over
 IDLE = 4  # batches of memory kept for the next ones
@@ -93,7 +93,8 @@ class _Flight:
         self._done.acquire()
 
 
-def _decoder() -> Any:
+def new_decoder() -> Any:
+    """A decoder for one thread."""
     return nvimgcodec.Decoder(
         device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY,
         max_num_cpu_threads=1,
@@ -105,7 +106,7 @@ def _decoder() -> Any:
 _PARAMS = nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=nvimgcodec.ColorSpec.SRGB)
 
 
-def _decoded(decoder: Any, payload: memoryview, window: Sequence[int] | None) -> NDArray[np.uint8]:
+def decoded(decoder: Any, payload: memoryview, window: Sequence[int] | None) -> NDArray[np.uint8]:
     """The image, or its window (y, x, height, width). Raises UnusableError."""
     try:
         stream = nvimgcodec.CodeStream(np.frombuffer(payload, np.uint8))
@@ -188,7 +189,7 @@ class HostEngine:
     def _run(self, ready: threading.Barrier) -> None:
         torch.get_num_threads()  # makes torch give this thread its number now, and not over ours at the first operation
         torch.set_num_threads(1)
-        decoder = _decoder()
+        decoder = new_decoder()
         ready.wait()
         while (flight := self._tasks.get()) is not None:
             for first in flight.chunks:
@@ -212,7 +213,7 @@ class HostEngine:
                 if payload and payload[0] in pillow.FIRST_BYTES:
                     pixels = pillow.decode(payload, window)
                 else:
-                    pixels = _decoded(decoder, payload, window)
+                    pixels = decoded(decoder, payload, window)
             except UnusableError as error:
                 flight.bad[slot] = str(error)
             else:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dali_feed.engines import Tail, Work
 from dali_feed.errors import ConfigError
 from dali_feed.feed.lane import Draw, Piece, Prepare
+from dali_feed.feed.quarantine import Fault
 from dali_feed.feed.window import Window
 
 __all__ = ["Batch", "Flight", "assemble"]
@@ -70,15 +71,20 @@ class Flight:
         msg = f"slot {slot} past the end of a batch of {len(self)}"
         raise IndexError(msg)
 
-    def own_faults(self) -> list[tuple[int, str]]:
-        """(sample id, reason) of the slots whose own record is bad; absent ones have no reason and are left out."""
-        faults = []
+    def own_faults(self) -> list[Fault]:
+        """Of the slots whose own record is bad; absent ones have no reason and are left out."""
+        faults: list[Fault] = []
         for slot in np.flatnonzero(~self.ok).tolist():
             window, at = self.place(slot)
             row = int(window.order[at])
             if row in window.reasons:
-                faults.append((int(window.ids[row]), window.reasons[row]))
+                faults.append(window.fault(row))
         return faults
+
+    def refused(self, bad: dict[int, str]) -> list[Fault]:
+        """Of the slots that the decoder refused."""
+        payloads = {slot: self.place(slot)[0].payloads[int(self.rows[slot])] for slot in bad}
+        return [Fault(int(self.ids[slot]), reason, "decode", payloads[slot]) for slot, reason in bad.items()]
 
     def mend(self, bad: dict[int, str], draw: Draw, prepare: Prepare) -> None:
         """Replace what the decoder refused by the rule of slots, with the draws of what now stands there."""

@@ -8,49 +8,50 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
-import numpy as np
-
 from dali_feed import state as states
 from dali_feed.draws import check_seed
 from dali_feed.engines import Engine, make_engine
-from dali_feed.errors import ClosedError, ConfigError
-from dali_feed.external_sources.slabs import SLAB_BYTES, SlabPool
+from dali_feed.errors import ClosedError, ConfigError, DeadLetterError
+from dali_feed.external_sources.slabs import SlabPool
+from dali_feed.feed.commit import commit
 from dali_feed.feed.compiling import compiled
 from dali_feed.feed.describe import described
 from dali_feed.feed.epoch import EpochRun, Setting
 from dali_feed.feed.lane import Lane
+from dali_feed.feed.memory import check_memory, slab_bytes
+from dali_feed.feed.outbox import Outbox
 from dali_feed.feed.passes import Batches
 from dali_feed.feed.quarantine import Quarantine
 from dali_feed.feed.reading import ReadPool
 from dali_feed.feed.sampling import indices_of
 from dali_feed.feed.usable import looker
-from dali_feed.feed.window import Window, window_memory
+from dali_feed.feed.window import Window
 from dali_feed.options import BadRecords, Tuning, whole
 from dali_feed.plan import EpochPlan, Order, Shuffle, WindowPlan, resolve
 from dali_feed.recipe import Decoding, Layout
-from dali_feed.records import Snapshot, Source, unpack_ids
+from dali_feed.records import Snapshot, Source, unpack_id
 from dali_feed.stats import Meter, Stats
 
 __all__ = ["Feed"]
 
 MAX_EPOCH = 1 << 32
+log = logging.getLogger("dali_feed")
 _live: weakref.WeakSet[Feed] = weakref.WeakSet()
 
 
 def _close_all() -> None:
     """At exit, before DALI takes its pipelines away from under a running feed."""
     for feed in list(_live):
-        feed.close()
-
-
-def _slab_bytes(memory: int) -> int:
-    """Slabs so small that some dozens of reads fit into a small memory; 8 MiB from 256 MiB on."""
-    return max(256 << 10, min(SLAB_BYTES, memory // 32))
+        try:
+            feed.close()
+        except DeadLetterError:
+            log.exception("dead letters were lost at exit")
 
 
 class Feed:
@@ -131,7 +132,8 @@ class Feed:
         self._engine: Engine | None = None
         self._pool: ReadPool | None = None
         self._run: EpochRun | None = None
-        self._slabs, self._meter = SlabPool(_slab_bytes(self.tuning.memory)), Meter()
+        self._slabs, self._meter = SlabPool(slab_bytes(self.tuning.memory)), Meter()
+        self._outbox = Outbox(source, self.bad.dead_letter)
         self._closed, self._pid = False, os.getpid()
 
     def _check_lanes(self) -> None:
@@ -183,7 +185,7 @@ class Feed:
             self._sampler_hash = None if indices is None else hashlib.sha256(indices.tobytes()).hexdigest()[:16]
         if self._loaded is not None:
             loaded, self._loaded = self._loaded, None
-            states.compare(loaded, self._made_for(), self._plan.lane_length)
+            states.compare(loaded, self._made_for(), self.snapshot, self._plan.lane_length)
         return self._plan
 
     _sampler_hash: str | None = None
@@ -224,7 +226,8 @@ class Feed:
         if not self._pending:
             self._epoch, self._consumed, self._pending = self._epoch + 1, 0, True
         plan = self._planned()
-        self._check_memory()
+        check_memory(self)
+        self._outbox.retry()
         setting = self._setting()
         mine = range(self.rank, self.lanes, self.world_size)
         open_window, draw, prepare = self._opener(setting), setting.draw, setting.engine.prepare
@@ -256,6 +259,8 @@ class Feed:
             engine=self._engine,
             pool=self._pool,
             meter=self._meter,
+            outbox=self._outbox,
+            source=self.snapshot.source,
             where=self._where,
             draw=lambda sizes, ids: program.parameters(sizes, ids, seed, epoch),
             memory=self.tuning.memory,
@@ -280,8 +285,7 @@ class Feed:
         return open_window
 
     def _where(self, sample: int) -> str:
-        partition, position = unpack_ids(np.asarray(sample))
-        return self.source.where(int(partition), int(position))
+        return self.source.where(*unpack_id(sample))
 
     @property
     def has_sampler(self) -> bool:
@@ -292,27 +296,6 @@ class Feed:
     def window_samples(self) -> int:
         """Samples that a window holds at most."""
         return min(self.order.extent * self.order.window, -(-len(self.snapshot) // self.lanes))
-
-    def _least_memory(self, slab_bytes: int) -> int:
-        """What must fit: every window that the batches in flight and the one being dealt can touch."""
-        slots = self.per_lane * (self.tuning.prefetch + 1)
-        samples = self.window_samples
-        windows = min(-(-(slots - 1) // samples) + 1, -(-self._planned().lane_length // samples))
-        each = window_memory(samples, self.order.extent, self.snapshot.record_bytes, slab_bytes)
-        return windows * each * (self.lanes // self.world_size)
-
-    def _check_memory(self) -> None:
-        memory = self.tuning.memory
-        while (need := self._least_memory(_slab_bytes(memory))) > memory:
-            memory = need  # slabs, and what their ends waste, grow with it
-        if memory > self.tuning.memory:
-            msg = (
-                f"Tuning(memory={self.tuning.memory}): must hold the windows that batches in flight touch;"
-                f" a window is {self.window_samples} records of about {self.snapshot.record_bytes} bytes, and this rank"
-                f" has {self.lanes // self.world_size} lanes. Give memory={memory} or more, or a narrower"
-                " Shuffle(window=...)"
-            )
-            raise ConfigError(msg)
 
     # State.
 
@@ -327,7 +310,11 @@ class Feed:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the trainer stands: plain JSON, the same on every rank. Counts batches handed over, not prefetched."""
+        """Where the trainer stands: plain JSON, the same on every rank. Counts batches handed over, not prefetched.
+
+        Waits until the dead letters of those batches are durable; DeadLetterError where they cannot be.
+        """
+        self._outbox.drain()
         self._planned()
         info = {"engine": self.engine_name, "world_size": self.world_size, "batch_size": self.batch_size}
         return states.pack(self._made_for(), self.snapshot, epoch=self._epoch, consumed=self._consumed, info=info)
@@ -355,6 +342,16 @@ class Feed:
             raise
         self._end_pass()
 
+    def commit(self) -> None:
+        """Publish for lag tools how far the epoch is; call it after a checkpoint, which alone owns the position.
+
+        Per partition its first position and the number of records that all ranks have consumed of it in this epoch;
+        its end when the epoch is over. On rank 0, and where the source can (`KafkaTopic(group=...)`); elsewhere it
+        does nothing. What goes wrong is one warning in the log, within seconds, and never an exception.
+        """
+        self._check_open()
+        commit(self)
+
     # The rest.
 
     def describe(self) -> str:
@@ -377,7 +374,10 @@ class Feed:
             raise ConfigError(msg)
 
     def close(self) -> None:
-        """Stop all threads and let go of engine and connections. Safe to call twice and in any state."""
+        """Stop all threads and let go of engine and connections. Safe to call twice and in any state.
+
+        Waits for dead letters on their way; DeadLetterError where they cannot be written and nobody was told yet.
+        """
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
@@ -387,6 +387,7 @@ class Feed:
             self._pool.close()
         if self._engine is not None:
             self._engine.close()
+        self._outbox.close()
 
     def __enter__(self) -> Self:
         return self

@@ -18,8 +18,11 @@ from dali_feed.errors import ClosedError
 from dali_feed.feed.batch import Batch, Flight, assemble
 from dali_feed.feed.channel import Channel
 from dali_feed.feed.lane import Draw, Lane
-from dali_feed.feed.quarantine import Quarantine
+from dali_feed.feed.outbox import Outbox
+from dali_feed.feed.quarantine import Fault, Quarantine
 from dali_feed.feed.reading import ReadPool
+from dali_feed.letters import Letter
+from dali_feed.records import unpack_id
 from dali_feed.stats import Meter
 
 __all__ = ["EpochRun", "Setting"]
@@ -32,6 +35,8 @@ class Setting:
     engine: Engine
     pool: ReadPool
     meter: Meter
+    outbox: Outbox
+    source: str
     where: Callable[[int], str]
     draw: Draw
     memory: int
@@ -111,6 +116,8 @@ class EpochRun:
                 break
         while self._flying:
             self._land()  # what it raises ends the pass: no later batch may come in this one's place
+        if wrong is None:
+            self._set.outbox.drain(self._has_ended)  # an epoch that ends well has its letters written
         return wrong
 
     def _make_room(self, count: int) -> None:
@@ -138,28 +145,42 @@ class EpochRun:
     def _count_faults(self, flight: Flight) -> None:
         faults = flight.own_faults()
         self._set.meter.absent += int((~flight.ok).sum()) - len(faults)
-        for sample, reason in faults:
-            self._quarantined(sample, reason)
+        for fault in faults:
+            self._quarantined(fault)
 
-    def _quarantined(self, sample: int, reason: str) -> None:
+    def _quarantined(self, fault: Fault) -> None:
         before = len(self._quarantine)
-        where = self._set.where(sample)
+        where = self._set.where(fault.sample)
         try:
-            self._quarantine.add(sample, where, reason)
+            self._quarantine.add(fault.sample, where, fault.reason, lambda: self._post(where, fault))
         finally:
             if len(self._quarantine) > before:
                 self._set.meter.bad += 1
-                self._set.meter.recent_bad.append((where, reason))
+                self._set.meter.recent_bad.append((where, fault.reason))
+
+    def _post(self, where: str, fault: Fault) -> None:
+        """Hand a letter over while the payload is in memory, and before its batch is handed over."""
+        if self._set.outbox.wanted:
+            partition, position = unpack_id(fault.sample)
+            payload = bytes(fault.payload or b"")
+            letter = Letter(
+                where, self._set.source, partition, position, fault.sample, fault.stage, fault.reason, payload
+            )
+            self._set.outbox.post(letter, self._has_ended)
+
+    def _has_ended(self) -> bool:
+        return self._ended
 
     def _land(self) -> None:
+        self._set.outbox.check()
         flight = self._flying.popleft()
         with self._set.meter.waiting("engine_wait"):
             result = self._set.engine.take()
         if not flight.ok.all():
             self._count_faults(flight)  # here, in batch order: a budget ends at the same batch at any depth
         while result.bad:
-            for slot, reason in result.bad.items():
-                self._quarantined(int(flight.ids[slot]), reason)
+            for fault in flight.refused(result.bad):
+                self._quarantined(fault)
             flight.mend(result.bad, self._set.draw, self._set.engine.prepare)
             result = self._set.engine.redo(flight.work)
         batch = flight.done(result.images, result.tail)

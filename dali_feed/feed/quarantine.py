@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from dali_feed.errors import BadRecordError, BadRecordLimitError
+from dali_feed.letters import Stage
 from dali_feed.options import BadRecords
 
-__all__ = ["Quarantine"]
+__all__ = ["Fault", "Quarantine"]
 
 log = logging.getLogger("dali_feed")
 KEPT = 100
 LOGGED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A record that cannot be used: its sample id, why, who said so, and its payload where that lies in memory."""
+
+    sample: int
+    reason: str
+    stage: Stage
+    payload: memoryview | None
 
 
 class Quarantine:
@@ -28,12 +41,13 @@ class Quarantine:
     def __len__(self) -> int:
         return len(self._seen)
 
-    def add(self, sample: int, where: str, reason: str) -> None:
-        """Take a record in. Raises BadRecordError or BadRecordLimitError as the policy says."""
+    def add(self, sample: int, where: str, reason: str, post: Callable[[], None] = lambda: None) -> None:
+        """Take a record in and, if it is new, `post` it. Raises BadRecordError or BadRecordLimitError by the policy."""
         if sample in self._seen:
             return
         self._seen.add(sample)
         self.recent.append((where, reason))
+        post()
         if self._policy.action == "raise":
             raise BadRecordError(where, reason)
         if len(self._seen) <= LOGGED:

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from dali_feed.errors import BadRecordLimitError, SourceError
 from dali_feed.external_sources.slabs import slabs_for
+from dali_feed.feed.quarantine import Fault
 from dali_feed.feed.reading import ReadPool, ReadTask
 from dali_feed.feed.usable import Look
+from dali_feed.letters import Stage
 from dali_feed.plan import WindowPlan
 from dali_feed.records import Block, Lease
 
@@ -80,6 +82,7 @@ class Window:
         self.sizes = np.zeros((rows, 2), np.int32)
         self.usable = np.zeros(rows, bool)
         self.reasons: dict[int, str] = {}
+        self._stages: dict[int, Stage] = {}
         self.fields: dict[str, Any] = {}
         self.tasks, self._edges = _tasks(plan, record_bytes, slab_bytes)
         self._installed = np.zeros(len(self.tasks), bool)
@@ -129,6 +132,7 @@ class Window:
         self.usable[a:b] = screened.sizes[:, 0] > 0
         for row, reason in {**screened.reasons, **block.faults}.items():
             self.reasons[a + row] = reason
+            self._stages[a + row] = "source" if row in block.faults else "screen"
             self.usable[a + row] = False
         for name, values in block.fields.items():
             if name not in self.fields:
@@ -143,7 +147,11 @@ class Window:
     def condemn(self, row: int, reason: str) -> None:
         """A record turned out to be bad after the screen."""
         self.usable[row] = False
-        self.reasons[row] = reason
+        self.reasons[row], self._stages[row] = reason, "decode"
+
+    def fault(self, row: int) -> Fault:
+        """What is known of a row that has a reason; its payload is a view that `release` ends."""
+        return Fault(int(self.ids[row]), self.reasons[row], self._stages[row], self.payloads[row])
 
     def deal(self, first: int, stop: int) -> tuple[Rows, NDArray[np.bool_]]:
         """The rows that stand in slots first..stop-1, and which of them are the slots' own. May wait for reads."""

@@ -1,4 +1,5 @@
-"""What a test of a training pipeline needs: a broker in this process, records to put in it, scripted faults.
+"""What a test of a training pipeline needs: a broker in this process, records to put in it, scripted faults,
+and the test of resume that every source must pass.
 
 Importing this loads nothing heavy; each name loads what it needs when it is used.
 """
@@ -11,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dali_feed.testing.embedded import Broker, broker
     from dali_feed.testing.publisher import Message, publish
+    from dali_feed.testing.resumes import assert_resumes_anywhere
     from dali_feed.testing.scripted import ScriptedSource
 
-__all__ = ["Broker", "Message", "ScriptedSource", "broker", "publish"]
+__all__ = ["Broker", "Message", "ScriptedSource", "assert_resumes_anywhere", "broker", "publish"]
 
 # A module must not be called what a name here is called: importing it would put the module in the name's place.
 _HOME = {
     "Broker": "embedded",
     "Message": "publisher",
     "ScriptedSource": "scripted",
+    "assert_resumes_anywhere": "resumes",
     "broker": "embedded",
     "publish": "publisher",
 }

@@ -1,0 +1,27 @@
+"""Decodes a payload whole and throws the pixels away: what the host engine would say of it."""
+
+from __future__ import annotations
+
+from dali_feed.engines import pillow
+from dali_feed.engines.host import decoded, new_decoder
+from dali_feed.headers import UnusableError
+
+__all__ = ["Trial"]
+
+
+class Trial:
+    """One thread's decoder."""
+
+    def __init__(self) -> None:
+        self._decoder = new_decoder()
+
+    def refusal(self, payload: memoryview) -> str | None:
+        """Why a screened payload cannot be decoded, or None."""
+        try:
+            if payload[0] in pillow.FIRST_BYTES:
+                pillow.decode(payload, None)
+            else:
+                decoded(self._decoder, payload, None)
+        except UnusableError as error:
+            return str(error)
+        return None

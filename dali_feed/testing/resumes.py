@@ -1,0 +1,367 @@
+"""The law of resume as a test that any source can be held to.
+
+A state taken after any batch, restored in a new feed at any world size that divides the lanes, gives the rest bit
+for bit; and restoring reads nothing but the windows that the lanes stood in, and what comes after them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from dali_feed.errors import ConfigError, DaliFeedError
+from dali_feed.feed import Batch, Feed
+from dali_feed.options import BadRecords, Tuning, whole
+from dali_feed.plan import EpochPlan, Shuffle, resolve
+from dali_feed.records import Block, Extents, Reader, Slabs, Snapshot, Source, unpack_ids
+from dali_feed.testing.rows import assert_rows_are_pure
+
+__all__ = ["assert_resumes_anywhere"]
+
+QUICK = Tuning(threads=1, readers=1)
+
+
+def assert_resumes_anywhere(  # noqa: PLR0913  what a run is made of, as in Feed
+    source: Source,
+    *,
+    batch_size: int = 4,
+    shuffle: bool | Shuffle = True,
+    transform: object = None,
+    seed: int = 0,
+    lanes: int = 2,
+    world_sizes: Sequence[int] = (1, 2),
+    positions: int | Sequence[int] = 6,
+    drop_last: bool = False,
+    absent: int | None = None,
+) -> None:
+    """Hold a source to the law: a run that stops anywhere goes on as if it had not stopped, at any world size.
+
+    It takes the snapshot twice, and once more by its pin; reads records singly and in runs; runs an epoch at each
+    world size and saves a state after every batch; restores states in new feeds, each at every world size, and
+    compares what is left of the epoch and the first batch of the next: ids, ok, fields, and a hash of each image's
+    pixels. It runs on the CPU and needs no torch of its own. About 2 * (positions + 1) * len(world_sizes) passes over
+    parts of the source: give it hundreds of records, not millions.
+
+    Args:
+        source: what is checked. Its contents must not change meanwhile.
+        batch_size: slots of a global batch; `lanes` must divide it. Several batches should fit into the source.
+        shuffle: False, True, or a `Shuffle`; a narrow one has more window borders to stand at.
+        transform: as in `Feed`; a random one shows that draws go on too. Images of several sizes need one.
+        seed: of order and augmentation.
+        lanes: each world size must divide it.
+        world_sizes: at which the same epoch is run and each state is restored.
+        positions: after how many batches states are restored: so many, spread evenly from the epoch's start to its
+            end, or a list of numbers of batches.
+        drop_last: as in `Feed`.
+        absent: how many positions hold no record; None: any number, as in a Kafka partition. A record that a source
+            always leaves out is seen only by this.
+
+    Raises:
+        AssertionError: the law is broken; the message says after which batch and at which world size, and names the
+            first slot that differs with its record's coordinates.
+        ConfigError: arguments that cannot be.
+
+    Example:
+        def test_my_source_resumes_anywhere():
+            assert_resumes_anywhere(MySource(path), shuffle=Shuffle(3, 2), lanes=4, world_sizes=(1, 2, 4), absent=0)
+    """
+    lanes = whole("lanes", lanes, 1)
+    sizes = [whole("world_sizes", size, 1) for size in world_sizes]
+    if not sizes or whole("batch_size", batch_size, 1) % lanes or any(lanes % size for size in sizes):
+        msg = (
+            "assert_resumes_anywhere: lanes must divide batch_size, and each world size must divide lanes;"
+            f" found batch_size={batch_size}, lanes={lanes}, world_sizes={tuple(world_sizes)}"
+        )
+        raise ConfigError(msg)
+    options = {"shuffle": shuffle, "transform": transform, "seed": seed, "lanes": lanes, "drop_last": drop_last}
+    with _told("the snapshot, or a read of single records"):
+        snapshot = _stable_snapshot(source)
+        assert_rows_are_pure(source, snapshot, absent)
+    check = _Check(source, snapshot, batch_size, options)
+    runs = {size: check.whole_run(size) for size in sizes}
+    wanted = runs[sizes[0]]
+    for size in sizes[1:]:
+        check.same_run(wanted, runs[size], size)
+    for k, size in enumerate(sizes):
+        saved_at = sizes[k - 1]  # another one where there is one
+        for position in _chosen(positions, wanted.batches):
+            check.restore(runs[saved_at].states[position], position, size, saved_at, wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """What a trainer can see of one slot."""
+
+    sample: int
+    ok: bool
+    fields: tuple[Any, ...]
+    pixels: str
+
+
+_Slots = list[_Slot]
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """An epoch and the first batch after it: global batches, and the state before each and at the epoch's end."""
+
+    world_size: int
+    given: list[_Slots]
+    states: list[dict[str, Any]]
+
+    @property
+    def batches(self) -> int:
+        return len(self.given) - 1
+
+
+class _Watched:
+    """A source, with a note of every position that its readers were asked for."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.asked: Counter[int] = Counter()
+        self._lock = threading.Lock()
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return self._source.fields
+
+    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
+        return self._source.snapshot(pin)
+
+    def where(self, partition: int, position: int) -> str:
+        return self._source.where(partition, position)
+
+    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
+        return _WatchedReader(self, self._source.reader(slabs, stop))
+
+    def note(self, extents: Extents) -> None:
+        with self._lock:
+            self.asked.update(extents.ids().tolist())
+
+
+class _WatchedReader:
+    def __init__(self, source: _Watched, reader: Reader) -> None:
+        self._source, self._reader = source, reader
+
+    def read(self, extents: Extents) -> Block:
+        self._source.note(extents)
+        return self._reader.read(extents)
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class _Ranks:
+    """The feeds of one world size, in step."""
+
+    def __init__(self, source: Source, world_size: int, batch_size: int, options: dict[str, Any]) -> None:
+        self.sources = [_Watched(source) for _ in range(world_size)]
+        self.size, self._lanes = world_size, options["lanes"]
+        self.feeds = [
+            Feed(
+                watched,
+                batch_size // world_size,
+                rank=rank,
+                world_size=world_size,
+                bad=BadRecords(limit=None),
+                tuning=QUICK,
+                **options,
+            )
+            for rank, watched in enumerate(self.sources)
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for feed in self.feeds:
+            feed.close()
+
+    def state(self) -> dict[str, Any]:
+        """What all ranks say, through JSON."""
+        states = [feed.state_dict() for feed in self.feeds]
+        assert all(_position(state) == _position(states[0]) for state in states), (
+            f"world size {self.size}: ranks disagree about the state: {states}"
+        )
+        return dict(json.loads(json.dumps(states[0])))
+
+    def load(self, state: dict[str, Any]) -> None:
+        for feed in self.feeds:
+            feed.load_state_dict(state)
+
+    def batches(self) -> Iterator[_Slots]:
+        """Global batches of the next pass, lane by lane."""
+        passes = [iter(feed) for feed in self.feeds]
+        while True:
+            parts = [next(one, None) for one in passes]
+            there = [_slots(part) for part in parts if part is not None]
+            if not there:
+                return
+            counts = [len(part) for part in there]
+            assert len(there) == len(parts), f"world size {self.size}: some ranks have a batch and others have none"
+            assert len(set(counts)) == 1, f"world size {self.size}: the ranks' batches hold {counts} slots"
+            yield self._joined(there)
+
+    def _joined(self, parts: list[_Slots]) -> _Slots:
+        """Rank r holds the lanes l with l % size == r, each with as many slots."""
+        each = len(parts[0]) * self.size // self._lanes
+        turns = [(lane % self.size, lane // self.size * each) for lane in range(self._lanes)]
+        return [slot for rank, at in turns for slot in parts[rank][at : at + each]]
+
+
+class _Check:
+    """One source, with what it is run with."""
+
+    def __init__(self, source: Source, snapshot: Snapshot, batch_size: int, options: dict[str, Any]) -> None:
+        self._source = source
+        self._batch_size, self._options = batch_size, options
+        chosen = {name: options[name] for name in ("seed", "lanes", "drop_last")}
+        self._plan = EpochPlan(snapshot, resolve(options["shuffle"], snapshot), epoch=0, **chosen)
+
+    def whole_run(self, world_size: int) -> _Run:
+        """An epoch that is not interrupted, and the batch after it."""
+        with _told(f"world size {world_size}, an epoch that is not interrupted"), self._ranks(world_size) as ranks:
+            promised = {len(feed) for feed in ranks.feeds}
+            states, given = [ranks.state()], []
+            for batch in ranks.batches():
+                given.append(batch)
+                states.append(ranks.state())
+            assert promised == {len(given)}, f"len() of the ranks is {sorted(promised)}; they gave {len(given)} batches"
+            given.append(next(ranks.batches()))
+        run = _Run(world_size, given, states)
+        self._as_planned(run)
+        return run
+
+    def _as_planned(self, run: _Run) -> None:
+        """A slot that is ok holds the sample that the plan deals there."""
+        plan, each = self._plan, self._batch_size // self._options["lanes"]
+        lanes = [plan.ids(lane, 0, plan.lane_length).tolist() for lane in range(plan.lanes)]
+        for n, batch in enumerate(run.given[: run.batches]):
+            wanted = [sample for lane in lanes for sample in lane[n * each : (n + 1) * each]]
+            assert len(batch) == len(wanted), f"batch {n} must hold {len(wanted)} slots; found {len(batch)}"
+            for k, (slot, sample) in enumerate(zip(batch, wanted, strict=True)):
+                assert not slot.ok or slot.sample == sample, (
+                    f"world size {run.world_size}, batch {n}, slot {k}: the plan deals {self._where(sample)};"
+                    f" found {self._where(slot.sample)}"
+                )
+
+    def same_run(self, wanted: _Run, found: _Run, world_size: int) -> None:
+        """Global batches and states do not depend on the world size."""
+        at = f"world size {world_size} beside {wanted.world_size}"
+        self._compare(wanted.given, found.given, 0, at)
+        for n, (a, b) in enumerate(zip(wanted.states, found.states, strict=True)):
+            assert _position(a) == _position(b), f"{at}: states after {n} batches differ: {a} and {b}"
+
+    def restore(self, state: dict[str, Any], position: int, size: int, saved_at: int, wanted: _Run) -> None:
+        """A new run from `state` on must give what the uninterrupted one gave, and read no more than it may."""
+        at = f"saved after {position} batches at world size {saved_at}, restored at world size {size}"
+        with _told(at), self._ranks(size) as ranks:
+            ranks.load(state)
+            assert not any(watched.asked for watched in ranks.sources), f"{at}: load_state_dict() read records"
+            assert _position(ranks.state()) == _position(state), f"{at}: state_dict() is another: {ranks.state()}"
+            rest = list(ranks.batches())
+            for rank, watched in enumerate(ranks.sources):
+                self._read_little(watched.asked, rank, size, state, at)
+            rest.append(next(ranks.batches()))
+        self._compare(wanted.given[position:], rest, position, at)
+
+    def _read_little(self, asked: Counter[int], rank: int, size: int, state: dict[str, Any], at: str) -> None:
+        plan, consumed = self._plan, state["consumed"]
+        may: Counter[int] = Counter()
+        for lane in range(rank, plan.lanes, size):
+            bounds = plan.bounds(lane)
+            first = int(bounds[max(0, int(np.searchsorted(bounds, consumed, side="right")) - 1)])
+            if consumed < plan.lane_length:
+                may.update(plan.ids(lane, first, plan.lane_length).tolist())
+        more = asked - may
+        assert not more, (
+            f"{at}: rank {rank} may read the windows that its lanes stood in, and what follows, once;"
+            f" it read {more.total()} positions more, such as {self._where(next(iter(more)))}"
+        )
+
+    def _compare(self, wanted: list[_Slots], found: list[_Slots], first: int, at: str) -> None:
+        for n, (a, b) in enumerate(zip(wanted, found, strict=False), first):
+            for k, (x, y) in enumerate(zip(a, b, strict=False)):
+                assert x == y, f"{at}: batch {n}, slot {k} differs: wanted {self._told(x)}; found {self._told(y)}"
+            assert len(a) == len(b), f"{at}: batch {n} must hold {len(a)} slots; found {len(b)}"
+        assert len(wanted) == len(found), f"{at}: {len(wanted)} batches must be left; found {len(found)}"
+
+    def _ranks(self, world_size: int) -> _Ranks:
+        return _Ranks(self._source, world_size, self._batch_size, self._options)
+
+    def _where(self, sample: int) -> str:
+        partition, position = unpack_ids(np.asarray(sample))
+        return self._source.where(int(partition), int(position))
+
+    def _told(self, slot: _Slot) -> str:
+        fields = ", ".join(f"{k}={v!r}" for k, v in zip(self._source.fields, slot.fields, strict=False))
+        return f"{self._where(slot.sample)} (ok={slot.ok}, {fields}, pixels {slot.pixels})"
+
+
+@contextlib.contextmanager
+def _told(at: str) -> Iterator[None]:
+    """A run that ends in an error has not gone on either."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except DaliFeedError as error:
+        msg = f"{at}: {type(error).__name__}: {error}"
+        raise AssertionError(msg) from error
+
+
+def _stable_snapshot(source: Source) -> Snapshot:
+    first = source.snapshot()
+    others = {"taken again": source.snapshot()}
+    if first.pin is not None:
+        others["taken by its pin"] = source.snapshot(json.loads(json.dumps(dict(first.pin))))
+    for how, other in others.items():
+        for name in Snapshot.__dataclass_fields__:
+            a, b = getattr(first, name), getattr(other, name)
+            same = np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b
+            assert same, f"{first.source}: a snapshot {how} must be the same; {name} was {a!r} and is {b!r}"
+    return first
+
+
+def _position(state: dict[str, Any]) -> dict[str, Any]:
+    """A state without what is there for people."""
+    return {name: value for name, value in state.items() if name != "info"}
+
+
+def _chosen(positions: int | Sequence[int], batches: int) -> list[int]:
+    """Numbers of batches, 0 and all of them among them unless they are listed."""
+    if isinstance(positions, int):
+        count = min(whole("positions", positions, 1), batches + 1)
+        return sorted({k * batches // max(1, count - 1) for k in range(count)})
+    wrong = [n for n in positions if not 0 <= n <= batches]
+    if wrong or not positions:
+        msg = f"positions: must be numbers of batches in 0..{batches}; found {list(positions)}"
+        raise ConfigError(msg)
+    return sorted(set(positions))
+
+
+def _slots(batch: Batch) -> _Slots:
+    images = batch.images
+    try:
+        pixels = np.asarray(images)
+    except TypeError:  # bfloat16, which NumPy does not know; float32 holds it exactly
+        pixels = np.asarray(images.float())
+    columns = [v.tolist() if isinstance(v, np.ndarray) else v for v in batch.fields.values()]
+    return [
+        _Slot(
+            int(sample),
+            bool(ok),
+            tuple(column[k] for column in columns),
+            hashlib.blake2b(np.ascontiguousarray(pixels[k]).tobytes(), digest_size=8).hexdigest(),
+        )
+        for k, (sample, ok) in enumerate(zip(batch.ids.tolist(), batch.ok.tolist(), strict=True))
+    ]

@@ -1,0 +1,253 @@
+"""Dead letters in a Kafka topic: each record as it was, with headers that say where it stood and why.
+
+The law of this file: a letter counts when the broker has acknowledged it, from all in-sync replicas. Key, value and
+headers are those of the original; what we add are headers, named as Kafka Connect names them, in text. Waits end.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from dali_feed.errors import ConfigError, DeadLetterError, SourceEmptyError
+from dali_feed.external_sources.kafka import KafkaTopic
+from dali_feed.external_sources.kafka_errors import QUIET, Trouble
+from dali_feed.external_sources.kafka_messages import as_original, messages
+from dali_feed.external_sources.kafka_reader import KafkaOptions
+from dali_feed.letters import Letter, Original
+
+__all__ = ["DeadLetterTopic"]
+
+CONNECT = "__connect.errors."
+WHERE = "dali_feed.where"
+OURS = "dali_feed."
+SOURCE = OURS + "source"
+KEPT, GONE, NONE = b"kept", b"gone", b"none"  # what became of the original
+_LAWS: dict[str, Any] = {"acks": "all", "enable.idempotence": True}
+_TAKEN = frozenset(_LAWS) | {
+    "bootstrap.servers",
+    "delivery.timeout.ms",
+    "error_cb",
+    "logger",
+    "message.timeout.ms",
+    "metadata.broker.list",
+    "request.required.acks",
+    "transactional.id",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterTopic:
+    """Keeps letters in a topic, which must exist, or be made by a broker that makes topics by itself.
+
+    Args:
+        topic: its name.
+        servers: bootstrap addresses, "host:port,host:port".
+        config: more options of librdkafka, such as `security.protocol`, `sasl.*`, `ssl.*`.
+        timeout: seconds after which a letter that the broker has not acknowledged is an error.
+    """
+
+    topic: str
+    servers: str
+    config: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)  # may hold passwords
+    timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not self.topic or not isinstance(self.servers, str) or not self.servers.strip():
+            msg = f"DeadLetterTopic: a topic and addresses as host:port are needed; found {self!r}"
+            raise ConfigError(msg)
+        if not self.timeout > 0:
+            msg = f"{self.topic}: timeout must be above 0 seconds; found {self.timeout!r}"
+            raise ConfigError(msg)
+        taken = sorted(_TAKEN.intersection(self.config))
+        if taken:
+            msg = f"{self.topic}: config= must not set what makes a letter durable; found {', '.join(taken)}"
+            raise ConfigError(msg)
+
+    def __str__(self) -> str:
+        return f"topic {self.topic} at {self.servers}"
+
+    def writer(self) -> _Writer:
+        """A new writer; it connects when it first writes."""
+        return _Writer(self)
+
+    def read(self) -> Iterator[Letter]:
+        """Every letter once: of those with the same `source` and `where` the last.
+
+        A record that is no letter is passed over. Raises a SourceError where the topic is not there or cannot be read.
+        """
+        try:
+            snapshot = KafkaTopic(self.topic, self.servers, config=self.config, timeout=self.timeout).snapshot()
+        except SourceEmptyError:
+            return
+        options = KafkaOptions(self.topic, self.servers, None, None, (), self.timeout, self.config)
+        ends = list(zip(snapshot.starts.tolist(), snapshot.stops.tolist(), strict=True))
+        last: dict[tuple[bytes | None, bytes], tuple[int, int]] = {}
+        for found in (True, False):  # first where the last of each stands, so that one letter is held at a time
+            for partition, (start, stop) in enumerate(ends):
+                if start == stop:
+                    continue
+                for message in messages(options, partition, start, stop):
+                    told = dict(as_original(message).headers)
+                    where, at = told.get(WHERE), (partition, message.offset() or 0)
+                    if where is None:
+                        continue
+                    known = told.get(SOURCE), where
+                    if found:
+                        last[known] = max(at, last.get(known, at))
+                    elif last.get(known) == at:
+                        yield _letter(message)
+
+
+class _Writer:
+    def __init__(self, to: DeadLetterTopic) -> None:
+        self._to = to
+        self._trouble = Trouble()
+        self._producer: Producer | None = None
+        _LIVE.add(self)
+
+    def write(self, letters: Sequence[Letter]) -> None:
+        """Produce them and wait until each is acknowledged."""
+        begin = time.monotonic()
+        failed: list[tuple[Letter, str]] = []
+        self._trouble.clear()
+        producer = self._producer = self._producer or self._connected()
+        left = len(letters)
+        try:
+            for letter in letters:
+                self._send(producer, letter, begin, failed)
+            left = producer.flush(max(1.0, begin + self._to.timeout + 1.0 - time.monotonic()))
+        except KafkaException as error:
+            failed.append((letters[0], error.args[0].str()))
+        if failed or left:
+            self.close()  # an idempotent producer that has lost a record goes no further
+            letter, said = failed[0] if failed else (letters[-1], "")
+            said = self._trouble.denied or self._trouble.last or said
+            msg = (
+                f"{self._to}: the dead letter of {letter.where} must be acknowledged before a state counts its batch; "
+                f"the broker did not in {time.monotonic() - begin:.1f} s{': ' + said if said else ''}; check the "
+                "address, the topic and the right to write to it, or raise timeout="
+            )
+            raise DeadLetterError(msg)
+
+    def _send(self, producer: Producer, letter: Letter, begin: float, failed: list[tuple[Letter, str]]) -> None:
+        key, value, headers = _record(letter)
+        while True:
+            try:
+                producer.produce(self._to.topic, value, key, headers=headers, on_delivery=_report(letter, failed))
+                break
+            except BufferError:
+                if time.monotonic() - begin > self._to.timeout:
+                    failed.append((letter, "its queue is full"))
+                    return
+                producer.poll(0.1)
+        producer.poll(0)
+
+    def close(self) -> None:
+        """Drop the connection and what has not been acknowledged."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.purge()
+            producer.flush(0.5)
+
+    def _connected(self) -> Producer:
+        to = self._to
+        try:
+            return Producer(
+                {
+                    "client.id": "dali_feed",
+                    "linger.ms": 5,
+                    "message.max.bytes": 64 << 20,  # the brokers have their own bound
+                    "topic.metadata.propagation.max.ms": 2000,
+                    **to.config,
+                    **_LAWS,
+                    "bootstrap.servers": to.servers,
+                    "delivery.timeout.ms": max(10, int(to.timeout * 1000)),
+                    "error_cb": self._trouble,
+                    "logger": QUIET,
+                }
+            )
+        except (KafkaException, TypeError, ValueError) as error:
+            said = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+            msg = f"{to}: config= must hold options of librdkafka; {said}"
+            raise DeadLetterError(msg) from error
+
+
+def _report(letter: Letter, failed: list[tuple[Letter, str]]) -> Callable[[KafkaError | None, Message], None]:
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failed.append((letter, error.str()))
+
+    return delivered
+
+
+def _record(letter: Letter) -> tuple[bytes, bytes | None, list[tuple[str, str | bytes | None]]]:
+    """Key, value and headers of a letter. Where there is no original, the payload is the value."""
+    where = _text(letter.where)
+    original = letter.original or Original(None, letter.payload)
+    topic = letter.where.rpartition("[")[0] if letter.original is not None or letter.gone else letter.source
+    told = [
+        (CONNECT + "topic", _text(topic)),
+        (CONNECT + "partition", b"%d" % letter.partition),
+        (CONNECT + "offset", b"%d" % letter.position),
+        (CONNECT + "connector.name", b"dali_feed"),
+        (CONNECT + "stage", letter.stage.encode()),
+        (CONNECT + "class.name", b"dali_feed.BadRecords"),
+        (CONNECT + "exception.class.name", b"dali_feed.errors.BadRecordError"),
+        (CONNECT + "exception.message", _text(letter.reason)),
+        (WHERE, where),
+        (SOURCE, _text(letter.source)),
+        (OURS + "sample", b"%d" % letter.sample),
+        (OURS + "original", KEPT if letter.original is not None else GONE if letter.gone else NONE),
+    ]
+    return where if original.key is None else original.key, original.value, [*original.headers, *told]
+
+
+def _letter(message: Message) -> Letter:
+    full = as_original(message)
+    told = {name: text or b"" for name, text in full.headers}
+
+    def said(name: str) -> str:
+        return told.get(name, b"").decode(errors="surrogateescape")
+
+    def number(name: str) -> int:
+        return int(told[name]) if told.get(name, b"").isdigit() else -1
+
+    kept = told.get(OURS + "original") == KEPT
+    own = tuple((name, text) for name, text in full.headers if not name.startswith((CONNECT, OURS)))
+    key = None if full.key == told[WHERE] else full.key
+    stage = said(CONNECT + "stage")
+    return Letter(
+        said(WHERE),
+        said(SOURCE),
+        number(CONNECT + "partition"),
+        number(CONNECT + "offset"),
+        number(OURS + "sample"),
+        "source" if stage == "source" else "decode" if stage == "decode" else "screen",
+        said(CONNECT + "exception.message"),
+        full.value or b"",
+        Original(key, full.value, own) if kept else None,
+        told.get(OURS + "original") == GONE,
+    )
+
+
+def _text(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")
+
+
+# As with readers: librdkafka's threads do not survive a fork, and the child keeps its parent's producers unused.
+_LIVE: weakref.WeakSet[_Writer] = weakref.WeakSet()
+_INHERITED: list[Any] = []
+
+
+def _after_fork() -> None:
+    _INHERITED.extend(writer._producer for writer in list(_LIVE))
+
+
+os.register_at_fork(after_in_child=_after_fork)
