@@ -2,8 +2,9 @@
 
     python bench/_chaos_run.py SERVERS TOPIC FOLDER ENGINE
 
-FOLDER/log has a line per batch: epoch, ids, ok, labels and a digest of the pixels. FOLDER/state names how many lines
-it stands behind: lines after those were written by a process that died before it saved, and are cut off.
+FOLDER/log has a line per batch: epoch, ids, ok, labels and a digest of the pixels. FOLDER/state says how many bytes of it
+it stands behind: what follows was written by a process that died before it saved, and is cut off. Nothing else is ever
+rewritten, or a process killed at its start would take the log of those before it along.
 """
 
 from __future__ import annotations
@@ -41,25 +42,23 @@ def main(servers: str, topic: str, folder: Path, engine: str) -> None:
         bad=BadRecords(limit=None),
         tuning=Tuning(threads=2, memory=MEMORY),
     )
-    done, saved = 0, folder / "state"
+    kept, saved = 0, folder / "state"
     if saved.exists():
         state = json.loads(saved.read_text())
-        done = state["lines"]
+        kept = state["bytes"]
         loader.load_state_dict(state["loader"])
-    lines = (folder / "log").read_text().splitlines(keepends=True)[:done] if done else []
-    with (folder / "log").open("w") as log, loader:
-        log.writelines(lines)
+    with (folder / "log").open("ab") as log, loader:
+        log.truncate(kept)
         while (epoch := loader.epoch) < EPOCHS:
             for images, labels, info in loader:
                 digest = hashlib.sha256(images.contiguous().numpy()).hexdigest()
                 line = [epoch, info.ids.tolist(), info.ok.tolist(), labels.tolist(), digest]
-                log.write(json.dumps(line) + "\n")
+                kept += log.write((json.dumps(line) + "\n").encode())
                 log.flush()
-                done += 1
                 new = saved.with_suffix(".new")
-                new.write_text(json.dumps({"lines": done, "loader": loader.state_dict()}))
+                new.write_text(json.dumps({"bytes": kept, "loader": loader.state_dict()}))
                 new.replace(saved)
-                print(done, flush=True)
+                print(kept, flush=True)
 
 
 if __name__ == "__main__":
