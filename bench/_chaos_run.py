@@ -2,9 +2,9 @@
 
     python bench/_chaos_run.py SERVERS TOPIC FOLDER ENGINE
 
-FOLDER/log has a line per batch: epoch, ids, ok, labels and a digest of the pixels. FOLDER/state says how many bytes of it
-it stands behind: what follows was written by a process that died before it saved, and is cut off. Nothing else is ever
-rewritten, or a process killed at its start would take the log of those before it along.
+FOLDER/log has a line per batch: epoch, ids, ok, labels and a digest of the pixels. FOLDER/state says how many bytes of
+it it stands behind: what follows was written by a process that died before it saved, and is cut off. Nothing else is
+ever rewritten, or a process killed at its start would take the log of those before it along.
 """
 
 from __future__ import annotations
