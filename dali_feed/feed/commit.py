@@ -43,4 +43,5 @@ def commit(feed: Feed) -> None:
     try:
         source.commit(progress(feed))
     except Exception as error:  # noqa: BLE001  a figure for lag tools must not end a training
-        log.warning("commit: %s. The training goes on; its checkpoints own the position", error)
+        said = str(error)  # a record in a log must not keep the frames, and the connection, alive
+        log.warning("commit: %s. The training goes on; its checkpoints own the position", said)
