@@ -64,3 +64,22 @@ def test_an_embedded_broker_is_closed_twice_and_then_refuses() -> None:
         running.create("u")
     with pytest.raises(ConfigError):
         broker(0)
+
+
+def test_signals_do_not_end_an_embedded_broker() -> None:
+    """A signal that the main thread holds back goes to another thread, and the broker answers all the same."""
+    script = """if True:
+        import os, signal
+        from dali_feed.testing import broker
+        taken = []
+        signal.signal(signal.SIGUSR1, lambda *_: taken.append(1))
+        with broker() as kafka:
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+            for n in range(50):
+                os.kill(os.getpid(), signal.SIGUSR1)
+                kafka.create(f"topic-{n}")
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+        assert taken
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr

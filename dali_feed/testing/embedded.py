@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import signal
 import threading
 from types import TracebackType
 from typing import Any, Self
@@ -89,7 +90,12 @@ class Broker:
         if not self._handle:
             msg = f"embedded broker: librdkafka did not start: {error.value.decode()}"
             raise SourceError(msg)
-        self._cluster: int | None = self._library.rd_kafka_mock_cluster_new(self._handle, brokers)
+        # Its thread ends for good if a signal interrupts its poll, so it is born with all of them blocked.
+        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            self._cluster: int | None = self._library.rd_kafka_mock_cluster_new(self._handle, brokers)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         if not self._cluster:
             self._library.rd_kafka_destroy(self._handle)
             msg = f"embedded broker: librdkafka could not open {brokers} listeners on 127.0.0.1"
