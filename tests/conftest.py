@@ -25,9 +25,9 @@ from dali_feed.testing import Broker, broker
 _UNTESTED: list[str] = []
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def embedded_broker() -> Iterator[Broker]:
-    """The mock cluster of librdkafka, shared by the session."""
+    """The mock cluster of librdkafka, shared by a module: over a whole session its thread has been seen to end."""
     with broker() as running:
         yield running
 
