@@ -25,9 +25,9 @@ from dali_feed.testing import Broker, broker
 _UNTESTED: list[str] = []
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def embedded_broker() -> Iterator[Broker]:
-    """The mock cluster of librdkafka, shared by a module: over a whole session its thread has been seen to end."""
+    """The mock cluster of librdkafka, up in 5 ms: one per test, as the thread of a long-lived one has been seen to end."""
     with broker() as running:
         yield running
 
