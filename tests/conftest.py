@@ -27,7 +27,7 @@ _UNTESTED: list[str] = []
 
 @pytest.fixture
 def embedded_broker() -> Iterator[Broker]:
-    """The mock cluster of librdkafka, up in 5 ms: one per test, as the thread of a long-lived one has been seen to end."""
+    """The mock cluster of librdkafka, one per test: the thread of a long-lived one has been seen to end."""
     with broker() as running:
         yield running
 
