@@ -16,7 +16,7 @@ from dali_feed.affine import affine_draws
 from dali_feed.batch_draws import BatchDraws
 from dali_feed.colour import jitter_draws, steps_of
 from dali_feed.geometry import center_window, crop_windows, padded, resized
-from dali_feed.outline import STREAMS_PER_OP, outline, unfit
+from dali_feed.outline import STREAMS_PER_OP, outline
 from dali_feed.program import Ints, Parameters
 from dali_feed.recipe import (
     CenterCrop,
@@ -25,7 +25,6 @@ from dali_feed.recipe import (
     Fill,
     Flip,
     Interpolation,
-    Layout,
     Normalize,
     Op,
     Pad,
@@ -145,15 +144,6 @@ class HostProgram:
     steps: list[HostStep] = field(default_factory=list)
     streams: list[int] = field(default_factory=list)
     fixed: bool = True
-
-    @property
-    def layout(self) -> Layout:
-        """Of the batch that comes out."""
-        return self.recipe.layout
-
-    def unfit(self, sizes: NDArray[np.int32]) -> dict[int, str]:
-        """Rows of `sizes` (n, 2: height, width) whose images an op cannot take, and why."""
-        return unfit(self.recipe, sizes)
 
     def parameters(self, sizes: NDArray[np.int32], ids: Ints, seed: int, epoch: int) -> Parameters:
         """What samples `ids`, whose headers say `sizes` (n, 2: height, width), take into the steps."""

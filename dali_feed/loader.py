@@ -18,6 +18,7 @@ from warnings import warn
 import numpy as np
 import torch
 
+from dali_feed.engines.dtypes import DTYPES
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
 from dali_feed.feed.passes import Batches
@@ -29,8 +30,6 @@ from dali_feed.stats import Stats
 __all__ = ["DataLoader", "Info"]
 
 log = logging.getLogger("dali_feed")
-
-_DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +304,7 @@ class DataLoader:
 
     def _images(self, batch: Batch) -> torch.Tensor:
         images = self._as_made(batch)
-        return images.permute(0, 3, 1, 2) if self._feed.program.layout == "NHWC" else images
+        return images.permute(0, 3, 1, 2) if self._feed.program.recipe.layout == "NHWC" else images
 
     def _as_made(self, batch: Batch) -> torch.Tensor:
         if batch.tail is not None:
@@ -316,7 +315,7 @@ class DataLoader:
             return batch.images
         images: torch.Tensor = torch.utils.dlpack.from_dlpack(batch.images)
         dtype = self._feed.program.dtype
-        return images if dtype is None else images.to(_DTYPES[dtype])  # DALI has no bfloat16
+        return images if dtype is None else images.to(DTYPES[dtype])  # DALI has no bfloat16
 
     def _item(self, batch: Batch) -> Any:
         out: list[Any] = [self._images(batch)]

@@ -22,14 +22,13 @@ from dali_feed.batch_draws import BatchDraws
 from dali_feed.colour import jitter_steps, steps_of
 from dali_feed.errors import TransformError
 from dali_feed.geometry import Window, center_window, crop_windows, padded, resized
-from dali_feed.outline import STREAMS_PER_OP, outline, unfit
+from dali_feed.outline import STREAMS_PER_OP, outline
 from dali_feed.recipe import (
     CenterCrop,
     ColorJitter,
     DType,
     Fill,
     Flip,
-    Layout,
     Normalize,
     Op,
     Pad,
@@ -106,11 +105,6 @@ class Program:
     makers: list[Maker] = field(default_factory=list)
 
     @property
-    def layout(self) -> Layout:
-        """Of the batch that comes out, where the last step is ours."""
-        return self.recipe.layout
-
-    @property
     def dtype(self) -> DType | None:
         """Of the pixels that come out, where the last step is ours."""
         return None if self.finish is None else self.finish.dtype
@@ -120,10 +114,6 @@ class Program:
         """The last step, where it is ours."""
         last = self.steps[-1]
         return last if isinstance(last, Finish) else None
-
-    def unfit(self, sizes: NDArray[Any]) -> dict[int, str]:
-        """Rows of `sizes` (n, 2: height, width) whose images an op cannot take, and why."""
-        return unfit(self.recipe, sizes)
 
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
         """What samples `ids`, whose headers say `sizes` (n, 2: height, width), take into the steps."""
@@ -349,7 +339,7 @@ class _Compiler:
             self.maker(lambda run: run.arrays.update({f"flip_{a}": run.mirror[a].astype(np.int32) for a in flips}))
         r, g, b = (float(v) for v in self.scale)
         br, bg, bb = (float(v) for v in self.bias)
-        finish = Finish(self.dtype, (r, g, b), (br, bg, bb), self.flips["x"], self.flips["y"], program.layout)
+        finish = Finish(self.dtype, (r, g, b), (br, bg, bb), self.flips["x"], self.flips["y"], program.recipe.layout)
         program.steps.append(finish)
         return program
 

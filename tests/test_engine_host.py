@@ -25,6 +25,7 @@ from dali_feed.engines import Engine, Work, choose_engine, compile_for, make_eng
 from dali_feed.errors import ConfigError
 from dali_feed.host_program import compile_host
 from dali_feed.options import Tuning
+from dali_feed.outline import unfit
 from dali_feed.recipe import (
     CenterCrop,
     ColorJitter,
@@ -136,7 +137,7 @@ def test_crops_fit_where_torchvision_says_so(
     """RandomCrop and its padding: torchvision's bits, or, where torchvision fails, a reason beforehand."""
     op = RandomCrop((20, 24), padding, needed, 5.0, mode)
     payload = encoded(Image.effect_noise(size[::-1], 80).convert("RGB"), "PNG")
-    reason = compile_host(Recipe((op,))).unfit(np.array([size], np.int32))
+    reason = unfit(Recipe((op,)), np.array([size], np.int32))
     try:
         v2.RandomCrop(op.size, list(padding), needed, 5, mode)(decoded(payload))
     except (ValueError, RuntimeError, IndexError):

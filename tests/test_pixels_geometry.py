@@ -14,6 +14,7 @@ from test_pixels import REGION, distance, photographs, run
 from torchvision_way import ran
 
 from dali_feed.errors import TransformError
+from dali_feed.outline import unfit
 from dali_feed.program import compile_recipe
 from dali_feed.recipe import (
     CenterCrop,
@@ -111,7 +112,7 @@ def test_images_that_an_op_cannot_take_are_known_by_their_size() -> None:
     sizes = np.array([[20, 40], [10, 40], [0, 0], [40, 10], [9, 9]], np.int32)
 
     def rows(*ops: Op) -> list[int]:
-        return sorted(compile_recipe(Recipe(ops), region_decode=True).unfit(sizes))
+        return sorted(unfit(Recipe(ops), sizes))
 
     assert rows(RandomCrop((10, 20))) == [3, 4]
     assert rows(RandomCrop((10, 20), (6, 0, 5, 1))) == []
@@ -121,5 +122,5 @@ def test_images_that_an_op_cannot_take_are_known_by_their_size() -> None:
     assert rows(Pad((1, 2, 1, 2)), ColorJitter((1.0, 1.0)), RandomCrop((12, 12))) == [4]
     assert (
         "RandomCrop: 20x10 must fit into the image; found 10x40; pad_if_needed=True takes it"
-        in (compile_recipe(Recipe((RandomCrop((10, 20)),)), region_decode=True).unfit(sizes)[3])
+        in unfit(Recipe((RandomCrop((10, 20)),)), sizes)[3]
     )

@@ -8,11 +8,10 @@ import torch
 from numpy.typing import NDArray
 
 from dali_feed.engines import Tail
+from dali_feed.engines.dtypes import DTYPES
 from dali_feed.kernels.finish import finish
 
 __all__ = ["finished"]
-
-_DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def _on(device: torch.device, values: NDArray[Any] | None) -> torch.Tensor | None:
@@ -28,7 +27,7 @@ def finished(images: Any, tail: Tail, device: torch.device) -> torch.Tensor:
     n, height, width, channels = pixels.shape
     layout = tail.finish.layout
     shape = (n, channels, height, width) if layout == "NCHW" else (n, height, width, channels)
-    out = torch.empty(shape, dtype=_DTYPES[tail.finish.dtype], device=device)
+    out = torch.empty(shape, dtype=DTYPES[tail.finish.dtype], device=device)
     whole = out.dtype == torch.uint8  # pixels as they are; only a float has a scale
     finish(
         pixels,

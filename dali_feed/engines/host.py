@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from nvidia import nvimgcodec
 
 from dali_feed.engines import Result, Work, pillow
+from dali_feed.engines.dtypes import DTYPES
 from dali_feed.engines.host_steps import ImageSteps
-from dali_feed.engines.host_tail import DTYPES
 from dali_feed.engines.reduced import reduced
 from dali_feed.errors import EngineError
 from dali_feed.headers import UnusableError
@@ -107,7 +107,9 @@ _PARAMS = nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=nvimg
 
 
 def decoded(decoder: Any, payload: memoryview, window: Sequence[int] | None) -> NDArray[np.uint8]:
-    """The image, or its window (y, x, height, width). Raises UnusableError."""
+    """The image, or its window (y, x, height, width), by whichever library knows its format. Raises UnusableError."""
+    if payload and payload[0] in pillow.FIRST_BYTES:
+        return pillow.decode(payload, window)
     try:
         stream = nvimgcodec.CodeStream(np.frombuffer(payload, np.uint8))
     except (RuntimeError, ValueError) as error:  # ValueError: no bytes at all
@@ -154,7 +156,7 @@ class HostEngine:
     def _begin(self, work: Work) -> _Flight:
         n = len(work.payloads)
         height, width = self._program.size or work.arrays["size"][0].tolist()
-        shape = (n, 3, height, width) if self._program.layout == "NCHW" else (n, height, width, 3)
+        shape = (n, 3, height, width) if self._program.recipe.layout == "NCHW" else (n, height, width, 3)
         flight = _Flight(work, self._pool.take(shape, self._dtype))
         for _ in range(min(len(self._threads), -(-n // CHUNK))):
             self._tasks.put(flight)
@@ -210,10 +212,7 @@ class HostEngine:
                 continue
             payload, window = work.payloads[slot], windows[slot - first] if windows is not None else None
             try:
-                if payload and payload[0] in pillow.FIRST_BYTES:
-                    pixels = pillow.decode(payload, window)
-                else:
-                    pixels = decoded(decoder, payload, window)
+                pixels = decoded(decoder, payload, window)
             except UnusableError as error:
                 flight.bad[slot] = str(error)
             else:

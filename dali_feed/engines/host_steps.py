@@ -16,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
-from dali_feed.engines.host_tail import DTYPES, split_tail
+from dali_feed.engines.dtypes import DTYPES
+from dali_feed.engines.host_tail import split_tail
 from dali_feed.host_program import Crop, HostProgram, HostStep, Jitter, Margin, Mirror, Move, Scale, Turn
 from dali_feed.recipe import Fill, Normalize, ToFloat
 
@@ -79,9 +80,8 @@ def _crop(image: torch.Tensor, arrays: Arrays, slot: int, step: Crop) -> torch.T
     if y >= 0 and x >= 0 and y + height <= h and x + width <= w:
         return image[:, y : y + height, x : x + width]
     out = image.new_empty((image.shape[0], height, width))
-    out[:] = (
-        torch.tensor(_fill(step.fill)).to(image.dtype).view(-1, 1, 1)
-    )  # cut off to a whole level, as torchvision does
+    fill = torch.tensor(_fill(step.fill)).to(image.dtype)  # cut off to a whole level, as torchvision does
+    out[:] = fill.view(-1, 1, 1)
     top, left, bottom, right = max(y, 0), max(x, 0), min(y + height, h), min(x + width, w)
     out[:, top - y : bottom - y, left - x : right - x] = image[:, top:bottom, left:right]
     return out
@@ -122,16 +122,17 @@ def _move(image: torch.Tensor, arrays: Arrays, slot: int, step: Move) -> torch.T
 
 
 def _to_float(image: torch.Tensor, _: Arrays, __: int, step: ToFloat) -> torch.Tensor:
-    out = image.to(DTYPES[step.dtype])
-    return out.mul_(1 / 255) if step.scale and image.dtype == torch.uint8 and out.dtype != torch.uint8 else out
+    from torchvision.transforms.v2 import functional
 
-
-def _column(values: tuple[float, ...], dtype: torch.dtype) -> torch.Tensor:
-    return torch.tensor(values, dtype=dtype).view(-1, 1, 1)
+    out: torch.Tensor = functional.to_dtype_image(image, DTYPES[step.dtype], scale=step.scale)
+    return out
 
 
 def _normalize(image: torch.Tensor, _: Arrays, __: int, step: Normalize) -> torch.Tensor:
-    return image.sub(_column(step.mean, image.dtype)).div_(_column(step.std, image.dtype))
+    from torchvision.transforms.v2 import functional
+
+    out: torch.Tensor = functional.normalize_image(image, list(step.mean), list(step.std))
+    return out
 
 
 _APPLY: dict[type[HostStep], Callable[..., torch.Tensor]] = {
@@ -153,7 +154,7 @@ class ImageSteps:
     def __init__(self, program: HostProgram) -> None:
         steps, self._tail = split_tail(program)
         self._apply: list[Apply] = [functools.partial(_APPLY[type(step)], step=step) for step in steps]
-        self._channels_first = program.layout == "NCHW"
+        self._channels_first = program.recipe.layout == "NCHW"
 
     def run(self, pixels: NDArray[np.uint8], arrays: Arrays, slot: int, out: torch.Tensor, *, done: int = 0) -> None:
         """`pixels` (height, width, 3), with row `slot` of the parameters, into `out`, the slot's place in the batch.

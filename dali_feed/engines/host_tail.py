@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import torch
 
+from dali_feed.engines.dtypes import DTYPES
 from dali_feed.host_program import HostProgram, HostStep
 from dali_feed.recipe import Normalize, ToFloat
 
-__all__ = ["DTYPES", "Tail", "split_tail"]
-
-DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-
+__all__ = ["Tail", "split_tail"]
 
 _SCALE = torch.tensor(1 / 255)  # a tensor: torch makes one of a number at each call
 
@@ -24,7 +22,7 @@ class Tail:
 
     def __init__(self, program: HostProgram, norms: list[Normalize], *, scale: bool) -> None:
         self._scale, self._norms = scale, norms
-        self._dtype, self._planes = DTYPES[program.dtype], program.layout == "NCHW"
+        self._dtype, self._planes = DTYPES[program.dtype], program.recipe.layout == "NCHW"
         self._factors: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
     def run(self, image: torch.Tensor, out: torch.Tensor) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dali_feed.engines import pillow
 from dali_feed.engines.host import decoded, new_decoder
 from dali_feed.headers import UnusableError
 
@@ -18,10 +17,7 @@ class Trial:
     def refusal(self, payload: memoryview) -> str | None:
         """Why a screened payload cannot be decoded, or None."""
         try:
-            if payload[0] in pillow.FIRST_BYTES:
-                pillow.decode(payload, None)
-            else:
-                decoded(self._decoder, payload, None)
+            decoded(self._decoder, payload, None)
         except UnusableError as error:
             return str(error)
         return None

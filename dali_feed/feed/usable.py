@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from dali_feed.engines import refused_formats
 from dali_feed.host_program import HostProgram
+from dali_feed.outline import unfit
 from dali_feed.program import Program
 from dali_feed.screen import Screened, screen
 
@@ -20,7 +21,7 @@ def looker(program: Program | HostProgram, engine: str, max_pixels: int) -> Look
 
     def look(payloads: Sequence[memoryview | None]) -> Screened:
         found = screen(payloads, max_pixels, refused)
-        unfit = program.unfit(found.sizes)
-        return Screened(found.sizes, {**unfit, **found.reasons}) if unfit else found
+        small = unfit(program.recipe, found.sizes)
+        return Screened(found.sizes, {**small, **found.reasons}) if small else found
 
     return look
