@@ -14,12 +14,12 @@ from typing import Any
 
 from dali_feed.testing import Message, publish
 
-__all__ = ["Topic", "kafka_missing", "topic"]
+__all__ = ["Topic", "broker_module", "kafka_missing", "topic"]
 
 PARTITIONS = 4
 
 
-def _real() -> Any:
+def broker_module() -> Any:
     """tests/broker/real.py, which is no package that could be imported."""
     name = "dali_feed_bench_broker"
     if name not in sys.modules:
@@ -36,7 +36,7 @@ def kafka_missing() -> str | None:
     """Why there is no broker to measure, or None."""
     if os.environ.get("KAFKA_BOOTSTRAP"):
         return None
-    reason: str | None = _real().missing()
+    reason: str | None = broker_module().missing()
     return reason
 
 
@@ -55,7 +55,7 @@ class Topic:
 @contextmanager
 def topic(records: Iterable[tuple[bytes, int]], partitions: int = PARTITIONS) -> Iterator[Topic]:
     """A topic of these (value, label) records, dealt to its partitions in turn; it is deleted at the end."""
-    real = _real()
+    real = broker_module()
     with ExitStack() as stack:
         if given := os.environ.get("KAFKA_BOOTSTRAP"):
             cluster, broker = real.Cluster(given), f"the broker at {given}"

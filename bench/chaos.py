@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 from _harness import RESULTS, append, facts, table
-from _kafka import _real, kafka_missing
+from _kafka import broker_module, kafka_missing
 from _mutations import late
 from confluent_kafka import Producer
 from PIL import Image
@@ -67,7 +67,7 @@ def payloads(count: int, rng: random.Random) -> Iterator[bytes]:
 @contextmanager
 def filled(count: int, rng: random.Random) -> Iterator[tuple[Any, str]]:
     """A broker of our own and a topic with holes."""
-    with _real().RealBroker() as broker:
+    with broker_module().RealBroker() as broker:
         topic = f"chaos-{uuid.uuid4().hex[:8]}"
         broker.create(topic, PARTITIONS)
         producer = Producer({"bootstrap.servers": broker.servers, "transactional.id": topic})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import io
+import queue
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,6 +24,7 @@ from torchvision.transforms.v2 import functional
 from torchvision_way import ran, theirs
 
 from dali_feed.engines import Engine, Work, choose_engine, compile_for, make_engine
+from dali_feed.engines.host_steps import ImageSteps
 from dali_feed.errors import ConfigError
 from dali_feed.host_program import compile_host
 from dali_feed.options import Tuning
@@ -245,6 +248,44 @@ def test_batches_come_in_order_whatever_the_threads(engine: Engine) -> None:
         for images in want:
             assert torch.equal(other.take().images, images)  # type: ignore[arg-type]
         other.close()
+
+
+def test_no_more_threads_than_asked_for() -> None:
+    """Tuning(threads=3) is three threads of ours, and none is left behind."""
+
+    def ours() -> int:
+        return sum(thread.name.startswith("dali_feed-host-") for thread in threading.enumerate())
+
+    before = ours()
+    engine = make_engine("host", compile_host(BATCH), batch_size=32, device=None, tuning=Tuning(threads=3))
+    engine.redo(work(engine, good()))
+    assert ours() - before == 3
+    engine.close()
+    assert ours() == before
+
+
+def test_a_slow_image_holds_back_its_chunk_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one thread is kept by an image, the other does the rest of its batch and the batch behind it."""
+    done, go_on = queue.SimpleQueue[int](), threading.Event()
+    run = ImageSteps.run
+
+    def waits(self: ImageSteps, pixels: Any, arrays: Any, slot: int, out: torch.Tensor, **how: int) -> None:
+        if arrays is slow.arrays and slot == 0:
+            go_on.wait(60)
+        run(self, pixels, arrays, slot, out, **how)
+        done.put(slot)
+
+    monkeypatch.setattr(ImageSteps, "run", waits)
+    engine = make_engine("host", compile_host(BATCH), batch_size=32, device=None, tuning=Tuning(threads=2))
+    slow = work(engine, good())
+    engine.submit(slow)
+    engine.submit(work(engine, good(), 100))
+    finished = sorted(done.get(timeout=60) for _ in range(24 + 32))  # all but the eight of the kept chunk
+    assert finished == sorted([*range(8, 32), *range(32)])
+    go_on.set()
+    assert engine.take().images is not None
+    assert engine.take().images is not None
+    engine.close()
 
 
 def test_what_cannot_be_decoded_is_a_mark(engine: Engine) -> None:
