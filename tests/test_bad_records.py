@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from images import (
     QUICK,
     Seen,
@@ -72,6 +73,17 @@ def _expected(order: list[int], bad: set[int], window: int) -> tuple[list[int], 
         out.append(line[k % len(line)])
         ok.append(n not in bad)
     return out, ok
+
+
+@pytest.mark.parametrize("bad", [truncated_jpeg(), broken_png()], ids=["screened", "late"])
+def test_a_replacement_of_another_size_is_an_error_that_names_both(bad: bytes) -> None:
+    """Where images keep their own sizes a record that stands in must have its batch's size, whoever finds the fault."""
+    items: list[Any] = [(jpeg(n), n) for n in range(3)] + [(bad, 3), (jpeg(4, 20, 16), 4)]
+    with (
+        _feed(items, shuffle=False, extent=5, transform=v2.ToDtype(torch.float32, scale=True)) as feed,
+        pytest.raises(ConfigError, match=r"one size; found \(16, 16\) from .*@0 and \(20, 16\) from .*@4"),
+    ):
+        next(iter(feed))
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["screened", "late"])

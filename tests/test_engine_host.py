@@ -6,6 +6,7 @@ import gc
 import io
 import queue
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -297,11 +298,43 @@ def test_what_cannot_be_decoded_is_a_mark(engine: Engine) -> None:
     engine.submit(work(engine, payloads))
     engine.submit(work(engine, good()))
     result = engine.take()
-    assert result.images is None
     assert list(result.bad) == [3, 31]
     assert all("nvImageCodec" in reason for reason in result.bad.values())
     assert torch.equal(engine.take().images, clean)  # type: ignore[arg-type]
     assert torch.equal(engine.redo(work(engine, good())).images, clean)  # type: ignore[arg-type]
+
+
+def test_a_mended_batch_runs_its_replaced_slots_alone_and_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands in for a bad record is run before the batches in flight go on, and no good slot is run again."""
+    ran: list[tuple[str, int]] = []
+    run = ImageSteps.run
+    engine: Any = make_engine("host", compile_host(BATCH), batch_size=32, device=None, tuning=Tuning(threads=1))
+
+    def told(self: ImageSteps, pixels: Any, arrays: Any, slot: int, out: torch.Tensor, **how: int) -> None:
+        deadline = time.monotonic() + 60
+        while arrays is second.arrays and slot == 0 and engine._urgent is None:
+            assert time.monotonic() < deadline  # the only thread is kept here until there is something to mend
+        run(self, pixels, arrays, slot, out, **how)
+        ran.append((names[id(arrays)], slot))
+
+    payloads = good()
+    mended = work(engine, good())
+    payloads[5] = bad_tables()
+    first, second = work(engine, payloads), work(engine, good(), 100)
+    names = {id(first.arrays): "first", id(second.arrays): "second", id(mended.arrays): "mended"}
+    clean = engine.redo(mended).images
+    monkeypatch.setattr(ImageSteps, "run", told)
+    engine.submit(first)
+    engine.submit(second)
+    failed = engine.take()
+    assert list(failed.bad) == [5]
+    result = engine.redo(mended, failed, [5])
+    assert not result.bad
+    assert torch.equal(result.images, clean)
+    engine.take()
+    assert [slot for name, slot in ran if name == "mended"] == [5]
+    assert ran.index(("mended", 5)) < ran.index(("second", 8))  # the second batch's next chunk
+    engine.close()
 
 
 def test_a_batch_keeps_its_memory_and_gives_it_back(engine: Engine) -> None:

@@ -10,6 +10,7 @@ be in flight, and `take` waits for the oldest of them.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -59,7 +60,7 @@ class Result:
     """A batch that is done.
 
     images  a dense array that speaks __dlpack__ (n, 3, height, width), or, with a `tail`, uint8
-            (n, height, width, 3) on the device; None where `bad` is not empty
+            (n, height, width, 3) on the device; where `bad` is not empty, what the engine keeps for `redo`
     bad     slot -> why its payload cannot be decoded
     """
 
@@ -90,8 +91,11 @@ class Engine(Protocol):
         """Wait for the oldest batch in flight and drop it, whatever became of it."""
         ...
 
-    def redo(self, work: Work) -> Result:
-        """Run one batch at once, beside those in flight; equal input gives equal output."""
+    def redo(self, work: Work, failed: Result | None = None, slots: Sequence[int] = ()) -> Result:
+        """Run one batch at once, beside those in flight; equal input gives equal output.
+
+        With `failed`, what became of the batch before, `work` differs from what was run then in `slots` alone.
+        """
         ...
 
     def close(self) -> None:

@@ -16,16 +16,16 @@ __all__ = ["refused"]
 
 
 @cache
-def _decoder() -> Any:
+def _decoder(threads: int) -> Any:
     return nvimgcodec.Decoder(
         device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY,
-        max_num_cpu_threads=1,
+        max_num_cpu_threads=threads,
         backends=[nvimgcodec.Backend(nvimgcodec.CPU_ONLY)],
     )
 
 
-def refused(payloads: Sequence[Any]) -> dict[int, str]:
-    """Index -> reason for every payload (bytes, uint8) that cannot be decoded on the CPU."""
+def refused(payloads: Sequence[Any], threads: int = 1) -> dict[int, str]:
+    """Index -> reason for every payload (bytes, uint8) that cannot be decoded on the CPU, by so many threads."""
     bad: dict[int, str] = {}
     streams: list[Any] = []
     rows: list[int] = []
@@ -35,8 +35,10 @@ def refused(payloads: Sequence[Any]) -> dict[int, str]:
             rows.append(n)
         except RuntimeError:
             bad[n] = "decoder: nvImageCodec cannot parse it"
-    images = _decoder().decode(streams) if streams else []
-    for n, image in zip(rows, images, strict=True):
-        if image is None:
-            bad[n] = "decoder: nvImageCodec cannot decode it"
+    some = 4 * threads  # images held at a time: a batch of large ones fills gigabytes
+    for first in range(0, len(streams), some):
+        images = _decoder(threads).decode(streams[first : first + some])
+        for n, image in zip(rows[first : first + some], images, strict=True):
+            if image is None:
+                bad[n] = "decoder: nvImageCodec cannot decode it"
     return bad

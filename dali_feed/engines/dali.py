@@ -7,6 +7,7 @@ in the graph draws random numbers; views given with no_copy are kept alive by DA
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from nvidia.dali import Pipeline
@@ -111,8 +112,9 @@ class DaliEngine:
         except RuntimeError:
             return  # a failed batch is gone as well as a good one
 
-    def redo(self, work: Work) -> Result:
-        """Run `work` on the twin pipeline."""
+    def redo(self, work: Work, failed: Result | None = None, slots: Sequence[int] = ()) -> Result:
+        """Run all of `work` on the twin pipeline: of a batch that failed DALI gives nothing out."""
+        del failed, slots
         if self._twin is None:
             self._twin = self._pipeline(1)
         self._start(self._twin, work)
@@ -122,7 +124,7 @@ class DaliEngine:
         try:
             (out,) = pipe._pipe.Outputs(None)
         except RuntimeError as error:
-            bad = refused(work.payloads)
+            bad = refused(work.payloads, self._tuning.cpu_threads)
             return Result(None, bad) if bad else self._one_by_one(pipe, work, error)
         if not out.is_dense_tensor():
             shapes = sorted({tuple(shape) for shape in out.shape()})

@@ -69,15 +69,15 @@ class _Pool:
 
 
 class _Flight:
-    """A batch in flight: its chunks are taken by whatever thread is free."""
+    """A batch in flight: its chunks, ranges of slots, are taken by whatever thread is free."""
 
-    def __init__(self, work: Work, images: torch.Tensor) -> None:
+    def __init__(self, work: Work, images: torch.Tensor, chunks: list[range]) -> None:
         self.work, self.images = work, images
         self.bad: dict[int, str] = {}
         self.error: BaseException | None = None
         self.dropped = False
-        self.chunks = iter(range(0, len(work.payloads), CHUNK))  # shared: taking the next one is atomic
-        self._left = -(-len(work.payloads) // CHUNK)
+        self.chunks = iter(chunks)  # shared: taking the next one is atomic
+        self._left = len(chunks)
         self._lock, self._done = threading.Lock(), threading.Lock()
         self._done.acquire()
 
@@ -138,6 +138,7 @@ class HostEngine:
         self._flying: deque[_Flight] = deque()
         self._pool = _Pool()
         self._tasks: queue.SimpleQueue[_Flight | None] = queue.SimpleQueue()  # each flight once per thread
+        self._urgent: _Flight | None = None  # goes before the chunks of those in flight
         ready = threading.Barrier(tuning.cpu_threads + 1)
         self._threads = [
             threading.Thread(target=self._run, args=(ready,), name=f"dali_feed-host-{n}", daemon=True)
@@ -153,18 +154,22 @@ class HostEngine:
         """As they are: the threads that decode them make what the decoder takes."""
         return payloads
 
-    def _begin(self, work: Work) -> _Flight:
+    def _memory(self, work: Work) -> torch.Tensor:
         n = len(work.payloads)
         height, width = self._program.size or work.arrays["size"][0].tolist()
         shape = (n, 3, height, width) if self._program.recipe.layout == "NCHW" else (n, height, width, 3)
-        flight = _Flight(work, self._pool.take(shape, self._dtype))
-        for _ in range(min(len(self._threads), -(-n // CHUNK))):
+        return self._pool.take(shape, self._dtype)
+
+    def _begin(self, flight: _Flight, chunks: int) -> _Flight:
+        for _ in range(min(len(self._threads), chunks)):
             self._tasks.put(flight)
         return flight
 
     def submit(self, work: Work) -> None:
         """Start a batch."""
-        self._flying.append(self._begin(work))
+        n = len(work.payloads)
+        chunks = [range(first, min(first + CHUNK, n)) for first in range(0, n, CHUNK)]
+        self._flying.append(self._begin(_Flight(work, self._memory(work), chunks), len(chunks)))
 
     def take(self) -> Result:
         """The oldest batch; where images failed, its bad slots."""
@@ -176,9 +181,15 @@ class HostEngine:
         flight.dropped = True
         flight.wait()
 
-    def redo(self, work: Work) -> Result:
-        """Run `work` behind the batches in flight."""
-        return self._result(self._begin(work))
+    def redo(self, work: Work, failed: Result | None = None, slots: Sequence[int] = ()) -> Result:
+        """Run `work`, or of a batch that failed just the `slots`, before what is in flight goes on."""
+        images: Any = self._memory(work) if failed is None else failed.images
+        chunks = [range(slot, slot + 1) for slot in (range(len(work.payloads)) if failed is None else slots)]
+        self._urgent = self._begin(_Flight(work, images, chunks), len(chunks))
+        try:
+            return self._result(self._urgent)
+        finally:
+            self._urgent = None
 
     def _result(self, flight: _Flight) -> Result:
         flight.wait()
@@ -186,7 +197,7 @@ class HostEngine:
             error = flight.error
             msg = f"host engine: a step failed on an image that decodes; {type(error).__name__}: {error}"
             raise EngineError(msg) from error
-        return Result(None, dict(sorted(flight.bad.items()))) if flight.bad else Result(flight.images)
+        return Result(flight.images, dict(sorted(flight.bad.items())))
 
     def _run(self, ready: threading.Barrier) -> None:
         torch.get_num_threads()  # makes torch give this thread its number now, and not over ours at the first operation
@@ -194,20 +205,27 @@ class HostEngine:
         decoder = new_decoder()
         ready.wait()
         while (flight := self._tasks.get()) is not None:
-            for first in flight.chunks:
-                try:
-                    if not flight.dropped:
-                        self._chunk(decoder, flight, first)
-                except BaseException as error:  # noqa: BLE001  whatever it is, the feed thread must hear of it
-                    flight.error = error
-                flight.chunk_done()
+            for slots in flight.chunks:
+                if (urgent := self._urgent) is not None:
+                    for first in urgent.chunks:
+                        self._try(decoder, urgent, first)
+                    del urgent
+                self._try(decoder, flight, slots)
             del flight  # else a waiting thread holds a batch's memory
 
-    def _chunk(self, decoder: Any, flight: _Flight, first: int) -> None:
-        """Decode and transform slots first..first+CHUNK-1, each while its pixels are in the core's cache."""
-        work, program = flight.work, self._program
-        windows = work.arrays["window"][first : first + CHUNK].tolist() if program.window else None
-        for slot in range(first, min(first + CHUNK, len(work.payloads))):
+    def _try(self, decoder: Any, flight: _Flight, slots: range) -> None:
+        try:
+            if not flight.dropped:
+                self._chunk(decoder, flight, slots)
+        except BaseException as error:  # noqa: BLE001  whatever it is, the feed thread must hear of it
+            flight.error = error
+        flight.chunk_done()
+
+    def _chunk(self, decoder: Any, flight: _Flight, slots: range) -> None:
+        """Decode and transform some slots, each while its pixels are in the core's cache."""
+        work, program, first = flight.work, self._program, slots.start
+        windows = work.arrays["window"][first : slots.stop].tolist() if program.window else None
+        for slot in slots:
             if program.reduce and self._reduced(work, slot, flight.images[slot]):
                 continue
             payload, window = work.payloads[slot], windows[slot - first] if windows is not None else None

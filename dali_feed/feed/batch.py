@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from dali_feed.feed.lane import Draw, Piece, Prepare
 from dali_feed.feed.quarantine import Fault
 from dali_feed.feed.window import Window
 
-__all__ = ["Batch", "Flight", "assemble"]
+__all__ = ["Batch", "Flight"]
 
 
 @dataclass(slots=True)
@@ -45,10 +46,13 @@ def _joined(parts: list[Any]) -> Any:
 
 
 class Flight:
-    """A batch on its way: which slots of which windows it holds, and the work an engine is given."""
+    """A batch on its way: which slots of which windows it holds, and the work an engine is given.
 
-    def __init__(self, pieces: list[Piece]) -> None:
-        self.pieces = pieces
+    With `same_size`, raises ConfigError where its images would come out in several sizes, here and when mended.
+    """
+
+    def __init__(self, pieces: list[Piece], where: Callable[[int], str], *, same_size: bool) -> None:
+        self.pieces, self._where = pieces, where
         cuts = [(p.chunk, slice(p.start, p.stop)) for p in pieces]
         self.rows: NDArray[np.int64] = _joined([chunk.rows[cut] for chunk, cut in cuts])
         self.ids: NDArray[np.int64] = _joined([chunk.ids[cut] for chunk, cut in cuts])
@@ -58,6 +62,21 @@ class Flight:
             k: _joined([c.parameters.arrays[k][cut] for c, cut in cuts]) for k in pieces[0].chunk.parameters.arrays
         }
         self.work = Work(_joined([chunk.payloads[cut] for chunk, cut in cuts]), arrays)
+        self._size: Any = None
+        if same_size:
+            sizes = _joined([chunk.parameters.sizes[cut] for chunk, cut in cuts])
+            self._size = sizes[0]
+            for slot in np.flatnonzero((sizes != self._size).any(axis=1))[:1].tolist():
+                raise self._several_sizes(sizes[slot], slot)
+
+    def _several_sizes(self, size: NDArray[Any], slot: int) -> ConfigError:
+        """Images that come out in their own sizes do not make a batch."""
+        a, b = self._where(int(self.ids[0])), self._where(int(self.ids[slot]))
+        return ConfigError(
+            "transform: the images of a batch must come out in one size;"
+            f" found {tuple(self._size.tolist())} from {a} and {tuple(size.tolist())} from {b}."
+            " Add RandomResizedCrop(size), CenterCrop(size) or Resize((height, width))"
+        )
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -86,18 +105,23 @@ class Flight:
         payloads = {slot: self.place(slot)[0].payloads[int(self.rows[slot])] for slot in bad}
         return [Fault(int(self.ids[slot]), reason, "decode", payloads[slot]) for slot, reason in bad.items()]
 
-    def mend(self, bad: dict[int, str], draw: Draw, prepare: Prepare) -> None:
-        """Replace what the decoder refused by the rule of slots, with the draws of what now stands there."""
+    def mend(self, bad: dict[int, str], draw: Draw, prepare: Prepare) -> list[int]:
+        """Replace what the decoder refused by the rule of slots, with the draws of what now stands there.
+
+        Gives the slots that changed.
+        """
         for slot, reason in bad.items():
             window, _ = self.place(slot)
             window.condemn(int(self.rows[slot]), reason)
         self.work = Work(list(self.work.payloads), {k: v.copy() for k, v in self.work.arrays.items()})
         self.rows, self.ids, self.ok = self.rows.copy(), self.ids.copy(), self.ok.copy()
         self.fields = {k: values.copy() for k, values in self.fields.items()}
+        mended: list[int] = []
         for slot in range(len(self)):
             window, at = self.place(slot)
             if window.usable[self.rows[slot]]:
                 continue
+            mended.append(slot)
             row, ok = window.deal(at, at + 1)
             self.rows[slot], self.ok[slot], self.ids[slot] = row[0], ok[0], window.ids[row[0]]
             self.work.payloads[slot] = prepare(window.good_payloads(row))[0]
@@ -106,26 +130,12 @@ class Flight:
             fresh = draw(window.sizes[row], window.ids[row])
             for name, values in fresh.arrays.items():
                 self.work.arrays[name][slot] = values[0]
+            if self._size is not None and (fresh.sizes[0] != self._size).any():
+                raise self._several_sizes(fresh.sizes[0], slot)
+        return mended
 
     def done(self, images: Any, tail: Tail | None) -> Batch:
         """The finished batch; its windows are told that these slots have left the engine."""
         for piece in self.pieces:
             piece.chunk.window.retire(len(piece))
         return Batch(images, tail, self.fields, self.ids, self.ok)
-
-
-def assemble(pieces: list[Piece], where: Any, *, same_size: bool) -> Flight:
-    """A flight of these pieces. Raises ConfigError where images would come out in several sizes."""
-    if same_size:
-        sizes = _joined([p.chunk.parameters.sizes[p.start : p.stop] for p in pieces])
-        odd = np.flatnonzero((sizes != sizes[0]).any(axis=1))
-        if odd.size:
-            flight = Flight(pieces)
-            a, b = where(int(flight.ids[0])), where(int(flight.ids[odd[0]]))
-            msg = (
-                "transform: the images of a batch must come out in one size;"
-                f" found {tuple(sizes[0].tolist())} from {a} and {tuple(sizes[odd[0]].tolist())} from {b}."
-                " Add RandomResizedCrop(size), CenterCrop(size) or Resize((height, width))"
-            )
-            raise ConfigError(msg)
-    return Flight(pieces)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from dali_feed.engines import Engine
 from dali_feed.errors import ClosedError
-from dali_feed.feed.batch import Batch, Flight, assemble
+from dali_feed.feed.batch import Batch, Flight
 from dali_feed.feed.channel import Channel
 from dali_feed.feed.lane import Draw, Lane
 from dali_feed.feed.outbox import Outbox
@@ -138,7 +138,7 @@ class EpochRun:
         dealt = sum(lane.dealt for lane in self._lanes)
         pieces = [piece for lane in self._lanes for piece in lane.take(count)]
         self._look_ahead = sum(lane.dealt for lane in self._lanes) > dealt
-        flight = assemble(pieces, self._set.where, same_size=self._set.same_size)
+        flight = Flight(pieces, self._set.where, same_size=self._set.same_size)
         self._set.engine.submit(flight.work)
         self._flying.append(flight)
 
@@ -181,8 +181,8 @@ class EpochRun:
         while result.bad:
             for fault in flight.refused(result.bad):
                 self._quarantined(fault)
-            flight.mend(result.bad, self._set.draw, self._set.engine.prepare)
-            result = self._set.engine.redo(flight.work)
+            mended = flight.mend(result.bad, self._set.draw, self._set.engine.prepare)
+            result = self._set.engine.redo(flight.work, result, mended)
         batch = flight.done(result.images, result.tail)
         self._look_ahead |= any(piece.chunk.window.left == 0 for piece in flight.pieces)  # memory went back
         with self._set.meter.waiting("trainer_wait"):
