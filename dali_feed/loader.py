@@ -346,6 +346,5 @@ class _Tensors(Iterator[Any]):
         try:
             return self._loader._item(self._batches.take(timeout or None))
         except TimeoutError as error:
-            waits = self._loader.stats()
-            msg = f"DataLoader timed out after {timeout} seconds; it waited for the {waits.bottleneck}"
+            msg = f"DataLoader timed out after {timeout} seconds; {error}"
             raise TimeoutError(msg) from error

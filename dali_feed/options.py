@@ -72,6 +72,7 @@ class Tuning:
     prefetch         batches in flight in the engine, and as many finished ones waiting for the trainer
     memory           bytes of payloads held at once (slabs); two windows per lane must fit, more of small ones
     max_pixels       an image of more pixels is a bad record: what a header may make a decoder allocate
+    watchdog         seconds without a batch after which a warning names the stage that is stuck, and what it is at
     hw_decoder_load  share of a batch that a GPU's JPEG engine decodes, 0..1; None: DALI's default
     """
 
@@ -80,6 +81,7 @@ class Tuning:
     prefetch: int = 2
     memory: int = 1 << 30
     max_pixels: int = 1 << 27
+    watchdog: float = 30.0
     hw_decoder_load: float | None = None
 
     def __post_init__(self) -> None:
@@ -87,6 +89,9 @@ class Tuning:
             whole("Tuning(threads=...)", self.threads, 1)
         for name, least in (("readers", 1), ("prefetch", 1), ("memory", 1 << 20), ("max_pixels", 1)):
             whole(f"Tuning({name}=...)", getattr(self, name), least)
+        if not isinstance(self.watchdog, int | float) or isinstance(self.watchdog, bool) or not self.watchdog > 0:
+            msg = f"Tuning(watchdog=...): must be seconds above 0, math.inf for never; found {self.watchdog!r}"
+            raise ConfigError(msg)
         if self.hw_decoder_load is not None and not 0 <= self.hw_decoder_load <= 1:
             msg = f"Tuning(hw_decoder_load=...): must lie in 0..1; found {self.hw_decoder_load!r}"
             raise ConfigError(msg)

@@ -180,7 +180,10 @@ class Block:
 
 
 class Reader(Protocol):
-    """One thread's way into a source. Not shared between threads, never inherited through fork."""
+    """One thread's way into a source. Not shared between threads, never inherited through fork.
+
+    Where it has an attribute `trouble`, a str, the watchdog shows it: what hinders a read that is under way.
+    """
 
     def read(self, extents: Extents) -> Block:
         """All records of `extents`, in their order, in one block.

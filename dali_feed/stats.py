@@ -26,9 +26,10 @@ class Stats:
     read_wait         time the feed thread waited for the source: the source is the bottleneck
     engine_wait       time it waited for the engine: decoding is
     trainer_wait      time it waited for the trainer to take a batch: the model is
+    letters_wait      time it waited for dead letters to be taken
     step_wait_p50     what the trainer waits per step: half of the last steps at most this,
     step_wait_p99     and 99 of a hundred at most this
-    bottleneck        "source", "engine" or "trainer": the largest of the three waits
+    bottleneck        "source", "engine" or "trainer": the largest of these three waits
     recent_bad        the last bad records, (where, reason)
     """
 
@@ -42,6 +43,7 @@ class Stats:
     read_wait: float
     engine_wait: float
     trainer_wait: float
+    letters_wait: float
     step_wait_p50: float
     step_wait_p99: float
     bottleneck: str
@@ -62,8 +64,10 @@ class _Wait:
 
     def __enter__(self) -> None:
         self._begun = time.perf_counter()
+        self._meter.at = self._name, self._begun
 
     def __exit__(self, *_: object) -> None:
+        self._meter.at = "", time.perf_counter()
         waited = getattr(self._meter, self._name) + time.perf_counter() - self._begun
         setattr(self._meter, self._name, waited)
 
@@ -74,12 +78,19 @@ class Meter:
     def __init__(self) -> None:
         self.samples = self.batches = self.absent = self.bad = self.bytes_read = 0
         self.feed_cpu = self.read_wait = self.engine_wait = self.trainer_wait = 0.0
+        self.letters_wait = 0.0
+        self.at = "", time.perf_counter()  # which wait the feed thread is in, and since when
         self.step_waits: deque[float] = deque(maxlen=KEPT_WAITS)
         self.recent_bad: deque[tuple[str, str]] = deque(maxlen=100)
 
     def waiting(self, name: str) -> _Wait:
         """A context that adds the wall time of its block to the wait of that name."""
         return _Wait(self, name)
+
+    def now(self) -> tuple[str, float]:
+        """Which wait the feed thread is in, or "", and for how many seconds."""
+        stage, since = self.at
+        return stage, time.perf_counter() - since
 
     def stats(self, slab_peak: int) -> Stats:
         """All of it, as it is now."""
@@ -96,6 +107,7 @@ class Meter:
             read_wait=self.read_wait,
             engine_wait=self.engine_wait,
             trainer_wait=self.trainer_wait,
+            letters_wait=self.letters_wait,
             step_wait_p50=float(np.quantile(waits, 0.5)),
             step_wait_p99=float(np.quantile(waits, 0.99)),
             bottleneck=max(stages, key=lambda name: stages[name]),

@@ -154,6 +154,11 @@ class KafkaReader:
             raise
         return Block(extents.ids(), rows.payloads, rows.columns(), lease, rows.faults)
 
+    @property
+    def trouble(self) -> str:
+        """What librdkafka last complained of; empty while records come."""
+        return self._trouble.last
+
     def close(self) -> None:
         """Let go of the connection, within two seconds whatever the broker does. Safe to call twice."""
         self._closed = True

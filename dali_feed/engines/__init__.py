@@ -98,6 +98,10 @@ class Engine(Protocol):
         """
         ...
 
+    def at_work(self) -> Sequence[int]:
+        """Slots of the batch that `take` or `redo` waits for that are being worked on, where that can be told."""
+        ...
+
     def close(self) -> None:
         """Drop what is in flight and let go of threads and device memory. Safe to call twice."""
         ...

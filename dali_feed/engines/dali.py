@@ -120,6 +120,10 @@ class DaliEngine:
         self._start(self._twin, work)
         return self._result(self._twin, work)
 
+    def at_work(self) -> Sequence[int]:
+        """DALI does not say."""
+        return ()
+
     def _result(self, pipe: Any, work: Work) -> Result:
         try:
             (out,) = pipe._pipe.Outputs(None)

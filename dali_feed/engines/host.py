@@ -93,6 +93,17 @@ class _Flight:
         self._done.acquire()
 
 
+class _Worker:
+    """A thread's decoder, and what it is at: anyone may look."""
+
+    __slots__ = ("decoder", "flight", "slot")
+
+    def __init__(self) -> None:
+        self.decoder = new_decoder()
+        self.flight: _Flight | None = None
+        self.slot = 0
+
+
 def new_decoder() -> Any:
     """A decoder for one thread."""
     return nvimgcodec.Decoder(
@@ -139,6 +150,8 @@ class HostEngine:
         self._pool = _Pool()
         self._tasks: queue.SimpleQueue[_Flight | None] = queue.SimpleQueue()  # each flight once per thread
         self._urgent: _Flight | None = None  # goes before the chunks of those in flight
+        self._awaited: _Flight | None = None
+        self._workers: list[_Worker] = []
         ready = threading.Barrier(tuning.cpu_threads + 1)
         self._threads = [
             threading.Thread(target=self._run, args=(ready,), name=f"dali_feed-host-{n}", daemon=True)
@@ -191,8 +204,14 @@ class HostEngine:
         finally:
             self._urgent = None
 
+    def at_work(self) -> Sequence[int]:
+        """The slots that threads are at."""
+        return [worker.slot for worker in self._workers if worker.flight is self._awaited]
+
     def _result(self, flight: _Flight) -> Result:
+        self._awaited = flight
         flight.wait()
+        self._awaited = None
         if flight.error is not None:
             error = flight.error
             msg = f"host engine: a step failed on an image that decodes; {type(error).__name__}: {error}"
@@ -202,35 +221,39 @@ class HostEngine:
     def _run(self, ready: threading.Barrier) -> None:
         torch.get_num_threads()  # makes torch give this thread its number now, and not over ours at the first operation
         torch.set_num_threads(1)
-        decoder = new_decoder()
+        worker = _Worker()
+        self._workers.append(worker)
         ready.wait()
         while (flight := self._tasks.get()) is not None:
             for slots in flight.chunks:
                 if (urgent := self._urgent) is not None:
                     for first in urgent.chunks:
-                        self._try(decoder, urgent, first)
+                        self._try(worker, urgent, first)
                     del urgent
-                self._try(decoder, flight, slots)
+                self._try(worker, flight, slots)
             del flight  # else a waiting thread holds a batch's memory
 
-    def _try(self, decoder: Any, flight: _Flight, slots: range) -> None:
+    def _try(self, worker: _Worker, flight: _Flight, slots: range) -> None:
+        worker.flight = flight
         try:
             if not flight.dropped:
-                self._chunk(decoder, flight, slots)
+                self._chunk(worker, flight, slots)
         except BaseException as error:  # noqa: BLE001  whatever it is, the feed thread must hear of it
             flight.error = error
+        worker.flight = None
         flight.chunk_done()
 
-    def _chunk(self, decoder: Any, flight: _Flight, slots: range) -> None:
+    def _chunk(self, worker: _Worker, flight: _Flight, slots: range) -> None:
         """Decode and transform some slots, each while its pixels are in the core's cache."""
         work, program, first = flight.work, self._program, slots.start
         windows = work.arrays["window"][first : slots.stop].tolist() if program.window else None
         for slot in slots:
+            worker.slot = slot
             if program.reduce and self._reduced(work, slot, flight.images[slot]):
                 continue
             payload, window = work.payloads[slot], windows[slot - first] if windows is not None else None
             try:
-                pixels = decoded(decoder, payload, window)
+                pixels = decoded(worker.decoder, payload, window)
             except UnusableError as error:
                 flight.bad[slot] = str(error)
             else:

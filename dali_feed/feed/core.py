@@ -266,6 +266,7 @@ class Feed:
             memory=self.tuning.memory,
             prefetch=self.tuning.prefetch,
             same_size=program.fixed and program.size is None,
+            watchdog=self.tuning.watchdog,
         )
 
     def _opener(self, setting: Setting) -> Callable[[WindowPlan, int], Window]:

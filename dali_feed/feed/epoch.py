@@ -7,6 +7,8 @@ batch where it belongs, after all batches before it.
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
 import time
 from collections import deque
@@ -21,11 +23,14 @@ from dali_feed.feed.lane import Draw, Lane
 from dali_feed.feed.outbox import Outbox
 from dali_feed.feed.quarantine import Fault, Quarantine
 from dali_feed.feed.reading import ReadPool
+from dali_feed.feed.watchdog import stuck
 from dali_feed.letters import Letter
 from dali_feed.records import unpack_id
 from dali_feed.stats import Meter
 
 __all__ = ["EpochRun", "Setting"]
+
+log = logging.getLogger("dali_feed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +47,16 @@ class Setting:
     memory: int
     prefetch: int
     same_size: bool
+    watchdog: float
 
 
 class EpochRun:
     """An iterator over `counts` batches; batch k takes counts[k] slots of every lane."""
 
     def __init__(self, setting: Setting, lanes: Sequence[Lane], counts: Sequence[int], quarantine: Quarantine) -> None:
-        self._set, self._lanes, self._counts, self._quarantine = setting, lanes, counts, quarantine
+        self.setting = self._set = setting
+        self._lanes, self._counts, self._quarantine = lanes, counts, quarantine
+        self.landing: Flight | None = None  # the batch that the engine is waited for
         self._flying: deque[Flight] = deque()
         self._out: Channel[Batch | BaseException | None] = Channel(setting.prefetch)
         self._ended = False
@@ -60,11 +68,11 @@ class EpochRun:
         return self
 
     def take(self, timeout: float | None = None) -> Batch:
-        """The next batch. Raises StopIteration at the end, TimeoutError after `timeout` seconds."""
+        """The next batch. Raises StopIteration at the end, and after `timeout` seconds a TimeoutError: who is stuck."""
         if self._ended:
             raise StopIteration
         begun = time.perf_counter()
-        item = self._out.get(timeout)
+        item = self._wait(timeout)
         self._set.meter.step_waits.append(time.perf_counter() - begun)
         if isinstance(item, Batch):
             return item
@@ -72,6 +80,20 @@ class EpochRun:
         if item is None:
             raise StopIteration
         raise item
+
+    def _wait(self, timeout: float | None) -> Batch | BaseException | None:
+        """What comes next; meanwhile the watchdog speaks after `watchdog` seconds, and after twice as many again."""
+        begun, speaks = time.monotonic(), self._set.watchdog
+        while True:
+            waited = time.monotonic() - begun
+            ends = speaks if timeout is None else min(speaks, timeout)
+            try:
+                return self._out.get(max(0.0, ends - waited) if ends < math.inf else None)
+            except TimeoutError:
+                if ends == timeout:
+                    raise TimeoutError(stuck(self)) from None
+                log.warning("no batch for %.0f s: %s", time.monotonic() - begun, stuck(self))
+                speaks *= 2
 
     def __next__(self) -> Batch:
         return self.take()
@@ -117,7 +139,8 @@ class EpochRun:
         while self._flying:
             self._land()  # what it raises ends the pass: no later batch may come in this one's place
         if wrong is None:
-            self._set.outbox.drain(self._has_ended)  # an epoch that ends well has its letters written
+            with self._set.meter.waiting("letters_wait"):
+                self._set.outbox.drain(self._has_ended)  # an epoch that ends well has its letters written
         return wrong
 
     def _make_room(self, count: int) -> None:
@@ -166,14 +189,15 @@ class EpochRun:
             letter = Letter(
                 where, self._set.source, partition, position, fault.sample, fault.stage, fault.reason, payload
             )
-            self._set.outbox.post(letter, self._has_ended)
+            with self._set.meter.waiting("letters_wait"):
+                self._set.outbox.post(letter, self._has_ended)
 
     def _has_ended(self) -> bool:
         return self._ended
 
     def _land(self) -> None:
         self._set.outbox.check()
-        flight = self._flying.popleft()
+        flight = self.landing = self._flying.popleft()
         with self._set.meter.waiting("engine_wait"):
             result = self._set.engine.take()
         if not flight.ok.all():
@@ -182,7 +206,8 @@ class EpochRun:
             for fault in flight.refused(result.bad):
                 self._quarantined(fault)
             mended = flight.mend(result.bad, self._set.draw, self._set.engine.prepare)
-            result = self._set.engine.redo(flight.work, result, mended)
+            with self._set.meter.waiting("engine_wait"):
+                result = self._set.engine.redo(flight.work, result, mended)
         batch = flight.done(result.images, result.tail)
         self._look_ahead |= any(piece.chunk.window.left == 0 for piece in flight.pieces)  # memory went back
         with self._set.meter.waiting("trainer_wait"):

@@ -44,6 +44,9 @@ class Outbox:
         self._told = self._closed = False
         self._thread: threading.Thread | None = None
 
+    def __str__(self) -> str:
+        return str(self._letters)
+
     @property
     def wanted(self) -> bool:
         """Whether letters are kept at all."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 
 from dali_feed.errors import ClosedError, DaliFeedError, SourceError
 from dali_feed.records import Block, Extents, Reader, Slabs, Source
@@ -62,8 +63,10 @@ class ReadPool:
         self._stop = threading.Event()
         self._idle = threading.Condition()
         self._asked = 0  # tasks requested and not finished
+        self._at: dict[int, tuple[ReadTask, float, Reader]] = {}  # thread -> what it reads, since when
         self._threads = [
-            threading.Thread(target=self._work, name=f"dali_feed-read-{n}", daemon=True) for n in range(count)
+            threading.Thread(target=self._work, args=(n,), name=f"dali_feed-read-{n}", daemon=True)
+            for n in range(count)
         ]
         for thread in self._threads:
             thread.start()
@@ -76,7 +79,11 @@ class ReadPool:
                 self._asked += 1
             self._tasks.put(task)
 
-    def _work(self) -> None:
+    def doing(self) -> list[tuple[ReadTask, float, str]]:
+        """The reads under way: each with the time it began (`time.monotonic`), and what its reader says hinders it."""
+        return [(task, since, getattr(reader, "trouble", "")) for task, since, reader in list(self._at.values())]
+
+    def _work(self, thread: int) -> None:
         reader: Reader | None = None
         try:
             while (task := self._tasks.get()) is not None:
@@ -85,6 +92,7 @@ class ReadPool:
                         msg = "read: cancelled before it began"
                         raise ClosedError(msg)
                     reader = reader or self._source.reader(self._slabs, self._stop)
+                    self._at[thread] = task, time.monotonic(), reader
                     task.finish(reader.read(task.extents), None)
                 except DaliFeedError as error:
                     error.add_note("Stage: read")
@@ -94,6 +102,7 @@ class ReadPool:
                     failure = SourceError(msg)
                     failure.__cause__ = error
                     task.finish(None, failure)
+                self._at.pop(thread, None)
                 with self._idle:
                     self._asked -= 1
                     self._idle.notify_all()

@@ -1,0 +1,57 @@
+"""The watchdog: where no batch comes for long, it says which stage is stuck and on which record.
+
+It is the waiting trainer's own thread that looks, at what the other threads left in plain sight; nothing is
+asked of a stage that may never answer.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dali_feed.feed.batch import Flight
+    from dali_feed.feed.epoch import EpochRun, Setting
+
+__all__ = ["stuck"]
+
+SHOWN = 3
+
+
+def stuck(run: EpochRun) -> str:
+    """The stage that the feed thread waits for, for how long, and what that stage is at."""
+    setting, flight = run.setting, run.landing
+    stage, seconds = setting.meter.now()
+    match stage:
+        case "read_wait":
+            told = _source(setting)
+        case "engine_wait" if flight is not None:
+            told = _engine(setting, flight)
+        case "letters_wait":
+            told = f"dead letters: {setting.outbox} does not take them"
+        case _:
+            told = "feed: its thread is at work on the next batch"
+    return f"{told}; for {seconds:.0f} s"
+
+
+def _source(setting: Setting) -> str:
+    """What each reader thread is at, the longest first."""
+    reads = []
+    for task, since, trouble in sorted(setting.pool.doing(), key=lambda read: read[1]):
+        first = setting.where(int(task.extents[:1].ids()[0]))
+        said = f", {trouble}" if trouble else ""
+        reads.append(f"{int(task.extents.lengths.sum())} records from {first} ({time.monotonic() - since:.0f} s{said})")
+    more = f", and {len(reads) - SHOWN} more" if len(reads) > SHOWN else ""
+    return f"source: {setting.source} is being read: {'; '.join(reads[:SHOWN]) or 'nothing'}{more}"
+
+
+def _engine(setting: Setting, flight: Flight) -> str:
+    """Which records the engine's threads are at, where it can tell; the batch's first and last otherwise."""
+    engine = setting.engine
+    slots = sorted(engine.at_work())
+    name = f"engine: {engine.name}"
+    if slots:
+        shown = ", ".join(setting.where(int(flight.ids[slot])) for slot in slots[:SHOWN])
+        return f"{name} is at {shown}{' and others' if len(slots) > SHOWN else ''}"
+    first, last = (setting.where(int(flight.ids[slot])) for slot in (0, -1))
+    return f"{name} runs the batch of {len(flight)} from {first} to {last}"
