@@ -18,9 +18,10 @@ import numpy as np
 from dali_feed.errors import ConfigError, DataLostError, SourceChangedError, SourceEmptyError, StateError
 from dali_feed.external_sources.kafka_cluster import Cluster
 from dali_feed.external_sources.kafka_commit import commit_offsets
-from dali_feed.external_sources.kafka_errors import Trouble
+from dali_feed.external_sources.kafka_errors import Trouble, remade
 from dali_feed.external_sources.kafka_messages import original
-from dali_feed.external_sources.kafka_reader import OURS, KafkaOptions, KafkaReader, connect
+from dali_feed.external_sources.kafka_options import OURS, Identity, KafkaOptions, connect
+from dali_feed.external_sources.kafka_reader import KafkaReader
 from dali_feed.external_sources.kafka_records import LABEL, Codec
 from dali_feed.letters import Original
 from dali_feed.records import Extents, Int64s, Slabs, Snapshot
@@ -80,7 +81,7 @@ class KafkaTopic:
         if group is not None and (not isinstance(group, str) or not group):
             msg = f"{topic}: group must be a consumer group's name, or None; found {group!r}"
             raise ConfigError(msg)
-        self._group = group
+        self._group, self._identity = group, Identity()
         self._options = KafkaOptions(
             topic, address, label, codec, _field_names(topic, label, codec, fields), timeout, _checked(topic, config)
         )
@@ -106,7 +107,7 @@ class KafkaTopic:
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> KafkaReader:
         """A new reader with a consumer of its own; it connects when it first reads."""
-        return KafkaReader(self._options, slabs, stop)
+        return KafkaReader(self._options, slabs, stop, self._identity)
 
     def commit(self, positions: Int64s) -> None:
         """Set the group's offset of each partition, for lag tools; does nothing without `group`.
@@ -128,7 +129,7 @@ class KafkaTopic:
             SourceUnreachableError: no answer for `timeout` seconds.
             SourceDeniedError: no rights, or credentials that are refused.
             DataLostError: the broker has dropped records that the pin promises.
-            SourceChangedError: the topic has fewer partitions or lower ends than the pin says.
+            SourceChangedError: the topic was deleted and made again, or its ends are lower than the pin says.
             StateError: the pin is not one of this topic.
         """
         pinned = None if pin is None else _Pin(self._options.topic, pin)
@@ -137,28 +138,32 @@ class KafkaTopic:
         try:
             asked = Cluster(self._options, consumer, trouble)
             lows, highs = asked.watermarks(asked.partitions())
+            topic_id = asked.topic_id()
         finally:
             consumer.close()
         if pinned is not None:
-            pinned.check(self, lows, highs)
-            return self._made(pinned.starts, pinned.ends, pinned.extent, pinned.record_bytes)
+            pinned.check(self, lows, highs, topic_id)
+            self._identity.topic_id = topic_id
+            return self._made(pinned.starts, pinned.ends, pinned.extent, pinned.record_bytes, topic_id)
         if not (highs > lows).any():
             msg = f"{self._options.topic}: the topic must hold records; its {len(lows)} partitions are empty"
             raise SourceEmptyError(msg)
+        self._identity.topic_id = topic_id
         record_bytes = self._record_bytes(lows, highs)
         extent = 1 << round(math.log2(EXTENT_BYTES / record_bytes)) if record_bytes < EXTENT_BYTES else 1
-        return self._made(lows, highs, min(extent, MAX_EXTENT), record_bytes)
+        return self._made(lows, highs, min(extent, MAX_EXTENT), record_bytes, topic_id)
 
-    def _made(self, starts: Int64s, ends: Int64s, extent: int, record_bytes: int) -> Snapshot:
+    def _made(self, starts: Int64s, ends: Int64s, extent: int, record_bytes: int, topic_id: str) -> Snapshot:
         topic = self._options.topic
         pin = {
             "topic": topic,
+            "id": topic_id,
             "starts": starts.tolist(),
             "ends": ends.tolist(),
             "extent": extent,
             "record_bytes": record_bytes,
         }
-        held = json.dumps([topic, pin["starts"], pin["ends"]]).encode()
+        held = json.dumps([topic, topic_id, pin["starts"], pin["ends"]]).encode()
         return Snapshot(
             source=f"kafka topic {topic} at {self._options.servers}",
             names=tuple(f"{topic}[{p}]" for p in range(len(starts))),
@@ -201,7 +206,7 @@ class _Pin:
             self.starts: Int64s = np.array([int(v) for v in pin["starts"]], np.int64)
             self.ends: Int64s = np.array([int(v) for v in pin["ends"]], np.int64)
             self.extent, self.record_bytes = int(pin["extent"]), int(pin["record_bytes"])
-            of = str(pin["topic"])
+            of, self.topic_id = str(pin["topic"]), str(pin.get("id", ""))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             msg = f"{topic}: a pin must be what a snapshot of a Kafka topic gave; {type(error).__name__}: {error}"
             raise StateError(msg) from error
@@ -212,9 +217,11 @@ class _Pin:
             msg = f"{topic}: the pin must be of the same topic; it is of {of}"
             raise StateError(msg)
 
-    def check(self, source: KafkaTopic, lows: Int64s, highs: Int64s) -> None:
+    def check(self, source: KafkaTopic, lows: Int64s, highs: Int64s, topic_id: str) -> None:
         """That everything it promises is still there; partitions that came later do not matter."""
         topic, n = self.topic, len(self.starts)
+        if "" not in (self.topic_id, topic_id) and self.topic_id != topic_id:
+            raise remade(topic, self.topic_id, topic_id)
         if len(lows) < n:
             msg = f"{topic}: the snapshot has {n} partitions and the topic now {len(lows)}: it was made anew"
             raise SourceChangedError(msg)

@@ -11,9 +11,9 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from dali_feed.errors import SourceDeniedError, SourceUnreachableError
+from dali_feed.errors import SourceChangedError, SourceDeniedError, SourceUnreachableError
 
-__all__ = ["DENIED", "GONE", "LOG", "QUIET", "Trouble", "denied", "unreachable"]
+__all__ = ["DENIED", "GONE", "LOG", "QUIET", "Trouble", "denied", "remade", "unreachable"]
 
 LOG = logging.getLogger("dali_feed.kafka")
 
@@ -65,6 +65,14 @@ def denied(subject: str, servers: str, said: str) -> SourceDeniedError:
     return SourceDeniedError(
         f"{subject}: reading needs the rights Describe and Read on the topic; {servers} refuses: {said}; "
         "check security.protocol, sasl.* and ssl.* in config= and the topic's ACLs"
+    )
+
+
+def remade(subject: str, known: str, found: str) -> SourceChangedError:
+    """Another topic has taken the name."""
+    return SourceChangedError(
+        f"{subject}: it must be the topic that the snapshot was taken of, whose id is {known}; found one of id {found}:"
+        " the topic was deleted and made again; take a new snapshot, and start without the old state"
     )
 
 

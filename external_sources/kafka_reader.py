@@ -14,97 +14,22 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChangedError, SourceError
-from dali_feed.external_sources.kafka_errors import DENIED, GONE, LOG, QUIET, Trouble, denied, unreachable
-from dali_feed.external_sources.kafka_records import Codec, Rows, rows_for
+from dali_feed.external_sources.kafka_cluster import Cluster
+from dali_feed.external_sources.kafka_errors import DENIED, GONE, LOG, Trouble, denied, remade, unreachable
+from dali_feed.external_sources.kafka_options import SLICE_SECONDS, Identity, KafkaOptions, connect
+from dali_feed.external_sources.kafka_records import Rows, rows_for
 from dali_feed.external_sources.slabs import SlabPool
 from dali_feed.records import Block, Extents, Slabs
 
-__all__ = ["OURS", "KafkaOptions", "KafkaReader", "connect"]
+__all__ = ["KafkaReader"]
 
-SLICE_SECONDS = 0.1  # the longest wait that does not look at the stop event
 MORE = 15  # records taken along with the one that was waited for: small enough that their bytes stay in cache
 CLOSE_SECONDS = 1.5
-
-# What makes a read exact; a user's value would change the data or its order.
-_LAWS: dict[str, Any] = {
-    "allow.auto.create.topics": False,
-    "auto.offset.reset": "error",
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "enable.partition.eof": True,
-    "group.id": "dali_feed",  # librdkafka wants one; it is never joined
-    "isolation.level": "read_committed",
-}
-# What makes it fast for runs of one partition at a time; a user may know better.
-_TUNING: dict[str, Any] = {
-    "check.crcs": True,
-    "client.id": "dali_feed",
-    "fetch.error.backoff.ms": 50,
-    "fetch.max.bytes": 8 << 20,
-    "fetch.message.max.bytes": 4 << 20,
-    "fetch.queue.backoff.ms": 5,
-    "fetch.wait.max.ms": 20,  # a new assignment waits for the fetch at the old one's end
-    "queued.max.messages.kbytes": 8 << 10,
-    "queued.min.messages": 1_000_000,
-    "reconnect.backoff.max.ms": 1000,
-    "socket.keepalive.enable": True,
-    "topic.metadata.propagation.max.ms": 2000,
-}
-OURS = frozenset(_LAWS) | {
-    "auto.commit.enable",
-    "bootstrap.servers",
-    "consume.callback",
-    "default.topic.config",
-    "error_cb",
-    "group.instance.id",
-    "group.protocol",
-    "logger",
-    "metadata.broker.list",
-    "on_commit",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaOptions:
-    """What a reader needs to know of its source; `KafkaTopic` documents the values."""
-
-    topic: str
-    servers: str
-    label: str | None
-    codec: Codec | None
-    fields: tuple[str, ...]
-    timeout: float
-    config: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold passwords
-
-
-def connect(options: KafkaOptions, trouble: Trouble) -> Consumer:
-    """A consumer with our settings and the user's; opens no connection by itself.
-
-    Raises:
-        ConfigError: librdkafka does not take an option of `config`.
-    """
-    try:
-        return Consumer(
-            {
-                **_TUNING,
-                **options.config,
-                **_LAWS,
-                "bootstrap.servers": options.servers,
-                "error_cb": trouble,
-                "logger": QUIET,
-            }
-        )
-    except (KafkaException, TypeError, ValueError) as error:
-        said = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-        msg = f"{options.topic}: config= must hold options of librdkafka; {said}"
-        raise ConfigError(msg) from error
 
 
 class KafkaReader:
@@ -119,8 +44,16 @@ class KafkaReader:
         ConfigError: used in a process that was forked from the reader's.
     """
 
-    def __init__(self, options: KafkaOptions, slabs: Slabs | None = None, stop: threading.Event | None = None) -> None:
+    def __init__(
+        self,
+        options: KafkaOptions,
+        slabs: Slabs | None = None,
+        stop: threading.Event | None = None,
+        identity: Identity | None = None,
+    ) -> None:
         self._options = options
+        self._identity = identity or Identity()
+        self._identified = False  # what this consumer reads is the snapshot's topic
         self._slabs: Slabs = SlabPool() if slabs is None else slabs
         self._stop = threading.Event() if stop is None else stop
         self._pid = os.getpid()
@@ -146,7 +79,7 @@ class KafkaReader:
                     self._run(partition, start, stop, rows, first)
                 first += stop - start
         except BaseException as error:
-            self._at, self._left = (-1, -1), []
+            self._drop() if isinstance(error, SourceError) else self._forget()
             lease.release()
             if isinstance(error, KafkaException):
                 msg = f"{self._options.topic} at {self._options.servers}: reading failed: {error.args[0].str()}"
@@ -208,6 +141,8 @@ class KafkaReader:
             if message is not None:
                 batch = [message, *consumer.consume(MORE, 0)]
                 if message.error() is None:
+                    if not self._identified:
+                        self._identify(partition, want)
                     wait.progress()
                 return batch
             consumer = self._silence(partition, want, stop, wait)
@@ -228,10 +163,10 @@ class KafkaReader:
                 raise SourceChangedError(msg)
             raise unreachable(where, self._options.servers, seconds, self._trouble.last)
         if wait.due():
-            # Now and then a consumer stays stuck on a partition whose leader moved; a new one costs nothing here.
+            # A consumer may be stuck on a partition whose leader moved; or a slow link is at a fetch of megabytes.
             LOG.warning("%s: nothing came for %.0f s; connecting anew (%s)", where, seconds, self._trouble.last)
             self._drop()
-            self._assign(partition, want)
+            self._assign(partition, want, modest=True)
         return self._live()
 
     def _event(self, error: KafkaError, message: Message, partition: int, want: int, stop: int, wait: _Wait) -> int:
@@ -257,7 +192,17 @@ class KafkaReader:
         self._trouble.last = error.str()  # of the connection, or of the group that we do not use: librdkafka retries
         return want
 
+    def _identify(self, partition: int, want: int) -> None:
+        """Raise where the topic is not the one that the snapshot was taken of."""
+        known = self._identity.topic_id
+        if known:
+            found = Cluster(self._options, self._live(), self._trouble, self._stop).topic_id()
+            if found not in (known, ""):
+                raise remade(self._where(partition, want), known, found)
+        self._identified = True
+
     def _lost(self, partition: int, want: int, stop: int) -> SourceError:
+        self._identify(partition, want)
         where, held = self._where(partition, want), "the broker no longer holds them"
         try:
             low, high = self._live().get_watermark_offsets(TopicPartition(self._options.topic, partition), timeout=2.0)
@@ -296,11 +241,15 @@ class KafkaReader:
                 return False
         return True
 
-    def _assign(self, partition: int, offset: int) -> None:
+    def _forget(self) -> None:
+        self._at, self._left = (-1, -1), []
+
+    def _assign(self, partition: int, offset: int, *, modest: bool = False) -> None:
         self._left = []
         if self._consumer is None:
             self._trouble.clear()
-            self._consumer = connect(self._options, self._trouble)
+            self._identified = False
+            self._consumer = connect(self._options, self._trouble, modest=modest)
         self._consumer.assign([TopicPartition(self._options.topic, partition, offset)])
         self._at = (partition, offset)
 
@@ -312,7 +261,8 @@ class KafkaReader:
 
     def _drop(self) -> None:
         """Close the consumer; one that does not come to an end is left to its thread."""
-        consumer, self._consumer, self._left, self._at = self._consumer, None, [], (-1, -1)
+        consumer, self._consumer = self._consumer, None
+        self._forget()
         if consumer is not None:
             closing = threading.Thread(target=consumer.close, name="dali_feed-kafka-close", daemon=True)
             closing.start()

@@ -1,7 +1,8 @@
 """Apache Kafka itself, for tests and benchmarks: one broker, jars from Maven Central, up in five seconds.
 
-`python tests/broker/real.py` runs one in the foreground and prints its address. It has two listeners: PLAINTEXT,
-whose clients may do everything, and SASL_PLAINTEXT, where the user `alice` may do what an ACL grants her.
+`python tests/broker/real.py` runs one in the foreground and prints its address. It has three listeners: PLAINTEXT,
+whose clients may do everything, SASL_PLAINTEXT, where the user `alice` may do what an ACL grants her, and LINK, the
+first one again behind a `Proxy`.
 Needs Java 17 and, the first time, Maven.
 """
 
@@ -33,12 +34,13 @@ START_SECONDS = 90.0
 
 # A killed broker cannot register again before its old session has ended: 9 seconds by default.
 _PROPERTIES = """\
-process.roles=broker,controller
-node.id=1
+process.roles={roles}
+node.id={node}
 controller.quorum.bootstrap.servers=127.0.0.1:{control}
-listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl},CONTROLLER://127.0.0.1:{control}
+listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl},LINK://127.0.0.1:{behind}{controls}
+advertised.listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl},LINK://127.0.0.1:{link}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,LINK:PLAINTEXT
 inter.broker.listener.name=PLAINTEXT
 sasl.enabled.mechanisms=PLAIN
 listener.name.sasl_plaintext.plain.sasl.jaas.config=\
@@ -129,9 +131,9 @@ class Cluster:
             self._client = AdminClient({"bootstrap.servers": self.servers, **options})
         return self._client
 
-    def create(self, topic: str, partitions: int = 1, config: dict[str, str] | None = None) -> None:
+    def create(self, topic: str, partitions: int = 1, config: dict[str, str] | None = None, replicas: int = 1) -> None:
         """Make a topic and wait until it is there with all its partitions."""
-        self.admin.create_topics([NewTopic(topic, partitions, 1, config=config or {})])[topic].result(60)
+        self.admin.create_topics([NewTopic(topic, partitions, replicas, config=config or {})])[topic].result(60)
         self._until(lambda found: topic in found and len(found[topic].partitions) == partitions)
 
     def delete(self, topic: str) -> None:
@@ -153,23 +155,39 @@ class Cluster:
 
 
 class RealBroker(Cluster):
-    """One Apache Kafka broker in a process group of its own; killed at exit. A context manager."""
+    """One Apache Kafka broker in a process group of its own; killed at exit. A context manager.
 
-    def __init__(self, heap: str = "512m") -> None:
-        self._plain, self._sasl, self._control = free_ports(3)
+    With `joins`, the second node of that broker's cluster; the first stays its controller.
+    """
+
+    def __init__(self, heap: str = "512m", joins: RealBroker | None = None) -> None:
+        self._plain, self._sasl, self._behind, self._link, own = free_ports(5)
+        self._control: int = own if joins is None else joins._control
+        self._cluster_id: str = _cluster_id() if joins is None else joins._cluster_id
         super().__init__(f"127.0.0.1:{self._plain}")
         self.sasl_servers = f"127.0.0.1:{self._sasl}"
+        self.link_servers = f"127.0.0.1:{self._link}"
         self.heap = heap
         self.home = Path(tempfile.mkdtemp(prefix="dali_feed-kafka-"))
         self._process: subprocess.Popen[bytes] | None = None
         self._properties = self.home / "server.properties"
         self._properties.write_text(
             _PROPERTIES.format(
-                plain=self._plain, sasl=self._sasl, control=self._control, data=self.home / "data", password=PASSWORD
+                roles="broker,controller" if joins is None else "broker",
+                node=1 if joins is None else 2,
+                plain=self._plain,
+                sasl=self._sasl,
+                behind=self._behind,
+                link=self._link,
+                control=self._control,
+                controls=f",CONTROLLER://127.0.0.1:{own}" if joins is None else "",
+                data=self.home / "data",
+                password=PASSWORD,
             )
         )
         atexit.register(self.close)
-        format_ = ["kafka.tools.StorageTool", "format", "--standalone", "-t", _cluster_id(), "-c"]
+        format_ = ["kafka.tools.StorageTool", "format", "-t", self._cluster_id]
+        format_ += ["--standalone", "-c"] if joins is None else ["-c"]
         done = subprocess.run(self._java(*format_), capture_output=True, text=True, check=False)
         if done.returncode:
             msg = f"Kafka's storage could not be formatted:\n{done.stdout}{done.stderr}"
@@ -178,6 +196,11 @@ class RealBroker(Cluster):
     def _java(self, *main: str) -> list[str]:
         options = [f"-Xmx{self.heap}", "-Xms256m", "-XX:+UseG1GC", "-Djava.awt.headless=true"]
         return ["java", *options, "-cp", f"{jars()}/*", *main, str(self._properties)]
+
+    @property
+    def link_ports(self) -> tuple[int, int]:
+        """Where the clients of `link_servers` connect to, and where that must lead: a `Proxy` does."""
+        return self._link, self._behind
 
     @property
     def pid(self) -> int | None:

@@ -1,0 +1,104 @@
+"""What a Kafka source is told, and a consumer made of it: the user's options, and the laws no option overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException
+
+from dali_feed.errors import ConfigError
+from dali_feed.external_sources.kafka_errors import QUIET, Trouble
+from dali_feed.external_sources.kafka_records import Codec
+
+__all__ = ["OURS", "SLICE_SECONDS", "Identity", "KafkaOptions", "connect"]
+
+SLICE_SECONDS = 0.1  # the longest wait that does not look at the stop event
+
+# What makes a read exact; a user's value would change the data or its order.
+_LAWS: dict[str, Any] = {
+    "allow.auto.create.topics": False,
+    "auto.offset.reset": "error",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "group.id": "dali_feed",  # librdkafka wants one; it is never joined
+    "isolation.level": "read_committed",
+}
+# What makes it fast for runs of one partition at a time; a user may know better.
+_TUNING: dict[str, Any] = {
+    "check.crcs": True,
+    "client.id": "dali_feed",
+    "fetch.error.backoff.ms": 50,
+    "fetch.max.bytes": 8 << 20,
+    "fetch.message.max.bytes": 4 << 20,
+    "fetch.queue.backoff.ms": 5,
+    "fetch.wait.max.ms": 20,  # a new assignment waits for the fetch at the old one's end
+    "queued.max.messages.kbytes": 8 << 10,
+    "queued.min.messages": 1_000_000,
+    "reconnect.backoff.max.ms": 1000,
+    "socket.keepalive.enable": True,
+    "topic.metadata.propagation.max.ms": 2000,
+}
+# Over a link so slow that a fetch outlasts the patience nothing would ever come whole: a smaller one does.
+_MODEST: dict[str, Any] = {"fetch.message.max.bytes": 256 << 10}
+OURS = frozenset(_LAWS) | {
+    "auto.commit.enable",
+    "bootstrap.servers",
+    "consume.callback",
+    "default.topic.config",
+    "error_cb",
+    "group.instance.id",
+    "group.protocol",
+    "logger",
+    "metadata.broker.list",
+    "on_commit",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOptions:
+    """What a reader needs to know of its source; `KafkaTopic` documents the values."""
+
+    topic: str
+    servers: str
+    label: str | None
+    codec: Codec | None
+    fields: tuple[str, ...]
+    timeout: float
+    config: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold passwords
+
+
+def connect(options: KafkaOptions, trouble: Trouble, *, modest: bool = False) -> Consumer:
+    """A consumer with our settings and the user's; opens no connection by itself. A `modest` one fetches less at once.
+
+    Raises:
+        ConfigError: librdkafka does not take an option of `config`.
+    """
+    try:
+        return Consumer(
+            {
+                **_TUNING,
+                **options.config,
+                **(_MODEST if modest else {}),
+                **_LAWS,
+                "bootstrap.servers": options.servers,
+                "error_cb": trouble,
+                "logger": QUIET,
+            }
+        )
+    except (KafkaException, TypeError, ValueError) as error:
+        said = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+        msg = f"{options.topic}: config= must hold options of librdkafka; {said}"
+        raise ConfigError(msg) from error
+
+
+class Identity:
+    """The id of the topic that a source's snapshot is of; its readers hold what they read to it.
+
+    A topic made anew under the same name has another one. "" where no snapshot was taken, or the brokers have none.
+    """
+
+    def __init__(self) -> None:
+        self.topic_id = ""
