@@ -28,9 +28,10 @@ class BadRecords:
     """What is done with a record that cannot be used.
 
     action       "replace": the next good record of its window takes its slot; "raise": a BadRecordError
-    limit        how many may be bad in an epoch of one rank: an int, or an exact Fraction of its slots;
+    limit        how many may be bad of any `window` slots in a row: an int, or an exact Fraction of them;
                  None: any number. Above it the run stops with a BadRecordLimitError. Absent positions
                  (offset holes) are replaced too but are nobody's fault, and do not count.
+    window       slots, as one rank is given them; None: its whole epoch. A resumed run counts from where it resumes
     dead_letter  where they are kept to be looked at, once per record, epoch and rank: a `DeadLetterFolder` or a
                  `DeadLetterTopic` of `dali_feed.external_sources`; None: nowhere
     """
@@ -38,6 +39,7 @@ class BadRecords:
     limit: int | Fraction | None = Fraction(1, 100)
     action: Literal["replace", "raise"] = "replace"
     dead_letter: DeadLetters | None = None
+    window: int | None = None
 
     def __post_init__(self) -> None:
         if self.action not in ("replace", "raise"):
@@ -49,6 +51,8 @@ class BadRecords:
                 f" found {self.dead_letter!r}"
             )
             raise ConfigError(msg)
+        if self.window is not None:
+            whole("BadRecords(window=...) other than None", self.window, 1)
         if self.limit is None:
             return
         if isinstance(self.limit, Fraction):
@@ -59,7 +63,7 @@ class BadRecords:
         whole("BadRecords(limit=...) other than a Fraction or None", self.limit, 0)
 
     def allowed(self, slots: int) -> int | None:
-        """How many of an epoch's `slots` slots may be bad; None: any number."""
+        """How many of `slots` slots in a row may be bad; None: any number."""
         return int(self.limit * slots) if isinstance(self.limit, Fraction) else self.limit
 
 

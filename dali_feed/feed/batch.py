@@ -90,20 +90,20 @@ class Flight:
         msg = f"slot {slot} past the end of a batch of {len(self)}"
         raise IndexError(msg)
 
-    def own_faults(self) -> list[Fault]:
-        """Of the slots whose own record is bad; absent ones have no reason and are left out."""
-        faults: list[Fault] = []
+    def own_faults(self) -> list[tuple[int, Fault]]:
+        """Slots whose own record is bad; absent ones have no reason and are left out."""
+        faults: list[tuple[int, Fault]] = []
         for slot in np.flatnonzero(~self.ok).tolist():
             window, at = self.place(slot)
             row = int(window.order[at])
             if row in window.reasons:
-                faults.append(window.fault(row))
+                faults.append((slot, window.fault(row)))
         return faults
 
-    def refused(self, bad: dict[int, str]) -> list[Fault]:
-        """Of the slots that the decoder refused."""
+    def refused(self, bad: dict[int, str]) -> list[tuple[int, Fault]]:
+        """Slots whose payload the decoder refused."""
         payloads = {slot: self.place(slot)[0].payloads[int(self.rows[slot])] for slot in bad}
-        return [Fault(int(self.ids[slot]), reason, "decode", payloads[slot]) for slot, reason in bad.items()]
+        return [(slot, Fault(int(self.ids[slot]), why, "decode", payloads[slot])) for slot, why in bad.items()]
 
     def mend(self, bad: dict[int, str], draw: Draw, prepare: Prepare) -> list[int]:
         """Replace what the decoder refused by the rule of slots, with the draws of what now stands there.

@@ -56,6 +56,7 @@ class EpochRun:
     def __init__(self, setting: Setting, lanes: Sequence[Lane], counts: Sequence[int], quarantine: Quarantine) -> None:
         self.setting = self._set = setting
         self._lanes, self._counts, self._quarantine = lanes, counts, quarantine
+        self._landed = 0  # slots
         self.landing: Flight | None = None  # the batch that the engine is waited for
         self._flying: deque[Flight] = deque()
         self._out: Channel[Batch | BaseException | None] = Channel(setting.prefetch)
@@ -168,14 +169,15 @@ class EpochRun:
     def _count_faults(self, flight: Flight) -> None:
         faults = flight.own_faults()
         self._set.meter.absent += int((~flight.ok).sum()) - len(faults)
-        for fault in faults:
-            self._quarantined(fault)
+        for slot, fault in faults:
+            self._quarantined(slot, fault)
 
-    def _quarantined(self, fault: Fault) -> None:
+    def _quarantined(self, slot: int, fault: Fault) -> None:
         before = len(self._quarantine)
         where = self._set.where(fault.sample)
         try:
-            self._quarantine.add(fault.sample, where, fault.reason, lambda: self._post(where, fault))
+            at = self._landed + slot
+            self._quarantine.add(fault.sample, at, where, fault.reason, lambda: self._post(where, fault))
         finally:
             if len(self._quarantine) > before:
                 self._set.meter.bad += 1
@@ -203,11 +205,12 @@ class EpochRun:
         if not flight.ok.all():
             self._count_faults(flight)  # here, in batch order: a budget ends at the same batch at any depth
         while result.bad:
-            for fault in flight.refused(result.bad):
-                self._quarantined(fault)
+            for slot, fault in flight.refused(result.bad):
+                self._quarantined(slot, fault)
             mended = flight.mend(result.bad, self._set.draw, self._set.engine.prepare)
             with self._set.meter.waiting("engine_wait"):
                 result = self._set.engine.redo(flight.work, result, mended)
+        self._landed += len(flight)
         batch = flight.done(result.images, result.tail)
         self._look_ahead |= any(piece.chunk.window.left == 0 for piece in flight.pieces)  # memory went back
         with self._set.meter.waiting("trainer_wait"):

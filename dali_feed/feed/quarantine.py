@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -29,20 +30,24 @@ class Fault:
 
 
 class Quarantine:
-    """The bad records of one epoch on one rank. A record counts once, however many slots it stood in."""
+    """The bad records of one epoch on one rank. A record counts once, at the slot where it was found bad first."""
 
     def __init__(self, policy: BadRecords, slots: int) -> None:
         self._policy = policy
-        self._allowed = policy.allowed(slots)
-        self._slots = slots
+        self._window = policy.window or slots
+        self._allowed = policy.allowed(self._window)
+        self._at: list[int] = []  # the slots of the bad ones, ascending
         self._seen: set[int] = set()
         self.recent: deque[tuple[str, str]] = deque(maxlen=KEPT)
 
     def __len__(self) -> int:
         return len(self._seen)
 
-    def add(self, sample: int, where: str, reason: str, post: Callable[[], None] = lambda: None) -> None:
-        """Take a record in and, if it is new, `post` it. Raises BadRecordError or BadRecordLimitError by the policy."""
+    def add(self, sample: int, slot: int, where: str, reason: str, post: Callable[[], None] = lambda: None) -> None:
+        """Take a record in and, if it is new, `post` it. Raises BadRecordError or BadRecordLimitError by the policy.
+
+        `slot` counts the slots that this rank has been given; batches come in order, the faults of one in any.
+        """
         if sample in self._seen:
             return
         self._seen.add(sample)
@@ -52,11 +57,21 @@ class Quarantine:
             raise BadRecordError(where, reason)
         if len(self._seen) <= LOGGED:
             log.warning("bad record replaced: %s: %s", where, reason)
-        if self._allowed is not None and len(self._seen) > self._allowed:
+        if self._allowed is not None and self._too_many(slot, self._allowed):
             shown = "; ".join(f"{w}: {r}" for w, r in list(self.recent)[-5:])
             msg = (
-                f"bad records: at most {self._allowed} of this epoch's {self._slots} slots may be bad"
+                f"bad records: at most {self._allowed} of {self._of()} slots may be bad"
                 f" (limit={self._policy.limit!s}); found {len(self._seen)}, the last of them {shown}."
                 " Look at the source, or raise BadRecords(limit=...)"
             )
             raise BadRecordLimitError(msg, tuple(self.recent))
+
+    def _of(self) -> str:
+        return f"this epoch's {self._window}" if self._policy.window is None else f"any {self._window} successive"
+
+    def _too_many(self, slot: int, allowed: int) -> bool:
+        """Whether a window that this slot lies in holds more than `allowed`."""
+        k = bisect.bisect(self._at, slot)
+        self._at.insert(k, slot)
+        firsts = range(max(0, k - allowed), min(k + 1, len(self._at) - allowed))
+        return any(self._at[n + allowed] - self._at[n] < self._window for n in firsts)
