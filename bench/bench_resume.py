@@ -1,6 +1,6 @@
 """How long a restored loader takes to its first batch, by where in the epoch it stands; and what bad records cost.
 
-    python bench/bench_resume.py [--repeats 5] [--sources tar kafka] [--seconds 6]
+    python bench/bench_resume.py [--repeats 5] [--sources tar kafka] [--engines host dali] [--seconds 6]
 
 Resume: a new loader (RandomResizedCrop(224), batches of 64, shuffled) is given a state at 1 % and at 90 % of an epoch
 in turns; counted is the time from its making to its first batch. An epoch is 36,000 images of tar shards in the page
@@ -37,7 +37,7 @@ COPIES = 4
 PLACES = (0.01, 0.9)
 
 
-def loader_of(source: Source, shuffle: bool | Shuffle) -> DataLoader:
+def loader_of(source: Source, shuffle: bool | Shuffle, engine: str = "host") -> DataLoader:
     """As anybody would make it."""
     return DataLoader(
         source,
@@ -47,6 +47,7 @@ def loader_of(source: Source, shuffle: bool | Shuffle) -> DataLoader:
         transform=transform(),
         device=torch.device("cpu"),
         bad=BadRecords(limit=None),
+        engine=engine,
     )
 
 
@@ -86,9 +87,9 @@ def resumes(name: str, make: Callable[[], Source], shuffle: bool | Shuffle, repe
     ]
 
 
-def rate(shards: list[str], seconds: float) -> tuple[float, int]:
+def rate(shards: list[str], engine: str, seconds: float) -> tuple[float, int]:
     """Images per second, and the bad records found."""
-    with loader_of(ShardSet(shards), shuffle=True) as loader:
+    with loader_of(ShardSet(shards), shuffle=True, engine=engine) as loader:
         images, begun = 0, 0.0
         while not begun or time.perf_counter() - begun < seconds:
             for batch, _ in loader:
@@ -108,8 +109,8 @@ def damaged(records: list[tuple[bytes, int]]) -> list[tuple[bytes, int]]:
     return made
 
 
-def bad_rows(data: Any, args: argparse.Namespace, folder: Path) -> list[dict[str, object]]:
-    """A row for whole and one for damaged shards."""
+def bad_shards(data: Any, folder: Path) -> dict[str, list[str]]:
+    """Whole and damaged ones."""
     records = list(data.records())
     shards: dict[str, list[str]] = {}
     for name, chosen in (("whole", records), ("1 % bad", damaged(records))):
@@ -119,11 +120,16 @@ def bad_rows(data: Any, args: argparse.Namespace, folder: Path) -> list[dict[str
         for link in links:
             link.hardlink_to(path)
         shards[name] = [str(link) for link in links]
+    return shards
+
+
+def bad_rows(shards: dict[str, list[str]], engine: str, args: argparse.Namespace) -> list[dict[str, object]]:
+    """A row for whole and one for damaged shards."""
     turns: dict[str, list[float]] = {name: [] for name in shards}
     found: dict[str, int] = {}
     for _ in range(args.repeats):
         for name, paths in shards.items():
-            images, found[name] = rate(paths, args.seconds)
+            images, found[name] = rate(paths, engine, args.seconds)
             turns[name].append(images)
     ratio = spread(b / a for a, b in zip(turns["whole"], turns["1 % bad"], strict=True))[0]
     rows: list[dict[str, object]] = []
@@ -132,6 +138,7 @@ def bad_rows(data: Any, args: argparse.Namespace, folder: Path) -> list[dict[str
         beside = "1.000" if name == "whole" else f"{ratio:.3f}"
         rows.append(
             {
+                "engine": engine,
                 "shards": name,
                 "img/s": middle,
                 "least": least,
@@ -149,6 +156,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6, help="of a turn (default %(default)s)")
     parser.add_argument("--sources", nargs="*", choices=("tar", "kafka"), default=["tar", "kafka"])
+    parser.add_argument("--engines", nargs="*", choices=("host", "dali"), default=["host", "dali"])
     parser.add_argument("--photos", type=int, default=3000, help="different images (default %(default)s)")
     parser.add_argument("--data", type=Path, default=None, help="where they are kept (default: the user's cache)")
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -171,7 +179,8 @@ def main() -> None:
         print(table(rows, list(rows[0])))
         print(f"\nadded {len(rows)} rows to {append('resume', [made | row for row in rows], args.results)}")
     with TemporaryDirectory(dir=data.root) as folder:
-        bad = bad_rows(data, args, Path(folder))
+        shards = bad_shards(data, Path(folder))
+        bad = [row for engine in args.engines for row in bad_rows(shards, engine, args)]
     print(table(bad, list(bad[0])))
     made |= {"seconds": args.seconds}
     print(f"\nadded {len(bad)} rows to {append('bad', [made | row for row in bad], args.results)}")
