@@ -3,20 +3,26 @@
 //   in    images   uint8    (samples, height, width, 3), dense
 //   out   out      float32 | float16 | bfloat16 | uint8, (samples, 3, height, width) or (samples, height, width, 3)
 //   per sample     flip_x, flip_y: 0 or not 0;  colour: 3 rows of 4, applied to 0..255 values, clamped to 0..255
-//   per channel    v * scale + bias, one rounding (fma); then one rounding to the output type, ties to even
+//   per channel    v * scale + bias, one rounding (fma)
+//   per sample     erase: a rectangle (y, x, height, width) of out that gets the erase values instead
+//   MIX            weight of the sample itself, 1 - weight of its partner, which is finished likewise; within box
+//                  (y, x, height, width) the weight is 0. A product each, one sum, three roundings
+//   out            one rounding to the output type, ties to even
 //
-// Law: every float operation that can round is written out (fma_rn, clamp255, cast) as PTX without .ftz, because CuPy
+// Law: every float operation that can round is written out (fma_rn, mul_rn, ..., cast) as PTX without .ftz, because CuPy
 // compiles with -ftz=true and compilers may contract. So the result is a function of the arguments alone, and
 // finish_reference in finish.py gives it bit for bit. No header is included: there is none on NVRTC's search path.
 //
 // Chosen by the compiler's options:
 //   OUT_FLOAT32 | OUT_FLOAT16 | OUT_BFLOAT16 | OUT_UINT8     the output type (uint8 takes no scale and no bias)
+//   MIX             1: with a partner. Off, its arguments are there and unused
 //   CHANNELS_LAST   0: one plane per channel, 1: channels last
 //   PIXELS          how many neighbouring pixels of a row a thread does. 4 needs width % 4 == 0, images aligned to 4
 //                   bytes and out to 4 of its elements: then a thread loads 3 words and stores whole vectors (16 bytes
 //                   of float32, 8 of the 16-bit types). 1 has no such needs. Neither has a tail to care for.
 //
 // Bytes moved: 3 * (1 + size of an output element) per pixel: 15 for float32, 9 for the 16-bit types, 6 for uint8.
+// With MIX 3 more where the weight is not 1: a partner's bytes are read wherever its pixels show.
 
 #define DEVICE static __device__ __forceinline__
 
@@ -37,6 +43,42 @@ DEVICE float fma_rn(float a, float b, float c) {
     return fmaf(a, b, c);
 #endif
 }
+
+#if MIX
+DEVICE float mul_rn(float a, float b) {
+#ifdef __CUDA_ARCH__
+    float result;
+    asm("mul.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+#else
+    return a * b;
+#endif
+}
+
+DEVICE float add_rn(float a, float b) {
+#ifdef __CUDA_ARCH__
+    float result;
+    asm("add.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+#else
+    return a + b;
+#endif
+}
+
+DEVICE float rest_of(float share) {  // 1 - share
+#ifdef __CUDA_ARCH__
+    float result;
+    asm("sub.rn.f32 %0, 0f3F800000, %1;" : "=f"(result) : "f"(share));
+    return result;
+#else
+    return 1.0f - share;
+#endif
+}
+
+// Of a weight, by its bits: a comparison of floats would take a subnormal for 0.
+DEVICE bool is_one(float v) { return __float_as_uint(v) == 0x3f800000u; }
+DEVICE bool is_zero(float v) { return __float_as_uint(v) << 1 == 0; }
+#endif
 
 // NaN becomes 0 and so does -0: what max.f32 does, said in C for the host.
 DEVICE float clamp255(float v) {
@@ -98,6 +140,73 @@ DEVICE bool is_set(const byte_t* flags, int element_size, unsigned sample) {
     return reinterpret_cast<const int*>(flags)[sample] != 0;
 }
 
+// Whether (y, x) lies in the sample's rectangle (y, x, height, width), where there are rectangles.
+DEVICE bool is_inside(const int* boxes, unsigned sample, unsigned y, unsigned x) {
+    if (boxes == nullptr) return false;
+    const int* box = boxes + 4 * static_cast<offset_t>(sample);
+    // In 32 unsigned bits what lies before the rectangle is far behind it, and a size of 0 or less holds nothing.
+    return y - static_cast<unsigned>(box[0]) < static_cast<unsigned>(box[2] > 0 ? box[2] : 0) &&
+           x - static_cast<unsigned>(box[1]) < static_cast<unsigned>(box[3] > 0 ? box[3] : 0);
+}
+
+struct Job {
+    const byte_t* images;
+    const byte_t* flip_x;
+    const byte_t* flip_y;
+    const float* colour;
+    const int* erase;
+    int flip_x_size, flip_y_size, height, width;
+    float scale[3], bias[3], erased[3];
+};
+
+// Pixels y, x .. x+PIXELS-1 of a finished sample, as float32.
+DEVICE void finished(const Job& job, unsigned sample, unsigned y, unsigned x, float value[PIXELS][3]) {
+    const bool mirror = is_set(job.flip_x, job.flip_x_size, sample);
+    const unsigned from_y = is_set(job.flip_y, job.flip_y_size, sample) ? job.height - 1 - y : y;
+    const unsigned from_x = mirror ? job.width - PIXELS - x : x;
+    const offset_t plane = static_cast<offset_t>(job.height) * static_cast<offset_t>(job.width);
+    const offset_t from = sample * plane + static_cast<offset_t>(from_y) * job.width + from_x;
+    const Pack<byte_t>* words = reinterpret_cast<const Pack<byte_t>*>(job.images + 3 * from);
+    const Pack<byte_t> raw[3] = {words[0], words[1], words[2]};
+
+    // Every index below is a constant once unrolled: a runtime index would push the arrays out of the registers.
+#pragma unroll
+    for (int p = 0; p < PIXELS; ++p) {
+#pragma unroll
+        for (int c = 0; c < 3; ++c) {
+            const int ahead = 3 * p + c, back = 3 * (PIXELS - 1 - p) + c;
+            const byte_t as_is = raw[ahead / PIXELS].at[ahead % PIXELS];
+            const byte_t mirrored = raw[back / PIXELS].at[back % PIXELS];
+            value[p][c] = static_cast<float>(mirror ? mirrored : as_is);
+        }
+    }
+
+    if (job.colour != nullptr) {
+        const float* m = job.colour + static_cast<offset_t>(sample) * 12;
+#pragma unroll
+        for (int p = 0; p < PIXELS; ++p) {
+            const float r = value[p][0], g = value[p][1], b = value[p][2];
+#pragma unroll
+            for (int c = 0; c < 3; ++c) {
+                const float* row = m + 4 * c;
+                value[p][c] = clamp255(fma_rn(row[0], r, fma_rn(row[1], g, fma_rn(row[2], b, row[3]))));
+            }
+        }
+    }
+
+#pragma unroll
+    for (int p = 0; p < PIXELS; ++p) {
+        const bool erased = is_inside(job.erase, sample, y, x + p);
+#pragma unroll
+        for (int c = 0; c < 3; ++c) {
+#ifndef OUT_UINT8
+            value[p][c] = fma_rn(value[p][c], job.scale[c], job.bias[c]);
+#endif
+            if (erased) value[p][c] = job.erased[c];
+        }
+    }
+}
+
 // Block x runs over the groups of PIXELS pixels of one sample, block y over samples. The launcher holds
 // height * width below 2^31, so positions inside a plane fit 32 bits; everything across planes is 64 bits wide.
 extern "C" __global__ void __launch_bounds__(256)
@@ -105,63 +214,56 @@ finish(const byte_t* __restrict__ images, out_t* __restrict__ out,
        const byte_t* __restrict__ flip_x, int flip_x_size,
        const byte_t* __restrict__ flip_y, int flip_y_size,
        const float* __restrict__ colour,
+       const int* __restrict__ erase,
+       const int* __restrict__ partner, const float* __restrict__ weight, const int* __restrict__ box,
        int samples, int height, int width,
        float scale_0, float scale_1, float scale_2,
-       float bias_0, float bias_1, float bias_2) {
+       float bias_0, float bias_1, float bias_2,
+       float erased_0, float erased_1, float erased_2) {
     const unsigned groups_in_row = static_cast<unsigned>(width) / PIXELS;
     const unsigned group = blockIdx.x * blockDim.x + threadIdx.x;
     if (group >= groups_in_row * static_cast<unsigned>(height)) return;
     const unsigned y = group / groups_in_row;
     const unsigned x = (group - y * groups_in_row) * PIXELS;
     const offset_t plane = static_cast<offset_t>(height) * static_cast<offset_t>(width);
-#ifndef OUT_UINT8
-    const float scale[3] = {scale_0, scale_1, scale_2}, bias[3] = {bias_0, bias_1, bias_2};
-#endif
+    const Job job = {images, flip_x, flip_y, colour, erase, flip_x_size, flip_y_size, height, width,
+                     {scale_0, scale_1, scale_2}, {bias_0, bias_1, bias_2}, {erased_0, erased_1, erased_2}};
 
     for (unsigned sample = blockIdx.y; sample < static_cast<unsigned>(samples); sample += gridDim.y) {
-        const bool mirror = is_set(flip_x, flip_x_size, sample);
-        const unsigned from_y = is_set(flip_y, flip_y_size, sample) ? height - 1 - y : y;
-        const unsigned from_x = mirror ? width - PIXELS - x : x;
-        const offset_t from = sample * plane + static_cast<offset_t>(from_y) * width + from_x;
-        const Pack<byte_t>* words = reinterpret_cast<const Pack<byte_t>*>(images + 3 * from);
-        const Pack<byte_t> raw[3] = {words[0], words[1], words[2]};
-
-        // Every index below is a constant once unrolled: a runtime index would push the arrays out of the registers.
         float value[PIXELS][3];
+        finished(job, sample, y, x, value);
+
+#if MIX
+        const float own = weight == nullptr ? 1.0f : weight[sample];
+        float share[PIXELS];
+        bool alone = true;
 #pragma unroll
         for (int p = 0; p < PIXELS; ++p) {
-#pragma unroll
-            for (int c = 0; c < 3; ++c) {
-                const int ahead = 3 * p + c, back = 3 * (PIXELS - 1 - p) + c;
-                const byte_t as_is = raw[ahead / PIXELS].at[ahead % PIXELS];
-                const byte_t mirrored = raw[back / PIXELS].at[back % PIXELS];
-                value[p][c] = static_cast<float>(mirror ? mirrored : as_is);
-            }
+            share[p] = is_inside(box, sample, y, x + p) ? 0.0f : own;
+            alone = alone && is_one(share[p]);
         }
-
-        if (colour != nullptr) {
-            const float* m = colour + static_cast<offset_t>(sample) * 12;
+        if (!alone) {  // a sample that is left alone costs no second read
+            float other[PIXELS][3];
+            const unsigned named = static_cast<unsigned>(partner[sample]);
+            finished(job, named < static_cast<unsigned>(samples) ? named : sample, y, x, other);
 #pragma unroll
             for (int p = 0; p < PIXELS; ++p) {
-                const float r = value[p][0], g = value[p][1], b = value[p][2];
+                const float rest = rest_of(share[p]);
 #pragma unroll
                 for (int c = 0; c < 3; ++c) {
-                    const float* row = m + 4 * c;
-                    value[p][c] = clamp255(fma_rn(row[0], r, fma_rn(row[1], g, fma_rn(row[2], b, row[3]))));
+                    const float mixed = add_rn(mul_rn(value[p][c], share[p]), mul_rn(other[p][c], rest));
+                    value[p][c] = is_one(share[p]) ? value[p][c] : is_zero(share[p]) ? other[p][c] : mixed;
                 }
             }
         }
+#endif
 
         Pack<out_t> done[3];  // planes: done[c] is a run of channel c; channels last: the same 3 * PIXELS in pixel order
 #pragma unroll
         for (int p = 0; p < PIXELS; ++p) {
 #pragma unroll
             for (int c = 0; c < 3; ++c) {
-#ifdef OUT_UINT8
                 const out_t result = cast(value[p][c]);
-#else
-                const out_t result = cast(fma_rn(value[p][c], scale[c], bias[c]));
-#endif
 #if CHANNELS_LAST
                 const int slot = 3 * p + c;
                 done[slot / PIXELS].at[slot % PIXELS] = result;

@@ -1,4 +1,4 @@
-"""`finish`: flips, colour, normalisation, cast and layout of a decoded batch, in one launch (finish.cu).
+"""`finish`: flips, colour, normalisation, erasing, mixing, cast and layout of a batch, in one launch (finish.cu).
 
 Law: `finish_reference` is the truth. It does the same float32 operations in the same order in NumPy, each rounded once,
 and the kernel equals it bit for bit, in every variant and on every architecture.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -20,8 +21,9 @@ import numpy.typing as npt
 
 from dali_feed.errors import ConfigError
 from dali_feed.kernels._module import DeviceArray, Launch, device_array, launch
+from dali_feed.kernels._numbers import cast, fma
 
-__all__ = ["bytes_moved", "finish", "finish_reference", "normalize_factors", "prepare"]
+__all__ = ["Mix", "bytes_moved", "finish", "finish_reference", "normalize_factors", "prepare"]
 
 _ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "uint8": 1}
 # What memory of each output type may call itself: bfloat16 has no name of its own there, so it comes as torch and
@@ -36,6 +38,22 @@ _COUNT_LIMIT = 2**31  # the kernel counts samples, and pixels inside a plane, in
 Factors = float | Sequence[float] | None
 
 
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """What each sample is mixed with, in arrays on the GPU that the samples are on (NumPy's for the reference).
+
+    partner  int32 (N,): the sample mixed in, of the same batch; one that is not there leaves the sample alone
+    weight   float32 (N,), 0..1: of the sample itself, the rest is the partner's (MixUp). None: 1
+    box      int32 (N, 4): y, x, height, width of out where the partner shows instead (CutMix). None: nowhere
+
+    Both images are finished, each by its own flips, matrix and rectangle, before they are mixed.
+    """
+
+    partner: Any
+    weight: Any = None
+    box: Any = None
+
+
 def finish(  # noqa: PLR0913 - what the op does, one keyword each
     images: object,
     out: object,
@@ -45,6 +63,9 @@ def finish(  # noqa: PLR0913 - what the op does, one keyword each
     colour: object = None,
     scale: Factors = None,
     bias: Factors = None,
+    erase: object = None,
+    erase_value: Factors = None,
+    mix: Mix | None = None,
     dtype: str | None = None,
     layout: str | None = None,
     stream: object = None,
@@ -61,6 +82,9 @@ def finish(  # noqa: PLR0913 - what the op does, one keyword each
       with the identity passes unchanged.
     - `scale`, `bias`: three finite numbers or one, on the host: v * scale + bias, `normalize_factors` makes them.
       Not for uint8, which is rounded to the nearest value, ties to even.
+    - `erase`: int32 (N, 4): y, x, height, width of `out`; that rectangle gets `erase_value`, three finite numbers or
+      one in the units of `out` (whole and 0..255 for uint8); 0 where it is None. A height of 0 erases nothing.
+    - `mix`: a `Mix` with arrays of the GPU: MixUp, CutMix or both.
     - `layout`: "NCHW" or "NHWC", the order in memory; only images of 3 x 3 pixels need it said.
     - `stream`: a cudaStream_t as an int, a CuPy or torch stream; None is CuPy's current stream (from torch, pass
       `torch.cuda.current_stream()`). The caller orders it after the work that made the inputs.
@@ -68,7 +92,18 @@ def finish(  # noqa: PLR0913 - what the op does, one keyword each
     Raises ConfigError for an argument that breaks one of these rules, EngineError if the kernel cannot be run.
     """
     job = prepare(
-        images, out, flip_x=flip_x, flip_y=flip_y, colour=colour, scale=scale, bias=bias, dtype=dtype, layout=layout
+        images,
+        out,
+        flip_x=flip_x,
+        flip_y=flip_y,
+        colour=colour,
+        scale=scale,
+        bias=bias,
+        erase=erase,
+        erase_value=erase_value,
+        mix=mix,
+        dtype=dtype,
+        layout=layout,
     )
     launch(job, stream=stream)
 
@@ -82,6 +117,9 @@ def prepare(  # noqa: PLR0913 - the same as finish
     colour: object = None,
     scale: Factors = None,
     bias: Factors = None,
+    erase: object = None,
+    erase_value: Factors = None,
+    mix: Mix | None = None,
     dtype: str | None = None,
     layout: str | None = None,
 ) -> Launch:
@@ -102,16 +140,24 @@ def prepare(  # noqa: PLR0913 - the same as finish
     if source.pointer < target.pointer + target.nbytes and target.pointer < source.pointer + source.nbytes:
         _refuse("out", "must not overlap images", f"{target.pointer:#x} and {source.pointer:#x}")
     scales, biases = _factors(kind, scale, bias)
+    erased = _erase_value(kind, erase, erase_value)
 
     mirror = _parameter("flip_x", flip_x, ("<i4", "|u1", "|b1"), (samples,))
     turn = _parameter("flip_y", flip_y, ("<i4", "|u1", "|b1"), (samples,))
-    matrices = _parameter("colour", colour, ("<f4",), (samples, 3, 4))
+    matrices, _ = _parameter("colour", colour, ("<f4",), (samples, 3, 4))
+    rectangles, _ = _parameter("erase", erase, ("<i4",), (samples, 4))
+    partner, weight, box = _mixing(mix, samples)
 
     wide = width % 4 == 0 and source.pointer % 4 == 0 and target.pointer % (4 * target.itemsize) == 0
     pixels = 4 if wide else 1
     return Launch(
         kernel="finish",
-        options=(f"-DOUT_{kind.upper()}", f"-DCHANNELS_LAST={int(last)}", f"-DPIXELS={pixels}"),
+        options=(
+            f"-DOUT_{kind.upper()}",
+            f"-DCHANNELS_LAST={int(last)}",
+            f"-DPIXELS={pixels}",
+            f"-DMIX={int(mix is not None)}",
+        ),
         grid=(-(-height * width // pixels // _BLOCK), min(samples, _GRID_Y), 1),
         block=(_BLOCK, 1, 1),
         arguments=(
@@ -119,10 +165,15 @@ def prepare(  # noqa: PLR0913 - the same as finish
             np.uint64(target.pointer),
             *mirror,
             *turn,
-            matrices[0],
+            matrices,
+            rectangles,
+            partner,
+            weight,
+            box,
             *(np.int32(size) for size in (samples, height, width)),
             *scales,
             *biases,
+            *erased,
         ),
         pointers={
             name: pointer
@@ -131,14 +182,18 @@ def prepare(  # noqa: PLR0913 - the same as finish
                 ("out", target.pointer),
                 ("flip_x", int(mirror[0])),
                 ("flip_y", int(turn[0])),
-                ("colour", int(matrices[0])),
+                ("colour", int(matrices)),
+                ("erase", int(rectangles)),
+                ("mix.partner", int(partner)),
+                ("mix.weight", int(weight)),
+                ("mix.box", int(box)),
             )
             if pointer
         },
     )
 
 
-def finish_reference(
+def finish_reference(  # noqa: PLR0913 - the same as finish
     images: npt.NDArray[np.uint8],
     *,
     dtype: str = "float32",
@@ -148,6 +203,9 @@ def finish_reference(
     colour: npt.ArrayLike | None = None,
     scale: Factors = None,
     bias: Factors = None,
+    erase: npt.NDArray[np.int32] | None = None,
+    erase_value: Factors = None,
+    mix: Mix | None = None,
 ) -> npt.NDArray[Any]:
     """The same on the host: (N, H, W, 3) uint8 in, (N, 3, H, W) or (N, H, W, 3) out, bfloat16 as its bits in uint16."""
     if dtype not in _ITEMSIZE:
@@ -164,14 +222,43 @@ def finish_reference(
     if colour is not None:
         r, g, b = (value[..., c] for c in range(3))
         m = np.asarray(colour, np.float32)[:, None, None]
-        rows = [_fma(m[..., c, 0], r, _fma(m[..., c, 1], g, _fma(m[..., c, 2], b, m[..., c, 3]))) for c in range(3)]
+        rows = [fma(m[..., c, 0], r, fma(m[..., c, 1], g, fma(m[..., c, 2], b, m[..., c, 3]))) for c in range(3)]
         value = np.stack(rows, axis=-1)
         value = np.where(value > 0, np.where(value < 255, value, np.float32(255)), np.float32(0))
     if dtype != "uint8":
-        value = _fma(value, np.array(scales), np.array(biases))
+        value = fma(value, np.array(scales), np.array(biases))
+    if erase is not None:
+        value = np.where(_inside(erase, value), np.array(_erase_value(dtype, erase, erase_value)), value)
+    if mix is not None:
+        value = _mixed(value, mix)
     if layout == "NCHW":
         value = value.transpose(0, 3, 1, 2)
-    return np.ascontiguousarray(_cast(value, dtype))
+    return np.ascontiguousarray(cast(value, dtype))
+
+
+def _inside(boxes: npt.NDArray[np.int32], value: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Whether each pixel of (N, H, W, 3) lies in its sample's y, x, height, width: (N, H, W, 1)."""
+    y, x = np.ogrid[: value.shape[1], : value.shape[2]]
+    top, left, height, width = np.asarray(boxes, np.int64).T[:, :, None, None]
+    inside: npt.NDArray[np.bool_] = (y >= top) & (y < top + height) & (x >= left) & (x < left + width)
+    return inside[..., None]
+
+
+def _mixed(value: npt.NDArray[np.float32], mix: Mix) -> npt.NDArray[np.float32]:
+    """Finished samples (N, H, W, 3) and their partners."""
+    n = len(value)
+    partner = np.asarray(mix.partner)
+    partner = np.where((partner < 0) | (partner >= n), np.arange(n), partner)
+    share = np.ones((n, 1, 1, 1), np.float32)
+    if mix.weight is not None:
+        share = np.asarray(mix.weight, np.float32)[:, None, None, None]
+    if mix.box is not None:
+        share = np.where(_inside(mix.box, value), np.float32(0), share)
+    other = value[partner]
+    with np.errstate(over="ignore", invalid="ignore"):
+        both = value * share + other * (np.float32(1) - share)
+    mixed: npt.NDArray[np.float32] = np.where(share == 1, value, np.where(share == 0, other, both))
+    return mixed
 
 
 def normalize_factors(mean: Sequence[float], std: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -183,36 +270,13 @@ def normalize_factors(mean: Sequence[float], std: Sequence[float]) -> tuple[tupl
     return tuple(1 / (255 * s) for s in std), tuple(-m / s for m, s in zip(mean, std, strict=True))
 
 
-def bytes_moved(shape: Sequence[int], dtype: str) -> int:
-    """Bytes that one launch reads and writes for images of `shape` (N, H, W, 3); flips and matrices are not counted."""
-    return math.prod(shape) * (1 + _ITEMSIZE[dtype])
+def bytes_moved(shape: Sequence[int], dtype: str, *, mixed: float = 0.0) -> int:
+    """Bytes that one launch reads and writes for images of `shape` (N, H, W, 3).
 
-
-def _fma(a: npt.NDArray[Any], b: npt.NDArray[Any], c: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Return a * b + c of float32 arrays with one rounding, as fmaf does.
-
-    The product is exact in float64 and the sum is rounded to odd (if anything was lost, the last bit is set), so the
-    rounding to float32 that follows sees on which side of a tie the exact value lies.
+    `mixed`: the share of the pixels whose weight is not 1, for which a partner is read. What there is once per sample
+    is not counted.
     """
-    with np.errstate(over="ignore", invalid="ignore"):
-        product, addend = np.multiply(a, b, dtype=np.float64), np.asarray(c, np.float64)
-        total = product + addend
-        part = total - product
-        lost = (product - (total - part)) + (addend - part)
-        even = np.asarray(total).view(np.int64) & 1 == 0
-        odd = np.nextafter(total, np.copysign(np.inf, lost))
-        rounded: npt.NDArray[Any] = np.where(np.isfinite(total) & (lost != 0) & even, odd, total)
-        return rounded.astype(np.float32)
-
-
-def _cast(value: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[Any]:
-    if dtype == "uint8":
-        return np.rint(value).astype(np.uint8)
-    if dtype == "bfloat16":
-        bits = np.ascontiguousarray(value).view(np.uint32)
-        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    with np.errstate(over="ignore"):  # beyond 65504 float16 is infinite, here as there
-        return value.astype(dtype)
+    return round(math.prod(shape) * (1 + mixed + _ITEMSIZE[dtype]))
 
 
 def _factors(kind: str, scale: Factors, bias: Factors) -> tuple[list[np.float32], list[np.float32]]:
@@ -228,6 +292,32 @@ def _factors(kind: str, scale: Factors, bias: Factors) -> tuple[list[np.float32]
             _refuse(name, "must be three finite float32 numbers or one", repr(given))
         both.append(list(np.broadcast_to(values, (3,))))
     return both[0], both[1]
+
+
+def _erase_value(kind: str, erase: object, value: Factors) -> list[np.float32]:
+    if erase is None and value is not None:
+        _refuse("erase_value", "must come with erase", repr(value))
+    try:
+        values = np.broadcast_to(np.asarray(0.0 if value is None else value, np.float32), (3,))
+    except (TypeError, ValueError) as error:
+        _refuse("erase_value", "must be three finite numbers or one", repr(value), error)
+    whole = kind != "uint8" or ((values == np.rint(values)) & (values >= 0) & (values <= 255)).all()
+    if not np.isfinite(values).all() or not whole:
+        rule = "three finite float32 numbers or one" if kind != "uint8" else "whole and within 0..255 for uint8"
+        _refuse("erase_value", f"must be {rule}", repr(value))
+    return list(values)
+
+
+def _mixing(mix: Mix | None, samples: int) -> tuple[Any, Any, Any]:
+    """The pointers of a mix; all 0 where there is none."""
+    if mix is None:
+        return (np.uint64(0),) * 3
+    if mix.partner is None:
+        _refuse("mix.partner", "must be an int32 array", "None")
+    partner, _ = _parameter("mix.partner", mix.partner, ("<i4",), (samples,))
+    weight, _ = _parameter("mix.weight", mix.weight, ("<f4",), (samples,))
+    box, _ = _parameter("mix.box", mix.box, ("<i4",), (samples, 4))
+    return partner, weight, box
 
 
 def _output_kind(target: DeviceArray, dtype: str | None) -> str:

@@ -10,20 +10,22 @@ import numpy.typing as npt
 from kernels_host import OnDevice
 
 from dali_feed.kernels._module import Launch
-from dali_feed.kernels.finish import normalize_factors, prepare
+from dali_feed.kernels.finish import Mix, normalize_factors, prepare
 
 DTYPES = ("float32", "float16", "bfloat16", "uint8")
 LAYOUTS = ("NCHW", "NHWC")
 MEMORY = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "uint8": np.uint8}
 VARIANTS = tuple(
-    (f"-DOUT_{dtype.upper()}", f"-DCHANNELS_LAST={last}", f"-DPIXELS={pixels}")
-    for dtype, last, pixels in itertools.product(DTYPES, (0, 1), (1, 4))
+    (f"-DOUT_{dtype.upper()}", f"-DCHANNELS_LAST={last}", f"-DPIXELS={pixels}", f"-DMIX={mix}")
+    for dtype, last, pixels, mix in itertools.product(DTYPES, (0, 1), (1, 4), (0, 1))
 )
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 Array = npt.NDArray[Any]
 
 
-def random_case(dtype: str, shape: tuple[int, int, int], *, colour: bool = True, seed: int = 0) -> dict[str, Any]:
+def random_case(
+    dtype: str, shape: tuple[int, int, int], *, colour: bool = True, mix: bool = False, seed: int = 0
+) -> dict[str, Any]:
     """Arguments of finish_reference that exercise everything at once, as a user would give them."""
     rng = np.random.default_rng(seed)
     samples, height, width = shape
@@ -37,7 +39,28 @@ def random_case(dtype: str, shape: tuple[int, int, int], *, colour: bool = True,
         case["colour"][0] = np.eye(3, 4)
     if dtype != "uint8":
         case["scale"], case["bias"] = normalize_factors(MEAN, STD)
+    case["erase"] = boxes(rng, shape)
+    case["erase_value"] = (1, 2, 255)
+    if mix:
+        case["mix"] = random_mix(rng, shape)
     return case
+
+
+def boxes(rng: np.random.Generator, shape: tuple[int, int, int]) -> Array:
+    """A rectangle per sample: inside, across the borders, around everything, and none."""
+    samples, height, width = shape
+    corner = rng.integers((-height, -width), (height + 1, width + 1), (samples, 2))
+    size = rng.integers((-1, -1), (2 * height + 2, 2 * width + 2), (samples, 2))
+    return np.concatenate([corner, size], axis=1).astype(np.int32)
+
+
+def random_mix(rng: np.random.Generator, shape: tuple[int, int, int]) -> Mix:
+    """Partners, one of them outside the batch; weights with 0 and 1 among them; boxes."""
+    samples = shape[0]
+    partner = rng.integers(0, samples, samples).astype(np.int32)
+    partner[-1] = rng.choice((-1, samples, partner[-1]))
+    weight = rng.choice([0.0, 1.0, 0.5, 2.0**-140, *rng.random(3)], samples).astype(np.float32)
+    return Mix(partner, weight, boxes(rng, shape))
 
 
 def edge_cases(dtype: str) -> list[dict[str, Any]]:
@@ -77,8 +100,12 @@ def out_for(images: Array, dtype: str, layout: str) -> Array:
 def prepared(out: Array, case: dict[str, Any], dtype: str, layout: str) -> Launch:
     """The launch for host arrays."""
     arrays: dict[str, Any] = {
-        key: value if key in ("scale", "bias") else OnDevice(value) for key, value in case.items()
+        key: OnDevice(value) if isinstance(value, np.ndarray) else value for key, value in case.items()
     }
+    if "mix" in case:
+        mix = case["mix"]
+        given = {name: getattr(mix, name) for name in ("partner", "weight", "box")}
+        arrays["mix"] = Mix(**{name: None if v is None else OnDevice(v) for name, v in given.items()})
     return prepare(arrays.pop("images"), OnDevice(out), **arrays, dtype=dtype, layout=layout)
 
 

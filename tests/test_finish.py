@@ -10,6 +10,7 @@ import ctypes
 import ctypes.util
 import itertools
 import mmap
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,12 @@ from finish_cases import (
     Array,
     assert_same_bits,
     at_offset,
+    boxes,
     edge_cases,
     out_for,
     prepared,
     random_case,
+    random_mix,
 )
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -44,8 +47,9 @@ from torchvision.transforms import v2
 
 from dali_feed.errors import EngineError
 from dali_feed.kernels import _module
+from dali_feed.kernels._numbers import fma
 from dali_feed.kernels.finish import (
-    _fma,
+    Mix,
     bytes_moved,
     finish_reference,
     normalize_factors,
@@ -82,6 +86,13 @@ def cases(draw: st.DrawFn) -> tuple[dict[str, Any], str, str, int, int]:
         finite = st.floats(width=32, allow_nan=False, allow_infinity=False) | st.floats(-4, 4, width=32)
         for name in draw(st.sampled_from(((), ("scale",), ("bias",), ("scale", "bias")))):
             case[name] = draw(finite | st.tuples(finite, finite, finite))
+    rng, shape = np.random.default_rng(seed), (samples, height, width)
+    if draw(st.booleans()):
+        case["erase"] = boxes(rng, shape)
+        case["erase_value"] = draw(st.sampled_from((None, 7, (0, 255, 3))))
+    if draw(st.booleans()) and not {"scale", "bias"} & set(case):  # infinite values would meet in a NaN
+        mix = random_mix(rng, shape)
+        case["mix"] = replace(mix, **dict.fromkeys(draw(st.sets(st.sampled_from(("weight", "box")))), None))
     return case, dtype, layout, draw(st.sampled_from((0, 0, 1, 2, 3, 4))), draw(st.sampled_from((0, 0, 1, 2, 4)))
 
 
@@ -100,10 +111,10 @@ def test_kernel_equals_reference_bit_for_bit(
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("colour", [False, True])
-def test_a_usual_batch(host: HostKernel, dtype: str, layout: str, colour: bool) -> None:
+@pytest.mark.parametrize(("colour", "mix"), [(False, False), (True, False), (True, True)])
+def test_a_usual_batch(host: HostKernel, dtype: str, layout: str, colour: bool, mix: bool) -> None:
     """224 x 224 with everything on is done four pixels at a time, and exactly."""
-    case = random_case(dtype, (2, 224, 224), colour=colour)
+    case = random_case(dtype, (3, 224, 224), colour=colour, mix=mix)
     out = out_for(case["images"], dtype, layout)
     job = prepared(out, case, dtype, layout)
     assert job.options[2] == "-DPIXELS=4"
@@ -151,8 +162,8 @@ def test_no_byte_beside_the_arrays(tmp_path: Path) -> None:
     jobs, expected = [], b""
     shapes = ((1, 1, 1), (2, 3, 1), (1, 2, 7), (3, 5, 8), (2, 1, 4), (1, 16, 68), (2, 33, 31))
     for (dtype, layout), shape in itertools.product(itertools.product(DTYPES, LAYOUTS), shapes):
-        for given_flips in (True, False):
-            case = random_case(dtype, shape, colour=given_flips)
+        for given_flips, mix in itertools.product((True, False), repeat=2):
+            case = random_case(dtype, shape, colour=given_flips, mix=mix)
             case = case if given_flips else {key: case[key] for key in case if not key.startswith("flip")}
             out = out_for(case["images"], dtype, layout)
             jobs.append((prepared(out, case, dtype, layout), {a.ctypes.data: a for a in arrays_of(case, out)}))
@@ -164,7 +175,9 @@ def test_no_byte_beside_the_arrays(tmp_path: Path) -> None:
 
 def arrays_of(case: dict[str, Any], out: Array) -> list[Array]:
     """The arrays that the kernel gets."""
-    return [*(value for value in case.values() if isinstance(value, np.ndarray)), out]
+    mix = case.get("mix")
+    mixed = [] if mix is None else [mix.partner, mix.weight, mix.box]
+    return [value for value in (*case.values(), *mixed, out) if isinstance(value, np.ndarray)]
 
 
 # --- the compiler -----------------------------------------------------------------------------------------------------
@@ -205,8 +218,8 @@ def test_fma_of_the_reference_is_libms(values: Array) -> None:
     fmaf = ctypes.CDLL(ctypes.util.find_library("m")).fmaf
     fmaf.restype, fmaf.argtypes = ctypes.c_float, [ctypes.c_float] * 3
     expected = np.array([fmaf(*column) for column in values.T.tolist()], np.float32)
-    np.testing.assert_array_equal(_fma(*values), expected)
-    assert (np.signbit(_fma(*values)) == np.signbit(expected))[~np.isnan(expected)].all()
+    np.testing.assert_array_equal(fma(*values), expected)
+    assert (np.signbit(fma(*values)) == np.signbit(expected))[~np.isnan(expected)].all()
 
 
 @pytest.mark.parametrize(("mean", "std"), [(MEAN, STD), ((0.5,) * 3, (0.5,) * 3), ((0, 0, 0), (1, 1, 1))])
@@ -262,6 +275,38 @@ def test_colour_matrix_is_applied_before_scale_and_clamped() -> None:
     assert finish_reference(images, colour=colour, scale=2, bias=1).ravel().tolist() == [22, 1, 511]
 
 
+@given(lam=st.floats(0, 1, width=32), seed=st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_reference_mixes_as_torchvision(lam: float, seed: int) -> None:
+    """One weight and each image's neighbour: bit for bit the tensor arithmetic of v2.MixUp; a box: v2.CutMix."""
+    images = np.random.default_rng(seed).integers(0, 256, (4, 6, 5, 3), np.uint8)
+    scale, bias = normalize_factors(MEAN, STD)
+    plain = torch.from_numpy(finish_reference(images, scale=scale, bias=bias))
+    before = np.array([3, 0, 1, 2], np.int32)
+    rest = float(np.float32(1) - np.float32(lam))
+    up = Mix(before, weight=np.full(4, lam, np.float32))
+    assert_same_bits(
+        finish_reference(images, scale=scale, bias=bias, mix=up),
+        plain.roll(1, 0).mul_(rest).add_(plain.mul(lam)).numpy(),
+    )
+    cut = Mix(before, box=np.tile(np.array([1, 2, 3, 2], np.int32), (4, 1)))
+    expected = plain.clone()
+    expected[..., 1:4, 2:4] = plain.roll(1, 0)[..., 1:4, 2:4]
+    assert_same_bits(finish_reference(images, scale=scale, bias=bias, mix=cut), expected.numpy())
+
+
+def test_reference_erases_as_torchvision() -> None:
+    """A rectangle of the normalized image gets its value, as v2.functional.erase puts it."""
+    images = np.random.default_rng(0).integers(0, 256, (2, 7, 9, 3), np.uint8)
+    scale, bias = normalize_factors(MEAN, STD)
+    plain = torch.from_numpy(finish_reference(images, scale=scale, bias=bias))
+    box = np.array([[1, 2, 4, 5], [0, 0, 0, 9]], np.int32)
+    found = finish_reference(images, scale=scale, bias=bias, erase=box, erase_value=(0.5, -1, 2))
+    fill = torch.tensor([0.5, -1, 2]).view(3, 1, 1).expand(3, 4, 5)
+    expected = torch.stack([v2.functional.erase(plain[0], 1, 2, 4, 5, fill), plain[1]])
+    assert_same_bits(found, expected.numpy())
+
+
 def test_identity_matrix_changes_nothing() -> None:
     """A sample that is to keep its colours passes through the matrix bit for bit."""
     case = random_case("float32", (1, 16, 16))
@@ -270,5 +315,6 @@ def test_identity_matrix_changes_nothing() -> None:
 
 
 def test_bytes_moved_counts_what_is_read_and_written() -> None:
-    """A pixel of three channels is 3 bytes in and 3 elements out."""
+    """A pixel of three channels is 3 bytes in and 3 elements out, and 3 more in where a partner shows."""
     assert [bytes_moved((2, 5, 7, 3), dtype) for dtype in DTYPES] == [70 * n for n in (15, 9, 9, 6)]
+    assert [bytes_moved((2, 5, 7, 3), dtype, mixed=1) for dtype in DTYPES] == [70 * n for n in (18, 12, 12, 9)]

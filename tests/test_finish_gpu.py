@@ -12,7 +12,7 @@ from kernels_host import OnDevice
 
 from dali_feed.errors import ConfigError, EngineError
 from dali_feed.kernels import _module
-from dali_feed.kernels.finish import finish, finish_reference
+from dali_feed.kernels.finish import Mix, finish, finish_reference
 
 pytestmark = pytest.mark.gpu
 
@@ -25,15 +25,20 @@ def cp() -> Any:
 
 def on_gpu(cp: Any, case: dict[str, Any]) -> dict[str, Any]:
     """The same arguments in device memory."""
-    return {key: cp.asarray(value) if isinstance(value, np.ndarray) else value for key, value in case.items()}
+    moved = {key: cp.asarray(value) if isinstance(value, np.ndarray) else value for key, value in case.items()}
+    if "mix" in case:
+        mix = case["mix"]
+        moved["mix"] = Mix(cp.asarray(mix.partner), cp.asarray(mix.weight), cp.asarray(mix.box))
+    return moved
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 7), (2, 3, 3), (5, 9, 12), (4, 224, 224), (65600, 1, 4)])
-def test_gpu_equals_reference(cp: Any, shape: tuple[int, int, int], dtype: str, layout: str) -> None:
+@pytest.mark.parametrize("mix", [False, True])
+def test_gpu_equals_reference(cp: Any, shape: tuple[int, int, int], dtype: str, layout: str, *, mix: bool) -> None:
     """The launched kernel equals the reference bit for bit on CuPy memory, aligned and one element off."""
-    case = random_case(dtype, shape)
+    case = random_case(dtype, shape, mix=mix)
     expected = finish_reference(**case, dtype=dtype, layout=layout)
     for offset in (0, 1):
         room = cp.zeros(expected.size + 1, expected.dtype)
