@@ -36,7 +36,7 @@ LAYERS = (
         "pure",
         (
             *("errors", "records", "letters", "options", "plan", "draws"),  # words and order
-            *("recipe", "geometry", "affine", "colour", "outline", "reduction"),  # what is done to an image,
+            *("recipe", "geometry", "affine", "colour", "mixing", "outline", "reduction"),  # what is done to an image,
             *("batch_draws", "steps", "program", "host_program", "graph_function"),  # and how each engine is told
             *("screen", "headers", "headers_tiff"),  # what may reach a decoder,
             *("headers_gif", "headers_avif", "headers_av1"),  # by format
