@@ -33,6 +33,7 @@ def cast(value: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[Any]:
         return np.rint(value).astype(np.uint8)
     if dtype == "bfloat16":
         bits = np.ascontiguousarray(value).view(np.uint32)
-        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        return np.where(np.isnan(value), np.uint16(0x7FFF), rounded)
     with np.errstate(over="ignore"):  # beyond 65504 float16 is infinite, here as there
         return value.astype(dtype)

@@ -25,6 +25,20 @@ static inline unsigned __float_as_uint(float v) {
     return bits;
 }
 
+static inline float __uint_as_float(unsigned bits) {
+    float v;
+    std::memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+static inline float half_bits_to_float(unsigned short half) {
+    const unsigned sign = (half & 0x8000u) << 16, size = half & 0x7fffu;
+    if (size >= 0x7c00u) return __uint_as_float(sign | 0x7f800000u | (size & 0x3ffu) << 13);
+    if (size >= 0x400u) return __uint_as_float(sign | ((size << 13) + 0x38000000u));
+    const float small = static_cast<float>(size) / 16777216.0f;  // subnormal: a count of 2^-24
+    return sign ? -small : small;
+}
+
 // cvt.rn.f16.f32: to nearest, ties to even, 65520 and above to infinity, any NaN to 0x7fff.
 static inline unsigned short float_to_half_bits(float v) {
     const unsigned bits = __float_as_uint(v), sign = (bits >> 16) & 0x8000u;

@@ -10,7 +10,8 @@ import numpy.typing as npt
 from kernels_host import OnDevice
 
 from dali_feed.kernels._module import Launch
-from dali_feed.kernels.finish import Mix, normalize_factors, prepare
+from dali_feed.kernels.finish import normalize_factors, prepare
+from dali_feed.kernels.mix import Mix
 
 DTYPES = ("float32", "float16", "bfloat16", "uint8")
 LAYOUTS = ("NCHW", "NHWC")

@@ -49,11 +49,11 @@ from dali_feed.errors import EngineError
 from dali_feed.kernels import _module
 from dali_feed.kernels._numbers import fma
 from dali_feed.kernels.finish import (
-    Mix,
     bytes_moved,
     finish_reference,
     normalize_factors,
 )
+from dali_feed.kernels.mix import Mix
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ from kernels_host import OnDevice
 
 from dali_feed.errors import ConfigError, EngineError
 from dali_feed.kernels import _module
-from dali_feed.kernels.finish import Mix, finish, finish_reference
+from dali_feed.kernels.finish import finish, finish_reference
+from dali_feed.kernels.mix import Mix
 
 pytestmark = pytest.mark.gpu
 

@@ -11,7 +11,8 @@ from kernels_host import OnDevice
 from nvidia.dali.backend import TensorCPU
 
 from dali_feed.errors import ConfigError
-from dali_feed.kernels.finish import Mix, finish, prepare
+from dali_feed.kernels.finish import finish, prepare
+from dali_feed.kernels.mix import Mix
 
 IMAGES = np.zeros((2, 4, 6, 3), np.uint8)
 OUT = np.zeros((2, 3, 4, 6), np.float32)
@@ -50,7 +51,7 @@ READ_ONLY = {"data": (OUT.ctypes.data, True)}
         ({"colour": OnDevice(np.zeros((2, 4, 3), np.float32))}, r"colour must have shape \(2, 3, 4\)"),
         ({"erase": OnDevice(np.zeros((2, 2), np.int32))}, r"erase must have shape \(2, 4\)"),
         ({"erase_value": 1.0}, "erase_value must come with erase, found 1.0"),
-        ({**BOXES, "erase_value": (1, 2)}, "erase_value must be three finite numbers or one"),
+        ({**BOXES, "erase_value": (1, 2)}, "erase_value must be three finite float32 numbers or one"),
         ({**BOXES, "erase_value": float("inf")}, "erase_value must be three finite float32 numbers or one"),
         ({**BOXES, "out": BYTES, "erase_value": 1.5}, "erase_value must be whole and within 0..255 for uint8"),
         ({"mix": Mix(None)}, "mix.partner must be an int32 array, found None"),
@@ -58,7 +59,7 @@ READ_ONLY = {"data": (OUT.ctypes.data, True)}
         ({"mix": Mix(PAIR, weight=PAIR)}, "mix.weight must have dtype <f4, found <i4"),
         ({"mix": Mix(PAIR, box=PAIR)}, r"mix.box must have shape \(2, 4\)"),
         ({"scale": (1.0, 2.0)}, "scale must be three finite float32 numbers or one"),
-        ({"scale": "big"}, "scale must be three finite numbers or one, found 'big'"),
+        ({"scale": "big"}, "scale must be three finite float32 numbers or one, found 'big'"),
         ({"bias": float("nan")}, "bias must be three finite"),
         ({"out": BYTES, "scale": 2.0}, "must be None where out is uint8"),
     ],

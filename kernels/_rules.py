@@ -1,0 +1,114 @@
+"""What launchers ask of their arguments. Every refusal names the kernel, the argument, the rule and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from dali_feed.errors import ConfigError
+from dali_feed.kernels._module import DeviceArray, device_array
+
+__all__ = ["COUNT_LIMIT", "GRID_Y", "ITEMSIZE", "LAYOUTS", "Factors", "Rules"]
+
+COUNT_LIMIT = 2**31  # kernels count samples, and positions inside a sample, in 32 bits
+GRID_Y = 65535
+LAYOUTS = ("NCHW", "NHWC")
+ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "uint8": 1}
+# What memory of each type may call itself: bfloat16 has no name of its own there, so it comes as torch and
+# ml_dtypes spell it or as 16-bit integers.
+_TYPESTRS = {"float32": ("<f4",), "float16": ("<f2",), "bfloat16": ("|V2", "<u2", "<i2"), "uint8": ("|u1",)}
+_FROM_TYPESTR = {"<f4": "float32", "<f2": "float16", "|V2": "bfloat16", "|u1": "uint8"}
+_IN_WORDS = {2: "two", 3: "three", 4: "four"}
+
+Factors = float | Sequence[float] | None
+
+
+class Rules:
+    """The rules of one kernel; all raise ConfigError."""
+
+    def __init__(self, kernel: str) -> None:
+        self._kernel = kernel
+
+    def refuse(self, name: str, rule: str, found: object, cause: Exception | None = None) -> NoReturn:
+        """Raise."""
+        msg = f"{self._kernel}: {name} {rule}, found {found}"
+        raise ConfigError(msg) from cause
+
+    def array(self, name: str, array: object, typestrs: Sequence[str]) -> DeviceArray:
+        """An array on a GPU of one of these types."""
+        found = device_array(self._kernel, name, array)
+        if found.typestr not in typestrs:
+            self.refuse(name, f"must have dtype {' or '.join(typestrs)}", found.typestr)
+        return found
+
+    def dense(self, name: str, array: DeviceArray) -> None:
+        """C contiguous."""
+        if not array.is_dense():
+            self.refuse(name, "must be C contiguous", f"shape {array.shape}, strides {array.strides} bytes")
+
+    def parameter(
+        self, name: str, array: object, typestrs: Sequence[str], shape: tuple[int, ...], *, of: str = "images"
+    ) -> tuple[Any, Any]:
+        """The pointer and the element size of an optional array per sample, both 0 where there is none."""
+        if array is None:
+            return np.uint64(0), np.int32(0)
+        found = self.array(name, array, typestrs)
+        if found.shape != shape:
+            self.refuse(name, f"must have shape {shape}, as {of} have {shape[0]} samples", found.shape)
+        self.dense(name, found)
+        return np.uint64(found.pointer), np.int32(found.itemsize)
+
+    def kind(self, name: str, array: DeviceArray, dtype: str | None, kinds: Sequence[str] = tuple(ITEMSIZE)) -> str:
+        """The type that the memory says it holds, or that `dtype` says."""
+        kind = _FROM_TYPESTR.get(array.typestr) if dtype is None else dtype
+        if kind is None or kind not in kinds or array.typestr not in _TYPESTRS[kind]:
+            *most, last = kinds
+            rule = (
+                f"must be {', '.join(most)} or {last} (bfloat16 as 16-bit integers needs dtype='bfloat16')"
+                if dtype is None
+                else f"must hold what dtype={dtype!r} says, one of {', '.join(kinds)}"
+            )
+            self.refuse(name, rule, array.typestr)
+        return kind
+
+    def channels_last(self, out: DeviceArray, sizes: tuple[int, int, int, int], layout: str | None) -> bool:
+        """Whether `out` for N, C, H, W lies channels last: by its shape, by its strides or as `layout` says."""
+        samples, channels, height, width = sizes
+        planes, last = (samples, channels, height, width), (samples, height, width, channels)
+        fits = []
+        if out.shape == planes:
+            fits += ["NCHW"] * out.is_dense() + ["NHWC"] * out.is_dense((0, 2, 3, 1))
+        if out.shape == last:
+            fits += ["NHWC"] * out.is_dense()
+        if layout is not None and layout not in LAYOUTS:
+            self.refuse("layout", f"must be one of {', '.join(LAYOUTS)} or None", repr(layout))
+        found = f"shape {out.shape}, strides {out.strides} bytes"
+        if not fits:
+            self.refuse("out", f"must be dense, {planes} or {last} as images are", found)
+        same = height * width == 1 or channels == 1  # then both orders are one
+        if layout is None and len(set(fits)) == 2 and not same:
+            self.refuse("layout", f"must be given, one of {', '.join(LAYOUTS)}: out fits both", found)
+        if layout is not None and layout not in fits and not same:
+            self.refuse("out", f"must lie in memory as layout={layout!r} says", found)
+        return (layout or fits[0]) == "NHWC"
+
+    def writable(self, name: str, out: DeviceArray, *sources: tuple[str, DeviceArray]) -> None:
+        """Not read-only, and apart from what is read."""
+        if out.read_only:
+            self.refuse(name, "must be writable", "a read-only array")
+        for other, source in sources:
+            if source.pointer < out.pointer + out.nbytes and out.pointer < source.pointer + source.nbytes:
+                self.refuse(name, f"must not overlap {other}", f"{source.pointer:#x} and {out.pointer:#x}")
+
+    def numbers(self, name: str, given: Factors, neutral: float, count: int) -> list[np.float32]:
+        """`count` finite float32 numbers, of as many or of one; `neutral` where there are none."""
+        some = f"{_IN_WORDS[count]} finite float32 numbers or one" if count > 1 else "a finite float32 number"
+        try:
+            values = np.asarray(neutral if given is None else given, np.float32)
+        except (TypeError, ValueError) as error:
+            self.refuse(name, f"must be {some}", repr(given), error)
+        if values.shape not in ((), (count,)) or not np.isfinite(values).all():
+            self.refuse(name, f"must be {some}", repr(given))
+        return list(np.broadcast_to(values, (count,)))
