@@ -1,5 +1,8 @@
 """A recipe compiled for the host engine: torchvision's own steps, in the recipe's own order.
 
+In front of a GPU the flips and float steps that a recipe ends in are left to the finish kernel there, and what
+comes out is uint8, channels last.
+
 Where `dali_feed.program` folds crops and flips into what reads the pixels, nothing is folded here but a
 window that the recipe begins with, which the decoder takes: integer and float steps keep torchvision's order,
 and so pixels can equal its bit for bit. Draws, windows and sizes are those of the other compiler.
@@ -25,6 +28,7 @@ from dali_feed.recipe import (
     Fill,
     Flip,
     Interpolation,
+    Layout,
     Normalize,
     Op,
     Pad,
@@ -38,6 +42,7 @@ from dali_feed.recipe import (
     ToFloat,
 )
 from dali_feed.reduction import reductions
+from dali_feed.steps import Finish
 
 __all__ = [
     "Crop",
@@ -133,16 +138,20 @@ class HostProgram:
     steps    the same for the engine; `window`: the decoder takes row "window" (y, x, height, width) first
     reduce   row "reduce" (int32) says by how much an image may be decoded smaller; the first step is then a Scale
     size     (height, width) of every image that comes out, or None where row "size" says it
-    dtype    of the pixels that come out
+    dtype    of the pixels that come out, in `layout`
+    finish   what is left to do on a GPU, where there is one and the recipe allows it
     """
 
     recipe: Recipe
     size: tuple[int, int] | None
     dtype: DType
+    layout: Layout = "NCHW"
+    finish: Finish | None = None
     window: bool = False
     reduce: bool = False
     steps: list[HostStep] = field(default_factory=list)
     streams: list[int] = field(default_factory=list)
+    on_cpu: int = 0  # ops that are not left to the finish
     fixed: bool = True
 
     def parameters(self, sizes: NDArray[np.int32], ids: Ints, seed: int, epoch: int) -> Parameters:
@@ -158,7 +167,18 @@ class HostProgram:
         out = np.stack([run.h, run.w], axis=1)
         if self.size is None:
             arrays["size"] = out
+        if self.finish is not None:
+            for axis in "xy":
+                flips = [op for op in range(len(self.recipe.ops)) if self._left(op, axis)]
+                if flips:
+                    turned = np.logical_xor.reduce([arrays.pop(f"flip{op}") for op in flips])
+                    arrays[f"flip_{axis}"] = turned.astype(np.int32)
         return Parameters(arrays, out)
+
+    def _left(self, n: int, axis: str) -> bool:
+        """Whether op n is a flip along `axis` that the finish does."""
+        op = self.recipe.ops[n]
+        return n >= self.on_cpu and isinstance(op, Flip) and op.axis == axis
 
 
 def _rows(*columns: Ints) -> NDArray[np.int32]:
@@ -233,14 +253,54 @@ def _steps(op: Op, n: int, *, window: bool) -> list[HostStep]:
     return steps
 
 
-def compile_host(recipe: Recipe) -> HostProgram:
-    """Compile. Raises TransformError where ops stand in an order that has no meaning (Normalize of uint8, ...)."""
+def _finish(recipe: Recipe, on_cpu: int, dtype: DType) -> Finish:
+    """Flips, conversions and normalizations from op `on_cpu` on, of uint8 pixels."""
+    scale, bias = np.ones(3), np.zeros(3)
+    flips: set[str] = set()
+    floats = False
+    for op in recipe.ops[on_cpu:]:
+        match op:
+            case Flip():
+                flips.add(op.axis)
+            case ToFloat():
+                scale = scale / 255 if not floats and op.dtype != "uint8" and op.scale else scale
+                floats |= op.dtype != "uint8"
+            case Normalize():
+                std = np.broadcast_to(op.std, 3)
+                scale, bias = scale / std, (bias - np.broadcast_to(op.mean, 3)) / std
+    r, g, b = scale.tolist()
+    br, bg, bb = bias.tolist()
+    return Finish(dtype, (r, g, b), (br, bg, bb), "x" in flips, "y" in flips, recipe.layout)
+
+
+def compile_host(recipe: Recipe, *, on_gpu: bool = False) -> HostProgram:
+    """Compile; `on_gpu`: a GPU finishes. Raises TransformError where ops stand in an order that has no meaning."""
     known = outline(recipe)
+    on_cpu = len(recipe.ops)
+    while on_gpu and on_cpu and isinstance(recipe.ops[on_cpu - 1], Flip | ToFloat | Normalize):
+        on_cpu -= 1
+    bytes_to_gpu = on_gpu and not any(isinstance(op, ToFloat) and op.dtype != "uint8" for op in recipe.ops[:on_cpu])
+    if not bytes_to_gpu:
+        on_cpu = len(recipe.ops)
     first = recipe.ops[0] if recipe.ops else None
     window = isinstance(first, RandomResizedCrop) or (isinstance(first, RandomCrop) and not first.pads)
     smooth = (
         isinstance(first, RandomResizedCrop | Resize) and first.antialias and first.interpolation != "nearest-exact"
     )
     reduce = recipe.decode == "reduced" and smooth
-    steps = [step for n, op in enumerate(recipe.ops) for step in _steps(op, n, window=window and n == 0)]
-    return HostProgram(recipe, known.size, known.dtype, window, reduce, steps, known.streams)
+    steps = [step for n, op in enumerate(recipe.ops[:on_cpu]) for step in _steps(op, n, window=window and n == 0)]
+    program = HostProgram(
+        recipe,
+        known.size,
+        known.dtype,
+        layout=recipe.layout,
+        window=window,
+        reduce=reduce,
+        steps=steps,
+        streams=known.streams,
+        on_cpu=on_cpu,
+    )
+    if bytes_to_gpu:
+        program.finish = _finish(recipe, on_cpu, known.dtype)
+        program.dtype, program.layout = "uint8", "NHWC"
+    return program

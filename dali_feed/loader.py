@@ -18,7 +18,6 @@ from warnings import warn
 import numpy as np
 import torch
 
-from dali_feed.engines.dtypes import DTYPES
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
 from dali_feed.feed.passes import Batches
@@ -314,8 +313,7 @@ class DataLoader:
         if isinstance(batch.images, torch.Tensor):
             return batch.images
         images: torch.Tensor = torch.utils.dlpack.from_dlpack(batch.images)
-        dtype = self._feed.program.dtype
-        return images if dtype is None else images.to(DTYPES[dtype])  # DALI has no bfloat16
+        return images
 
     def _item(self, batch: Batch) -> Any:
         out: list[Any] = [self._images(batch)]

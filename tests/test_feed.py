@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from images import QUICK, Seen, jpeg, labelled, padded, pixels, png, seen
 from torchvision.transforms import v2
 
@@ -365,3 +366,17 @@ def test_a_batch_over_the_border_of_a_window_holds_back_nothing() -> None:
             batches.take(0.05)
         held.set()
         assert [len(batch) for batch in batches] == [100] * 5 + [40]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8])
+def test_a_batch_speaks_dlpack(dtype: torch.dtype) -> None:
+    """Torch and NumPy take a batch itself, its own memory and not a copy of it."""
+    transform = v2.Compose([v2.Resize((8, 8)), v2.ToDtype(dtype, scale=True)])
+    with Feed(ScriptedSource(labelled(8)), 4, transform=transform, tuning=QUICK) as feed:
+        for batch in feed:
+            assert batch.__dlpack_device__() == (1, 0)
+            images = torch.utils.dlpack.from_dlpack(batch)
+            assert images.dtype == dtype
+            assert images.shape == (4, 3, 8, 8)
+            if dtype != torch.bfloat16:  # NumPy has none
+                assert np.from_dlpack(batch).ctypes.data == images.data_ptr()

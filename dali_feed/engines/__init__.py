@@ -121,9 +121,8 @@ def choose_engine(name: str | None, device: int | None, *, graph: bool) -> str:
     if name not in ENGINES:
         msg = f"engine: must be one of {', '.join(map(repr, ENGINES))}, or None; found {name!r}"
         raise ConfigError(msg)
-    if name == "host" and (graph or device is not None):
-        found = "a DALI graph function" if graph else f"cuda:{device}"
-        msg = f"engine: 'host' runs torchvision's transforms on the CPU; found {found}. Leave engine out"
+    if name == "host" and graph:
+        msg = "engine: 'host' runs torchvision's transforms; found a DALI graph function. Leave engine out"
         raise ConfigError(msg)
     return name
 
@@ -132,13 +131,17 @@ def refused_formats(name: str) -> dict[str, str]:
     """What that engine does not take of the formats that the screen knows, each with the reason."""
     if name == "host":
         return {}
-    cure = "engine='host', on the CPU, takes it"
+    cure = "engine='host' takes it"
     return {known: f"{known.upper()} is not supported by the {name} engine; {cure}" for known in UNCOMMON}
 
 
 def compile_for(name: str, recipe: Recipe, device: int | None) -> Program | HostProgram:
     """What that engine runs. Raises TransformError where the recipe has no meaning."""
-    return compile_host(recipe) if name == "host" else compile_recipe(recipe, region_decode=device is None)
+    return (
+        compile_host(recipe, on_gpu=device is not None)
+        if name == "host"
+        else compile_recipe(recipe, region_decode=device is None)
+    )
 
 
 def make_engine(

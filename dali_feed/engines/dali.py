@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from nvidia.dali import Pipeline
 from nvidia.dali.tensors import TensorCPU, TensorListCPU
 
@@ -135,7 +136,10 @@ class DaliEngine:
             found = f"the graph gave {shapes[:4]}"
             msg = f"dali engine: the images of a batch must have one size; {found}. Crop or resize to one"
             raise EngineError(msg)
-        return Result(out.as_tensor(), tail=self._tail(work))
+        images = out.as_tensor()
+        if self._device is None and self._program.dtype == "bfloat16":  # which DALI does not have
+            return Result(torch.utils.dlpack.from_dlpack(images).to(torch.bfloat16))
+        return Result(images, tail=self._tail(work))
 
     def _one_by_one(self, pipe: Any, work: Work, error: RuntimeError) -> Result:
         """No payload is bad by itself to the CPU decoder: let the graph say which sample it fails on."""
@@ -162,4 +166,8 @@ class DaliEngine:
     def close(self) -> None:
         """Drop both pipelines; DALI joins its threads with them."""
         self._flying.clear()
+        if self._device is not None and self._main is not None:
+            from dali_feed.engines.gpu_tail import let_go  # CuPy: on a GPU only
+
+            let_go()
         self._main = self._twin = None

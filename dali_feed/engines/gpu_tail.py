@@ -1,7 +1,13 @@
-"""The finish step on the consumer's stream: DALI's dense uint8 batch into memory that torch owns."""
+"""The finish step on the consumer's stream: an engine's dense uint8 batch into memory that torch owns.
+
+The law: nobody waits on the host, and the device as a whole is never waited for. DALI lets go of a batch that was
+handed over through DLPack by waiting for the device; so its memory is read in place, and kept until an event says
+that the finish is done with it.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import torch
@@ -9,9 +15,12 @@ from numpy.typing import NDArray
 
 from dali_feed.engines import Tail
 from dali_feed.engines.dtypes import DTYPES
+from dali_feed.engines.uploads import Uploaded, consumers_stream
 from dali_feed.kernels.finish import finish
 
-__all__ = ["finished"]
+__all__ = ["exported", "finished", "let_go"]
+
+_kept: deque[tuple[torch.cuda.Event, Any]] = deque()  # what finishes that have been enqueued may still read
 
 
 def _on(device: torch.device, values: NDArray[Any] | None) -> torch.Tensor | None:
@@ -21,10 +30,11 @@ def _on(device: torch.device, values: NDArray[Any] | None) -> torch.Tensor | Non
 def finished(images: Any, tail: Tail, device: torch.device) -> torch.Tensor:
     """One launch on torch's current stream; returns (n, 3, height, width), or what the recipe's layout says.
 
-    `images` speaks __dlpack__: uint8 (n, height, width, 3) on `device`. Nothing waits on the host.
+    `images`: uint8 (n, height, width, 3) on `device`, ready for any stream: with __cuda_array_interface__, or Uploaded.
     """
-    pixels = torch.utils.dlpack.from_dlpack(images)
-    n, height, width, channels = pixels.shape
+    stream = torch.cuda.current_stream(device)
+    pixels = images.on(stream) if isinstance(images, Uploaded) else images
+    n, height, width, channels = pixels.__cuda_array_interface__["shape"]
     layout = tail.finish.layout
     shape = (n, channels, height, width) if layout == "NCHW" else (n, height, width, channels)
     out = torch.empty(shape, dtype=DTYPES[tail.finish.dtype], device=device)
@@ -37,6 +47,34 @@ def finished(images: Any, tail: Tail, device: torch.device) -> torch.Tensor:
         flip_x=_on(device, tail.flip_x),
         flip_y=_on(device, tail.flip_y),
         layout=layout,
-        stream=torch.cuda.current_stream(device),
+        stream=stream,
     )
+    if pixels is images:
+        _keep(images, stream)
     return out
+
+
+def exported(images: Any, tail: Tail, device: int, stream: int | None, options: dict[str, Any]) -> Any:
+    """A DLPack capsule of the finished batch, ready on the consumer's `stream`; -1 is torch's current one."""
+    there = torch.device("cuda", device)
+    if stream == -1:
+        return finished(images, tail, there).__dlpack__(stream=-1, **options)
+    with torch.cuda.stream(consumers_stream(stream, there)):
+        return finished(images, tail, there).__dlpack__(stream=-1, **options)
+
+
+def _keep(images: Any, stream: torch.cuda.Stream) -> None:
+    done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    done.record(stream)
+    _kept.append((done, images))
+    while _kept:
+        first = _kept.popleft()  # and back with it where it is not done: loaders in other threads do the same
+        if not first[0].query():  # type: ignore[no-untyped-call]
+            _kept.appendleft(first)
+            return
+
+
+def let_go() -> None:
+    """Wait for the finishes that have been enqueued, and let go of what they read."""
+    while _kept:
+        _kept.popleft()[0].synchronize()

@@ -25,10 +25,11 @@ import torch
 from numpy.typing import NDArray
 from nvidia import nvimgcodec
 
-from dali_feed.engines import Result, Work, pillow
+from dali_feed.engines import Result, Tail, Work, pillow
 from dali_feed.engines.dtypes import DTYPES
 from dali_feed.engines.host_steps import ImageSteps
 from dali_feed.engines.reduced import reduced
+from dali_feed.engines.uploads import Uploads
 from dali_feed.errors import EngineError
 from dali_feed.headers import UnusableError
 from dali_feed.host_program import HostProgram, Scale
@@ -66,6 +67,14 @@ class _Pool:
         # Shaped by NumPy: an operation of torch lets go of the interpreter's lock and queues for it.
         shaped = torch.from_numpy(view[:size].view(_IN_NUMPY[dtype]).reshape(shape))
         return shaped.view(dtype) if dtype == torch.bfloat16 else shaped
+
+
+class _Pinned:
+    """Memory of batches that go to a GPU: torch keeps it until the copy is done, and then for the next ones."""
+
+    def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Page-locked, or a copy from it would hold up the thread that asks for it."""
+        return torch.empty(shape, dtype=dtype, pin_memory=True)
 
 
 class _Flight:
@@ -143,11 +152,12 @@ class HostEngine:
     name = "host"
 
     def __init__(self, program: HostProgram, *, batch_size: int, device: int | None, tuning: Tuning) -> None:
-        del batch_size, device  # any will do; the CPU it is
+        del batch_size  # any will do
         self.depth = tuning.prefetch
         self._program, self._steps, self._dtype = program, ImageSteps(program), DTYPES[program.dtype]
         self._flying: deque[_Flight] = deque()
-        self._pool = _Pool()
+        self._pool: _Pool | _Pinned = _Pool() if device is None else _Pinned()
+        self._upload = None if device is None else Uploads(device)
         self._tasks: queue.SimpleQueue[_Flight | None] = queue.SimpleQueue()  # each flight once per thread
         self._urgent: _Flight | None = None  # goes before the chunks of those in flight
         self._awaited: _Flight | None = None
@@ -170,7 +180,7 @@ class HostEngine:
     def _memory(self, work: Work) -> torch.Tensor:
         n = len(work.payloads)
         height, width = self._program.size or work.arrays["size"][0].tolist()
-        shape = (n, 3, height, width) if self._program.recipe.layout == "NCHW" else (n, height, width, 3)
+        shape = (n, 3, height, width) if self._program.layout == "NCHW" else (n, height, width, 3)
         return self._pool.take(shape, self._dtype)
 
     def _begin(self, flight: _Flight, chunks: int) -> _Flight:
@@ -216,7 +226,14 @@ class HostEngine:
             error = flight.error
             msg = f"host engine: a step failed on an image that decodes; {type(error).__name__}: {error}"
             raise EngineError(msg) from error
-        return Result(flight.images, dict(sorted(flight.bad.items())))
+        if flight.bad:
+            return Result(flight.images, dict(sorted(flight.bad.items())))
+        images = flight.images if self._upload is None else self._upload(flight.images)
+        return Result(images, tail=self._tail(flight.work))
+
+    def _tail(self, work: Work) -> Tail | None:
+        finish = self._program.finish
+        return None if finish is None else Tail(finish, work.arrays.get("flip_x"), work.arrays.get("flip_y"))
 
     def _run(self, ready: threading.Barrier) -> None:
         torch.get_num_threads()  # makes torch give this thread its number now, and not over ours at the first operation

@@ -154,7 +154,7 @@ class ImageSteps:
     def __init__(self, program: HostProgram) -> None:
         steps, self._tail = split_tail(program)
         self._apply: list[Apply] = [functools.partial(_APPLY[type(step)], step=step) for step in steps]
-        self._channels_first = program.recipe.layout == "NCHW"
+        self._channels_first = program.layout == "NCHW"
 
     def run(self, pixels: NDArray[np.uint8], arrays: Arrays, slot: int, out: torch.Tensor, *, done: int = 0) -> None:
         """`pixels` (height, width, 3), with row `slot` of the parameters, into `out`, the slot's place in the batch.

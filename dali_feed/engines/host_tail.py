@@ -22,7 +22,7 @@ class Tail:
 
     def __init__(self, program: HostProgram, norms: list[Normalize], *, scale: bool) -> None:
         self._scale, self._norms = scale, norms
-        self._dtype, self._planes = DTYPES[program.dtype], program.recipe.layout == "NCHW"
+        self._dtype, self._planes = DTYPES[program.dtype], program.layout == "NCHW"
         self._factors: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
     def run(self, image: torch.Tensor, out: torch.Tensor) -> None:

@@ -20,9 +20,9 @@ __all__ = ["Batch", "Flight"]
 
 @dataclass(slots=True)
 class Batch:
-    """A batch as the engine gave it.
+    """A batch as the engine gave it. It speaks __dlpack__ itself, for its finished images: `from_dlpack(batch)`.
 
-    images  dense, speaks __dlpack__; with `tail`, uint8 NHWC on the device that the finish step takes
+    images  dense; with `tail`, uint8 NHWC on the device that the finish step takes; without, it speaks __dlpack__
     fields  per field of the source an array or list of n values
     ids     int64 (n,): the samples that stand in the slots
     ok      bool (n,): False where another record stands in for an absent or bad one
@@ -36,6 +36,23 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """(type, number) of the device, as DLPack counts them: (1, 0) is the CPU, (2, n) a CUDA device."""
+        kind, number = self.images.__dlpack_device__()
+        return int(kind), int(number)
+
+    def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
+        """The finished images; without a copy where nothing is left to finish. On a GPU they are ready on `stream`.
+
+        (n, 3, height, width), or (n, height, width, 3) with `Feed(layout="NHWC")`. `stream`: as DLPack says. Each call
+        that has to finish makes a new array.
+        """
+        if self.tail is None:
+            return self.images.__dlpack__(**({} if stream is None else {"stream": stream}), **options)
+        from dali_feed.engines.gpu_tail import exported  # CuPy: on a GPU only
+
+        return exported(self.images, self.tail, self.__dlpack_device__()[1], stream, options)
 
 
 def _joined(parts: list[Any]) -> Any:
