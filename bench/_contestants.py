@@ -135,7 +135,7 @@ class _Ours(Steps):
         except StopIteration:
             self._batches = iter(self._loader)
             images, _ = next(self._batches)
-        return len(images)
+        return self.kept(images)
 
     def close(self) -> None:
         self._loader.close()  # the feed thread's time is added when it ends

@@ -22,6 +22,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -78,11 +79,19 @@ class Steps(Iterator[int]):
 
     beside  a process of its own that serves it, whose CPU time is told apart
     notes   what it has to say, asked for once it is closed
+    keeps   whether the last step's batch is left in `images`: it costs memory that is otherwise free by then
     """
 
     def __init__(self, beside: int | None = None) -> None:
         self.beside = beside
         self.notes: Mapping[str, float] = {}
+        self.keeps, self.images = False, None
+
+    def kept(self, images: Any) -> int:
+        """What a step gives: the number of images."""
+        if self.keeps:
+            self.images = images
+        return len(images)
 
 
 def _in_kb(path: str, *names: str) -> int:

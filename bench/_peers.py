@@ -68,7 +68,7 @@ class _Torch(Steps):
         images = images.to(self._device, non_blocking=True)
         if self._finish is not None:
             images = self._finish(images)
-        return len(images)
+        return self.kept(images)
 
 
 def torch_loader(root: Path, batch: int, workers: int, device: torch.device, *, uint8: bool) -> Make:

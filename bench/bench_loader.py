@@ -204,7 +204,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=None, help="where they are kept (default: the user's cache)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where loader.csv is (default: beside this file)")
     args = parser.parse_args()
-    args.engines = args.engines or (["host", "dali"] if args.device.type == "cpu" else ["dali"])
+    args.engines = args.engines or (["host", "dali"] if args.device.type == "cpu" else ["dali", "host"])
     data = photos(args.photos, cache=args.data)
     data.touch()
     made = facts() | {"image": f"{WIDTH}x{HEIGHT}", "crop": CROP, "mean bytes": data.mean_bytes, "images": data.count}

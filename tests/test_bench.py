@@ -115,6 +115,25 @@ def test_the_photographs_are_the_same_in_shards_and_files(cache: Path) -> None:
         assert list(again.records()) == list(made.records())
 
 
+def test_training_is_timed_beside_nothing_and_torch(toy: tuple[object, ...], tmp_path: Path) -> None:
+    """bench_training gives what each step waited: for us, with both engines and sources, for torch and for nobody."""
+    run("bench_training.py", *toy, "--device", "cpu", "--model", "mobilenet_v3_small", "--batch", 2, "--steps", 2,
+        "--warm", 1, "--workers", 1)  # fmt: skip
+    ours = {f"{engine} {source}" for engine in ("dali", "host") for source in ("tar", "embedded kafka")}
+    made = {row["who"]: row for row in rows(tmp_path, "training")}
+    assert set(made) == ours | {"none", "torch, 1 workers"}
+    assert all(float(row["img/s"]) > 0 for row in made.values())
+
+
+def test_kernels_are_measured_on_a_gpu_alone(tmp_path: Path) -> None:
+    """Without one bench_kernels says so, ends with 1, and writes no row."""
+    command = [sys.executable, BENCH / "bench_kernels.py", "--results", tmp_path, "--runs", "2", "--warm", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    measured = "kernels.csv" in {path.name for path in tmp_path.iterdir()}
+    assert measured == (done.returncode == 0)
+    assert measured or "needs a GPU, and nothing was measured" in done.stderr
+
+
 def test_memory_is_told_beside_its_bound(toy: tuple[object, ...], tmp_path: Path) -> None:
     """bench_memory gives the peak above the start, the bound and its parts."""
     run("bench_memory.py", *toy, "--batch", 4, "--mb", 4, "--memory-mb", 32)

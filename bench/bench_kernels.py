@@ -1,0 +1,200 @@
+"""Each kernel's GB/s beside a device-to-device copy of as many bytes, on one GPU.
+
+    python bench/bench_kernels.py [--batch 256] [--runs 50] [--warm 10]
+
+A launch is timed with CUDA events, the L2 cache written over before it; the percentiles are of the launches. The bytes
+are those that `bytes_moved` counts. The copy reads half of as many bytes and writes them. Rows go to
+results/kernels.csv. Needs a GPU: without one it says so and ends with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _harness import RESULTS, append, facts, table
+
+from dali_feed.kernels import finish as finish_module
+from dali_feed.kernels import mix as mix_module
+from dali_feed.kernels import tokens as tokens_module
+from dali_feed.kernels import unpack as unpack_module
+from dali_feed.kernels.mix import Mix
+
+SIZE = 224
+L2_BYTES = 256 << 20  # more than any GPU's L2
+DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+PLACES = (0.2, 0.5, 0.8)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A launch, by name, and the bytes it moves."""
+
+    kernel: str
+    variant: str
+    launch: Callable[[], object]
+    moved: int
+
+
+def _mix(cp: Any, batch: int, kind: str) -> Mix:
+    partner = cp.asarray(np.roll(np.arange(batch, dtype=np.int32), 1))
+    weight = cp.full(batch, 0.7, cp.float32) if kind == "mixup" else None
+    box = cp.tile(cp.asarray([[40, 60, 100, 120]], cp.int32), (batch, 1)) if kind == "cutmix" else None
+    return Mix(partner, weight, box)
+
+
+def finishes(cp: Any, batch: int) -> Iterator[Case]:
+    """Every type and layout; then with everything on, and mixed."""
+    images = cp.random.randint(0, 256, (batch, SIZE, SIZE, 3), dtype=cp.uint8)
+    scale, bias = finish_module.normalize_factors(MEAN, STD)
+    flips = cp.asarray(np.arange(batch) % 2, cp.int32)
+    extras: dict[str, dict[str, Any]] = {
+        "": {},
+        " colour": {"colour": cp.tile(cp.asarray(np.eye(3, 4, dtype=np.float32)), (batch, 1, 1))},
+        " erase": {"erase": cp.tile(cp.asarray([[40, 60, 100, 120]], cp.int32), (batch, 1))},
+        " mixup": {"mix": _mix(cp, batch, "mixup")},
+        " cutmix": {"mix": _mix(cp, batch, "cutmix")},
+    }
+    shares = {" mixup": 1.0, " cutmix": 100 * 120 / SIZE**2}
+    for dtype, memory in DTYPES.items():
+        for layout in ("NCHW", "NHWC"):
+            shape = (batch, 3, SIZE, SIZE) if layout == "NCHW" else (batch, SIZE, SIZE, 3)
+            out = cp.empty(shape, memory)
+            for name, options in extras.items() if dtype != "float16" else [("", {})]:
+                given = {"scale": scale, "bias": bias, "flip_x": flips, "dtype": dtype, "layout": layout, **options}
+
+                def launch(out: Any = out, given: dict[str, Any] = given) -> None:
+                    finish_module.finish(images, out, **given)
+
+                moved = finish_module.bytes_moved(images.shape, dtype, mixed=shares.get(name, 0.0))
+                yield Case("finish", f"{dtype} {layout}{name}", launch, moved)
+
+
+def mixes(cp: Any, batch: int) -> Iterator[Case]:
+    """Batches that something else made."""
+    for dtype, memory in DTYPES.items():
+        shape = (batch, 3, SIZE, SIZE)
+        images = cp.random.randint(0, 1 << 14, shape, dtype=cp.uint16).astype(memory)
+        out = cp.empty(shape, memory)
+        for kind, share in (("mixup", 1.0), ("cutmix", 100 * 120 / SIZE**2)):
+            given = _mix(cp, batch, kind)
+
+            def launch(images: Any = images, out: Any = out, given: Mix = given, dtype: str = dtype) -> None:
+                mix_module.mix(images, out, given, dtype=dtype)
+
+            yield Case("mix", f"{dtype} {kind}", launch, mix_module.bytes_moved(shape, dtype, mixed=share))
+
+
+def unpacks(cp: Any, batch: int) -> Iterator[Case]:
+    """Records of 64 x 64 pixels and of 224 x 224, as they come from cameras and arrays."""
+    for size, count in ((SIZE, batch), (64, 12 * batch)):
+        for bits, order, endian, dtype in (
+            (8, "interleaved", "little", "float32"),
+            (8, "planar", "little", "bfloat16"),
+            (16, "interleaved", "big", "float32"),
+            (12, "interleaved", "little", "float16"),
+            (10, "planar", "big", "float32"),
+        ):
+            shape = (size, size, 3)
+            records = cp.random.randint(0, 256, (count, size * size * 3 * bits // 8), dtype=cp.uint8)
+            out = cp.empty((count, 3, size, size), DTYPES[dtype])
+            given: dict[str, Any] = {"shape": shape, "bits": bits, "order": order, "endian": endian, "dtype": dtype}
+
+            def launch(records: Any = records, out: Any = out, given: dict[str, Any] = given) -> None:
+                unpack_module.unpack(records, out, scale=1 / 255, **given)
+
+            moved = records.nbytes + out.nbytes
+            yield Case("unpack", f"{bits} bits {order} {endian} {size}x{size} {dtype}", launch, moved)
+
+
+def token_batches(cp: Any) -> Iterator[Case]:
+    """Sequences of 4096 tokens with documents of some hundred."""
+    rows, length = 2048, 4096
+    for kind in (cp.uint16, cp.uint32):
+        records = cp.random.randint(0, 50257, (rows, length + 1)).astype(kind)
+        outs = {name: cp.empty((rows, length), cp.int64) for name in ("inputs", "targets", "positions")}
+        outs["documents"] = cp.empty((rows, length), cp.int32)
+        scratch = cp.empty(tokens_module.scratch_size(records.shape), cp.int32)
+        some = {name: outs[name] for name in ("inputs", "targets")}
+        for name, wanted, separator in (("inputs, targets", some, None), ("all", outs, 7)):
+
+            def launch(
+                records: Any = records, wanted: Any = wanted, separator: int | None = separator, scratch: Any = scratch
+            ) -> None:
+                tokens_module.tokens(records, separator=separator, scratch=scratch, **wanted)
+
+            moved = records.nbytes + sum(array.nbytes for array in wanted.values())
+            yield Case("tokens", f"{np.dtype(kind).name} {name}", launch, moved)
+
+
+def measured(cp: Any, launch: Callable[[], object], args: argparse.Namespace) -> list[float]:
+    """Seconds of a launch at PLACES, each after the cache was written over."""
+    flush = cp.empty(L2_BYTES, cp.uint8)
+    begin, end = cp.cuda.Event(), cp.cuda.Event()
+    times = []
+    for n in range(args.warm + args.runs):
+        flush.fill(n & 255)
+        begin.record()
+        launch()
+        end.record()
+        end.synchronize()
+        if n >= args.warm:
+            times.append(cp.cuda.get_elapsed_time(begin, end) / 1e3)
+    return [float(np.quantile(times, place)) for place in PLACES]
+
+
+def row(cp: Any, case: Case, args: argparse.Namespace) -> dict[str, object]:
+    """A case beside a copy of as many bytes."""
+    half = case.moved // 2
+    source, target = cp.empty(half, cp.uint8), cp.empty(half, cp.uint8)
+    source.fill(7)
+    copy = measured(cp, lambda: target.data.copy_from_device_async(source.data, half, cp.cuda.Stream.null), args)
+    low, middle, high = measured(cp, case.launch, args)
+    return {
+        "kernel": case.kernel,
+        "variant": case.variant,
+        "MB": round(case.moved / 1e6),
+        "us p20": f"{low * 1e6:.1f}",
+        "p50": f"{middle * 1e6:.1f}",
+        "p80": f"{high * 1e6:.1f}",
+        "GB/s": round(case.moved / middle / 1e9),
+        "copy GB/s": round(2 * half / copy[1] / 1e9),
+        "of copy": f"{copy[1] / middle:.2f}",
+    }
+
+
+def main() -> int:
+    """Measure, print, and add rows to results/kernels.csv."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--runs", type=int, default=50, help="counted launches (default %(default)s)")
+    parser.add_argument("--warm", type=int, default=10, help="launches before them (default %(default)s)")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    import cupy as cp
+
+    try:
+        device = cp.cuda.runtime.getDeviceProperties(0)["name"].decode()
+    except cp.cuda.runtime.CUDARuntimeError as error:
+        print(f"bench_kernels: needs a GPU, and nothing was measured: {error}", file=sys.stderr)
+        return 1
+    rows = []
+    for cases in (finishes(cp, args.batch), mixes(cp, args.batch), unpacks(cp, args.batch), token_batches(cp)):
+        for case in cases:
+            rows.append(row(cp, case, args))
+            print(table(rows[-1:], list(rows[-1])), flush=True)
+            cp.get_default_memory_pool().free_all_blocks()
+    made = facts() | {"device": device, "batch": args.batch, "runs": args.runs}
+    print(table(rows, list(rows[0])))
+    print(f"\nadded {len(rows)} rows to {append('kernels', [made | each for each in rows], args.results)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
