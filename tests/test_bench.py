@@ -127,7 +127,16 @@ def test_training_is_timed_beside_nothing_and_torch(toy: tuple[object, ...], tmp
 
 def test_kernels_are_measured_on_a_gpu_alone(tmp_path: Path) -> None:
     """Without one bench_kernels says so, ends with 1, and writes no row."""
-    command = [sys.executable, BENCH / "bench_kernels.py", "--results", tmp_path, "--runs", "2", "--warm", "1"]
+    command: list[str | Path] = [
+        sys.executable,
+        BENCH / "bench_kernels.py",
+        "--results",
+        tmp_path,
+        "--runs",
+        "2",
+        "--warm",
+        "1",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     measured = "kernels.csv" in {path.name for path in tmp_path.iterdir()}
     assert measured == (done.returncode == 0)
