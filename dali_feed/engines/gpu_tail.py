@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dali_feed.engines import Tail
 from dali_feed.engines.dtypes import DTYPES
+from dali_feed.engines.ranges import FINISH
 from dali_feed.engines.uploads import Uploaded, consumers_stream
 from dali_feed.kernels.finish import finish
 
@@ -32,6 +33,11 @@ def finished(images: Any, tail: Tail, device: torch.device) -> torch.Tensor:
 
     `images`: uint8 (n, height, width, 3) on `device`, ready for any stream: with __cuda_array_interface__, or Uploaded.
     """
+    with FINISH:
+        return _finished(images, tail, device)
+
+
+def _finished(images: Any, tail: Tail, device: torch.device) -> torch.Tensor:
     stream = torch.cuda.current_stream(device)
     pixels = images.on(stream) if isinstance(images, Uploaded) else images
     n, height, width, channels = pixels.__cuda_array_interface__["shape"]

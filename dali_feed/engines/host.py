@@ -28,6 +28,7 @@ from nvidia import nvimgcodec
 from dali_feed.engines import Result, Tail, Work, pillow
 from dali_feed.engines.dtypes import DTYPES
 from dali_feed.engines.host_steps import ImageSteps
+from dali_feed.engines.ranges import DECODE
 from dali_feed.engines.reduced import reduced
 from dali_feed.engines.uploads import Uploads
 from dali_feed.errors import EngineError
@@ -254,7 +255,8 @@ class HostEngine:
         worker.flight = flight
         try:
             if not flight.dropped:
-                self._chunk(worker, flight, slots)
+                with DECODE:
+                    self._chunk(worker, flight, slots)
         except BaseException as error:  # noqa: BLE001  whatever it is, the feed thread must hear of it
             flight.error = error
         worker.flight = None

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dali_feed.engines import Engine
+from dali_feed.engines.ranges import NEXT, WAITS
 from dali_feed.errors import ClosedError
 from dali_feed.feed.batch import Batch, Flight
 from dali_feed.feed.channel import Channel
@@ -73,7 +74,8 @@ class EpochRun:
         if self._ended:
             raise StopIteration
         begun = time.perf_counter()
-        item = self._wait(timeout)
+        with NEXT:
+            item = self._wait(timeout)
         self._set.meter.step_waits.append(time.perf_counter() - begun)
         if isinstance(item, Batch):
             return item
@@ -140,7 +142,7 @@ class EpochRun:
         while self._flying:
             self._land()  # what it raises ends the pass: no later batch may come in this one's place
         if wrong is None:
-            with self._set.meter.waiting("letters_wait"):
+            with WAITS["letters_wait"], self._set.meter.waiting("letters_wait"):
                 self._set.outbox.drain(self._has_ended)  # an epoch that ends well has its letters written
         return wrong
 
@@ -156,7 +158,7 @@ class EpochRun:
         if self._look_ahead:
             self._look_ahead = False
             self._read_ahead()
-        with self._set.meter.waiting("read_wait"):
+        with WAITS["read_wait"], self._set.meter.waiting("read_wait"):
             for lane in self._lanes:
                 lane.wait(count)
         dealt = sum(lane.dealt for lane in self._lanes)
@@ -191,7 +193,7 @@ class EpochRun:
             letter = Letter(
                 where, self._set.source, partition, position, fault.sample, fault.stage, fault.reason, payload
             )
-            with self._set.meter.waiting("letters_wait"):
+            with WAITS["letters_wait"], self._set.meter.waiting("letters_wait"):
                 self._set.outbox.post(letter, self._has_ended)
 
     def _has_ended(self) -> bool:
@@ -200,7 +202,7 @@ class EpochRun:
     def _land(self) -> None:
         self._set.outbox.check()
         flight = self.landing = self._flying.popleft()
-        with self._set.meter.waiting("engine_wait"):
+        with WAITS["engine_wait"], self._set.meter.waiting("engine_wait"):
             result = self._set.engine.take()
         if not flight.ok.all():
             self._count_faults(flight)  # here, in batch order: a budget ends at the same batch at any depth
@@ -208,12 +210,12 @@ class EpochRun:
             for slot, fault in flight.refused(result.bad):
                 self._quarantined(slot, fault)
             mended = flight.mend(result.bad, self._set.draw, self._set.engine.prepare)
-            with self._set.meter.waiting("engine_wait"):
+            with WAITS["engine_wait"], self._set.meter.waiting("engine_wait"):
                 result = self._set.engine.redo(flight.work, result, mended)
         self._landed += len(flight)
         batch = flight.done(result.images, result.tail)
         self._look_ahead |= any(piece.chunk.window.left == 0 for piece in flight.pieces)  # memory went back
-        with self._set.meter.waiting("trainer_wait"):
+        with WAITS["trainer_wait"], self._set.meter.waiting("trainer_wait"):
             self._out.put(batch)
 
     def _read_ahead(self) -> None:

@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 
+from dali_feed.engines.ranges import READ
 from dali_feed.errors import ClosedError, DaliFeedError, SourceError
 from dali_feed.records import Block, Extents, Reader, Slabs, Source
 
@@ -93,7 +94,9 @@ class ReadPool:
                         raise ClosedError(msg)
                     reader = reader or self._source.reader(self._slabs, self._stop)
                     self._at[thread] = task, time.monotonic(), reader
-                    task.finish(reader.read(task.extents), None)
+                    with READ:
+                        block = reader.read(task.extents)
+                    task.finish(block, None)
                 except DaliFeedError as error:
                     error.add_note("Stage: read")
                     task.finish(None, error)
