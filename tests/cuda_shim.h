@@ -114,7 +114,8 @@ struct Host<Kernel> {
     template <class T>
     static void write_and_free(T value, std::size_t size) {
         if constexpr (std::is_pointer_v<T>) {
-            if constexpr (!std::is_const_v<std::remove_pointer_t<T>>) std::fwrite(value, 1, size, stdout);
+            if constexpr (!std::is_const_v<std::remove_pointer_t<T>>)
+                if (size != 0) std::fwrite(value, 1, size, stdout);
             std::free(const_cast<std::remove_const_t<std::remove_pointer_t<T>>*>(value));
         }
     }

@@ -56,6 +56,9 @@ from dali_feed.kernels.finish import (
 from dali_feed.kernels.mix import Mix
 
 
+MAP_NORESERVE = 0x4000  # of Linux; Python's mmap has no name for it
+
+
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> HostKernel:
     """All variants of the kernel, compiled by g++."""
@@ -145,7 +148,7 @@ def test_more_samples_than_a_grid_has_rows(host: HostKernel) -> None:
 def test_positions_beyond_32_bits(host: HostKernel, layout: str) -> None:
     """The last sample of a batch of more than 2^32 bytes is read from and written to where it belongs."""
     shape = (1500, 1000, 1000, 3)
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
     images, out = (
         np.frombuffer(mmap.mmap(-1, 4_500_000_000, flags=flags), np.uint8).reshape(size)
         for size in (shape, shape if layout == "NHWC" else (1500, 3, 1000, 1000))
