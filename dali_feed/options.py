@@ -78,6 +78,10 @@ class Tuning:
     max_pixels       an image of more pixels is a bad record: what a header may make a decoder allocate
     watchdog         seconds without a batch after which a warning names the stage that is stuck, and what it is at
     hw_decoder_load  share of a batch that a GPU's JPEG engine decodes, 0..1; None: DALI's default
+    image_hint       (height, width) that most images do not exceed: a GPU decoder takes memory for them beforehand
+    device_memory_padding, host_memory_padding
+                     bytes that a GPU decoder takes beforehand on either side, so that it allocates seldom; None:
+                     DALI's default
     """
 
     threads: int | None = None
@@ -87,6 +91,9 @@ class Tuning:
     max_pixels: int = 1 << 27
     watchdog: float = 30.0
     hw_decoder_load: float | None = None
+    image_hint: tuple[int, int] | None = None
+    device_memory_padding: int | None = None
+    host_memory_padding: int | None = None
 
     def __post_init__(self) -> None:
         if self.threads is not None:
@@ -99,6 +106,15 @@ class Tuning:
         if self.hw_decoder_load is not None and not 0 <= self.hw_decoder_load <= 1:
             msg = f"Tuning(hw_decoder_load=...): must lie in 0..1; found {self.hw_decoder_load!r}"
             raise ConfigError(msg)
+        for name in ("device_memory_padding", "host_memory_padding"):
+            if getattr(self, name) is not None:
+                whole(f"Tuning({name}=...) other than None", getattr(self, name), 0)
+        if self.image_hint is not None:
+            if not isinstance(self.image_hint, tuple) or len(self.image_hint) != 2:
+                msg = f"Tuning(image_hint=...): must be (height, width) or None; found {self.image_hint!r}"
+                raise ConfigError(msg)
+            for side in self.image_hint:
+                whole("Tuning(image_hint=(height, width))", side, 1)
 
     @property
     def cpu_threads(self) -> int:

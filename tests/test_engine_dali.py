@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from images import bad_tables, broken_png, jpeg
 from numpy.typing import NDArray
+from nvidia.dali.backend import GetSchema
 from torchvision.transforms import v2
 
 from dali_feed.engines import Work, make_engine
 from dali_feed.engines.culprits import refused
 from dali_feed.engines.dali import DaliEngine
-from dali_feed.errors import EngineError
+from dali_feed.engines.dali_graph import decoder_tuning
+from dali_feed.errors import ConfigError, EngineError
 from dali_feed.graph_function import compile_function
 from dali_feed.options import Tuning
 from dali_feed.program import Program, compile_recipe
@@ -191,3 +193,24 @@ def test_close_twice() -> None:
     engine.submit(_clean(engine, 0))
     engine.close()
     engine.close()
+
+
+def test_a_gpu_decoders_options_are_dalis_by_name() -> None:
+    """What Tuning holds for a mixed decoder reaches options that DALI's decoders have; nothing set, nothing given."""
+    tuning = Tuning(hw_decoder_load=0.5, image_hint=(720, 1280), device_memory_padding=1 << 26, host_memory_padding=0)
+    given = decoder_tuning(tuning)
+    assert given["preallocate_height_hint"] == 720
+    assert len(given) == 5
+    for operator in ("decoders__Image", "decoders__ImageSlice"):
+        assert set(given) <= set(GetSchema(operator).GetArgumentNames())
+    assert decoder_tuning(Tuning()) == {}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"image_hint": 500}, {"image_hint": (0, 5)}, {"device_memory_padding": -1}, {"host_memory_padding": 1.5}],
+)
+def test_decoder_options_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    """Each is a ConfigError that names it."""
+    with pytest.raises(ConfigError, match=rf"Tuning\({next(iter(wrong))}="):
+        Tuning(**wrong)

@@ -55,7 +55,6 @@ from dali_feed.kernels.finish import (
 )
 from dali_feed.kernels.mix import Mix
 
-
 MAP_NORESERVE = 0x4000  # of Linux; Python's mmap has no name for it
 
 

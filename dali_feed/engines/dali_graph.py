@@ -17,7 +17,7 @@ from dali_feed.options import Tuning
 from dali_feed.program import Program
 from dali_feed.steps import Colour, Decode, Finish, Resample, Rotate, Slice, Warp
 
-__all__ = ["PAYLOAD", "build_graph"]
+__all__ = ["PAYLOAD", "build_graph", "decoder_tuning"]
 
 PAYLOAD = "payload"
 
@@ -42,6 +42,19 @@ def _input(name: str, dtype: Any, ndim: int) -> Any:
     return fn.external_source(name=name, no_copy=True, dtype=dtype, ndim=ndim)
 
 
+def decoder_tuning(tuning: Tuning) -> dict[str, Any]:
+    """What the user set of a mixed decoder's own options; what is not there is DALI's default."""
+    height, width = tuning.image_hint or (None, None)
+    given = {
+        "hw_decoder_load": tuning.hw_decoder_load,
+        "preallocate_height_hint": height,
+        "preallocate_width_hint": width,
+        "device_memory_padding": tuning.device_memory_padding,
+        "host_memory_padding": tuning.host_memory_padding,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def _decode(step: Decode, *, gpu: bool, tuning: Tuning) -> Any:
     payload = _input(PAYLOAD, types.UINT8, 1)
     options: dict[str, Any] = {
@@ -50,8 +63,7 @@ def _decode(step: Decode, *, gpu: bool, tuning: Tuning) -> Any:
         "adjust_orientation": False,  # as torchvision's decode_image and ImageFolder leave it
         "jpeg_fancy_upsampling": True,  # libjpeg's own way, which torchvision's pixels come from
     }
-    if gpu and tuning.hw_decoder_load is not None:
-        options["hw_decoder_load"] = tuning.hw_decoder_load
+    options |= decoder_tuning(tuning) if gpu else {}
     if not step.window:
         return fn.decoders.image(payload, **options)
     window = _input("window", types.INT32, 1)
