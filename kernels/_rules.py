@@ -73,7 +73,9 @@ class Rules:
             self.refuse(name, rule, array.typestr)
         return kind
 
-    def channels_last(self, out: DeviceArray, sizes: tuple[int, int, int, int], layout: str | None) -> bool:
+    def channels_last(
+        self, out: DeviceArray, sizes: tuple[int, int, int, int], layout: str | None, *, of: str = "images"
+    ) -> bool:
         """Whether `out` for N, C, H, W lies channels last: by its shape, by its strides or as `layout` says."""
         samples, channels, height, width = sizes
         planes, last = (samples, channels, height, width), (samples, height, width, channels)
@@ -86,7 +88,7 @@ class Rules:
             self.refuse("layout", f"must be one of {', '.join(LAYOUTS)} or None", repr(layout))
         found = f"shape {out.shape}, strides {out.strides} bytes"
         if not fits:
-            self.refuse("out", f"must be dense, {planes} or {last} as images are", found)
+            self.refuse("out", f"must be dense, {planes} or {last} as {of} are", found)
         same = height * width == 1 or channels == 1  # then both orders are one
         if layout is None and len(set(fits)) == 2 and not same:
             self.refuse("layout", f"must be given, one of {', '.join(LAYOUTS)}: out fits both", found)
@@ -95,7 +97,7 @@ class Rules:
         return (layout or fits[0]) == "NHWC"
 
     def writable(self, name: str, out: DeviceArray, *sources: tuple[str, DeviceArray]) -> None:
-        """Not read-only, and apart from what is read."""
+        """Not read-only, and apart from what is read. Of sources with a pitch give all that lies between their ends."""
         if out.read_only:
             self.refuse(name, "must be writable", "a read-only array")
         for other, source in sources:
@@ -106,7 +108,8 @@ class Rules:
         """`count` finite float32 numbers, of as many or of one; `neutral` where there are none."""
         some = f"{_IN_WORDS[count]} finite float32 numbers or one" if count > 1 else "a finite float32 number"
         try:
-            values = np.asarray(neutral if given is None else given, np.float32)
+            with np.errstate(over="ignore"):  # infinite, and refused below
+                values = np.asarray(neutral if given is None else given, np.float32)
         except (TypeError, ValueError) as error:
             self.refuse(name, f"must be {some}", repr(given), error)
         if values.shape not in ((), (count,)) or not np.isfinite(values).all():

@@ -20,9 +20,12 @@ from broker import real
 from broker.handle import Kafka
 
 from dali_feed import engines
+from dali_feed.kernels import _module
 from dali_feed.testing import Broker, broker
 
+_TYPES = ("-DOUT_", "-DTYPE_", "-DTOKEN_")  # the options that choose a kernel's type
 _UNTESTED: list[str] = []
+_COMPILED: set[tuple[str, str, tuple[str, ...]]] = set()  # kernel, architecture, options
 
 
 @pytest.fixture
@@ -87,6 +90,21 @@ def _need_kafka() -> None:
     pytest.skip(reason)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _count_compilations() -> Iterator[None]:
+    """Keep which kernels NVRTC compiled, for the summary."""
+    compile_ptx = _module.compile_ptx
+
+    def counted(name: str, arch: str, options: tuple[str, ...] = ()) -> bytes:
+        ptx = compile_ptx(name, arch, options)
+        _COMPILED.add((name, arch, options))
+        return ptx
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_module, "compile_ptx", counted)
+        yield
+
+
 @functools.cache
 def _gpus() -> int:
     import pynvml
@@ -116,7 +134,14 @@ def pytest_report_header() -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say loudly what was not tested."""
+    """Say which kernels were compiled, and loudly what was not tested."""
+    for kernel in sorted({name for name, _, _ in _COMPILED}):
+        of = [(arch, options) for name, arch, options in _COMPILED if name == kernel]
+        variants, arches = {options for _, options in of}, sorted({arch for arch, _ in of}, key=lambda a: int(a[3:]))
+        types = {option for options in variants for option in options if option.startswith(_TYPES)}
+        terminalreporter.line(
+            f"kernel {kernel}: NVRTC compiled {len(variants)} variants of {len(types)} types for {', '.join(arches)}"
+        )
     if _UNTESTED:
         terminalreporter.section("NOT TESTED: THE REAL KAFKA", red=True)
         terminalreporter.line(f"{len(_UNTESTED)} tests skipped: {_UNTESTED[0]}")

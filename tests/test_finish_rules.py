@@ -60,6 +60,7 @@ READ_ONLY = {"data": (OUT.ctypes.data, True)}
         ({"mix": Mix(PAIR, box=PAIR)}, r"mix.box must have shape \(2, 4\)"),
         ({"scale": (1.0, 2.0)}, "scale must be three finite float32 numbers or one"),
         ({"scale": "big"}, "scale must be three finite float32 numbers or one, found 'big'"),
+        ({"scale": 1e39}, "scale must be three finite float32 numbers or one, found 1e"),
         ({"bias": float("nan")}, "bias must be three finite"),
         ({"out": BYTES, "scale": 2.0}, "must be None where out is uint8"),
     ],

@@ -1,0 +1,132 @@
+"""unpack on a GPU: the launched kernel equals its NumPy reference bit for bit, on whatever memory and stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from finish_cases import Array, assert_same_bits
+from kernels_host import OnDevice
+from unpack_cases import KINDS, Kind, name_of, out_for, packed, payload_of, random_factors, random_records
+
+from dali_feed.errors import ConfigError
+from dali_feed.kernels import _module
+from dali_feed.kernels.unpack import unpack, unpack_reference
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def cp() -> Any:
+    """CuPy, imported where there is a device only."""
+    return pytest.importorskip("cupy")
+
+
+def on_gpu(cp: Any, records: Array, shift: int = 0) -> Any:
+    """The same records at the same pitch in device memory, `shift` bytes behind an allocation's border."""
+    size = (len(records) - 1) * records.strides[0] + records.shape[1]
+    room = cp.zeros(shift + size, cp.uint8)
+    room[shift:] = cp.asarray(np.lib.stride_tricks.as_strided(records[0], (size,), (1,)).copy())
+    return cp.lib.stride_tricks.as_strided(room[shift:], records.shape, records.strides)
+
+
+@pytest.mark.parametrize("size", [(1, 1, 1), (3, 5, 7), (5, 9, 16), (40, 28, 28), (700, 2, 4), (2, 224, 224)])
+@pytest.mark.parametrize("kind", KINDS, ids=name_of)
+def test_gpu_equals_reference(cp: Any, kind: Kind, size: tuple[int, int, int]) -> None:
+    """Bit for bit on CuPy memory: dense, behind headers at a pitch, with vectors, and one byte or element off them."""
+    samples, height, width = size
+    for offset, border, shift, to_shift in ((0, 1, 0, 0), (16, 16, 0, 0), (10, 16, 6, 0), (3, 1, 1, 0), (0, 16, 0, 1)):
+        case = kind.arguments(height, width, offset=offset, **random_factors(kind))
+        records = random_records(samples, case, gap=-(offset + payload_of(case)) % border)
+        expected = unpack_reference(records, **case)
+        room = cp.zeros(expected.size + to_shift, expected.dtype)
+        out = room[to_shift:].reshape(expected.shape)
+        unpack(on_gpu(cp, records, shift), out, **case)
+        assert_same_bits(cp.asnumpy(out), expected)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.channels == 1], ids=name_of)
+def test_gpu_every_value_at_the_edges_of_floats(cp: Any, kind: Kind) -> None:
+    """Subnormals, overflow, ties and -0 come out as in the reference, in spite of CuPy's -ftz=true."""
+    side, tiny = 2 ** (kind.bits // 2), 2.0**-140
+    records = packed(range(2**kind.bits), kind.bits, kind.endian)[None]
+    edges = ({"bias": -0.0}, {"scale": -1, "bias": -0.0}, {"scale": tiny, "bias": 3 * tiny}, {"scale": 3e38})
+    for factors in ({}, *edges) if kind.dtype != "uint8" else ({},):
+        case = kind.arguments(side, side, **factors)
+        expected = unpack_reference(records, **case)
+        out = cp.empty(expected.shape, expected.dtype)
+        unpack(cp.asarray(records), out, **case)
+        assert_same_bits(cp.asnumpy(out), expected)
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.uint8])
+def test_gpu_into_torch_memory_on_its_stream(cp: Any, dtype: torch.dtype, last: bool) -> None:
+    """Torch owns records and output, in both memory formats and as bfloat16, and its side stream orders the launch."""
+    name = str(dtype).removeprefix("torch.")
+    kind = Kind(8, "little", 3, "interleaved", "NHWC" if last else "NCHW", name)
+    case = {**kind.arguments(32, 36, offset=4, **random_factors(kind)), "layout": "NCHW"}
+    records = random_records(6, case)
+    expected = unpack_reference(records, **case)
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):
+        out = torch.empty(expected.shape, dtype=dtype, device="cuda")
+        out = out.to(memory_format=torch.channels_last) if last else out
+        arguments = {key: value for key, value in case.items() if key not in ("dtype", "layout")}
+        unpack(torch.from_numpy(records).cuda(), out, stream=stream, **arguments)
+        found = out.contiguous().cpu()
+    found = found.view(torch.uint16) if dtype is torch.bfloat16 else found
+    assert_same_bits(found.numpy(), expected)
+
+
+def test_gpu_reads_one_record_again_and_again(cp: Any) -> None:
+    """A pitch of 0, as broadcasting makes it, gives the same image in every slot."""
+    case = KINDS[0].arguments(4, 8)
+    records = random_records(1, case)
+    expected = unpack_reference(records, **case)
+    out = cp.empty((5, *expected.shape[1:]), expected.dtype)
+    unpack(cp.broadcast_to(cp.asarray(records), (5, records.shape[1])), out, **case)
+    assert_same_bits(cp.asnumpy(out), expected.repeat(5, 0))
+
+
+def test_gpu_more_records_than_a_grid_has_rows(cp: Any) -> None:
+    """Blocks walk on over the records where there are more of them than the 65535 rows of a grid."""
+    records = random_records(65535 + 40, Kind(8, "little", 1, "interleaved", "NCHW", "uint8").arguments(1, 255))
+    out = cp.zeros((len(records), 1, 1, 255), cp.uint8)
+    unpack(cp.asarray(records), out, shape=(1, 255, 1))
+    np.testing.assert_array_equal(cp.asnumpy(out)[:, 0, 0], records)
+
+
+def test_gpu_allocates_nothing_and_compiles_once(cp: Any) -> None:
+    """A second launch takes no device memory and reuses the kernel of the first."""
+    case = KINDS[1].arguments(16, 16)
+    records, out = on_gpu(cp, random_records(4, case)), cp.asarray(out_for(4, case))
+    unpack(records, out, **case)
+    pool, kernels = cp.get_default_memory_pool(), dict(_module._kernels)
+    before = pool.used_bytes(), pool.total_bytes()
+    unpack(records, out, **case)
+    assert (pool.used_bytes(), pool.total_bytes()) == before
+    assert _module._kernels == kernels
+
+
+def test_gpu_refuses_memory_of_the_host(cp: Any) -> None:
+    """An array that only says it is on a GPU is refused by name instead of ending the process's CUDA context."""
+    with pytest.raises(ConfigError, match="unpack: records must lie in a GPU's memory"):
+        unpack(OnDevice(np.zeros((2, 72), np.uint8)), cp.empty((2, 3, 4, 6), cp.float32), shape=(4, 6, 3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [224, 223])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_gpu_beyond_32_bits(cp: Any, layout: str, width: int) -> None:
+    """The last record of a batch of more than 2^32 bytes is the right one, by vectors and byte by byte."""
+    case = Kind(8, "little", 3, "interleaved", layout, "float16").arguments(223, width)
+    samples = 2**32 // payload_of(case) + 2
+    records = cp.zeros((samples, payload_of(case)), cp.uint8)
+    one = random_records(1, case)
+    records[-1] = cp.asarray(one[0])
+    out = cp.empty((samples, *out_for(1, case).shape[1:]), cp.float16)
+    unpack(records, out, **case)
+    assert_same_bits(cp.asnumpy(out[-1:]), unpack_reference(one, **case))
