@@ -320,7 +320,7 @@ BYTES = np.zeros((2, 3, 4, 6), np.uint8)
         ({"offset": 0.5}, "offset must be a whole number of bytes, found 0.5"),
         (
             {"out": OnDevice(OUT[:, :, ::2])},
-            r"out must be dense, \(2, 3, 4, 6\) or \(2, 4, 6, 3\) as images are",
+            r"out must be dense, \(2, 3, 4, 6\) or \(2, 4, 6, 3\) as records are",
         ),
         ({"out": OnDevice(OUT.astype(np.float64))}, "out must be float32, float16, bfloat16 or uint8 .* found <f8"),
         ({"out": OnDevice(OUT.astype(np.uint16))}, "out must be .* needs dtype='bfloat16'"),
