@@ -26,6 +26,8 @@ _CUPY_ADDS = ("-ftz=true", "--device-as-default-execution-space")
 _LOG_LINES = 12
 _NO_NVRTC = "torch brings NVRTC along; without it, install the CUDA toolkit's"
 
+_NUMBERS = '#include "_numbers.cuh"\n'
+
 _lock = threading.Lock()
 _kernels: dict[tuple[str, tuple[str, ...], int], Any] = {}
 
@@ -220,7 +222,12 @@ class _Handle:
 
 @functools.cache
 def _source(name: str) -> str:
-    return (files("dali_feed.kernels") / f"{name}.cu").read_text(encoding="utf-8")
+    text = (files("dali_feed.kernels") / f"{name}.cu").read_text(encoding="utf-8")
+    if _NUMBERS in text:
+        before, after = text.split(_NUMBERS)
+        shared = (files("dali_feed.kernels") / "_numbers.cuh").read_text(encoding="utf-8")
+        text = f'{before}#line 1 "_numbers.cuh"\n{shared}#line {before.count(chr(10)) + 2} "{name}.cu"\n{after}'
+    return text
 
 
 def _failed(name: str, arch: str, options: tuple[str, ...], log: str) -> EngineError:

@@ -9,9 +9,8 @@
 //                  (y, x, height, width) the weight is 0. A product each, one sum, three roundings
 //   out            one rounding to the output type, ties to even
 //
-// Law: every float operation that can round is written out (fma_rn, mul_rn, ..., cast) as PTX without .ftz, because CuPy
-// compiles with -ftz=true and compilers may contract. So the result is a function of the arguments alone, and
-// finish_reference in finish.py gives it bit for bit. No header is included: there is none on NVRTC's search path.
+// Law: every float operation that can round comes from _numbers.cuh. So the result is a function of the arguments alone,
+// and finish_reference in finish.py gives it bit for bit.
 //
 // Chosen by the compiler's options:
 //   OUT_FLOAT32 | OUT_FLOAT16 | OUT_BFLOAT16 | OUT_UINT8     the output type (uint8 takes no scale and no bias)
@@ -24,61 +23,12 @@
 // Bytes moved: 3 * (1 + size of an output element) per pixel: 15 for float32, 9 for the 16-bit types, 6 for uint8.
 // With MIX 3 more where the weight is not 1: a partner's bytes are read wherever its pixels show.
 
-#define DEVICE static __device__ __forceinline__
-
-typedef unsigned char byte_t;
-typedef unsigned long long offset_t;  // a batch may hold more than 2^32 elements
+#include "_numbers.cuh"
 
 template <class T>
 struct alignas(sizeof(T) * PIXELS) Pack {
     T at[PIXELS];
 };
-
-DEVICE float fma_rn(float a, float b, float c) {
-#ifdef __CUDA_ARCH__
-    float result;
-    asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(result) : "f"(a), "f"(b), "f"(c));
-    return result;
-#else
-    return fmaf(a, b, c);
-#endif
-}
-
-#if MIX
-DEVICE float mul_rn(float a, float b) {
-#ifdef __CUDA_ARCH__
-    float result;
-    asm("mul.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-    return result;
-#else
-    return a * b;
-#endif
-}
-
-DEVICE float add_rn(float a, float b) {
-#ifdef __CUDA_ARCH__
-    float result;
-    asm("add.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-    return result;
-#else
-    return a + b;
-#endif
-}
-
-DEVICE float rest_of(float share) {  // 1 - share
-#ifdef __CUDA_ARCH__
-    float result;
-    asm("sub.rn.f32 %0, 0f3F800000, %1;" : "=f"(result) : "f"(share));
-    return result;
-#else
-    return 1.0f - share;
-#endif
-}
-
-// Of a weight, by its bits: a comparison of floats would take a subnormal for 0.
-DEVICE bool is_one(float v) { return __float_as_uint(v) == 0x3f800000u; }
-DEVICE bool is_zero(float v) { return __float_as_uint(v) << 1 == 0; }
-#endif
 
 // NaN becomes 0 and so does -0: what max.f32 does, said in C for the host.
 DEVICE float clamp255(float v) {
@@ -91,47 +41,6 @@ DEVICE float clamp255(float v) {
     return v > 0.0f ? (v < 255.0f ? v : 255.0f) : 0.0f;
 #endif
 }
-
-#if defined(OUT_FLOAT32)
-typedef float out_t;
-DEVICE out_t cast(float v) { return v; }
-#elif defined(OUT_FLOAT16)
-typedef unsigned short out_t;
-DEVICE out_t cast(float v) {
-#ifdef __CUDA_ARCH__
-    out_t result;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result) : "f"(v));
-    return result;
-#else
-    return float_to_half_bits(v);
-#endif
-}
-#elif defined(OUT_BFLOAT16)
-typedef unsigned short out_t;
-DEVICE out_t cast(float v) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    out_t result;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result) : "f"(v));
-    return result;
-#else  // sm_75 lacks the instruction. v is never NaN here: the launcher takes finite factors only
-    const unsigned bits = __float_as_uint(v);
-    return static_cast<out_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-#endif
-}
-#elif defined(OUT_UINT8)
-typedef byte_t out_t;
-DEVICE out_t cast(float v) {  // v is within 0..255: it was a byte or was clamped
-#ifdef __CUDA_ARCH__
-    unsigned result;
-    asm("cvt.rni.u32.f32 %0, %1;" : "=r"(result) : "f"(v));
-    return static_cast<out_t>(result);
-#else
-    return static_cast<out_t>(rintf(v));
-#endif
-}
-#else
-#error "finish: define one of OUT_FLOAT32, OUT_FLOAT16, OUT_BFLOAT16, OUT_UINT8"
-#endif
 
 // Flags come as one byte or four per sample (element_size), or not at all (element_size 0).
 DEVICE bool is_set(const byte_t* flags, int element_size, unsigned sample) {
@@ -248,7 +157,7 @@ finish(const byte_t* __restrict__ images, out_t* __restrict__ out,
             finished(job, named < static_cast<unsigned>(samples) ? named : sample, y, x, other);
 #pragma unroll
             for (int p = 0; p < PIXELS; ++p) {
-                const float rest = rest_of(share[p]);
+                const float rest = sub_rn(1.0f, share[p]);
 #pragma unroll
                 for (int c = 0; c < 3; ++c) {
                     const float mixed = add_rn(mul_rn(value[p][c], share[p]), mul_rn(other[p][c], rest));

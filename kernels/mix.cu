@@ -8,96 +8,19 @@
 // finish (finish.cu, MIX) does the same without a pass of its own, and in float32 before the cast. This one is for
 // batches that something else made.
 //
-// Law: mix_reference in mix.py is equal bit for bit; every operation that can round is PTX without .ftz.
+// Law: mix_reference in mix.py is equal bit for bit; every operation that can round comes from _numbers.cuh.
 //
 // Chosen by the compiler's options:
-//   TYPE_FLOAT32 | TYPE_FLOAT16 | TYPE_BFLOAT16
+//   OUT_FLOAT32 | OUT_FLOAT16 | OUT_BFLOAT16    the type, in and out
 //   CHANNELS_LAST   0: planes, so that x is element % width; 1: x is element / channels % width
 //   ELEMENTS        how many a thread does: 16 bytes of them, which needs elements % ELEMENTS == 0 and arrays aligned
 //                   to 16 bytes; or 1
 //
 // Bytes moved: 2 * size per element, and one more size where the weight is not 1: a partner is read where it shows.
 
-#define DEVICE static __device__ __forceinline__
+#include "_numbers.cuh"
 
-typedef unsigned char byte_t;
-typedef unsigned long long offset_t;  // a batch may hold more than 2^32 elements
-
-#if defined(TYPE_FLOAT32)
-typedef float element_t;
-DEVICE float load(element_t v) { return v; }
-DEVICE element_t cast(float v) { return v; }
-#elif defined(TYPE_FLOAT16)
-typedef unsigned short element_t;
-DEVICE float load(element_t v) {
-#ifdef __CUDA_ARCH__
-    float result;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(v));
-    return result;
-#else
-    return half_bits_to_float(v);
-#endif
-}
-DEVICE element_t cast(float v) {
-#ifdef __CUDA_ARCH__
-    element_t result;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result) : "f"(v));
-    return result;
-#else
-    return float_to_half_bits(v);
-#endif
-}
-#elif defined(TYPE_BFLOAT16)
-typedef unsigned short element_t;
-DEVICE float load(element_t v) { return __uint_as_float(static_cast<unsigned>(v) << 16); }
-DEVICE element_t cast(float v) {
-    const unsigned bits = __float_as_uint(v);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;  // NaN
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    element_t result;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result) : "f"(v));
-    return result;
-#else  // sm_75 lacks the instruction
-    return static_cast<element_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-#endif
-}
-#else
-#error "mix: define one of TYPE_FLOAT32, TYPE_FLOAT16, TYPE_BFLOAT16"
-#endif
-
-DEVICE float mul_rn(float a, float b) {
-#ifdef __CUDA_ARCH__
-    float result;
-    asm("mul.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-    return result;
-#else
-    return a * b;
-#endif
-}
-
-DEVICE float add_rn(float a, float b) {
-#ifdef __CUDA_ARCH__
-    float result;
-    asm("add.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-    return result;
-#else
-    return a + b;
-#endif
-}
-
-DEVICE float rest_of(float share) {  // 1 - share
-#ifdef __CUDA_ARCH__
-    float result;
-    asm("sub.rn.f32 %0, 0f3F800000, %1;" : "=f"(result) : "f"(share));
-    return result;
-#else
-    return 1.0f - share;
-#endif
-}
-
-// Of a weight, by its bits: a comparison of floats would take a subnormal for 0.
-DEVICE bool is_one(float v) { return __float_as_uint(v) == 0x3f800000u; }
-DEVICE bool is_zero(float v) { return __float_as_uint(v) << 1 == 0; }
+typedef out_t element_t;
 
 struct alignas(sizeof(element_t) * ELEMENTS) Pack {
     element_t at[ELEMENTS];
@@ -146,7 +69,7 @@ mix(const element_t* __restrict__ images, element_t* __restrict__ out,
             const Pack other = *reinterpret_cast<const Pack*>(images + from * static_cast<offset_t>(elements) + first);
 #pragma unroll
             for (int k = 0; k < ELEMENTS; ++k) {
-                const float mixed = add_rn(mul_rn(load(mine.at[k]), share[k]), mul_rn(load(other.at[k]), rest_of(share[k])));
+                const float mixed = add_rn(mul_rn(load(mine.at[k]), share[k]), mul_rn(load(other.at[k]), sub_rn(1.0f, share[k])));
                 mine.at[k] = is_one(share[k]) ? mine.at[k] : is_zero(share[k]) ? other.at[k] : cast(mixed);
             }
         }

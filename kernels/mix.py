@@ -100,7 +100,7 @@ def prepare(images: object, out: object, mixing: Mix, *, dtype: str | None = Non
     count = vector if wide else 1
     return Launch(
         kernel="mix",
-        options=(f"-DTYPE_{kind.upper()}", f"-DCHANNELS_LAST={int(last)}", f"-DELEMENTS={count}"),
+        options=(f"-DOUT_{kind.upper()}", f"-DCHANNELS_LAST={int(last)}", f"-DELEMENTS={count}"),
         grid=(-(-elements // count // _BLOCK), min(samples, GRID_Y), 1),
         block=(_BLOCK, 1, 1),
         arguments=(

@@ -9,10 +9,8 @@
 // an element's first bit counts 1; most significant first, both are the other way round. So 16 bits of the former are
 // little endian and of the latter big endian, and 8 bits are the same in both.
 //
-// Law: every float operation that can round is written out (fma_rn, cast) as PTX without .ftz, because CuPy compiles
-// with -ftz=true and compilers may contract; an element is below 2^16, so it becomes a float exactly. The result is a
-// function of the arguments alone, and unpack_reference in unpack.py gives it bit for bit. No header is included: there
-// is none on NVRTC's search path.
+// Law: every float operation that can round comes from _numbers.cuh; an element is below 2^16, so it becomes a float
+// exactly. The result is a function of the arguments alone, and unpack_reference in unpack.py gives it bit for bit.
 //
 // Chosen by the compiler's options:
 //   OUT_FLOAT32 | OUT_FLOAT16 | OUT_BFLOAT16 | OUT_UINT8     the output type (uint8: of 8 bits, and no scale, no bias)
@@ -28,59 +26,15 @@
 //
 // Bytes moved: CHANNELS * (BITS / 8 + size of an output element) per pixel.
 
-#define DEVICE static __device__ __forceinline__
+#include "_numbers.cuh"
 
-typedef unsigned char byte_t;
-typedef unsigned long long offset_t;  // a batch may hold more than 2^32 bytes or elements
-
-DEVICE float fma_rn(float a, float b, float c) {
-#ifdef __CUDA_ARCH__
-    float result;
-    asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(result) : "f"(a), "f"(b), "f"(c));
-    return result;
-#else
-    return fmaf(a, b, c);
-#endif
-}
-
-#if defined(OUT_FLOAT32)
-typedef float out_t;
-DEVICE out_t cast(float v) { return v; }
-DEVICE unsigned bits_of(out_t v) { return __float_as_uint(v); }
-#elif defined(OUT_FLOAT16)
-typedef unsigned short out_t;
-DEVICE out_t cast(float v) {
-#ifdef __CUDA_ARCH__
-    out_t result;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result) : "f"(v));
-    return result;
-#else
-    return float_to_half_bits(v);
-#endif
-}
-DEVICE unsigned bits_of(out_t v) { return v; }
-#elif defined(OUT_BFLOAT16)
-typedef unsigned short out_t;
-DEVICE out_t cast(float v) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    out_t result;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result) : "f"(v));
-    return result;
-#else  // sm_75 lacks the instruction. v is never NaN here: the launcher takes finite factors only
-    const unsigned bits = __float_as_uint(v);
-    return static_cast<out_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-#endif
-}
-DEVICE unsigned bits_of(out_t v) { return v; }
-#elif defined(OUT_UINT8)
-#if BITS != 8
+#if defined(OUT_UINT8) && BITS != 8
 #error "unpack: uint8 is for elements of 8 bits"
 #endif
-typedef byte_t out_t;
-DEVICE unsigned bits_of(out_t v) { return v; }
-#else
-#error "unpack: define one of OUT_FLOAT32, OUT_FLOAT16, OUT_BFLOAT16, OUT_UINT8"
-#endif
+
+DEVICE unsigned bits_of(float v) { return __float_as_uint(v); }
+DEVICE unsigned bits_of(unsigned short v) { return v; }
+DEVICE unsigned bits_of(byte_t v) { return v; }
 
 DEVICE out_t finished(unsigned element, float scale, float bias) {
 #ifdef OUT_UINT8

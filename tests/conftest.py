@@ -23,7 +23,7 @@ from dali_feed import engines
 from dali_feed.kernels import _module
 from dali_feed.testing import Broker, broker
 
-_TYPES = ("-DOUT_", "-DTYPE_", "-DTOKEN_")  # the options that choose a kernel's type
+_TYPES = ("-DOUT_", "-DTOKEN_")  # the options that choose a kernel's type
 _UNTESTED: list[str] = []
 _COMPILED: set[tuple[str, str, tuple[str, ...]]] = set()  # kernel, architecture, options
 

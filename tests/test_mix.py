@@ -22,7 +22,7 @@ from dali_feed.kernels.mix import Mix, bytes_moved, mix, mix_reference, prepare
 
 KINDS = {"float32": (np.float32, 4), "float16": (np.float16, 8), "bfloat16": (np.uint16, 8)}
 VARIANTS = tuple(
-    (f"-DTYPE_{kind.upper()}", f"-DCHANNELS_LAST={last}", f"-DELEMENTS={count}")
+    (f"-DOUT_{kind.upper()}", f"-DCHANNELS_LAST={last}", f"-DELEMENTS={count}")
     for kind, last in itertools.product(KINDS, (0, 1))
     for count in (1, KINDS[kind][1])
 )

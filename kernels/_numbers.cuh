@@ -1,0 +1,109 @@
+// The arithmetic of the kernels: every operation that can round, written out, and the types that come out.
+//
+// Law: PTX without .ftz, because CuPy compiles with -ftz=true and compilers may contract; one rounding each, to nearest,
+// ties to even. kernels/_numbers.py does the same in NumPy. Where there is no GPU, tests/cuda_shim.h stands for CUDA.
+// _module.py puts this text in the place of its #include: NVRTC has no search path here.
+
+#define DEVICE static __device__ __forceinline__
+
+typedef unsigned char byte_t;
+typedef unsigned long long offset_t;  // a batch may hold more than 2^32 bytes or elements
+
+DEVICE float fma_rn(float a, float b, float c) {
+#ifdef __CUDA_ARCH__
+    float result;
+    asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(result) : "f"(a), "f"(b), "f"(c));
+    return result;
+#else
+    return fmaf(a, b, c);
+#endif
+}
+
+DEVICE float mul_rn(float a, float b) {
+#ifdef __CUDA_ARCH__
+    float result;
+    asm("mul.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+#else
+    return a * b;
+#endif
+}
+
+DEVICE float add_rn(float a, float b) {
+#ifdef __CUDA_ARCH__
+    float result;
+    asm("add.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+#else
+    return a + b;
+#endif
+}
+
+DEVICE float sub_rn(float a, float b) {
+#ifdef __CUDA_ARCH__
+    float result;
+    asm("sub.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+#else
+    return a - b;
+#endif
+}
+
+// By the bits: a comparison of floats would take a subnormal for 0.
+DEVICE bool is_one(float v) { return __float_as_uint(v) == 0x3f800000u; }
+DEVICE bool is_zero(float v) { return __float_as_uint(v) << 1 == 0; }
+
+// out_t, chosen by OUT_FLOAT32 | OUT_FLOAT16 | OUT_BFLOAT16 | OUT_UINT8: `cast` rounds to it, `load` is exact.
+#if defined(OUT_FLOAT32)
+typedef float out_t;
+DEVICE out_t cast(float v) { return v; }
+DEVICE float load(out_t v) { return v; }
+#elif defined(OUT_FLOAT16)
+typedef unsigned short out_t;
+DEVICE out_t cast(float v) {
+#ifdef __CUDA_ARCH__
+    out_t result;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result) : "f"(v));
+    return result;
+#else
+    return float_to_half_bits(v);
+#endif
+}
+DEVICE float load(out_t v) {
+#ifdef __CUDA_ARCH__
+    float result;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(v));
+    return result;
+#else
+    return half_bits_to_float(v);
+#endif
+}
+#elif defined(OUT_BFLOAT16)
+typedef unsigned short out_t;
+DEVICE out_t cast(float v) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    out_t result;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result) : "f"(v));
+    return result;
+#else  // sm_75 lacks the instruction
+    const unsigned bits = __float_as_uint(v);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;  // any NaN, as the instruction has it
+    return static_cast<out_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+#endif
+}
+DEVICE float load(out_t v) { return __uint_as_float(static_cast<unsigned>(v) << 16); }
+#elif defined(OUT_UINT8)
+typedef byte_t out_t;
+DEVICE out_t cast(float v) {  // v is within 0..255
+#ifdef __CUDA_ARCH__
+    unsigned result;
+    asm("cvt.rni.u32.f32 %0, %1;" : "=r"(result) : "f"(v));
+    return static_cast<out_t>(result);
+#else
+    return static_cast<out_t>(rintf(v));
+#endif
+}
+DEVICE float load(out_t v) { return static_cast<float>(v); }
+#else
+#error "define one of OUT_FLOAT32, OUT_FLOAT16, OUT_BFLOAT16, OUT_UINT8"
+#endif
