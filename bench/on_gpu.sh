@@ -23,6 +23,7 @@ rc=0
 cores=$(nproc)
 "$python" -P -m pytest -m gpu -q tests || rc=$?
 "$python" bench/bench_kernels.py --results "$out" || rc=$?
+"$python" bench/bench_decode.py --results "$out" || rc=$?
 "$python" bench/bench_training.py --results "$out" || rc=$?
 "$python" bench/bench_loader.py --device cuda:0 --sources tar --batches 256 --repeats 3 --workers "$cores" --results "$out" || rc=$?
 exit "$rc"

@@ -125,6 +125,13 @@ def test_training_is_timed_beside_nothing_and_torch(toy: tuple[object, ...], tmp
     assert all(float(row["img/s"]) > 0 for row in made.values())
 
 
+def test_decoding_is_swept_over_its_settings(toy: tuple[object, ...], tmp_path: Path) -> None:
+    """bench_decode gives a row per engine, batch and number of threads."""
+    run("bench_decode.py", *toy, "--device", "cpu", "--batches", 2, 4, "--threads", 1, "--seconds", 0.2)
+    made = [(row["who"], row["batch"], row["threads"]) for row in rows(tmp_path, "decode")]
+    assert made == [("dali", "2", "1"), ("dali", "4", "1"), ("host", "2", "1"), ("host", "4", "1")]
+
+
 def test_kernels_are_measured_on_a_gpu_alone(tmp_path: Path) -> None:
     """Without one bench_kernels says so, ends with 1, and writes no row."""
     command: list[str | Path] = [
