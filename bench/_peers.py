@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _contestants import CROP, MEAN, STD, Make, Memory, one_torch_thread, to_float, transform
+from _contestants import CROP, MEAN, STD, Make, Memory, cuda_index, one_torch_thread, to_float, transform
 from _harness import Steps
 from _photos import HEIGHT, WIDTH
 from nvidia.dali import Pipeline, fn, types
@@ -190,9 +190,10 @@ def spdl_loader(files: list[str], batch: int, threads: int, *, whole: bool) -> M
     return make
 
 
-def _read_by_dali(root: Path) -> Any:
+def _read_by_dali(root: Path, device: str) -> Any:
     encoded, _ = fn.readers.file(file_root=str(root), random_shuffle=True)
-    images = fn.decoders.image_random_crop(encoded, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3])
+    area, ratio = [0.08, 1.0], [3 / 4, 4 / 3]
+    images = fn.decoders.image_random_crop(encoded, device=device, random_area=area, random_aspect_ratio=ratio)
     images = fn.resize(images, size=[CROP, CROP], interp_type=types.INTERP_LINEAR, antialias=True)
     return fn.crop_mirror_normalize(
         images,
@@ -204,12 +205,13 @@ def _read_by_dali(root: Path) -> Any:
     )
 
 
-def dali_reader(root: Path, batch: int, threads: int) -> Make:
-    """DALI's own graph from files to floats."""
+def dali_reader(root: Path, batch: int, threads: int, device: torch.device) -> Make:
+    """DALI's own graph from files to floats, on the CPU or with its mixed decoder."""
+    on_gpu = device.type == "cuda"
 
     def batches(pipe: Any) -> Iterator[torch.Tensor]:
         while True:
-            (images,) = pipe.run()
+            (images,) = pipe.run(cuda_stream=torch.cuda.current_stream(device)) if on_gpu else pipe.run()
             yield torch.utils.dlpack.from_dlpack(images.as_tensor())
 
     @contextmanager
@@ -217,13 +219,13 @@ def dali_reader(root: Path, batch: int, threads: int) -> Make:
         pipe = Pipeline(
             batch_size=batch,
             num_threads=threads,
-            device_id=None,
+            device_id=cuda_index(device),
             prefetch_queue_depth=2,
             exec_dynamic=True,  # its outputs are the taker's, so nothing is copied
             seed=0,
         )
         with pipe:
-            pipe.set_outputs(_read_by_dali(root))
+            pipe.set_outputs(_read_by_dali(root, "mixed" if on_gpu else "cpu"))
         pipe.build()
         yield _Iterated(batches(pipe))
 

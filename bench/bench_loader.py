@@ -175,7 +175,7 @@ def peers_for(data: Photos, batch: int, missing: dict[str, str], args: argparse.
         chosen[f"spdl/images x{2 * threads}"] = spdl_loader(files, batch, 2 * threads, whole=False)
     if "dali-reader" not in missing:
         for count in (threads, threads + 1):
-            chosen[f"dali-reader/x{count}"] = dali_reader(root, batch, count)
+            chosen[f"dali-reader/x{count}"] = dali_reader(root, batch, count, args.device)
     return chosen
 
 
@@ -184,7 +184,7 @@ def missing_of(data: Photos, args: argparse.Namespace) -> dict[str, str]:
     reasons = {"kafka": kafka_missing() if "kafka" in args.sources else "not asked for"}
     if not args.no_peers:
         gpu = None if args.device.type == "cpu" else "measured on the CPU alone"
-        reasons |= {"spdl": gpu or spdl_missing(str(next(data.files.glob("*/*.jpg")))), "dali-reader": gpu}
+        reasons |= {"spdl": gpu or spdl_missing(str(next(data.files.glob("*/*.jpg"))))}
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 

@@ -130,6 +130,9 @@ def test_decoding_is_swept_over_its_settings(toy: tuple[object, ...], tmp_path: 
     run("bench_decode.py", *toy, "--device", "cpu", "--batches", 2, 4, "--threads", 1, "--seconds", 0.2)
     made = [(row["who"], row["batch"], row["threads"]) for row in rows(tmp_path, "decode")]
     assert made == [("dali", "2", "1"), ("dali", "4", "1"), ("host", "2", "1"), ("host", "4", "1")]
+    said = run("plot.py", "--results", tmp_path)
+    assert "kernels: no rows" in said
+    assert (tmp_path / "decode.png").stat().st_size > 1000
 
 
 def test_kernels_are_measured_on_a_gpu_alone(tmp_path: Path) -> None:
