@@ -1,12 +1,13 @@
 """Images per second beside the ceiling, the bare loop and the usual loaders, in one run.
 
-    python bench/bench_loader.py [--device cpu] [--seconds 6] [--repeats 5] [--batches 64 256] [--sources tar kafka]
-                                 [--engines host dali] [--no-peers] [--workers 2]
+    python bench/bench_loader.py [--device cpu] [--seconds 6] [--repeats 5] [--batches 64 256] [--workers 2]
+                                 [--sources tar folder kafka] [--engines host dali] [--no-peers]
 
 RandomResizedCrop(224), flip, float32, Normalize of 500x375 JPEGs. For each engine contestants
 take turns, each made afresh:
 
     tar          our loader, tar shards in the page cache
+    folder       our loader over the files that torch's reads, as it is given an ImageFolder
     ceiling      the same engine with the same threads, fed from memory (`_contestants.py`)
     loop         beside the host engine: its decoder and resize in a bare loop over bytes in memory (`_loop.py`)
     kafka        our loader, the same images in a topic of 4 partitions, windows of 2 extents (64 MB). The broker runs
@@ -56,7 +57,7 @@ from _peers import dali_reader, spdl_loader, spdl_missing, torch_loader
 from _photos import HEIGHT, WIDTH, Photos, photos
 
 from dali_feed import Shuffle, Tuning
-from dali_feed.external_sources import KafkaTopic, ShardSet
+from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
 
 SHOWN = [
     "who",
@@ -145,6 +146,8 @@ def contestants_for(
     chosen: dict[str, Make] = {}
     if "tar" in args.sources:
         chosen["tar"] = ours(shards, batch, tuning, args.device, engine)
+    if "folder" in args.sources:  # what torch's loader reads, with the import changed
+        chosen["folder"] = ours(lambda: FileList.from_folder(data.files), batch, tuning, args.device, engine)
     chosen["ceiling"] = ceiling(payloads, batch, tuning, args.device, engine)
     if engine == "host":
         chosen["loop"] = loop(payloads, batch, tuning.cpu_threads)
@@ -195,7 +198,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6, help="of a turn (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=5, help="turns of each contestant (default %(default)s)")
     parser.add_argument("--batches", type=int, nargs="+", default=[64, 256])
-    parser.add_argument("--sources", nargs="*", choices=("tar", "kafka"), default=["tar", "kafka"])
+    parser.add_argument("--sources", nargs="*", choices=("tar", "folder", "kafka"), default=["tar", "folder", "kafka"])
     parser.add_argument("--no-peers", action="store_true", help="leave out torch, spdl and dali-reader")
     parser.add_argument("--engines", nargs="+", choices=("host", "dali"), default=None, help="default: all there are")
     parser.add_argument("--workers", type=int, default=2, help="of torch's DataLoader (default %(default)s)")

@@ -112,6 +112,11 @@ class FileList:
         made._root = root.rstrip(os.sep)
         return made
 
+    def chosen(self, positions: Int64s) -> FileList:
+        """These files, in this order; negative positions count from the end. IndexError for one that is not there."""
+        labels = None if self._labels is None else self._labels[positions]
+        return FileList([self._paths[k] for k in positions.tolist()], labels, classes=self._classes)
+
     def __repr__(self) -> str:
         return f"FileList({self._root or '.'}, {len(self._paths)} files)"
 

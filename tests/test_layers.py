@@ -54,7 +54,7 @@ LAYERS = (
     Layer("feed", ("feed",), ("pure", "external_sources", "engines")),
     Layer(
         "loader",
-        ("loader",),
+        ("loader", "feeds", "items", "datasets", "torch_arguments", "torch_feed"),
         ("pure", "kernels", "external_sources", "engines", "feed"),
         ("torch", "torchvision", "pynvml"),
     ),

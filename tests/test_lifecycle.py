@@ -73,7 +73,7 @@ def _while_reading(loader: DataLoader) -> Any:
 def _full_queues(loader: DataLoader) -> Any:
     batches = iter(loader)
     next(batches)
-    channel = loader._feed._run._out  # type: ignore[union-attr]
+    channel = loader._feed._run._out
     while len(channel) < 2:
         time.sleep(0)
     return batches

@@ -1,0 +1,140 @@
+"""Datasets as torch and torchvision users have them, as sources of ours, where they are files with labels.
+
+Classes are known where they are loaded already, so torchvision is never imported here: who has a dataset of it has
+it. What is not certain to give the same samples is not taken: it has a reason instead.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+from dali_feed.external_sources.files import FileList
+from dali_feed.records import Source
+
+__all__ = ["Lowered", "is_source", "lower_dataset"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """source: where the samples are; transform: what the dataset does to each image, None for nothing."""
+
+    source: Source
+    transform: Any = None
+
+
+class _ReasonError(Exception):
+    """Why a dataset cannot be taken."""
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise _ReasonError(reason)
+
+
+def is_source(dataset: object) -> bool:
+    """Whether it is one of ours already."""
+    return all(hasattr(dataset, name) for name in ("snapshot", "reader", "where", "fields"))
+
+
+def lower_dataset(dataset: object) -> Lowered | str:
+    """The dataset as a source and a transform, or why not: a clause without its subject.
+
+    Taken are torchvision's ImageFolder, DatasetFolder and ImageNet; Subset (and so random_split) and ConcatDataset
+    of them; a list of paths, or of (path, label) pairs.
+    """
+    try:
+        return _lowered(dataset)
+    except _ReasonError as reason:
+        return str(reason)
+
+
+def _lowered(dataset: Any) -> Lowered:
+    folder = _loaded("torchvision.datasets.folder", "DatasetFolder")
+    if folder is not None and isinstance(dataset, folder):
+        return _folder(dataset, folder)
+    for name, take in (("Subset", _subset), ("ConcatDataset", _joined)):
+        kind = _loaded("torch.utils.data.dataset", name)
+        if kind is not None and isinstance(dataset, kind):
+            _must_be_plain(dataset, kind)
+            return take(dataset)
+    if isinstance(dataset, list | tuple):
+        return Lowered(_listed(dataset))
+    _refuse(f"{type(dataset).__module__}.{type(dataset).__qualname__} has a __getitem__ of its own")
+
+
+def _loaded(module: str, name: str) -> type | None:
+    found: type | None = getattr(sys.modules.get(module), name, None)
+    return found
+
+
+def _must_be_plain(dataset: Any, kind: type) -> None:
+    """A subclass that gives its samples in a way of its own is not what its base class is."""
+    for name in ("__getitem__", "__getitems__", "__len__"):
+        if getattr(type(dataset), name, None) is not getattr(kind, name, None):
+            _refuse(f"{type(dataset).__qualname__} has a {name} of its own")
+
+
+def _folder(dataset: Any, kind: type) -> Lowered:
+    _must_be_plain(dataset, kind)
+    module = sys.modules["torchvision.datasets.folder"]
+    known = [getattr(module, name, None) for name in ("default_loader", "pil_loader", "accimage_loader")]
+    if dataset.loader not in known:
+        _refuse(f"its loader={getattr(dataset.loader, '__name__', dataset.loader)!r} is not torchvision's own")
+    if type(dataset.transforms).__name__ not in ("NoneType", "StandardTransform"):
+        _refuse("its transforms= take image and label together")
+    paths, targets = zip(*dataset.samples, strict=True)
+    labels = _labels(targets, dataset.target_transform)
+    classes = tuple(dataset.classes)
+    whole = dataset.target_transform is None and all(isinstance(name, str) for name in classes)
+    return Lowered(FileList(paths, labels, classes=classes if whole else None), dataset.transform)
+
+
+def _labels(targets: Sequence[Any], change: Callable[[Any], Any] | None) -> list[int]:
+    """The labels as ints; `change`, a function of the class, is asked once per class."""
+    made = {target: target if change is None else change(target) for target in dict.fromkeys(targets)}
+    for target, label in made.items():
+        plain = label.item() if getattr(label, "shape", None) == () else label
+        if isinstance(plain, bool) or not isinstance(plain, int | np.integer):
+            _refuse(f"its target_transform gives {label!r} for class {target!r}, where an int is needed")
+        made[target] = int(plain)
+    return [made[target] for target in targets]
+
+
+def _subset(dataset: Any) -> Lowered:
+    whole = _lowered(dataset.dataset)
+    indices = np.asarray(dataset.indices, np.int64)
+    return Lowered(_files(whole).chosen(indices), whole.transform)
+
+
+def _joined(dataset: Any) -> Lowered:
+    parts = [_lowered(part) for part in dataset.datasets]
+    first = parts[0].transform
+    if any(part.transform is not first and repr(part.transform) != repr(first) for part in parts):
+        _refuse("its parts have different transforms")
+    files = [_files(part) for part in parts]
+    if len({each.labels is None for each in files}) != 1:
+        _refuse("some of its parts have labels and some have none")
+    labels = None if files[0].labels is None else np.concatenate([each.labels for each in files])
+    same = len({each.classes for each in files}) == 1
+    paths = [path for each in files for path in each.paths]
+    return Lowered(FileList(paths, labels, classes=files[0].classes if same else None), first)
+
+
+def _files(lowered: Lowered) -> FileList:
+    if not isinstance(lowered.source, FileList):
+        _refuse("it is not made of files")
+    return lowered.source
+
+
+def _listed(items: Sequence[Any]) -> FileList:
+    if items and all(isinstance(item, str | os.PathLike) for item in items):
+        return FileList(items)
+    pairs = all(isinstance(item, list | tuple) and len(item) == 2 for item in items)
+    if items and pairs and all(isinstance(path, str | os.PathLike) for path, _ in items):
+        return FileList([path for path, _ in items], _labels([label for _, label in items], None))
+    _refuse("a list must hold paths, or (path, label) pairs")

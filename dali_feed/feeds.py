@@ -1,0 +1,133 @@
+"""Who runs what a DataLoader is given: our feed where the dataset is a source or is made of files, else torch's loader.
+
+The law: an argument that cannot apply warns once, one that would change the data is honoured or refused.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from warnings import warn
+
+import torch
+
+from dali_feed.datasets import is_source, lower_dataset
+from dali_feed.errors import ConfigError, TransformError
+from dali_feed.feed import Feed
+from dali_feed.torch_arguments import layout, refuse, tuned, warn_once
+from dali_feed.torch_feed import TorchFeed
+
+__all__ = ["Asked", "feed_for"]
+
+_USER = 5  # frames from a warning here up to who called DataLoader
+_IDLE = {  # of torch's arguments, and why they have no effect on ours
+    "pin_memory": "batches are made on the device",
+    "pin_memory_device": "batches are made on the device",
+    "persistent_workers": "threads and engine last as long as the loader",
+    "multiprocessing_context": "there are no worker processes",
+    "worker_init_fn": "there are no worker processes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the user gave.
+
+    batches  a batch sampler that is not torch's own
+    what     what a batch contains: arguments of Feed and TorchFeed alike
+    ours     arguments of ours that torch has not, None where not given
+    torchs   torch's arguments for how, not what
+    """
+
+    dataset: Any
+    batch_size: int
+    batches: Iterable[Any] | None
+    device: torch.device
+    fallback: str
+    what: Mapping[str, Any]
+    ours: Mapping[str, Any]
+    torchs: Mapping[str, Any]
+
+
+def feed_for(asked: Asked) -> Feed | TorchFeed:
+    """The feed. Raises ConfigError, TransformError for what cannot be."""
+    found = _native(asked)
+    return found if isinstance(found, Feed) else _by_torch(asked, found)
+
+
+def _native(asked: Asked) -> Feed | str:
+    """The feed of a source, or of a dataset that is as good as one; or why it is not: a clause without its subject."""
+    source, transform, theirs = asked.dataset, asked.ours["transform"], False
+    if not is_source(source):
+        lowered = lower_dataset(source)
+        if isinstance(lowered, str):
+            return lowered
+        source, theirs = lowered.source, lowered.transform is not None
+        if theirs and transform is not None:
+            msg = "transform: the dataset has one already; give it to the dataset or to the loader, not to both"
+            raise ConfigError(msg)
+        transform = lowered.transform if theirs else transform
+    if asked.batches is not None:
+        if source is asked.dataset:
+            refuse("batch_sampler", "use torch's BatchSampler, or batch_size with sampler")
+        return "has a batch_sampler that is not torch's BatchSampler"
+    try:
+        feed = Feed(
+            source,
+            asked.batch_size,
+            transform=transform,
+            layout=layout(asked.ours["memory_format"]),
+            decode=asked.ours["decode"] or "exact",
+            device=asked.device.index if asked.device.type == "cuda" else None,
+            engine=asked.ours["engine"],
+            bad=asked.ours["bad"],
+            tuning=tuned(asked.ours["tuning"], asked.torchs["num_workers"], asked.torchs["prefetch_factor"], _USER),
+            **asked.what,
+        )
+    except TransformError as error:
+        if theirs:
+            return f"has a transform that cannot be lowered ({error})"
+        raise
+    for name, why in _IDLE.items():
+        if asked.torchs[name]:
+            warn_once(name, why, _USER)
+    if not asked.torchs["in_order"]:
+        warn_once("in_order=False", "batches always come in order", _USER)
+    return feed
+
+
+def _by_torch(asked: Asked, why: str) -> TorchFeed:
+    """Torch's own loader, because of `why`."""
+    dataset = asked.dataset
+    name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+    gives = hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")
+    if isinstance(dataset, str | bytes | os.PathLike) or not gives:
+        msg = (
+            f"source: must be a source of dali_feed.external_sources or a dataset; found {dataset!r}."
+            " For a folder of images use FileList.from_folder(root)"
+        )
+        raise ConfigError(msg)
+    if asked.fallback == "error":
+        msg = (
+            f"dataset: {name} {why}, so only torch's own DataLoader can run it, and fallback='error' refuses that;"
+            " use a source of dali_feed.external_sources"
+        )
+        raise ConfigError(msg)
+    for option in ("transform", "info"):
+        if asked.ours[option] is not None:
+            refuse(option, f"torch's own DataLoader runs this dataset, which {why}")
+    for option in ("memory_format", "engine", "bad", "tuning", "decode"):
+        if asked.ours[option] is not None:
+            warn_once(option, "torch's own DataLoader runs this dataset", _USER)
+    warn(
+        f"dataset: {name} {why}; torch's own DataLoader runs it, in our order. Sources of"
+        " dali_feed.external_sources are what is fast and calm about bad data",
+        UserWarning,
+        stacklevel=_USER - 1,
+    )
+    options = {key: value for key, value in asked.torchs.items() if key != "pin_memory_device"}
+    options["pin_memory"] = options["pin_memory"] or asked.device.type == "cuda"
+    options["timeout"] = options["timeout"] if options["num_workers"] else 0
+    return TorchFeed(dataset, asked.batch_size, batch_sampler=asked.batches, options=options, **asked.what)

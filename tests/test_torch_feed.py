@@ -1,0 +1,184 @@
+"""A dataset that only torch can read: torch's loader runs it in our order, with our state; one warning says why."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchLoader
+from torch.utils.data import Dataset, IterableDataset
+
+from dali_feed import DataLoader, torch_arguments
+from dali_feed.errors import ClosedError, ConfigError, StateError
+
+
+def flat(lists: Iterable[list[int]]) -> list[int]:
+    """End to end."""
+    return list(itertools.chain.from_iterable(lists))
+
+
+class Pair(NamedTuple):
+    """What a dataset may give."""
+
+    value: torch.Tensor
+    number: int
+
+
+class Squares(Dataset[Any]):
+    """Twenty of them; keeps what was asked for."""
+
+    def __init__(self, count: int = 20) -> None:
+        self.count, self.asked = count, list[int]()
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        self.asked.append(index)
+        return {"pair": Pair(torch.tensor([index, index * index]), index), "name": f"n{index}"}
+
+
+class Stream(IterableDataset[int]):
+    """Seven numbers."""
+
+    def __iter__(self) -> Any:
+        return iter(range(7))
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:dataset. .*torch's own DataLoader runs it:UserWarning")
+
+
+def indices(batch: Any) -> list[int]:
+    """Of a batch of Squares."""
+    found: list[int] = batch["pair"].number.tolist()
+    return found
+
+
+def made(dataset: Any = None, batch_size: int = 4, **options: Any) -> DataLoader:
+    """On the CPU."""
+    return DataLoader(Squares() if dataset is None else dataset, batch_size, device="cpu", **options)
+
+
+def test_it_gives_what_torch_gives_and_says_why() -> None:
+    """Batches as torch collates them, at the caller's line one warning with the reason; 'error' refuses."""
+    with pytest.warns(
+        UserWarning, match="Squares has a __getitem__ of its own; torch's own DataLoader runs it"
+    ) as told:
+        loader = made()
+    assert [warning.filename for warning in told] == [__file__]
+    theirs = TorchLoader(Squares(), 4)
+    assert len(loader) == len(theirs) == 5
+    for ours, torchs in zip(loader, theirs, strict=True):
+        assert type(ours["pair"]) is Pair
+        assert torch.equal(ours["pair"].value, torchs["pair"].value)
+        assert ours["name"] == torchs["name"]
+    with pytest.raises(ConfigError, match="fallback='error'"):
+        made(fallback="error")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_it_resumes_at_the_exact_sample(workers: int) -> None:
+    """In the middle of a shuffled epoch, at another batch size too, and no sample before it is read."""
+    options: dict[str, Any] = {"shuffle": True, "seed": 3, "num_workers": workers, "lanes": 2}
+    with made(**options) as one:
+        run = iter(one)
+        before = [i for _ in range(2) for i in indices(next(run))]
+        state = one.state_dict()
+        rest = [indices(batch) for batch in run]
+        second = [indices(batch) for batch in one]
+    assert sorted(before + flat(rest)) == list(range(20))
+    assert sorted(flat(second)) == list(range(20)) != flat(second)
+    dataset = Squares()
+    with made(dataset, **options) as two:
+        two.load_state_dict(state)
+        assert [indices(batch) for batch in two] == rest
+        assert two.epoch == 1
+    if not workers:
+        assert set(dataset.asked) == set(flat(rest))
+    with made(**options | {"batch_size": 2}) as three:
+        three.load_state_dict(state)
+        assert sorted(flat(indices(batch) for batch in three)) == sorted(flat(rest))
+
+
+def test_ranks_share_an_epoch_and_any_state_serves_all() -> None:
+    """Two ranks deal the samples of one, with equal numbers of batches; one's state goes on in the other."""
+    options: dict[str, Any] = {"shuffle": True, "lanes": 2}
+    with made(batch_size=4, **options) as whole:
+        wanted = [set(indices(batch)) for batch in whole]
+    parts = [made(batch_size=2, rank=rank, world_size=2, **options) for rank in range(2)]
+    got = [[indices(batch) for batch in part] for part in parts]
+    assert [set(a) | set(b) for a, b in zip(*got, strict=True)] == wanted
+    run = iter(parts[0])
+    next(run)
+    parts[1].load_state_dict(parts[0].state_dict())
+    assert parts[1].state_dict()["consumed"] == 2
+
+
+def test_a_state_of_something_else_is_refused() -> None:
+    """Another dataset, seed or lanes: every difference is listed; the loader stays where it was."""
+    with made(seed=1) as one, made(Squares(19), seed=2) as other:
+        with pytest.raises(StateError, match="source: .*seed: "):
+            other.load_state_dict(one.state_dict())
+        assert other.epoch == 0
+
+
+def test_an_iterable_style_dataset_has_no_state() -> None:
+    """It is run, and torch's own rules hold for it."""
+    with made(Stream()) as loader:
+        assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6]]
+        assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6]]
+        with pytest.raises(StateError, match="iterable-style dataset has no positions"):
+            loader.state_dict()
+        with pytest.raises(TypeError):
+            len(loader)
+    with pytest.raises(ValueError, match="expected unspecified shuffle option"):
+        made(Stream(), shuffle=True)
+
+
+def test_batches_of_the_users_own_making() -> None:
+    """A batch_sampler that torch does not know gives the batches, and a state counts them."""
+    given = [[0, 1, 2], [5], [7, 7]]
+    with (
+        made(batch_sampler=given, batch_size=1)
+        if False
+        else DataLoader(Squares(), batch_sampler=given, device="cpu") as one
+    ):
+        run = iter(one)
+        next(run)
+        state = one.state_dict()
+        assert [indices(batch) for batch in run] == given[1:]
+        one.load_state_dict(state)
+        assert [indices(batch) for batch in one] == given[1:]
+
+
+def test_a_pass_that_was_left_is_over() -> None:
+    """Its iterator says so, and a new pass is the next epoch."""
+    with made() as loader:
+        old = iter(loader)
+        next(old)
+        assert len(list(loader)) == 5
+        with pytest.raises(ClosedError):
+            next(old)
+
+
+def test_what_is_ours_alone_cannot_apply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would change the data is refused, what would not warns once."""
+    monkeypatch.setattr(torch_arguments, "_warned", set())
+    for option in ({"transform": print}, {"info": True}):
+        with pytest.raises(ConfigError, match="torch's own DataLoader runs this dataset, which "):
+            made(**option)
+    with pytest.warns(UserWarning, match="^engine has no effect here: torch's own DataLoader"):
+        made(engine="host")
+
+
+def test_set_epoch_reaches_order_and_dataset() -> None:
+    """Epoch 5 is epoch 5 whenever it is asked for."""
+    with made(shuffle=True) as loader:
+        for _ in range(2):
+            loader.set_epoch(5)
+            fifth = [indices(batch) for batch in loader]
+        loader.set_epoch(5)
+        assert [indices(batch) for batch in loader] == fifth
