@@ -209,7 +209,6 @@ class TorchFeed:
             self._epoch, self._consumed, self._pending = self._epoch + 1, 0, True
         if self._snapshot is not None:
             self._order.batches = self._planned().batches_from(self._consumed)
-        self._pending = False
         self._pass = Passing(self, iter(self._loader))
         return self._pass
 
@@ -291,6 +290,7 @@ class Passing:
             feed._epoch, feed._consumed, feed._pending = feed._epoch + 1, 0, True
             raise
         feed._consumed = min(feed._consumed + feed._part, feed._planned().length) if feed._snapshot is not None else 0
+        feed._pending = False
         feed._meter.batches += 1
         return batch
 

@@ -125,7 +125,7 @@ class Feed:
         self.engine_name, self.program = compiled(transform, layout, decode, engine, device)
         self._shuffle, self._sampler = shuffle, sampler
         self._epoch = self._consumed = 0
-        self._pending = True  # the next pass begins here; False: a pass has left this position
+        self._pending = True  # the next pass begins here; False: a pass has taken batches from here on
         self._loaded: dict[str, Any] | None = None
         self._snapshot: Snapshot | None = None
         self._plan: EpochPlan | None = None
@@ -219,7 +219,8 @@ class Feed:
     def __iter__(self) -> Batches:
         """The next epoch's batches, or the rest of the one that a restored state stands in.
 
-        A pass that was left early is over: its iterator raises ClosedError from here on.
+        A pass that was left early is over: its iterator raises ClosedError from here on. One of which no batch was
+        taken was none: the epoch is still to come, for frameworks that make an iterator and then another.
         """
         self._check_open()
         self._end_pass()
@@ -235,7 +236,6 @@ class Feed:
         counts = self._counts(plan, self._consumed)
         slots = plan.lane_length * len(mine)
         self._run = EpochRun(setting, lanes, counts, Quarantine(self.bad, slots))
-        self._pending = False
         return Batches(self, self._run, counts)
 
     def _end_pass(self) -> None:

@@ -54,7 +54,7 @@ class Batches:
         except BaseException:  # an interrupt too: its thread must not go on beside that of the next pass
             feed._end_pass()
             raise
-        feed._consumed += self._counts[self._taken]
+        feed._consumed, feed._pending = feed._consumed + self._counts[self._taken], False
         self._taken += 1
         feed._meter.batches += 1
         feed._meter.samples += len(batch)
