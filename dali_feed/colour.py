@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dali_feed.recipe import ColorJitter
 
-__all__ = ["GRAY", "jitter_draws", "jitter_steps", "steps_of"]
+__all__ = ["GRAY", "gray_steps", "jitter_draws", "jitter_steps", "only", "steps_of"]
 
 Floats = NDArray[np.float32]
 
@@ -61,3 +61,18 @@ def jitter_steps(op: ColorJitter, factors: Floats, order: Floats) -> Floats:
     drawn, turn = jitter_draws(op, factors, order)
     steps = [_step(name, drawn[:, k]) for k, name in enumerate(steps_of(op))]
     return np.take_along_axis(np.stack(steps, axis=1), turn[:, :, None], axis=1)
+
+
+def gray_steps(count: int, *, cut: bool) -> Floats:
+    """To gray, float32 (count, 1, 12): `cut` off to a whole level, as torchvision does on uint8, or rounded to one."""
+    out = np.zeros((count, 1, 12), np.float32)
+    out[..., :9] = np.tile(GRAY, 3)
+    out[..., 10] = 0 if cut else 0.5
+    return out
+
+
+def only(on: NDArray[np.bool_], steps: Floats) -> Floats:
+    """The steps of the samples that they are for; those of the others change nothing."""
+    nothing = np.zeros(12, np.float32)
+    nothing[:9] = np.eye(3, dtype=np.float32).ravel()
+    return np.where(on[:, None, None], steps, nothing)

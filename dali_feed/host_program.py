@@ -19,6 +19,8 @@ from dali_feed.affine import affine_draws
 from dali_feed.batch_draws import BatchDraws
 from dali_feed.colour import jitter_draws, steps_of
 from dali_feed.geometry import center_window, crop_windows, padded, resized
+from dali_feed.host_effects import Blur, Call, Erase, Skew, effect_rows, effect_step
+from dali_feed.nesting import numbered, pick_streams, picks
 from dali_feed.outline import STREAMS_PER_OP, outline
 from dali_feed.program import Ints, Parameters
 from dali_feed.recipe import (
@@ -29,6 +31,7 @@ from dali_feed.recipe import (
     Flip,
     Interpolation,
     Layout,
+    Nest,
     Normalize,
     Op,
     Pad,
@@ -41,6 +44,7 @@ from dali_feed.recipe import (
     Rotation,
     ToFloat,
 )
+from dali_feed.recipe_effects import Effect
 from dali_feed.reduction import reductions
 from dali_feed.steps import Finish
 
@@ -52,6 +56,7 @@ __all__ = [
     "Margin",
     "Mirror",
     "Move",
+    "Pick",
     "Scale",
     "Turn",
     "compile_host",
@@ -119,7 +124,16 @@ class Move:
     center: tuple[float, float] | None
 
 
-HostStep = Crop | Margin | Scale | Mirror | Jitter | Turn | Move | ToFloat | Normalize
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The branches that row `key` (int64) names, in its order; -1 is none."""
+
+    key: str
+    branches: tuple[tuple[HostStep, ...], ...]
+
+
+EffectStep = Call | Blur | Erase | Skew
+HostStep = Crop | Margin | Scale | Mirror | Jitter | Turn | Move | EffectStep | Pick | ToFloat | Normalize
 
 
 class _Run(BatchDraws):
@@ -187,6 +201,19 @@ def _rows(*columns: Ints) -> NDArray[np.int32]:
 
 def _compute(run: _Run, arrays: dict[str, NDArray[np.generic]], op: Op, n: int, *, window: bool) -> None:
     first = n * STREAMS_PER_OP
+    if isinstance(op, Effect):
+        arrays[f"effect{n}"] = effect_rows(op, run, first, run.h, run.w)
+    elif isinstance(op, Nest):
+        drawn = np.concatenate([run.draw(first + k) for k in range(pick_streams(op))])
+        arrays[f"pick{n}"] = picks(op, drawn)
+        for number, inner in (one for branch in numbered(op, n) for one in branch):
+            _compute(run, arrays, inner, number, window=False)
+    else:
+        _compute_own(run, arrays, op, n, window=window)
+
+
+def _compute_own(run: _Run, arrays: dict[str, NDArray[np.generic]], op: Op, n: int, *, window: bool) -> None:
+    first = n * STREAMS_PER_OP
     crop = "window" if window else f"crop{n}"
     match op:
         case RandomResizedCrop():
@@ -227,6 +254,14 @@ def _compute(run: _Run, arrays: dict[str, NDArray[np.generic]], op: Op, n: int, 
 
 def _steps(op: Op, n: int, *, window: bool) -> list[HostStep]:
     """What the op does to pixels; nothing is left of a crop whose window the decoder takes."""
+    if isinstance(op, Effect):
+        return [effect_step(op, f"effect{n}")]
+    if isinstance(op, Nest):
+        return [Pick(f"pick{n}", tuple(_branch(branch) for branch in numbered(op, n)))]
+    return _own_steps(op, n, window=window)
+
+
+def _own_steps(op: Op, n: int, *, window: bool) -> list[HostStep]:
     crop: list[HostStep] = [] if window else [Crop(f"crop{n}", op.fill if isinstance(op, RandomCrop) else 0.0)]
     steps: list[HostStep] = []
     match op:
@@ -251,6 +286,10 @@ def _steps(op: Op, n: int, *, window: bool) -> list[HostStep]:
         case ToFloat() | Normalize():
             steps = [op]
     return steps
+
+
+def _branch(ops: list[tuple[int, Op]]) -> tuple[HostStep, ...]:
+    return tuple(step for number, op in ops for step in _steps(op, number, window=False))
 
 
 def _finish(recipe: Recipe, on_cpu: int, dtype: DType) -> Finish:

@@ -13,13 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.colour import steps_of
+from dali_feed.erasing import ERASING_STREAMS
 from dali_feed.errors import TransformError
 from dali_feed.geometry import padded, resized
+from dali_feed.nesting import pick_streams, walk
+from dali_feed.perspective import PERSPECTIVE_STREAMS
 from dali_feed.recipe import (
     CenterCrop,
     ColorJitter,
     DType,
     Flip,
+    Nest,
     Normalize,
     Op,
     Pad,
@@ -31,6 +35,7 @@ from dali_feed.recipe import (
     Rotation,
     ToFloat,
 )
+from dali_feed.recipe_effects import Effect, GaussianBlur, Grayscale, RandomErasing, RandomPerspective, RandomSolarize
 
 __all__ = ["STREAMS_PER_OP", "Outline", "outline", "unfit"]
 
@@ -55,13 +60,14 @@ def outline(recipe: Recipe) -> Outline:
     dtype: DType = "uint8"
     streams: list[int] = []
     normalized = False
-    for n, op in enumerate(recipe.ops):
-        if normalized and not isinstance(op, Flip | ToFloat | Normalize):
+    for n, op in walk(recipe.ops):
+        if normalized and not isinstance(op, Flip | ToFloat | Normalize | RandomErasing | Nest):
             name = _NAMES.get(type(op).__name__, type(op).__name__)
             msg = f"{name}: pixels are resampled and recoloured before Normalize; move it in front of it"
             raise TransformError(msg)
         streams += range(n * STREAMS_PER_OP, n * STREAMS_PER_OP + _draws(op))
         size = _size(op, size)
+        _check_units(op, dtype)
         if isinstance(op, ToFloat):
             if dtype != "uint8" and op.dtype == "uint8":
                 msg = f"ToDtype: {dtype} pixels cannot become uint8 again; leave out the first conversion"
@@ -76,8 +82,30 @@ def outline(recipe: Recipe) -> Outline:
     return Outline(size, dtype, streams)
 
 
+def _check_units(op: Op, dtype: DType) -> None:
+    """Values that torchvision has no meaning for in the units that pixels have there."""
+    most = 255 if dtype == "uint8" else 1
+    if isinstance(op, RandomSolarize) and op.threshold > most:
+        msg = f"RandomSolarize: threshold must be at most {most}, the largest of {dtype} pixels; found {op.threshold}"
+        raise TransformError(msg)
+    if isinstance(op, RandomErasing) and dtype == "uint8" and not all(0 <= v < 256 for v in np.atleast_1d(op.value)):
+        msg = f"RandomErasing: value must lie in 0..255 where pixels are uint8; found {op.value}"
+        raise TransformError(msg)
+
+
+_EFFECT_DRAWS: dict[type[Effect], int] = {
+    Grayscale: 0,
+    RandomErasing: ERASING_STREAMS,  # and further tries are drawn by those that need them
+    RandomPerspective: PERSPECTIVE_STREAMS,
+}
+
+
 def _draws(op: Op) -> int:
     """How many streams every sample draws from."""
+    if isinstance(op, Nest):
+        return pick_streams(op)
+    if isinstance(op, Effect):
+        return _EFFECT_DRAWS.get(type(op), 1)
     match op:
         case RandomResizedCrop() | RandomCrop() | Flip() | Rotation():
             return 1  # further tries of a RandomResizedCrop are drawn by those that need them
@@ -104,13 +132,16 @@ def _size(op: Op, size: tuple[int, int] | None) -> tuple[int, int] | None:
 
 def unfit(recipe: Recipe, sizes: NDArray[Any]) -> dict[int, str]:
     """Rows of `sizes` (n, 2: height, width) whose images an op cannot take, with the reason; size 0 is nobody's."""
-    if not any(isinstance(op, RandomCrop | Pad) for op in recipe.ops):
+    if not any(isinstance(op, RandomCrop | Pad | GaussianBlur) for _, op in walk(recipe.ops)):
         return {}
     reasons: dict[int, str] = {}
     rows = np.flatnonzero(sizes[:, 0] > 0)
     h, w = sizes[rows, 0].astype(np.int64), sizes[rows, 1].astype(np.int64)
-    for op in recipe.ops:
+    for _, op in walk(recipe.ops):  # what stands in a nest leaves sizes as they are
         fixed = _size(op, None)
+        if isinstance(op, GaussianBlur):
+            for row, reason in _too_small(op, h, w):
+                reasons.setdefault(int(rows[row]), reason)
         if isinstance(op, RandomCrop | Pad):
             edges = padded(h, w, op)
             for row, reason in _refused(op, h, w, edges):
@@ -121,6 +152,14 @@ def unfit(recipe: Recipe, sizes: NDArray[Any]) -> dict[int, str]:
         elif fixed is not None:
             h, w = np.full_like(h, fixed[0]), np.full_like(w, fixed[1])
     return reasons
+
+
+def _too_small(op: GaussianBlur, h: Ints, w: Ints) -> list[tuple[int, str]]:
+    """The border is mirrored without its edge, so half a kernel must fit into the image and leave a pixel."""
+    wide, high = op.kernel
+    told = f"GaussianBlur: a kernel of {wide}x{high} needs an image of {wide // 2 + 1}x{high // 2 + 1} at least"
+    short = (w <= wide // 2) | (h <= high // 2)
+    return [(k, f"{told}; found {w[k]}x{h[k]}") for k in np.flatnonzero(short).tolist()]
 
 
 def _refused(op: RandomCrop | Pad, h: Ints, w: Ints, edges: tuple[Ints, Ints, Ints, Ints]) -> list[tuple[int, str]]:

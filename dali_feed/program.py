@@ -18,29 +18,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.affine import affine_draws, source_matrices
-from dali_feed.batch_draws import BatchDraws
-from dali_feed.colour import jitter_steps, steps_of
+from dali_feed.colour import jitter_steps, only, steps_of
 from dali_feed.errors import TransformError
 from dali_feed.geometry import Window, center_window, crop_windows, padded, resized
+from dali_feed.nesting import numbered, picks
 from dali_feed.outline import STREAMS_PER_OP, outline
+from dali_feed.program_effects import Place, effect
+from dali_feed.program_run import Run
 from dali_feed.recipe import (
     CenterCrop,
     ColorJitter,
     DType,
     Fill,
     Flip,
+    Nest,
     Normalize,
     Op,
     Pad,
     PadMode,
     RandomAffine,
     RandomCrop,
+    RandomOrder,
     RandomResizedCrop,
     Recipe,
     Resize,
     Rotation,
     ToFloat,
 )
+from dali_feed.recipe_effects import Effect
 from dali_feed.steps import Colour, Decode, Finish, Resample, Rotate, Slice, Step, Warp
 
 __all__ = ["Parameters", "Program", "compile_recipe"]
@@ -56,35 +61,7 @@ class Parameters:
     sizes: Ints
 
 
-class _Run(BatchDraws):
-    """What is known about a batch while its parameters are computed."""
-
-    def __init__(self, program: Program, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> None:
-        super().__init__(ids, seed, epoch, program.streams)
-        self.h, self.w = sizes[:, 0].astype(np.int64), sizes[:, 1].astype(np.int64)
-        zero = np.zeros_like(self.h)
-        self.window: Window = (zero, zero, self.h, self.w)
-        self.roi: tuple[NDArray[np.float64], ...] = ()
-        self.mirror = {"x": np.zeros(len(ids), bool), "y": np.zeros(len(ids), bool)}
-        self.arrays: dict[str, NDArray[Any]] = {}
-
-    def as_shown(self, window: Window) -> Window:
-        """A window that was chosen in the mirrored image, in the image as it is stored so far."""
-        y, x, h, w = window
-        x = np.where(self.mirror["x"], self.w - x - w, x)
-        y = np.where(self.mirror["y"], self.h - y - h, y)
-        return y, x, h, w
-
-    def narrow_roi(self, window: Window) -> None:
-        y0, x0, y1, x1 = self.roi
-        y, x, h, w = window
-        sy, sx = (y1 - y0) / self.h, (x1 - x0) / self.w
-        y0, x0 = y0 + y * sy, x0 + x * sx
-        self.roi = (y0, x0, y0 + h * sy, x0 + w * sx)
-        self.h, self.w = h, w
-
-
-Maker = Callable[[_Run], None]
+Maker = Callable[[Run], None]
 
 
 @dataclass(slots=True)
@@ -117,7 +94,7 @@ class Program:
 
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
         """What samples `ids`, whose headers say `sizes` (n, 2: height, width), take into the steps."""
-        run = _Run(self, sizes, ids, seed, epoch)
+        run = Run(self.streams, sizes, ids, seed, epoch)
         for make in self.makers:
             make(run)
         arrays = {name: np.ascontiguousarray(rows) for name, rows in run.arrays.items()}  # engines take dense memory
@@ -157,7 +134,7 @@ class _Compiler:
         done, self.open = self.open, None
         self.program.steps.append(done)
 
-        def make(run: _Run) -> None:
+        def make(run: Run) -> None:
             if done.size is None:
                 run.arrays[f"size{done.k}"] = np.stack([run.h, run.w], axis=1).astype(np.float32)
             if done.roi:
@@ -167,6 +144,16 @@ class _Compiler:
 
     def op(self, op: Op, first: int) -> None:
         """Add one op whose draws are streams first..first+15."""
+        if isinstance(op, Effect):
+            make, fill = effect(op, Place(self.dtype, self.scale, self.bias), self.k + 1, first)
+            self.step(lambda _: make, fill)
+        elif isinstance(op, Nest):
+            self.nest(op, first)
+        else:
+            self.own_op(op, first)
+
+    def own_op(self, op: Op, first: int) -> None:
+        """An op that has a case of its own here."""
         match op:
             case RandomResizedCrop():
                 self.resample(op, lambda run: run.windows(op, first, run.h, run.w))
@@ -192,6 +179,26 @@ class _Compiler:
                 mean, std = np.broadcast_to(op.mean, 3), np.broadcast_to(op.std, 3)
                 self.scale, self.bias = self.scale / std, (self.bias - mean) / std
 
+    def nest(self, op: Nest, first: int) -> None:
+        """Inner ops as if they stood alone, and without effect on the samples that did not pick them."""
+        if isinstance(op, RandomOrder):
+            rule = "RandomOrder: the dali engine runs transforms in one order"
+            msg = f"{rule}; found {len(op.branches)} to reorder. The host engine takes it"
+            raise TransformError(msg)
+
+        def leave(run: Run) -> None:
+            run.picked.pop()
+
+        for k, branch in enumerate(numbered(op, first // STREAMS_PER_OP)):
+
+            def enter(run: Run, k: int = k) -> None:
+                run.picked.append(picks(op, run.draw(first))[:, 0] == k)
+
+            self.maker(enter)
+            for number, inner in branch:
+                self.op(inner, number * STREAMS_PER_OP)
+            self.maker(leave)
+
     def to_float(self, op: ToFloat) -> None:
         if self.dtype == "uint8" and op.dtype != "uint8" and op.scale:
             self.scale = self.scale / 255
@@ -206,7 +213,7 @@ class _Compiler:
         fill = self.fill(op, op.fill, op.mode if op.pads else "constant")
         self.crop(op.size, lambda run: crop_windows(run.h, run.w, op, run.draw(first)), inside=not op.pads, fill=fill)
 
-    def resample(self, op: RandomResizedCrop | Resize, choose: Callable[[_Run], Window] | None = None) -> None:
+    def resample(self, op: RandomResizedCrop | Resize, choose: Callable[[Run], Window] | None = None) -> None:
         """Open a resize of what is there now, or of the window of it that `choose` gives."""
         at_decoder = choose is not None and self.at_source and self.region_decode
         self.close()
@@ -217,7 +224,7 @@ class _Compiler:
         self.open = Resample(self.k, fixed, choose is not None and not at_decoder, op.interpolation, op.antialias)
         self.least = fixed or (None if most or not isinstance(size, int) else (size, size))
 
-        def make(run: _Run) -> None:
+        def make(run: Run) -> None:
             zero = np.zeros_like(run.h)
             y, x, h, w = run.as_shown(choose(run)) if choose else (zero, zero, run.h, run.w)
             if at_decoder:
@@ -230,7 +237,7 @@ class _Compiler:
     def crop(
         self,
         size: tuple[int, int],
-        choose: Callable[[_Run], Window],
+        choose: Callable[[Run], Window],
         *,
         inside: bool,
         fill: tuple[float, float, float] = (0.0, 0.0, 0.0),
@@ -243,7 +250,7 @@ class _Compiler:
         elif inside and self.at_source and self.region_decode:
             self.at_source, self.window = False, True
 
-            def narrow(run: _Run) -> None:
+            def narrow(run: Run) -> None:
                 run.window = run.as_shown(choose(run))
                 run.h, run.w = run.window[2:]
 
@@ -251,10 +258,10 @@ class _Compiler:
         else:
             self.step(lambda k: Slice(k, size, fill), self.slicer(choose))
 
-    def slicer(self, choose: Callable[[_Run], Window], *, shape: bool = False) -> Maker:
+    def slicer(self, choose: Callable[[Run], Window], *, shape: bool = False) -> Maker:
         key = self.k + 1
 
-        def make(run: _Run) -> None:
+        def make(run: Run) -> None:
             y, x, h, w = run.as_shown(choose(run))
             run.arrays[f"anchor{key}"] = np.stack([y, x], axis=1).astype(np.int32)
             run.h, run.w = h, w
@@ -266,7 +273,7 @@ class _Compiler:
     def pad(self, op: Pad) -> None:
         fill = self.fill(op, op.fill, op.mode)
 
-        def choose(run: _Run) -> Window:
+        def choose(run: Run) -> Window:
             left, top, right, bottom = padded(run.h, run.w, op)
             return -top, -left, run.h + top + bottom, run.w + left + right
 
@@ -291,8 +298,8 @@ class _Compiler:
     def flip(self, op: Flip, first: int) -> None:
         self.flips[op.axis] = True
 
-        def make(run: _Run) -> None:
-            run.mirror[op.axis] ^= run.draw(first)[0] < op.p
+        def make(run: Run) -> None:
+            run.mirror[op.axis] ^= run.on & (run.draw(first)[0] < op.p)
 
         self.maker(make)
 
@@ -302,8 +309,8 @@ class _Compiler:
             return
         key = f"colour{self.k + 1}"
 
-        def make(run: _Run) -> None:
-            run.arrays[key] = jitter_steps(op, run.draw(first), run.draw(first + 1))
+        def make(run: Run) -> None:
+            run.arrays[key] = only(run.on, jitter_steps(op, run.draw(first), run.draw(first + 1)))
 
         self.step(lambda k: Colour(k, len(names), "contrast" in names, "hue" in names), make)
 
@@ -311,9 +318,10 @@ class _Compiler:
         key, (low, high) = f"angle{self.k + 1}", op.degrees
         fill = self.one_fill("RandomRotation", op)
 
-        def make(run: _Run) -> None:
+        def make(run: Run) -> None:
             angle = low + (high - low) * run.draw(first)[0]
-            run.arrays[key] = np.where(run.mirror["x"] ^ run.mirror["y"], -angle, angle).astype(np.float32)
+            turned = np.where(run.mirror["x"] ^ run.mirror["y"], -angle, angle)
+            run.arrays[key] = np.where(run.on, turned, 0).astype(np.float32)
 
         self.step(lambda k: Rotate(k, op.interpolation, fill), make)
 
@@ -321,10 +329,11 @@ class _Compiler:
         key = f"matrix{self.k + 1}"
         fill = self.one_fill("RandomAffine", op)
 
-        def make(run: _Run) -> None:
+        def make(run: Run) -> None:
             draws = affine_draws(op, run.h, run.w, np.concatenate([run.draw(first), run.draw(first + 1)]))
             mirror = run.mirror["x"], run.mirror["y"]
-            run.arrays[key] = source_matrices(draws, run.h, run.w, op.center, mirror)
+            matrices = source_matrices(draws, run.h, run.w, op.center, mirror)
+            run.arrays[key] = np.where(run.on[:, None, None], matrices, np.eye(2, 3, dtype=np.float32))
 
         self.step(lambda k: Warp(k, op.interpolation, fill), make)
 

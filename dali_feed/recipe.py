@@ -7,19 +7,25 @@ numbers those steps take. Ops are validated when they are made, so a wrong value
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NoReturn
+from typing import Literal
 
-from dali_feed.errors import TransformError
+from dali_feed.recipe_effects import Effect
+from dali_feed.recipe_rules import Fill, Range, check_p, check_range, refuse
 
 __all__ = [
     "CenterCrop",
     "ColorJitter",
+    "Fill",
     "Flip",
+    "Nest",
     "Normalize",
     "Op",
     "Pad",
     "RandomAffine",
+    "RandomApply",
+    "RandomChoice",
     "RandomCrop",
+    "RandomOrder",
     "RandomResizedCrop",
     "Recipe",
     "Resize",
@@ -32,31 +38,19 @@ DType = Literal["uint8", "float32", "float16", "bfloat16"]
 Layout = Literal["NCHW", "NHWC"]
 Decoding = Literal["exact", "reduced"]
 PadMode = Literal["constant", "edge", "reflect", "symmetric"]
-Range = tuple[float, float]
 Edges = tuple[int, int, int, int]  # left, top, right, bottom
-Fill = float | tuple[float, float, float]  # of all channels, or of red, green, blue
-
-
-def _refuse(op: str, rule: str, found: object) -> NoReturn:
-    msg = f"{op}: {rule}; found {found!r}"
-    raise TransformError(msg)
 
 
 def _check_size(op: str, size: tuple[int, int]) -> None:
     if len(size) != 2 or not all(isinstance(n, int) and n > 0 for n in size):
-        _refuse(op, "size must be two positive ints (height, width)", size)
-
-
-def _check_range(op: str, name: str, pair: Range, low: float, high: float) -> None:
-    if len(pair) != 2 or not low <= pair[0] <= pair[1] <= high:
-        _refuse(op, f"{name} must be (low, high) with {low} <= low <= high <= {high}", pair)
+        refuse(op, "size must be two positive ints (height, width)", size)
 
 
 def _check_padding(op: str, padding: Edges, mode: PadMode) -> None:
     if len(padding) != 4 or not all(isinstance(n, int) and n >= 0 for n in padding):
-        _refuse(op, "padding must be four ints of at least 0 (left, top, right, bottom)", padding)
+        refuse(op, "padding must be four ints of at least 0 (left, top, right, bottom)", padding)
     if mode not in ("constant", "edge", "reflect", "symmetric"):
-        _refuse(op, "padding_mode must be constant, edge, reflect or symmetric", mode)
+        refuse(op, "padding_mode must be constant, edge, reflect or symmetric", mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +65,8 @@ class RandomResizedCrop:
 
     def __post_init__(self) -> None:
         _check_size("RandomResizedCrop", self.size)
-        _check_range("RandomResizedCrop", "scale", self.scale, 0.0, float("inf"))
-        _check_range("RandomResizedCrop", "ratio", self.ratio, 1e-6, 1e6)
+        check_range("RandomResizedCrop", "scale", self.scale, 0.0, float("inf"))
+        check_range("RandomResizedCrop", "ratio", self.ratio, 1e-6, 1e6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +82,11 @@ class Resize:
         if isinstance(self.size, int):
             _check_size("Resize", (self.size, self.size))
             if self.max_size is not None and self.max_size <= self.size:
-                _refuse("Resize", "max_size must be larger than size, the shorter edge", self.max_size)
+                refuse("Resize", "max_size must be larger than size, the shorter edge", self.max_size)
         else:
             _check_size("Resize", self.size)
             if self.max_size is not None:
-                _refuse("Resize", "max_size goes with an int size", self.max_size)
+                refuse("Resize", "max_size goes with an int size", self.max_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +142,7 @@ class Flip:
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.p <= 1.0:
-            name = "RandomHorizontalFlip" if self.axis == "x" else "RandomVerticalFlip"
-            _refuse(name, "p must lie in 0..1", self.p)
+        check_p("RandomHorizontalFlip" if self.axis == "x" else "RandomVerticalFlip", self.p)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +158,9 @@ class ColorJitter:
         for name in ("brightness", "contrast", "saturation"):
             pair = getattr(self, name)
             if pair is not None:
-                _check_range("ColorJitter", name, pair, 0.0, float("inf"))
+                check_range("ColorJitter", name, pair, 0.0, float("inf"))
         if self.hue is not None:
-            _check_range("ColorJitter", "hue", self.hue, -0.5, 0.5)
+            check_range("ColorJitter", "hue", self.hue, -0.5, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +172,7 @@ class Rotation:
     fill: Fill = 0.0
 
     def __post_init__(self) -> None:
-        _check_range("RandomRotation", "degrees", self.degrees, -float("inf"), float("inf"))
+        check_range("RandomRotation", "degrees", self.degrees, -float("inf"), float("inf"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +192,12 @@ class RandomAffine:
     center: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        _check_range("RandomAffine", "degrees", self.degrees, -float("inf"), float("inf"))
+        check_range("RandomAffine", "degrees", self.degrees, -float("inf"), float("inf"))
         if len(self.translate) != 2 or not all(0 <= part <= 1 for part in self.translate):
-            _refuse("RandomAffine", "translate must be two fractions in 0..1 (of width, of height)", self.translate)
-        _check_range("RandomAffine", "scale", self.scale, 1e-6, float("inf"))
+            refuse("RandomAffine", "translate must be two fractions in 0..1 (of width, of height)", self.translate)
+        check_range("RandomAffine", "scale", self.scale, 1e-6, float("inf"))
         for pair in (self.shear[:2], self.shear[2:]):
-            _check_range("RandomAffine", "shear", pair, -90.0, 90.0)
+            check_range("RandomAffine", "shear", pair, -90.0, 90.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,10 +217,58 @@ class Normalize:
 
     def __post_init__(self) -> None:
         if len(self.mean) not in (1, 3) or len(self.std) not in (1, 3):
-            _refuse("Normalize", "mean and std need one value per channel (3)", (self.mean, self.std))
+            refuse("Normalize", "mean and std need one value per channel (3)", (self.mean, self.std))
         if not all(s > 0 for s in self.std):
-            _refuse("Normalize", "std must be positive", self.std)
+            refuse("Normalize", "std must be positive", self.std)
 
+
+def _check_branches(op: str, branches: Branches) -> None:
+    """What stands in a nest may be left out of some images of a batch, which must be alike all the same."""
+    if not branches:
+        refuse(op, "needs at least one transform", branches)
+    for inner in (inner for branch in branches for inner in branch):
+        if not isinstance(inner, Flip | ColorJitter | Rotation | RandomAffine | Effect | Nest):
+            refuse(op, "what changes the size, dtype or units of an image cannot stand in it", inner)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomApply:
+    """All of `ops` with probability `p`, or none."""
+
+    ops: tuple[Op, ...]
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_p("RandomApply", self.p)
+        _check_branches("RandomApply", (self.ops,))
+
+
+@dataclass(frozen=True, slots=True)
+class RandomChoice:
+    """One of `branches`, each a run of ops, by `weights`; equally often where there are none."""
+
+    branches: Branches
+    weights: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_branches("RandomChoice", self.branches)
+        if self.weights and len(self.weights) != len(self.branches):
+            refuse("RandomChoice", "p needs one number for each transform", self.weights)
+        if self.weights and not (all(0 <= x < float("inf") for x in self.weights) and sum(self.weights) > 0):
+            refuse("RandomChoice", "p must be numbers of at least 0, not all 0", self.weights)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomOrder:
+    """All of `branches`, each a run of ops, in random order."""
+
+    branches: Branches
+
+    def __post_init__(self) -> None:
+        _check_branches("RandomOrder", self.branches)
+
+
+Nest = RandomApply | RandomChoice | RandomOrder
 
 Op = (
     RandomResizedCrop
@@ -242,7 +282,10 @@ Op = (
     | RandomAffine
     | ToFloat
     | Normalize
+    | Effect
+    | Nest
 )
+Branches = tuple[tuple[Op, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,21 @@ from typing import Any, Protocol
 
 from dali_feed.recipe import DType, Interpolation, Layout
 
-__all__ = ["Colour", "CustomStep", "Decode", "Finish", "Resample", "Rotate", "Slice", "Step", "Warp"]
+__all__ = [
+    "Bits",
+    "Blur",
+    "Colour",
+    "CustomStep",
+    "Decode",
+    "Erase",
+    "Finish",
+    "Resample",
+    "Rotate",
+    "Slice",
+    "Solarize",
+    "Step",
+    "Warp",
+]
 
 Colours = tuple[float, float, float]
 
@@ -72,6 +86,36 @@ class Colour:
 
 
 @dataclass(frozen=True, slots=True)
+class Blur:
+    """By a Gaussian of sigma{k} (float32), cut off to `kernel` (width, height) pixels."""
+
+    k: int
+    kernel: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """The bits of each value that are in bits{k} (uint8)."""
+
+    k: int
+
+
+@dataclass(frozen=True, slots=True)
+class Solarize:
+    """Values from level{k} (int32) on inverted."""
+
+    k: int
+
+
+@dataclass(frozen=True, slots=True)
+class Erase:
+    """Rectangle rect{k} (float32: y, x, height, width) set to `fill`."""
+
+    k: int
+    fill: Colours
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """flip_x, flip_y (int32) where there are any; value * scale + bias per channel; cast; to `layout`."""
 
@@ -91,4 +135,4 @@ class CustomStep(Protocol):
         ...
 
 
-Step = Decode | Resample | Slice | Rotate | Warp | Colour | Finish | CustomStep
+Step = Decode | Resample | Slice | Rotate | Warp | Colour | Blur | Bits | Solarize | Erase | Finish | CustomStep

@@ -23,12 +23,28 @@ from dali_feed.recipe import (
     Op,
     Pad,
     RandomAffine,
+    RandomApply,
+    RandomChoice,
     RandomCrop,
+    RandomOrder,
     RandomResizedCrop,
     Recipe,
     Resize,
     Rotation,
     ToFloat,
+)
+from dali_feed.recipe_effects import (
+    GaussianBlur,
+    Grayscale,
+    RandomAdjustSharpness,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomErasing,
+    RandomGrayscale,
+    RandomInvert,
+    RandomPerspective,
+    RandomPosterize,
+    RandomSolarize,
 )
 
 __all__ = ["SUPPORTED", "lower"]
@@ -175,16 +191,68 @@ def _normalize(t: Any) -> Op:
     return Normalize(mean, std)
 
 
+def _grayscale(t: Any) -> Op:
+    if t.num_output_channels != 3:
+        raise _fail(t, "num_output_channels must be 3: a batch has three channels", t.num_output_channels)
+    return Grayscale()
+
+
+def _gaussian_blur(t: Any) -> Op:
+    width, height = map(int, t.kernel_size)
+    low, high = t.sigma
+    return GaussianBlur((width, height), (float(low), float(high)))
+
+
+def _erasing(t: Any) -> Op:
+    (s0, s1), (r0, r1) = t.scale, t.ratio
+    found = "random" if t.value is None else t.value
+    numbers = tuple(map(float, found if isinstance(found, Sequence) else (found,))) if found != "random" else ()
+    if len(numbers) not in (1, 3):
+        raise _fail(t, "value must be one number, or one for each of three channels", found)
+    value = numbers if len(numbers) == 3 else numbers[0]
+    return RandomErasing(float(t.p), (float(s0), float(s1)), (float(r0), float(r1)), value)
+
+
+def _perspective(t: Any) -> Op:
+    return RandomPerspective(float(t.distortion_scale), float(t.p), _turning(t), _fill(t))
+
+
+def _branches(t: Any) -> tuple[tuple[Op, ...], ...]:
+    return tuple(_ops(inner) for inner in t.transforms)
+
+
+def _random_apply(t: Any) -> Op:
+    return RandomApply(sum(_branches(t), ()), float(t.p))
+
+
+def _random_choice(t: Any) -> Op:
+    return RandomChoice(_branches(t), () if t.p is None else tuple(map(float, t.p)))
+
+
 _LOWER: dict[str, Callable[[Any], Op | None]] = {
     "CenterCrop": lambda t: CenterCrop(_pair(t, t.size)),
     "ColorJitter": _color_jitter,
+    "GaussianBlur": _gaussian_blur,
+    "Grayscale": _grayscale,
     "Normalize": _normalize,
     "Pad": lambda t: Pad(_edges(t, swapped=False), _fill(t), t.padding_mode),
+    "RandomAdjustSharpness": lambda t: RandomAdjustSharpness(float(t.sharpness_factor), float(t.p)),
     "RandomAffine": _affine,
+    "RandomApply": _random_apply,
+    "RandomAutocontrast": lambda t: RandomAutocontrast(float(t.p)),
+    "RandomChoice": _random_choice,
     "RandomCrop": _random_crop,
+    "RandomEqualize": lambda t: RandomEqualize(float(t.p)),
+    "RandomErasing": _erasing,
+    "RandomGrayscale": lambda t: RandomGrayscale(float(t.p)),
     "RandomHorizontalFlip": lambda t: Flip("x", float(t.p)),
+    "RandomInvert": lambda t: RandomInvert(float(t.p)),
+    "RandomOrder": lambda t: RandomOrder(_branches(t)),
+    "RandomPerspective": _perspective,
+    "RandomPosterize": lambda t: RandomPosterize(t.bits, float(t.p)),
     "RandomResizedCrop": _random_resized_crop,
     "RandomRotation": _rotation,
+    "RandomSolarize": lambda t: RandomSolarize(float(t.threshold), float(t.p)),
     "RandomVerticalFlip": lambda t: Flip("y", float(t.p)),
     "Resize": _resize,
     "ToDtype": _to_dtype,
@@ -212,8 +280,10 @@ def lower(transform: Any) -> Recipe:
 
     Raises TransformError for a transform, or a setting of one, that has no lowering.
     """
-    if transform is None:
-        return Recipe()
+    return Recipe() if transform is None else Recipe(_ops(transform))
+
+
+def _ops(transform: Any) -> tuple[Op, ...]:
     ops: list[Op] = []
     for one in _flatten(transform):
         name, module = type(one).__name__, type(one).__module__
@@ -227,4 +297,4 @@ def lower(transform: Any) -> Recipe:
         op = _LOWER[name](one)
         if op is not None:
             ops.append(op)
-    return Recipe(tuple(ops))
+    return tuple(ops)

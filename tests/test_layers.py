@@ -37,7 +37,9 @@ LAYERS = (
         (
             *("errors", "records", "letters", "options", "plan", "draws"),  # words and order
             *("recipe", "geometry", "affine", "colour", "mixing", "outline", "reduction"),  # what is done to an image,
+            *("recipe_rules", "recipe_effects", "nesting", "erasing", "perspective"),  # small ops, and ops in ops,
             *("batch_draws", "steps", "program", "host_program", "graph_function"),  # and how each engine is told
+            *("host_effects", "program_run", "program_effects", "pipeline_program"),
             *("screen", "headers", "headers_tiff"),  # what may reach a decoder,
             *("headers_gif", "headers_avif", "headers_av1"),  # by format
             *("transforms", "state", "stats"),  # torchvision's classes by name; where a run stands; what it counts
@@ -54,7 +56,7 @@ LAYERS = (
     Layer("feed", ("feed",), ("pure", "external_sources", "engines")),
     Layer(
         "loader",
-        ("loader", "feeds", "items", "datasets", "torch_arguments", "torch_feed"),
+        ("loader", "feeds", "items", "datasets", "torch_arguments", "torch_feed", "dali"),  # dali: the names, no DALI
         ("pure", "kernels", "external_sources", "engines", "feed"),
         ("torch", "torchvision", "pynvml"),
     ),

@@ -12,11 +12,13 @@ from torchvision.transforms.v2 import functional
 
 from dali_feed.engines import Work, make_engine
 from dali_feed.host_program import compile_host
+from dali_feed.nesting import numbered
 from dali_feed.options import Tuning
 from dali_feed.recipe import (
     CenterCrop,
     ColorJitter,
     Flip,
+    Nest,
     Normalize,
     Op,
     Pad,
@@ -27,6 +29,20 @@ from dali_feed.recipe import (
     Resize,
     Rotation,
     ToFloat,
+)
+from dali_feed.recipe_effects import (
+    Effect,
+    GaussianBlur,
+    Grayscale,
+    RandomAdjustSharpness,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomErasing,
+    RandomGrayscale,
+    RandomInvert,
+    RandomPerspective,
+    RandomPosterize,
+    RandomSolarize,
 )
 from dali_feed.screen import screen
 
@@ -80,8 +96,45 @@ def applied(image: torch.Tensor, n: int, op: Op, rows: dict[str, Any]) -> Any:
             return functional.normalize(image, list(op.mean), list(op.std))
         case Rotation() | RandomAffine():
             return _turned(image, n, op, rows)
+        case _ if isinstance(op, Effect):
+            return _changed(image, op, rows[f"effect{n}"])
+        case _ if isinstance(op, Nest):
+            for branch in rows[f"pick{n}"]:
+                for number, inner in numbered(op, n)[branch] if branch >= 0 else ():
+                    image = applied(image, number, inner, rows)
+            return image
         case _:
             return _cut(image, n, op, rows)
+
+
+def _changed(image: torch.Tensor, op: Effect, row: Any) -> Any:
+    """`row`: the sigma, the rectangle, or whether at all."""
+    match op:
+        case GaussianBlur():
+            return functional.gaussian_blur(image, list(op.kernel), [row, row])
+        case RandomErasing():
+            value = torch.tensor([op.value] if isinstance(op.value, float) else op.value)[:, None, None]
+            return functional.erase(image, *row, value) if row[2] and row[3] else image
+        case RandomPerspective() if row[0] < 0:
+            return image
+        case RandomPerspective():
+            h, w = image.shape[-2:]
+            start, end = [[0, 0], [w - 1, 0], [w - 1, h - 1], [0, h - 1]], np.reshape(row, (4, 2)).tolist()
+            return functional.perspective(image, start, end, op.interpolation, op.fill)
+        case _:
+            return _CHANGES[type(op)](image, op) if row else image
+
+
+_CHANGES: dict[type[Effect], Any] = {
+    Grayscale: lambda image, _: functional.rgb_to_grayscale(image, 3),
+    RandomGrayscale: lambda image, _: functional.rgb_to_grayscale(image, 3),
+    RandomInvert: lambda image, _: functional.invert(image),
+    RandomPosterize: lambda image, op: functional.posterize(image, op.bits),
+    RandomSolarize: lambda image, op: functional.solarize(image, op.threshold),
+    RandomAdjustSharpness: lambda image, op: functional.adjust_sharpness(image, op.factor),
+    RandomAutocontrast: lambda image, _: functional.autocontrast(image),
+    RandomEqualize: lambda image, _: functional.equalize(image),
+}
 
 
 def _turned(image: torch.Tensor, n: int, op: Rotation | RandomAffine, rows: dict[str, Any]) -> Any:

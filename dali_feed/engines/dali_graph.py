@@ -15,7 +15,7 @@ from dali_feed.colour import GRAY
 from dali_feed.graph_function import UserGraph
 from dali_feed.options import Tuning
 from dali_feed.program import Program
-from dali_feed.steps import Colour, Decode, Finish, Resample, Rotate, Slice, Warp
+from dali_feed.steps import Bits, Blur, Colour, Decode, Erase, Finish, Resample, Rotate, Slice, Solarize, Warp
 
 __all__ = ["PAYLOAD", "build_graph", "decoder_tuning"]
 
@@ -124,6 +124,22 @@ def _turn_hue(image: Any, sixths: Any) -> Any:
     return fn.cat(*channels, axis=2)
 
 
+def _effect(step: Blur | Bits | Solarize | Erase, image: Any) -> Any:
+    match step:
+        case Blur():
+            return fn.gaussian_blur(
+                image, sigma=_input(f"sigma{step.k}", types.FLOAT, 0), window_size=step.kernel[::-1]
+            )
+        case Bits():
+            return image & _input(f"bits{step.k}", types.UINT8, 0)
+        case Solarize():
+            light = fn.cast(image >= _input(f"level{step.k}", types.INT32, 0), dtype=types.UINT8)
+            return image ^ (light * types.Constant(255, types.UINT8))
+        case Erase():
+            rect = _input(f"rect{step.k}", types.FLOAT, 1)
+            return fn.erase(image, anchor=rect[0:2], shape=rect[2:4], axis_names="HW", fill_value=list(step.fill))
+
+
 def _finish(step: Finish, image: Any) -> Any:
     flip_x = _input("flip_x", types.INT32, 0) if step.flip_x else 0
     if step.flip_y:
@@ -164,6 +180,8 @@ def build_graph(program: Program, *, gpu: bool, tuning: Tuning) -> Any:
                 )
             case Colour():
                 image = _colour(step, image, gpu=gpu)
+            case Blur() | Bits() | Solarize() | Erase():
+                image = _effect(step, image)
             case Finish():
                 image = image if gpu else _finish(step, image)
             case UserGraph():

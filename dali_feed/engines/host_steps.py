@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
 from dali_feed.engines.dtypes import DTYPES
+from dali_feed.engines.host_effect_steps import blur, call, erase, skew
 from dali_feed.engines.host_tail import split_tail
-from dali_feed.host_program import Crop, HostProgram, HostStep, Jitter, Margin, Mirror, Move, Scale, Turn
+from dali_feed.host_effects import Blur, Call, Erase, Skew
+from dali_feed.host_program import Crop, HostProgram, HostStep, Jitter, Margin, Mirror, Move, Pick, Scale, Turn
 from dali_feed.recipe import Fill, Normalize, ToFloat
 
 __all__ = ["ImageSteps"]
@@ -135,14 +137,26 @@ def _normalize(image: torch.Tensor, _: Arrays, __: int, step: Normalize) -> torc
     return out
 
 
+def _pick(image: torch.Tensor, arrays: Arrays, slot: int, step: Pick) -> torch.Tensor:
+    for branch in arrays[step.key][slot].tolist():
+        for inner in step.branches[branch] if branch >= 0 else ():
+            image = _APPLY[type(inner)](image, arrays, slot, step=inner)
+    return image
+
+
 _APPLY: dict[type[HostStep], Callable[..., torch.Tensor]] = {
+    Blur: blur,
+    Call: call,
     Crop: _crop,
+    Erase: erase,
     Jitter: _jitter,
     Margin: _margin,
     Mirror: _mirror,
     Move: _move,
     Normalize: _normalize,
+    Pick: _pick,
     Scale: _scale,
+    Skew: skew,
     ToFloat: _to_float,
     Turn: _turn,
 }
@@ -169,4 +183,4 @@ class ImageSteps:
         if self._tail is None:
             out.copy_(image)
         else:
-            self._tail.run(image, out)
+            self._tail.run(image, out, arrays, slot)

@@ -1,14 +1,19 @@
 """The tail: what nearly every recipe ends in, run in the memory of the batch itself.
 
-To float, scaled to 0..1, then normalized: torchvision's three operations in its order, so its bits, without
+To float, scaled to 0..1, then normalized, then erased: torchvision's operations in its order, so its bits, without
 a copy of the image between them.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from numpy.typing import NDArray
 
 from dali_feed.engines.dtypes import DTYPES
+from dali_feed.engines.host_effect_steps import erase_in_place
+from dali_feed.host_effects import Erase
 from dali_feed.host_program import HostProgram, HostStep
 from dali_feed.recipe import Normalize, ToFloat
 
@@ -18,15 +23,15 @@ _SCALE = torch.tensor(1 / 255)  # a tensor: torch makes one of a number at each 
 
 
 class Tail:
-    """To `dtype`, by 1/255 where `scale` says so, and normalized. Used by many threads at once."""
+    """To `dtype`, by 1/255 where `scale` says so, normalized, erased. Used by many threads at once."""
 
-    def __init__(self, program: HostProgram, norms: list[Normalize], *, scale: bool) -> None:
-        self._scale, self._norms = scale, norms
+    def __init__(self, program: HostProgram, norms: list[Normalize], erasures: list[Erase], *, scale: bool) -> None:
+        self._scale, self._norms, self._erasures = scale, norms, erasures
         self._dtype, self._planes = DTYPES[program.dtype], program.layout == "NCHW"
         self._factors: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
-    def run(self, image: torch.Tensor, out: torch.Tensor) -> None:
-        """One image, in the layout of the batch, into its place there."""
+    def run(self, image: torch.Tensor, out: torch.Tensor, arrays: dict[str, NDArray[Any]], slot: int) -> None:
+        """One image, in the layout of the batch, into its place there, with row `slot` of the parameters."""
         if self._scale and out.dtype == torch.float32:
             torch.mul(image, _SCALE, out=out)
         else:
@@ -38,6 +43,8 @@ class Tail:
             rows = out if self._planes else out.view(height, 3 * width)
             for mean, std in self._made(0 if self._planes else width):
                 rows.sub_(mean).div_(std)
+        for step in self._erasures:
+            erase_in_place(out if self._planes else out.permute(2, 0, 1), arrays, slot, step)
 
     def _made(self, width: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Means and deviations as they meet the image: a number per plane, or one row of pixels."""
@@ -58,9 +65,10 @@ def split_tail(program: HostProgram) -> tuple[list[HostStep], Tail | None]:
     cut = next((n for n, step in enumerate(steps) if isinstance(step, ToFloat)), len(steps))
     first, rest = steps[cut : cut + 1], steps[cut + 1 :]
     norms = [step for step in rest if isinstance(step, Normalize)]
-    if not first or len(norms) != len(rest):
+    erasures = [step for step in rest if isinstance(step, Erase)]
+    if not first or [*norms, *erasures] != rest:
         return steps, None
     to = first[0]
     if not isinstance(to, ToFloat) or to.dtype != program.dtype or to.dtype == "uint8":
         return steps, None
-    return steps[:cut], Tail(program, norms, scale=to.scale)
+    return steps[:cut], Tail(program, norms, erasures, scale=to.scale)

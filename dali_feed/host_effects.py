@@ -1,0 +1,115 @@
+"""Effects as the host engine takes them: a name and arguments of torchvision's, and what each sample draws."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.batch_draws import BatchDraws
+from dali_feed.erasing import erased
+from dali_feed.perspective import PERSPECTIVE_STREAMS, corners
+from dali_feed.recipe_effects import (
+    Effect,
+    GaussianBlur,
+    Grayscale,
+    RandomAdjustSharpness,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomErasing,
+    RandomGrayscale,
+    RandomInvert,
+    RandomPerspective,
+    RandomPosterize,
+    RandomSolarize,
+)
+from dali_feed.recipe_rules import Fill
+
+__all__ = ["Blur", "Call", "Erase", "Skew", "blur_sigmas", "effect_rows", "effect_step", "whether"]
+
+Ints = NDArray[np.int64]
+
+# By op: torchvision's kernel, and its arguments or the op's field that is one.
+_KERNELS: dict[type[Effect], tuple[str, str | tuple[int, ...]]] = {
+    Grayscale: ("rgb_to_grayscale_image", (3,)),
+    RandomGrayscale: ("rgb_to_grayscale_image", (3,)),
+    RandomInvert: ("invert_image", ()),
+    RandomPosterize: ("posterize_image", "bits"),
+    RandomSolarize: ("solarize_image", "threshold"),
+    RandomAdjustSharpness: ("adjust_sharpness_image", "factor"),
+    RandomAutocontrast: ("autocontrast_image", ()),
+    RandomEqualize: ("equalize_image", ()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """torchvision's kernel of that name with `args`, where the bool of row `key` says so."""
+
+    key: str
+    kernel: str
+    args: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Blur:
+    """By `kernel` (width, height) with the sigma (float32) of row `key`."""
+
+    key: str
+    kernel: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Erase:
+    """Rectangle y, x, height, width (int32) of row `key` set to `value`; often an empty one."""
+
+    key: str
+    value: Fill
+
+
+@dataclass(frozen=True, slots=True)
+class Skew:
+    """Corners to row `key` (int32: x and y, clockwise from the upper left); -1 leaves them."""
+
+    key: str
+    interpolation: str
+    fill: Fill
+
+
+def whether(op: Effect, run: BatchDraws, first: int) -> NDArray[np.bool_]:
+    """Which samples an effect with a probability is for; one without is for all."""
+    p = getattr(op, "p", None)
+    return np.ones(len(run.ids), bool) if p is None else run.draw(first)[0] < p
+
+
+def blur_sigmas(op: GaussianBlur, run: BatchDraws, first: int) -> NDArray[np.float32]:
+    """Standard deviations of the kernels."""
+    low, high = op.sigma
+    sigmas: NDArray[np.float32] = (low + (high - low) * run.draw(first)[0]).astype(np.float32)
+    return sigmas
+
+
+def effect_rows(op: Effect, run: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[Any]:
+    """What the op's step takes, a row per sample."""
+    if isinstance(op, GaussianBlur):
+        return blur_sigmas(op, run, first)
+    if isinstance(op, RandomErasing):
+        return np.stack(erased(op, run, first, h, w), axis=1).astype(np.int32)
+    if isinstance(op, RandomPerspective):
+        drawn = np.concatenate([run.draw(first + k) for k in range(PERSPECTIVE_STREAMS)])
+        return corners(op, drawn, h, w).astype(np.int32)
+    return whether(op, run, first)
+
+
+def effect_step(op: Effect, key: str) -> Call | Blur | Erase | Skew:
+    """The op's step, which takes its rows by `key`."""
+    if isinstance(op, GaussianBlur):
+        return Blur(key, op.kernel)
+    if isinstance(op, RandomErasing):
+        return Erase(key, op.value)
+    if isinstance(op, RandomPerspective):
+        return Skew(key, op.interpolation, op.fill)
+    kernel, argument = _KERNELS[type(op)]
+    return Call(key, kernel, (getattr(op, argument),) if isinstance(argument, str) else argument)

@@ -1,0 +1,77 @@
+"""Ops within ops: RandomApply, RandomChoice, RandomOrder. Where inner ops draw from, and what a sample picks.
+
+An op's number says which streams are its own. Ops of a recipe are numbered 0, 1, 2, ...; those in a nest carry the
+number of their nest in the lower bits and their own place above it, so that no op moves another one's streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.errors import TransformError
+from dali_feed.recipe import Branches, Nest, Op, RandomApply, RandomOrder
+
+__all__ = ["branches_of", "numbered", "pick_streams", "picks", "walk"]
+
+_TOP, _INNER, _DEEPEST = 8, 6, 3  # bits of a number: of an op's place in the recipe, in a nest; nests in nests
+Ints = NDArray[np.int64]
+
+
+def branches_of(op: Nest) -> Branches:
+    """Runs of ops that are taken or left as a whole."""
+    return (op.ops,) if isinstance(op, RandomApply) else op.branches
+
+
+def numbered(op: Nest, n: int) -> list[list[tuple[int, Op]]]:
+    """The branches of op number n, each inner op with its own number. TransformError where numbers run out."""
+    depth = 0 if n < 1 << _TOP else 1 + (n.bit_length() - 1 - _TOP) // _INNER
+    branches = branches_of(op)
+    if depth >= _DEEPEST or sum(map(len, branches)) >= 1 << _INNER:
+        rule = f"takes fewer than {1 << _INNER} transforms and lies in fewer than {_DEEPEST} others of its kind"
+        msg = f"{type(op).__name__}: {rule}; found {op!r}"
+        raise TransformError(msg)
+    shift, place = _TOP + _INNER * depth, 0
+    out: list[list[tuple[int, Op]]] = []
+    for branch in branches:
+        out.append([(n + ((place + k + 1) << shift), inner) for k, inner in enumerate(branch)])
+        place += len(branch)
+    return out
+
+
+def walk(ops: Iterable[Op]) -> Iterator[tuple[int, Op]]:
+    """All ops with their numbers: a nest, then what is in it, before what stands behind it."""
+    every = list(enumerate(ops))
+    nest = next((op for _, op in every if isinstance(op, Nest)), None)
+    if nest is not None and len(every) > 1 << _TOP:
+        msg = f"{type(nest).__name__}: stands in a recipe of {1 << _TOP} transforms at most; found {len(every)}"
+        raise TransformError(msg)
+    yield from _walk(every)
+
+
+def _walk(ops: Iterable[tuple[int, Op]]) -> Iterator[tuple[int, Op]]:
+    for n, op in ops:
+        yield n, op
+        if isinstance(op, Nest):
+            for branch in numbered(op, n):
+                yield from _walk(branch)
+
+
+def pick_streams(op: Nest) -> int:
+    """How many streams `picks` takes."""
+    return -(-len(op.branches) // 4) if isinstance(op, RandomOrder) else 1
+
+
+def picks(op: Nest, drawn: NDArray[np.float32]) -> Ints:
+    """Branches in the order in which each sample takes them, -1 for none: int64 (n, k), from uniforms (4 * m, n)."""
+    if isinstance(op, RandomApply):
+        return np.where(drawn[0] < op.p, 0, -1)[:, None]
+    if isinstance(op, RandomOrder):
+        return np.argsort(drawn[: len(op.branches)], axis=0, kind="stable").T
+    weights = np.asarray(op.weights or (1.0,) * len(op.branches), np.float64)
+    edges = np.cumsum(weights) / weights.sum()
+    last = int(np.flatnonzero(weights)[-1])  # rounding may leave the last edge below 1
+    chosen: Ints = np.minimum(np.searchsorted(edges, drawn[0].astype(np.float64), side="right"), last)
+    return chosen[:, None]
