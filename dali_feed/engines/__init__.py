@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dali_feed.errors import ConfigError
 from dali_feed.host_program import HostProgram, compile_host
 from dali_feed.options import Tuning
+from dali_feed.pipeline_program import PipelineProgram
 from dali_feed.program import Program, compile_recipe
 from dali_feed.recipe import Recipe
 from dali_feed.screen import UNCOMMON
@@ -40,10 +41,14 @@ __all__ = [
 
 @dataclass(slots=True)
 class Work:
-    """A batch to run: screened payloads as `Engine.prepare` made them, and per parameter name a row per sample."""
+    """A batch to run: screened payloads as `Engine.prepare` made them, and per parameter name a row per sample.
+
+    `fields` are the source's, per name an array or list of a value per sample, for a user's pipeline that takes them.
+    """
 
     payloads: list[Any]
     arrays: dict[str, NDArray[Any]]
+    fields: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +67,13 @@ class Result:
     images  a dense array that speaks __dlpack__ (n, 3, height, width), or, with a `tail`, uint8
             (n, height, width, 3) on the device; where `bad` is not empty, what the engine keeps for `redo`
     bad     slot -> why its payload cannot be decoded
+    more    what a user's pipeline gives after its first output
     """
 
     images: Any | None
     bad: dict[int, str] = field(default_factory=dict)
     tail: Tail | None = None
+    more: tuple[Any, ...] = ()
 
 
 class Engine(Protocol):
@@ -109,6 +116,7 @@ class Engine(Protocol):
 
 ON_CPU = "host"  # where nobody chose
 ENGINES = {"dali": ("dali_feed.engines.dali", "DaliEngine"), "host": ("dali_feed.engines.host", "HostEngine")}
+_PIPELINE = ("dali_feed.engines.dali_pipeline", "PipelineEngine")  # the dali engine on a user's own pipeline
 
 
 def choose_engine(name: str | None, device: int | None, *, graph: bool) -> str:
@@ -148,7 +156,7 @@ def make_engine(
     name: str, program: Program | HostProgram, *, batch_size: int, device: int | None, tuning: Tuning
 ) -> Engine:
     """Build an engine; its libraries are imported here and not before."""
-    module, kind = ENGINES[name]
+    module, kind = _PIPELINE if isinstance(program, PipelineProgram) else ENGINES[name]
     engine: Engine = getattr(importlib.import_module(module), kind)(
         program, batch_size=batch_size, device=device, tuning=tuning
     )

@@ -7,6 +7,7 @@ in the graph draws random numbers; views given with no_copy are kept alive by DA
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,13 +22,20 @@ from dali_feed.errors import EngineError, TransformError
 from dali_feed.options import Tuning
 from dali_feed.program import Program
 
-__all__ = ["DaliEngine"]
+__all__ = ["DaliEngine", "reason"]
+
+_NOT_TELLING = ("Stacktrace", "[frame", "Current pipeline object", "C++ context")
 
 
-def _reason(error: Exception) -> str:
-    """The telling lines of a DALI message."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(("Stacktrace", "[frame", "Current pipeline object"))]
+def reason(error: Exception) -> str:
+    """The telling lines of a DALI message: which operator, where the user's graph has it, and why."""
+    before, found, why = str(error).rpartition("encountered:")
+    lines = [line.strip() for line in (why if found else str(error)).splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(_NOT_TELLING)]
+    operators, places = re.findall(r"operator `([^`]+)`", before), re.findall(r'File "([^"]+)", line (\d+)', before)
+    if operators:
+        place = f" at {places[-1][0]}:{places[-1][1]}" if places else ""
+        told.insert(0, f"{operators[-1].removeprefix('nvidia.dali.')}{place}:")
     return " ".join(told)[:400]
 
 
@@ -35,6 +43,7 @@ class DaliEngine:
     """Runs a program as a DALI graph, on a CUDA device or on DALI's CPU backend (`device` None)."""
 
     name = "dali"
+    payload = PAYLOAD  # the input that takes them
 
     def __init__(self, program: Program, *, batch_size: int, device: int | None, tuning: Tuning) -> None:
         self.depth = tuning.prefetch
@@ -43,7 +52,7 @@ class DaliEngine:
         self._twin: Any = None
         self._main: Any = self._pipeline(self.depth)
         self._takes: dict[str, bool] = {}
-        if not self._has_input(PAYLOAD):
+        if not self._has_input(self.payload):
             msg = "transform: a graph function must use the images it is given; found a graph that needs none"
             raise TransformError(msg)
 
@@ -61,7 +70,7 @@ class DaliEngine:
         try:
             pipe.build()
         except RuntimeError as error:
-            msg = f"dali engine: the graph cannot be built; {_reason(error)}"
+            msg = f"dali engine: the graph cannot be built; {reason(error)}"
             raise EngineError(msg) from error
         return pipe
 
@@ -82,7 +91,7 @@ class DaliEngine:
         # What pipe.feed_input, and below pipe.run and pipe.outputs, end in: their checks, made anew for each batch,
         # cost more than the work.
         feed = pipe._pipe.SetExternalTLInput
-        feed(PAYLOAD, TensorListCPU(work.payloads, contiguous=False), None, False)
+        feed(self.payload, TensorListCPU(work.payloads, contiguous=False), None, False)
         for name, rows in work.arrays.items():
             if self._has_input(name):
                 feed(name, TensorListCPU(rows), None, False)
@@ -92,7 +101,7 @@ class DaliEngine:
             self._feed(pipe, work)
             pipe._pipe.Run()
         except RuntimeError as error:
-            msg = f"dali engine: a batch of {len(work.payloads)} cannot be fed; {_reason(error)}"
+            msg = f"dali engine: a batch of {len(work.payloads)} cannot be fed; {reason(error)}"
             raise EngineError(msg) from error
 
     def submit(self, work: Work) -> None:
@@ -127,16 +136,24 @@ class DaliEngine:
 
     def _result(self, pipe: Any, work: Work) -> Result:
         try:
-            (out,) = pipe._pipe.Outputs(None)
+            outputs = pipe._pipe.Outputs(None)
         except RuntimeError as error:
             bad = refused(work.payloads, self._tuning.cpu_threads)
             return Result(None, bad) if bad else self._one_by_one(pipe, work, error)
+        return self._made(outputs, work)
+
+    def _dense(self, out: Any, what: str) -> Any:
+        """An output as one tensor."""
         if not out.is_dense_tensor():
             shapes = sorted({tuple(shape) for shape in out.shape()})
             found = f"the graph gave {shapes[:4]}"
-            msg = f"dali engine: the images of a batch must have one size; {found}. Crop or resize to one"
+            msg = f"dali engine: {what} of a batch must have one size; {found}. Crop or resize to one"
             raise EngineError(msg)
-        images = out.as_tensor()
+        return out.as_tensor()
+
+    def _made(self, outputs: Any, work: Work) -> Result:
+        """What the graph gave, as the result of `work`."""
+        images = self._dense(outputs[0], "the images")
         if self._device is None and self._program.dtype == "bfloat16":  # which DALI does not have
             return Result(torch.utils.dlpack.from_dlpack(images).to(torch.bfloat16))
         return Result(images, tail=self._tail(work))
@@ -145,7 +162,8 @@ class DaliEngine:
         """No payload is bad by itself to the CPU decoder: let the graph say which sample it fails on."""
         bad: dict[int, str] = {}
         for n in range(len(work.payloads) if len(work.payloads) > 1 else 0):
-            alone = Work(work.payloads[n : n + 1], {k: v[n : n + 1] for k, v in work.arrays.items()})
+            arrays, fields = ({k: v[n : n + 1] for k, v in some.items()} for some in (work.arrays, work.fields))
+            alone = Work(work.payloads[n : n + 1], arrays, fields)
             try:
                 self.redo(alone)
             except EngineError as failure:
@@ -155,7 +173,7 @@ class DaliEngine:
         return Result(None, bad) if bad else self.redo(work)
 
     def _failure(self, error: RuntimeError) -> EngineError:
-        return EngineError(f"dali engine: the graph failed on a batch whose images all decode; {_reason(error)}")
+        return EngineError(f"dali engine: the graph failed on a batch whose images all decode; {reason(error)}")
 
     def _tail(self, work: Work) -> Tail | None:
         finish = self._program.finish
@@ -166,7 +184,7 @@ class DaliEngine:
     def close(self) -> None:
         """Drop both pipelines; DALI joins its threads with them."""
         self._flying.clear()
-        if self._device is not None and self._main is not None:
+        if self._device is not None and self._main is not None and self._program.finish is not None:
             from dali_feed.engines.gpu_tail import let_go  # CuPy: on a GPU only
 
             let_go()

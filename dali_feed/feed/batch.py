@@ -26,6 +26,7 @@ class Batch:
     fields  per field of the source an array or list of n values
     ids     int64 (n,): the samples that stand in the slots
     ok      bool (n,): False where another record stands in for an absent or bad one
+    more    what a user's pipeline gives after its first output, as `images` is
     """
 
     images: Any
@@ -33,6 +34,7 @@ class Batch:
     fields: dict[str, Any]
     ids: NDArray[np.int64]
     ok: NDArray[np.bool_]
+    more: tuple[Any, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -78,7 +80,7 @@ class Flight:
         arrays = {
             k: _joined([c.parameters.arrays[k][cut] for c, cut in cuts]) for k in pieces[0].chunk.parameters.arrays
         }
-        self.work = Work(_joined([chunk.payloads[cut] for chunk, cut in cuts]), arrays)
+        self.work = Work(_joined([chunk.payloads[cut] for chunk, cut in cuts]), arrays, self.fields)
         self._size: Any = None
         if same_size:
             sizes = _joined([chunk.parameters.sizes[cut] for chunk, cut in cuts])
@@ -130,9 +132,10 @@ class Flight:
         for slot, reason in bad.items():
             window, _ = self.place(slot)
             window.condemn(int(self.rows[slot]), reason)
-        self.work = Work(list(self.work.payloads), {k: v.copy() for k, v in self.work.arrays.items()})
         self.rows, self.ids, self.ok = self.rows.copy(), self.ids.copy(), self.ok.copy()
         self.fields = {k: values.copy() for k, values in self.fields.items()}
+        arrays = {k: v.copy() for k, v in self.work.arrays.items()}
+        self.work = Work(list(self.work.payloads), arrays, self.fields)
         mended: list[int] = []
         for slot in range(len(self)):
             window, at = self.place(slot)
@@ -151,8 +154,8 @@ class Flight:
                 raise self._several_sizes(fresh.sizes[0], slot)
         return mended
 
-    def done(self, images: Any, tail: Tail | None) -> Batch:
+    def done(self, images: Any, tail: Tail | None, more: tuple[Any, ...] = ()) -> Batch:
         """The finished batch; its windows are told that these slots have left the engine."""
         for piece in self.pieces:
             piece.chunk.window.retire(len(piece))
-        return Batch(images, tail, self.fields, self.ids, self.ok)
+        return Batch(images, tail, self.fields, self.ids, self.ok, more)

@@ -8,6 +8,7 @@ from dali_feed.engines import choose_engine, compile_for
 from dali_feed.errors import ConfigError
 from dali_feed.graph_function import compile_function, is_graph_function
 from dali_feed.host_program import HostProgram
+from dali_feed.pipeline_program import PipelineProgram
 from dali_feed.program import Program
 from dali_feed.recipe import Decoding, Layout
 from dali_feed.transforms import lower
@@ -19,7 +20,7 @@ def compiled(
     transform: object, layout: Layout, decode: Decoding, engine: str | None, device: int | None
 ) -> tuple[str, Program | HostProgram]:
     """The engine's name and its program. Raises ConfigError, TransformError where it cannot run the transform."""
-    graph = is_graph_function(transform)
+    graph = isinstance(transform, PipelineProgram) or is_graph_function(transform)
     name = choose_engine(engine, device, graph=graph)
     if layout not in ("NCHW", "NHWC"):
         msg = f'layout: must be "NCHW" or "NHWC"; found {layout!r}'
@@ -34,5 +35,7 @@ def compiled(
         if layout != "NCHW":
             msg = f"layout: a DALI graph function gives its own; found {layout!r}. Transpose in the graph"
             raise ConfigError(msg)
+        if isinstance(transform, PipelineProgram):
+            return name, transform
         return name, compile_function(transform)  # type: ignore[arg-type]
     return name, compile_for(name, replace(lower(transform), layout=layout, decode=decode), device)

@@ -213,7 +213,7 @@ class EpochRun:
             with WAITS["engine_wait"], self._set.meter.waiting("engine_wait"):
                 result = self._set.engine.redo(flight.work, result, mended)
         self._landed += len(flight)
-        batch = flight.done(result.images, result.tail)
+        batch = flight.done(result.images, result.tail, result.more)
         self._look_ahead |= any(piece.chunk.window.left == 0 for piece in flight.pieces)  # memory went back
         with WAITS["trainer_wait"], self._set.meter.waiting("trainer_wait"):
             self._out.put(batch)

@@ -1,0 +1,299 @@
+"""DALI's own iterators, by name and by what they give, around a user's own pipeline fed from any of our sources.
+
+    from dali_feed.dali import DALIClassificationIterator
+
+    @pipeline_def(batch_size=64, num_threads=4, device_id=0)
+    def train():
+        jpegs, labels = fn.external_source(name="image"), fn.external_source(name="label")
+        images = fn.decoders.image_random_crop(jpegs, device="mixed")
+        return fn.resize(images, size=[224, 224]), labels
+
+    for data in DALIClassificationIterator(train, ShardSet("train-*.tar"), shuffle=True):
+        images, labels = data[0]["data"], data[0]["label"]
+
+An item is a list of one dict, name of output -> torch tensor: one pipeline and one process per GPU. A label that the
+graph declares nothing of comes as int32 in shape (1,), as fn.readers.file gives it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from enum import Enum, unique
+from typing import Any, Self
+from warnings import warn
+
+import numpy as np
+import torch
+
+from dali_feed.engines.user_pipeline import read_pipeline
+from dali_feed.errors import ConfigError
+from dali_feed.feed import Feed
+from dali_feed.feed.passes import Batches
+from dali_feed.options import BadRecords, Tuning
+from dali_feed.pipeline_program import PipelineProgram
+from dali_feed.plan import Shuffle
+from dali_feed.records import Source
+from dali_feed.stats import Stats
+from dali_feed.torch_arguments import ranks, warn_once
+
+__all__ = ["DALIClassificationIterator", "DALIGenericIterator", "LastBatchPolicy"]
+
+_PINNED = 3  # DLPack's number for host memory that CUDA knows; torch does not take it
+
+
+@unique
+class LastBatchPolicy(Enum):
+    """What becomes of a last batch that is not full. DALI's own enum is taken as well.
+
+    FILL     its last sample is repeated until it is full, as a reader with pad_last_batch=True does
+    DROP     it is left out
+    PARTIAL  it comes as it is, smaller
+    """
+
+    FILL = 0
+    DROP = 1
+    PARTIAL = 2
+
+
+class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
+    """Batches of a pipeline as DALI's DALIGenericIterator gives them, with a length and a state.
+
+    Args:
+        pipelines: a function under `@pipeline_def`, or the Pipeline it gives, not built; or a list of one. Its batch
+            size, threads, device and queue depth are used. It takes its records from
+            `fn.external_source(name="image")`, the payload as uint8, and one more for each field of the source.
+        output_map: names of the pipeline's outputs, in order.
+        source: where records are (`dali_feed.external_sources`); it stands in place of the reader.
+        size: found by itself; one that is given must be what `size` says.
+        reader_name: has no effect; the source is the reader.
+        auto_reset: True or "yes": at the end of an epoch the next one is made ready. Otherwise `reset()`, or the next
+            `for`, does that.
+        fill_last_batch: DALI's older name for FILL and PARTIAL.
+        dynamic_shape: has no effect, as in DALI.
+        last_batch_padded: has no effect: FILL repeats the last sample, and no epoch takes from the next.
+        last_batch_policy: what becomes of a last batch that is not full.
+        prepare_first_batch: has no effect: the first batch is begun when it is asked for.
+        shuffle, sampler, seed, lanes, rank, world_size, bad, tuning: as in `dali_feed.DataLoader`. `tuning` stands
+            before what the pipeline says of prefetching; `seed` is also that of DALI's random operators.
+
+    Raises ConfigError or TransformError for arguments and graphs that cannot be.
+    """
+
+    _stacklevel = 3  # from a warning to the line that makes the iterator
+
+    def __init__(  # noqa: PLR0913, PLR0917  DALI's arguments, in DALI's order; ours by name
+        self,
+        pipelines: object,
+        output_map: Sequence[str],
+        source: Source,
+        size: int = -1,
+        reader_name: str | None = None,
+        auto_reset: str | bool | None = False,
+        fill_last_batch: bool | None = None,
+        dynamic_shape: bool = False,
+        last_batch_padded: bool = False,
+        last_batch_policy: Enum = LastBatchPolicy.FILL,
+        prepare_first_batch: bool = True,
+        *,
+        shuffle: bool | Shuffle = False,
+        sampler: Iterable[int] | None = None,
+        seed: int = 0,
+        lanes: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        bad: BadRecords | None = None,
+        tuning: Tuning | None = None,
+    ) -> None:
+        self._auto_reset = _auto_reset(auto_reset)
+        self._policy = _policy(last_batch_policy, fill_last_batch)
+        if not hasattr(source, "fields"):
+            msg = f"source: must be one of dali_feed.external_sources; found {type(source).__name__}"
+            raise ConfigError(msg)
+        program = read_pipeline(pipelines, source.fields)
+        idle = {
+            "reader_name": (reader_name is not None, "the source is the reader"),
+            "dynamic_shape": (dynamic_shape, "shapes may differ from batch to batch"),
+            "last_batch_padded": (last_batch_padded, "FILL always repeats the last sample"),
+            "prepare_first_batch": (not prepare_first_batch, "no batch is begun before it is asked for"),
+            "the pipeline's seed": (program.seed is not None, "seed= of the iterator is the seed, on all ranks"),
+        }
+        for name, (given, why) in idle.items():
+            if given:
+                warn_once(name, why, self._stacklevel)
+        self.output_map = _names(output_map, program)
+        self.batch_size = program.batch_size
+        _warn_of_randomness(program, self._stacklevel)
+        rank, world_size = ranks(rank, world_size)
+        self._feed = Feed(
+            source,
+            program.batch_size,
+            shuffle=shuffle,
+            sampler=sampler,
+            drop_last=self._policy is LastBatchPolicy.DROP,
+            transform=program,
+            device=program.device,
+            seed=seed,
+            lanes=lanes,
+            rank=rank,
+            world_size=world_size,
+            bad=bad,
+            tuning=tuning or replace(Tuning(), threads=program.threads, prefetch=program.prefetch),
+        )
+        self._close_at_exit = weakref.finalize(self, self._feed.close)
+        self._batches: Batches | None = None
+        self._taken = self._ended = False
+        if size not in (-1, self.size):
+            msg = f"size: the source tells it, {self.size} samples an epoch on this rank; found {size}. Leave size out"
+            raise ConfigError(msg)
+
+    # DALI's side.
+
+    @property
+    def size(self) -> int:
+        """Samples that an epoch hands over on this rank; repeated ones count, dropped ones do not."""
+        feed = self._feed
+        if self._policy is not LastBatchPolicy.PARTIAL:
+            return len(feed) * self.batch_size
+        return feed._planned().lane_length * (feed.lanes // feed.world_size)
+
+    def __len__(self) -> int:
+        """Batches in an epoch, the same on every rank and wherever the epoch stands."""
+        return len(self._feed)
+
+    def __iter__(self) -> Self:
+        """This iterator; what was begun or ended is reset, so that a `for` is an epoch, or what a state left of one."""
+        self.reset()
+        return self
+
+    def reset(self) -> None:
+        """Make the next epoch ready, at any time: one that is under way is left. Twice is once."""
+        if self._taken and not self._ended:
+            self._feed.set_epoch(self._feed.epoch + 1)
+        self._batches, self._taken, self._ended = None, False, False
+
+    def __next__(self) -> list[dict[str, torch.Tensor]]:
+        if self._ended:
+            raise StopIteration
+        if self._batches is None:
+            self._batches = iter(self._feed)
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._ended = True
+            if self._auto_reset:
+                self.reset()
+            raise
+        self._taken = True
+        missing = self.batch_size - len(batch) if self._policy is LastBatchPolicy.FILL else 0
+        outputs = (_filled(_tensor(out), missing) for out in (batch.images, *batch.more))
+        return [dict(zip(self.output_map, outputs, strict=True))]
+
+    def next(self) -> list[dict[str, torch.Tensor]]:
+        """The next batch."""
+        return self.__next__()
+
+    # Ours.
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that state_dict() stands in."""
+        return self._feed.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass be that of `epoch`; where a restored state stands inside it, it goes on there."""
+        self._feed.set_epoch(epoch)
+        self._batches, self._taken, self._ended = None, False, False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the trainer stands: plain JSON, the same on every rank. Counts batches handed over, not prefetched."""
+        return self._feed.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next pass go on where `state` was taken, in O(1). Raises StateError that lists every difference."""
+        self._feed.load_state_dict(state)
+        self._batches, self._taken, self._ended = None, False, False
+
+    def commit(self) -> None:
+        """Publish for lag tools how far the epoch is; see `DataLoader.commit`."""
+        self._feed.commit()
+
+    def describe(self) -> str:
+        """What an epoch is made of, how well it mixes, and what that costs in memory and reads."""
+        return self._feed.describe()
+
+    def stats(self) -> Stats:
+        """Counts and waits since the start; says who is the bottleneck."""
+        return self._feed.stats()
+
+    def close(self) -> None:
+        """Stop all threads and let go of pipeline and connections. Safe to call twice and in any state."""
+        self._feed.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class DALIClassificationIterator(DALIGenericIterator):
+    """`DALIGenericIterator(pipelines, ["data", "label"], source, ...)`: for pipelines of images and labels."""
+
+    _stacklevel = 4
+
+    def __init__(self, pipelines: object, source: Source, *args: Any, **options: Any) -> None:
+        super().__init__(pipelines, ["data", "label"], source, *args, **options)
+
+
+def _auto_reset(value: object) -> bool:
+    if value in (False, None, "no"):
+        return False
+    if value in (True, "yes"):
+        return True
+    msg = f'auto_reset: must be True, False, None, "yes" or "no"; found {value!r}'
+    raise ConfigError(msg)
+
+
+def _policy(given: object, fill: bool | None) -> LastBatchPolicy:
+    if fill is not None:
+        return LastBatchPolicy.FILL if fill else LastBatchPolicy.PARTIAL
+    if not isinstance(given, Enum) or type(given).__name__ != "LastBatchPolicy":
+        msg = f"last_batch_policy: must be a LastBatchPolicy; found {given!r}"
+        raise ConfigError(msg)
+    return LastBatchPolicy[given.name]
+
+
+def _names(output_map: Sequence[str], program: PipelineProgram) -> list[str]:
+    names = list(output_map)
+    if isinstance(output_map, str) or len(set(names)) != len(names):
+        msg = f"output_map: must be a list of distinct names; found {output_map!r}"
+        raise ConfigError(msg)
+    if len(names) != program.outputs:
+        msg = f"output_map: must name the {program.outputs} outputs of pipeline {program.name}; found {names}"
+        raise ConfigError(msg)
+    return names
+
+
+def _warn_of_randomness(program: PipelineProgram, stacklevel: int) -> None:
+    if program.loose:
+        warn(
+            f"pipeline {program.name}: {', '.join(program.loose)} cannot take its state from outside in this DALI, so"
+            " that augmentation does not resume bit for bit; order, labels and everything else do",
+            UserWarning,
+            stacklevel=stacklevel,
+        )
+
+
+def _tensor(out: Any) -> torch.Tensor:
+    if out.__dlpack_device__()[0] == _PINNED:
+        return torch.from_numpy(np.asarray(out))
+    tensor: torch.Tensor = torch.utils.dlpack.from_dlpack(out)
+    return tensor
+
+
+def _filled(rows: torch.Tensor, missing: int) -> torch.Tensor:
+    if missing <= 0:
+        return rows
+    return torch.cat([rows, rows[-1:].expand(missing, *rows.shape[1:])])

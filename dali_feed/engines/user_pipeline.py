@@ -1,0 +1,131 @@
+"""Reads a user's own DALI pipeline: what it takes, what it gives, and which of its operators draw at random.
+
+DALI's own description of the graph is taken, not the function: it is written down once, before it is built,
+and the engine makes its pipelines of that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from nvidia.dali import Pipeline, types
+
+from dali_feed.engines.pipeline_states import give_states, schema_of
+from dali_feed.errors import ConfigError, TransformError
+from dali_feed.pipeline_program import IMAGE, FieldInput, PipelineProgram, pipeline_program
+
+__all__ = ["read_pipeline"]
+
+_READER = re.compile(r"(^|_)readers__|Reader(Resize)?$|(^|_)inputs__")
+
+
+def read_pipeline(pipelines: object, fields: Sequence[str]) -> PipelineProgram:
+    """The program of a `@pipeline_def` function or a Pipeline that is not built; `fields` is what the source has.
+
+    Raises ConfigError, TransformError for what cannot be run.
+    """
+    name, pipe = _one(pipelines)
+    told = f"pipeline {name}"
+    try:
+        pipe._build_graph()
+    except Exception as error:
+        msg = f"{told}: its graph must build; DALI says {type(error).__name__}: {error}"
+        raise TransformError(msg) from error
+    inputs = _inputs(told, pipe, fields)
+    states, loose = give_states(pipe)
+    pipe.set_outputs(*pipe._graph_outputs)
+    pipe._py_graph_built = False  # the states' inputs are to be seen as well
+    try:
+        graph = pipe.serialize()
+    except RuntimeError as error:
+        text = str(error).strip().splitlines()[0]
+        msg = (
+            f"{told}: its graph must be one that DALI can serialize; DALI says: {text}"
+            " Do what that operator does on the batch, after the iterator"
+        )
+        raise TransformError(msg) from error
+    return pipeline_program(
+        name=name,
+        graph=graph,
+        inputs=inputs,
+        outputs=len(pipe._graph_outputs),
+        states=states,
+        loose=loose,
+        batch_size=pipe.max_batch_size,
+        device=pipe.device_id,
+        threads=pipe.num_threads,
+        prefetch=pipe.prefetch_queue_depth if isinstance(pipe.prefetch_queue_depth, int) else 2,
+        seed=pipe.seed,
+    )
+
+
+def _one(pipelines: object) -> tuple[str, Any]:
+    """The pipeline, its graph defined and not built, and its name."""
+    if isinstance(pipelines, list | tuple):
+        if len(pipelines) != 1:
+            msg = f"pipelines: must be one, each rank runs its own; found {len(pipelines)}. Start a process per GPU"
+            raise ConfigError(msg)
+        pipelines = pipelines[0]
+    name = getattr(pipelines, "__name__", type(pipelines).__name__)
+    pipe = pipelines
+    if callable(pipelines) and not isinstance(pipelines, Pipeline):
+        try:
+            pipe = pipelines()
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            msg = (
+                f"pipeline {name}: the function must build its graph when it is called with no arguments; it raised"
+                f" {told}. One that takes arguments is given as a Pipeline, {name}(...)"
+            )
+            raise TransformError(msg) from error
+    if not isinstance(pipe, Pipeline):
+        msg = (
+            f"pipelines: must be a function under @pipeline_def, or the Pipeline it gives; found {type(pipe).__name__}"
+            f"{'' if pipe is pipelines else f' from {name}()'}. Put @pipeline_def above the function"
+        )
+        raise ConfigError(msg)
+    if pipe._built or pipe._backend_prepared:
+        msg = f"pipeline {name}: must not be built; found one that is. Leave out .build(), make one for each iterator"
+        raise ConfigError(msg)
+    if not pipe.max_batch_size or pipe.max_batch_size < 1:
+        msg = f"pipeline {name}: must say its batch size; found none. Use @pipeline_def(batch_size=..., ...)"
+        raise ConfigError(msg)
+    return name, pipe
+
+
+def _inputs(told: str, pipe: Any, fields: Sequence[str]) -> dict[str, FieldInput]:
+    """What the graph takes of each field. Raises ConfigError where a node asks for what the source does not have."""
+    known = (IMAGE, *fields)
+    found: dict[str, FieldInput] = {}
+    for op in pipe._ops:
+        if _READER.search(schema_of(op)):
+            msg = (
+                f"{told}: must take its records from the source; found the reader {schema_of(op)}. Put"
+                f" {', '.join(f'fn.external_source(name={n!r})' for n in known)} in its place"
+            )
+            raise ConfigError(msg)
+        if type(op._op).__name__ != "ExternalSource":
+            continue
+        if getattr(op, "_callback", None) is not None:
+            msg = f"{told}: external_source {op.name!r} must be fed by the source; found source=. Leave it out"
+            raise ConfigError(msg)
+        if op._autoname or op.name not in known:
+            what = "one without a name" if op._autoname else repr(op.name)
+            msg = f"{told}: external_source must be named after a field, one of {', '.join(known)}; found {what}"
+            raise ConfigError(msg)
+        if op.outputs[0].device == "cpu":
+            op.spec.AddArg("no_copy", True)  # what we feed is never written to again
+        dtype, ndim = op._op._dtype, op._op._ndim
+        known_type = dtype is not None and dtype != types.NO_TYPE
+        found[op.name] = FieldInput(np.dtype(types.to_numpy_type(dtype)) if known_type else None, ndim)
+    if IMAGE not in found:
+        msg = (
+            f"{told}: an output must come from the source's payloads, fn.external_source(name={IMAGE!r});"
+            f" found {', '.join(map(repr, found)) or 'no external_source'}"
+        )
+        raise ConfigError(msg)
+    del found[IMAGE]
+    return found
