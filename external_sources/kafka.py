@@ -19,6 +19,7 @@ from dali_feed.errors import ConfigError, DataLostError, SourceChangedError, Sou
 from dali_feed.external_sources.kafka_cluster import Cluster
 from dali_feed.external_sources.kafka_commit import commit_offsets
 from dali_feed.external_sources.kafka_errors import Trouble, remade
+from dali_feed.external_sources.kafka_identity import Asker
 from dali_feed.external_sources.kafka_messages import original
 from dali_feed.external_sources.kafka_options import OURS, Identity, KafkaOptions, connect
 from dali_feed.external_sources.kafka_reader import KafkaReader
@@ -138,20 +139,31 @@ class KafkaTopic:
         try:
             asked = Cluster(self._options, consumer, trouble)
             lows, highs = asked.watermarks(asked.partitions())
-            topic_id = asked.topic_id()
         finally:
             consumer.close()
         if pinned is not None:
+            topic_id = self._topic_id(pinned.topic_id)
             pinned.check(self, lows, highs, topic_id)
-            self._identity.topic_id = topic_id
-            return self._made(pinned.starts, pinned.ends, pinned.extent, pinned.record_bytes, topic_id)
+            self._identity.topic_id = pinned.topic_id or topic_id
+            return self._made(pinned.starts, pinned.ends, pinned.extent, pinned.record_bytes, pinned.topic_id)
         if not (highs > lows).any():
             msg = f"{self._options.topic}: the topic must hold records; its {len(lows)} partitions are empty"
             raise SourceEmptyError(msg)
-        self._identity.topic_id = topic_id
+        topic_id = self._identity.topic_id = self._topic_id(self._identity.topic_id)
         record_bytes = self._record_bytes(lows, highs)
         extent = 1 << round(math.log2(EXTENT_BYTES / record_bytes)) if record_bytes < EXTENT_BYTES else 1
         return self._made(lows, highs, min(extent, MAX_EXTENT), record_bytes, topic_id)
+
+    def _topic_id(self, known: str) -> str:
+        """The topic's id now. Never another than the source knew: its readers hold what they read to that one."""
+        asker = Asker(self._options)
+        if not known and not asker.answers():
+            return ""
+        found = asker.ask(self._options.topic) or ""
+        before = self._identity.topic_id
+        if before and found not in (before, ""):
+            raise remade(self._options.topic, before, found)
+        return found or known
 
     def _made(self, starts: Int64s, ends: Int64s, extent: int, record_bytes: int, topic_id: str) -> Snapshot:
         topic = self._options.topic

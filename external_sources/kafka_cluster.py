@@ -7,33 +7,25 @@ of an election answers a moment later. Nothing asked here creates a topic.
 from __future__ import annotations
 
 import difflib
-import threading
 import time
-from typing import Any
 
 import numpy as np
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from dali_feed.errors import ClosedError, ConfigError, SourceError, SourceNotFoundError
-from dali_feed.external_sources.kafka_errors import DENIED, GONE, QUIET, Trouble, denied, unreachable
-from dali_feed.external_sources.kafka_options import KafkaOptions
+from dali_feed.errors import ConfigError, SourceError, SourceNotFoundError
+from dali_feed.external_sources.kafka_errors import DENIED, GONE, Trouble, denied, unreachable
+from dali_feed.external_sources.kafka_options import KafkaOptions, admin_options
 from dali_feed.records import MAX_PARTITION, Int64s
 
-__all__ = ["Cluster", "admin_options"]
-
-_ZERO = "AAAAAAAAAAAAAAAAAAAAAA"  # what brokers that know no ids say
-_NO_ID = GONE | {KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION}
+__all__ = ["Cluster"]
 
 
 class Cluster:
     """Questions about one topic, each asked until it is answered or the timeout is over."""
 
-    def __init__(
-        self, options: KafkaOptions, consumer: Consumer, trouble: Trouble, stop: threading.Event | None = None
-    ) -> None:
+    def __init__(self, options: KafkaOptions, consumer: Consumer, trouble: Trouble) -> None:
         self._options = options
-        self._stop = stop or threading.Event()
         self._consumer = consumer
         self._trouble = trouble
         self._begin = time.monotonic()
@@ -60,24 +52,6 @@ class Cluster:
                 raise ConfigError(msg)
             self._said(found.error)
             self._pause()
-
-    def topic_id(self) -> str:
-        """The id that a topic made anew under this name would not have; "" where the brokers have none (before 2.8)."""
-        topic, admin = self._options.topic, AdminClient(admin_options(self._options, self._trouble))
-        while True:
-            self._patience("")
-            try:
-                cluster = admin.list_topics(topic, timeout=self._slice())
-                if cluster.controller_id not in cluster.brokers:
-                    return ""  # librdkafka's mock cluster: nobody there answers an admin
-                (asked,) = admin.describe_topics(TopicCollection([topic]), request_timeout=self._slice()).values()
-                found = str(asked.result().topic_id)
-            except KafkaException as error:
-                if error.args[0].code() in _NO_ID:
-                    return ""
-                self._said(error.args[0])
-            else:
-                return "" if found == _ZERO else found
 
     def watermarks(self, partitions: list[int]) -> tuple[Int64s, Int64s]:
         """First kept and last stable offset of each partition: two requests to each broker, however many there are."""
@@ -116,9 +90,6 @@ class Cluster:
         self._trouble.last = self._trouble.last or error.str()
 
     def _patience(self, which: str) -> None:
-        if self._stop.is_set():
-            msg = f"{self._options.topic}{which}: reading was stopped"
-            raise ClosedError(msg)
         if self._trouble.denied:
             raise denied(self._options.topic, self._options.servers, self._trouble.denied)
         seconds = time.monotonic() - self._begin
@@ -143,13 +114,3 @@ class Cluster:
             none = f"none of its {len(names)} topics has a similar name"
             near = f"did you mean {', '.join(close)}?" if close else none
         return SourceNotFoundError(f"{topic}: the topic must exist at {self._options.servers}; there is none; {near}")
-
-
-# What only a consumer knows; an admin client would warn about it.
-_CONSUMER_ONLY = ("fetch.", "queued.", "check.crcs", "max.poll.", "session.", "heartbeat.", "partition.")
-
-
-def admin_options(options: KafkaOptions, trouble: Trouble) -> dict[str, Any]:
-    """Settings of an admin client: the user's, but for what is a consumer's alone."""
-    kept = {k: v for k, v in options.config.items() if not k.startswith(_CONSUMER_ONLY)}
-    return {**kept, "bootstrap.servers": options.servers, "logger": QUIET, "error_cb": trouble}

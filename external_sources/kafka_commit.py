@@ -13,9 +13,8 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaExcep
 from confluent_kafka.admin import AdminClient
 
 from dali_feed.errors import SourceError
-from dali_feed.external_sources.kafka_cluster import admin_options
 from dali_feed.external_sources.kafka_errors import Trouble
-from dali_feed.external_sources.kafka_options import KafkaOptions
+from dali_feed.external_sources.kafka_options import KafkaOptions, admin_options
 from dali_feed.records import Int64s
 
 __all__ = ["COMMIT_SECONDS", "commit_offsets"]

@@ -12,7 +12,7 @@ from dali_feed.errors import ConfigError
 from dali_feed.external_sources.kafka_errors import QUIET, Trouble
 from dali_feed.external_sources.kafka_records import Codec
 
-__all__ = ["OURS", "SLICE_SECONDS", "Identity", "KafkaOptions", "connect"]
+__all__ = ["OURS", "SLICE_SECONDS", "Identity", "KafkaOptions", "admin_options", "connect"]
 
 SLICE_SECONDS = 0.1  # the longest wait that does not look at the stop event
 
@@ -42,7 +42,8 @@ _TUNING: dict[str, Any] = {
     "topic.metadata.propagation.max.ms": 2000,
 }
 # Over a link so slow that a fetch outlasts the patience nothing would ever come whole: a smaller one does.
-_MODEST: dict[str, Any] = {"fetch.message.max.bytes": 256 << 10}
+_MODEST = 256 << 10
+_FETCH = ("fetch.message.max.bytes", "max.partition.fetch.bytes")  # one option by two names
 OURS = frozenset(_LAWS) | {
     "auto.commit.enable",
     "bootstrap.servers",
@@ -76,12 +77,13 @@ def connect(options: KafkaOptions, trouble: Trouble, *, modest: bool = False) ->
     Raises:
         ConfigError: librdkafka does not take an option of `config`.
     """
+    asked = [int(options.config[name]) for name in _FETCH if str(options.config.get(name, "")).isdecimal()]
     try:
         return Consumer(
             {
                 **_TUNING,
                 **options.config,
-                **(_MODEST if modest else {}),
+                **(dict.fromkeys(_FETCH, min([_MODEST, *asked])) if modest else {}),
                 **_LAWS,
                 "bootstrap.servers": options.servers,
                 "error_cb": trouble,
@@ -102,3 +104,13 @@ class Identity:
 
     def __init__(self) -> None:
         self.topic_id = ""
+
+
+# What only a consumer knows; an admin client would warn about it.
+_CONSUMER_ONLY = ("fetch.", "queued.", "check.crcs", "max.poll.", "session.", "heartbeat.", "partition.")
+
+
+def admin_options(options: KafkaOptions, trouble: Trouble) -> dict[str, Any]:
+    """Settings of an admin client: the user's, but for what is a consumer's alone."""
+    kept = {k: v for k, v in options.config.items() if not k.startswith(_CONSUMER_ONLY)}
+    return {**kept, "bootstrap.servers": options.servers, "logger": QUIET, "error_cb": trouble}

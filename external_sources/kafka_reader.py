@@ -19,8 +19,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChangedError, SourceError
-from dali_feed.external_sources.kafka_cluster import Cluster
 from dali_feed.external_sources.kafka_errors import DENIED, GONE, LOG, Trouble, denied, remade, unreachable
+from dali_feed.external_sources.kafka_identity import Asker
 from dali_feed.external_sources.kafka_options import SLICE_SECONDS, Identity, KafkaOptions, connect
 from dali_feed.external_sources.kafka_records import Rows, rows_for
 from dali_feed.external_sources.slabs import SlabPool
@@ -53,7 +53,7 @@ class KafkaReader:
     ) -> None:
         self._options = options
         self._identity = identity or Identity()
-        self._identified = False  # what this consumer reads is the snapshot's topic
+        self._asker: Asker | None = None
         self._slabs: Slabs = SlabPool() if slabs is None else slabs
         self._stop = threading.Event() if stop is None else stop
         self._pid = os.getpid()
@@ -78,6 +78,8 @@ class KafkaReader:
                 if start < stop:
                     self._run(partition, start, stop, rows, first)
                 first += stop - start
+            if len(extents):
+                self._identify(int(extents.partition[0]), int(extents.start[0]))
         except BaseException as error:
             self._drop() if isinstance(error, SourceError) else self._forget()
             lease.release()
@@ -98,6 +100,7 @@ class KafkaReader:
         if self._pid == os.getpid():
             _LIVE.discard(self)
             self._drop()
+            self._asker = None
 
     def _run(self, partition: int, start: int, stop: int, rows: Rows, first: int) -> None:
         """Fill the rows from `first` on with the offsets start..stop-1."""
@@ -141,8 +144,6 @@ class KafkaReader:
             if message is not None:
                 batch = [message, *consumer.consume(MORE, 0)]
                 if message.error() is None:
-                    if not self._identified:
-                        self._identify(partition, want)
                     wait.progress()
                 return batch
             consumer = self._silence(partition, want, stop, wait)
@@ -180,6 +181,8 @@ class KafkaReader:
             wait.end_seen = end if end is not None and end < stop else None
             return want if end is None else end
         if code == KafkaError._AUTO_OFFSET_RESET:
+            if about != partition:
+                return want  # of an assignment before this one
             raise self._lost(partition, want, stop)
         if code in DENIED:
             raise denied(where, self._options.servers, error.str())
@@ -193,13 +196,17 @@ class KafkaReader:
         return want
 
     def _identify(self, partition: int, want: int) -> None:
-        """Raise where the topic is not the one that the snapshot was taken of."""
-        known = self._identity.topic_id
-        if known:
-            found = Cluster(self._options, self._live(), self._trouble, self._stop).topic_id()
-            if found not in (known, ""):
-                raise remade(self._where(partition, want), known, found)
-        self._identified = True
+        """Raise where the topic is no longer the one that the snapshot was taken of."""
+        known, where = self._identity.topic_id, self._where(partition, want)
+        if not known:
+            return
+        self._asker = self._asker or Asker(self._options, self._stop)
+        found = self._asker.ask(where)
+        if found is None:
+            msg = f"{where}: it is no longer at {self._options.servers}; the topic was deleted"
+            raise SourceChangedError(msg)
+        if found not in (known, ""):
+            raise remade(where, known, found)
 
     def _lost(self, partition: int, want: int, stop: int) -> SourceError:
         self._identify(partition, want)
@@ -248,7 +255,6 @@ class KafkaReader:
         self._left = []
         if self._consumer is None:
             self._trouble.clear()
-            self._identified = False
             self._consumer = connect(self._options, self._trouble, modest=modest)
         self._consumer.assign([TopicPartition(self._options.topic, partition, offset)])
         self._at = (partition, offset)
@@ -324,7 +330,7 @@ _INHERITED: list[Any] = []
 
 
 def _after_fork() -> None:
-    _INHERITED.extend(reader._consumer for reader in list(_LIVE))
+    _INHERITED.extend((reader._consumer, reader._asker) for reader in list(_LIVE))
 
 
 os.register_at_fork(after_in_child=_after_fork)
