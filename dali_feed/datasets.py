@@ -14,8 +14,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dali_feed.external_sources.files import FileList
+from dali_feed.errors import SourceEmptyError, TransformError
+from dali_feed.external_sources.files import IMG_EXTENSIONS, FileList
 from dali_feed.records import Source
+from dali_feed.transforms import lower
 
 __all__ = ["Lowered", "is_source", "lower_dataset"]
 
@@ -51,6 +53,8 @@ def lower_dataset(dataset: object) -> Lowered | str:
         return _lowered(dataset)
     except _ReasonError as reason:
         return str(reason)
+    except SourceEmptyError:
+        return "is empty, or has a part that is"
 
 
 def _lowered(dataset: Any) -> Lowered:
@@ -87,16 +91,22 @@ def _folder(dataset: Any, kind: type) -> Lowered:
         _refuse(f"its loader={getattr(dataset.loader, '__name__', dataset.loader)!r} is not torchvision's own")
     if type(dataset.transforms).__name__ not in ("NoneType", "StandardTransform"):
         _refuse("its transforms= take image and label together")
+    if not dataset.samples:
+        _refuse("is empty")
     paths, targets = zip(*dataset.samples, strict=True)
     labels = _labels(targets, dataset.target_transform)
     classes = tuple(dataset.classes)
-    whole = dataset.target_transform is None and all(isinstance(name, str) for name in classes)
+    whole = all(isinstance(name, str) for name in classes) and 0 <= min(labels) <= max(labels) < len(classes)
+    whole = whole and dataset.target_transform is None
     return Lowered(FileList(paths, labels, classes=classes if whole else None), dataset.transform)
 
 
 def _labels(targets: Sequence[Any], change: Callable[[Any], Any] | None) -> list[int]:
     """The labels as ints; `change`, a function of the class, is asked once per class."""
-    made = {target: target if change is None else change(target) for target in dict.fromkeys(targets)}
+    try:
+        made = {target: target if change is None else change(target) for target in dict.fromkeys(targets)}
+    except TypeError as error:
+        _refuse(f"its labels are no ints ({error})")
     for target, label in made.items():
         plain = label.item() if getattr(label, "shape", None) == () else label
         if isinstance(plain, bool) or not isinstance(plain, int | np.integer):
@@ -107,14 +117,18 @@ def _labels(targets: Sequence[Any], change: Callable[[Any], Any] | None) -> list
 
 def _subset(dataset: Any) -> Lowered:
     whole = _lowered(dataset.dataset)
-    indices = np.asarray(dataset.indices, np.int64)
-    return Lowered(_files(whole).chosen(indices), whole.transform)
+    files, indices = _files(whole), np.asarray(dataset.indices)
+    if indices.dtype.kind not in "iu" or not indices.size:
+        _refuse("its indices are none, or no ints")
+    if indices.min() < -len(files) or indices.max() >= len(files):
+        _refuse("its indices leave the dataset")
+    return Lowered(files.chosen(indices.astype(np.int64)), whole.transform)
 
 
 def _joined(dataset: Any) -> Lowered:
     parts = [_lowered(part) for part in dataset.datasets]
     first = parts[0].transform
-    if any(part.transform is not first and repr(part.transform) != repr(first) for part in parts):
+    if not all(_alike(part.transform, first) for part in parts[1:]):
         _refuse("its parts have different transforms")
     files = [_files(part) for part in parts]
     if len({each.labels is None for each in files}) != 1:
@@ -125,6 +139,16 @@ def _joined(dataset: Any) -> Lowered:
     return Lowered(FileList(paths, labels, classes=files[0].classes if same else None), first)
 
 
+def _alike(one: object, other: object) -> bool:
+    """Whether two transforms do the same: by what they are lowered to, for their texts leave things out."""
+    if one is other:
+        return True
+    try:
+        return lower(one) == lower(other)
+    except TransformError:
+        return False
+
+
 def _files(lowered: Lowered) -> FileList:
     if not isinstance(lowered.source, FileList):
         _refuse("it is not made of files")
@@ -132,9 +156,14 @@ def _files(lowered: Lowered) -> FileList:
 
 
 def _listed(items: Sequence[Any]) -> FileList:
-    if items and all(isinstance(item, str | os.PathLike) for item in items):
+    if items and all(map(_is_path, items)):
         return FileList(items)
     pairs = all(isinstance(item, list | tuple) and len(item) == 2 for item in items)
-    if items and pairs and all(isinstance(path, str | os.PathLike) for path, _ in items):
+    if items and pairs and all(_is_path(path) for path, _ in items):
         return FileList([path for path, _ in items], _labels([label for _, label in items], None))
-    _refuse("a list must hold paths, or (path, label) pairs")
+    _refuse("a list must hold paths of images, or (path, label) pairs")
+
+
+def _is_path(item: object) -> bool:
+    """A text is one if it ends like an image's name: a list of sentences is none."""
+    return isinstance(item, os.PathLike) or (isinstance(item, str) and item.lower().endswith(IMG_EXTENSIONS))

@@ -16,16 +16,24 @@ import torch
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Feed
 from dali_feed.feed.passes import Batches
+from dali_feed.feed.sampling import has_dealt
 from dali_feed.feeds import Asked, feed_for
 from dali_feed.items import Info, Items
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan import Shuffle
 from dali_feed.records import Source
 from dali_feed.stats import Stats
-from dali_feed.torch_arguments import has_dealt, ranks, seeded, torch_device, unwrapped
+from dali_feed.torch_arguments import ranks, seeded, torch_device, unwrapped, warn_once
 from dali_feed.torch_feed import Passing, moved
 
 __all__ = ["DataLoader", "Info"]
+
+
+_RANDOM = (
+    torch.utils.data.RandomSampler,
+    torch.utils.data.SubsetRandomSampler,
+    torch.utils.data.WeightedRandomSampler,
+)
 
 
 class DataLoader:
@@ -131,10 +139,25 @@ class DataLoader:
         self.dataset, self.batch_size, self.sampler, self.drop_last = dataset, batch_size, sampler, drop_last
         self.num_workers, self.timeout, self.info = num_workers, timeout, info
         self.batch_sampler, self.collate_fn, self.generator = batch_sampler, collate_fn, generator
+        self.pin_memory, self.pin_memory_device, self.in_order = pin_memory, pin_memory_device, in_order
+        self.prefetch_factor, self.persistent_workers = prefetch_factor, persistent_workers
+        self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
+        self._told: object = getattr(sampler, "epoch", None)
         self.device = torch_device(device)
-        if rank is None and world_size is None and (has_dealt(sampler) or own_batches is not None):
-            rank, world_size = 0, 1
-        rank, world_size = ranks(rank, world_size)
+        dealt = has_dealt(sampler) or own_batches is not None
+        if dealt and (rank is not None or world_size is not None):
+            msg = (
+                "rank and world_size: a DistributedSampler, or a batch_sampler of your own, has dealt already; leave"
+                f" them out; found rank={rank}, world_size={world_size}"
+            )
+            raise ConfigError(msg)
+        rank, world_size = (0, 1) if dealt else ranks(rank, world_size)
+        if world_size > 1 and isinstance(sampler, _RANDOM):
+            warn_once(
+                f"{type(sampler).__name__} over {world_size} ranks",
+                "each rank draws an order of its own, so samples overlap. Use shuffle=True, or a DistributedSampler",
+                what="is not what it seems",
+            )
         asked = Asked(
             dataset=dataset,
             batch_size=batch_size,
@@ -188,7 +211,12 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """The next epoch's batches, or the rest of the one that a restored state stands in."""
-        return _Tensors(self, iter(self._feed))
+        told = getattr(self.sampler, "epoch", None) if hasattr(self.sampler, "set_epoch") else None
+        if told != self._told and isinstance(told, int):
+            self._feed.set_epoch(told)  # the user has told the sampler, as torch's DistributedSampler wants it
+        batches = iter(self._feed)
+        self._told = getattr(self.sampler, "epoch", None)
+        return _Tensors(self, batches)
 
     @property
     def epoch(self) -> int:

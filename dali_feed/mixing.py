@@ -78,6 +78,9 @@ def mixed(mixing: Mixing, ids: Ints, seed: int, epoch: int, size: tuple[int, int
     The batch is `lanes` parts of equal length, end to end.
     """
     n, (height, width) = len(ids), size
+    if lanes < 1 or n % lanes:
+        msg = f"mixed: lanes must divide the batch, so that its parts are equal; found {n} samples, lanes={lanes}"
+        raise TransformError(msg)
     chance, place = np.split(uniforms(seed, epoch, ids, [_FIRST, _FIRST + 1]).astype(np.float64), 2)
     on = chance[0] < mixing.p
     both = mixing.mixup is not None and mixing.cutmix is not None

@@ -14,7 +14,7 @@ import torch
 from dali_feed.errors import ConfigError
 from dali_feed.options import Tuning
 
-__all__ = ["has_dealt", "layout", "ranks", "refuse", "seeded", "torch_device", "tuned", "unwrapped", "warn_once"]
+__all__ = ["layout", "ranks", "refuse", "seeded", "torch_device", "tuned", "unwrapped", "warn_once"]
 
 log = logging.getLogger("dali_feed")
 
@@ -80,11 +80,11 @@ def refuse(name: str, cure: str) -> NoReturn:
 _warned: set[str] = set()
 
 
-def warn_once(name: str, why: str, stacklevel: int = 3) -> None:
+def warn_once(name: str, why: str, stacklevel: int = 3, what: str = "has no effect here") -> None:
     """Warn, the first time in this process, of an argument that has no effect."""
     if name not in _warned:
         _warned.add(name)
-        warn(f"{name} has no effect here: {why}", UserWarning, stacklevel=stacklevel)
+        warn(f"{name} {what}: {why}", UserWarning, stacklevel=stacklevel)
 
 
 def tuned(tuning: Tuning | None, num_workers: int, prefetch_factor: int | None, stacklevel: int) -> Tuning:
@@ -120,8 +120,3 @@ def seeded(seed: int | None, generator: object) -> int:
         raise ConfigError(msg)
     drawn = torch.empty((), dtype=torch.int64, device=generator.device).random_(generator=generator)
     return int(drawn.item())
-
-
-def has_dealt(sampler: object) -> bool:
-    """Whether a sampler gives this rank's samples alone, as DistributedSampler does."""
-    return isinstance(sampler, torch.utils.data.DistributedSampler)

@@ -7,8 +7,11 @@ dataset has no positions and no state.
 
 from __future__ import annotations
 
+import copy
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +21,9 @@ from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset
 
 from dali_feed import state as states
+from dali_feed.draws import check_seed
 from dali_feed.errors import ClosedError, ConfigError, StateError
-from dali_feed.feed.sampling import indices_of
+from dali_feed.feed.sampling import digest_of, told_epoch
 from dali_feed.options import whole
 from dali_feed.plan import EpochPlan, Order, Shuffle, resolve
 from dali_feed.records import Snapshot, unpack_ids
@@ -31,15 +35,22 @@ MAX_EPOCH = 1 << 32
 
 
 def moved(item: Any, device: torch.device) -> Any:
-    """A batch with its tensors on the device, whatever lists, tuples and mappings they lie in."""
+    """A batch with its tensors on the device, whatever lists, tuples and mappings they lie in; untouched on the CPU."""
+    if device.type == "cpu":
+        return item
     if isinstance(item, torch.Tensor):
         return item.to(device, non_blocking=True)
-    if isinstance(item, Mapping):
-        return {key: moved(value, device) for key, value in item.items()}
+    if callable(getattr(item, "to", None)):
+        return item.to(device)
+    if isinstance(item, MutableMapping):
+        out = copy.copy(item)  # of its own class
+        out.update({key: moved(value, device) for key, value in item.items()})
+        return out
     if isinstance(item, tuple) and hasattr(item, "_fields"):
         return type(item)(*(moved(value, device) for value in item))
     if isinstance(item, list | tuple):
-        return type(item)(moved(value, device) for value in item)
+        there = [moved(value, device) for value in item]
+        return tuple(there) if isinstance(item, tuple) else there
     return item
 
 
@@ -66,8 +77,14 @@ class _Epoch:
     batches_from: Callable[[int], list[Any]]
 
 
-def _snapshot(dataset: Any) -> Snapshot:
-    name, count = f"{type(dataset).__module__}.{type(dataset).__qualname__}", len(dataset)
+def _chosen(dataset: Any) -> str:
+    """What tells a Subset from another one of the same size."""
+    indices = getattr(dataset, "indices", None)
+    return "" if indices is None else hashlib.sha256(repr(list(indices)).encode()).hexdigest()[:16]
+
+
+def _snapshot(dataset: Any, count: int) -> Snapshot:
+    name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
     return Snapshot(
         source=f"{name} with torch's own DataLoader",
         names=(type(dataset).__name__,),
@@ -77,7 +94,7 @@ def _snapshot(dataset: Any) -> Snapshot:
         record_bytes=1,
         random_access=True,
         interleaved=False,
-        fingerprint=hashlib.sha256(f"{name} {count}".encode()).hexdigest(),
+        fingerprint=hashlib.sha256(f"{name} {count} {_chosen(dataset)}".encode()).hexdigest(),
     )
 
 
@@ -103,9 +120,16 @@ class TorchFeed:
         options: Mapping[str, Any],
     ) -> None:
         self.dataset, self.batch_size = dataset, whole("batch_size", batch_size, 1)
-        self.drop_last, self.seed, self.rank, self.world_size = bool(drop_last), seed, rank, world_size
-        self.lanes = world_size if lanes is None else whole("lanes", lanes, 1)
-        if self.lanes % world_size or self.batch_size * world_size % self.lanes:
+        self.drop_last, self.seed = bool(drop_last), check_seed(seed)
+        self.world_size, self.rank = whole("world_size", world_size, 1), whole("rank", rank, 0)
+        if self.rank >= self.world_size:
+            msg = f"rank: must be below world_size={self.world_size}; found {rank}"
+            raise ConfigError(msg)
+        if not isinstance(shuffle, bool | Shuffle):
+            msg = f"shuffle: must be a bool or a Shuffle; found {shuffle!r}"
+            raise ConfigError(msg)
+        self.lanes = self.world_size if lanes is None else whole("lanes", lanes, 1)
+        if self.lanes % self.world_size or self.batch_size * self.world_size % self.lanes:
             msg = (
                 "lanes: world_size must divide it, and it must divide batch_size * world_size;"
                 f" found lanes={self.lanes}, world_size={world_size}, batch_size={batch_size}"
@@ -113,17 +137,26 @@ class TorchFeed:
             raise ConfigError(msg)
         self._shuffle, self._sampler, self._batch_sampler = shuffle, sampler, batch_sampler
         self._order = _Batches()
+        self._snapshot: Snapshot | None = None
         if isinstance(dataset, IterableDataset):
+            if self.world_size > 1:
+                msg = (
+                    f"dataset: an iterable-style one gives every rank the same samples; found world_size={world_size}."
+                    " Shard it inside, and give rank=0, world_size=1"
+                )
+                raise ConfigError(msg)
             given: dict[str, Any] = {"shuffle": shuffle or None, "sampler": sampler, "batch_sampler": batch_sampler}
             self._loader: Any = TorchLoader(dataset, batch_size, drop_last=drop_last, **given, **options)
-            self._snapshot: Snapshot | None = None
         else:
-            self._snapshot = _snapshot(dataset)
+            if not hasattr(dataset, "__len__"):
+                msg = f"dataset: a map-style one must have a length; found none of {type(dataset).__qualname__}"
+                raise ConfigError(msg)
+            self._snapshot = _snapshot(dataset, len(dataset))
             self._loader = TorchLoader(dataset, batch_sampler=self._order, **options)
         self._meter = Meter()
         self._epoch = self._consumed = 0
         self._pending, self._closed = True, False
-        self._pass: Passing | None = None
+        self._pass: weakref.ref[Passing] | None = None  # dropping a pass ends it, and its workers
         self._plan: _Epoch | None = None
 
     def _planned(self) -> _Epoch:
@@ -134,29 +167,44 @@ class TorchFeed:
 
     def _dealt(self) -> _Epoch:
         if self._batch_sampler is not None:
+            told_epoch(self._batch_sampler, self._epoch)
             batches = list(self._batch_sampler)
-            told = hashlib.sha256(repr(batches).encode()).hexdigest()[:16]
-            return _Epoch(self._epoch, told, len(batches), lambda first: batches[first:])
-        indices = None if self._sampler is None else indices_of(self._sampler, self._epoch)
+            return _Epoch(
+                self._epoch, digest_of(self._batch_sampler, batches), len(batches), lambda first: batches[first:]
+            )
+        if self._sampler is None:
+            keys, digest, positions, order = None, None, self._positions(), self._mixed()
+        else:  # whatever the dataset takes: the plan deals places in the list of them
+            told_epoch(self._sampler, self._epoch)
+            keys = list(self._sampler)
+            digest, positions = digest_of(self._sampler, keys), _snapshot(self.dataset, len(keys))
+            order = resolve(shuffle=False, snapshot=positions)
+        if not len(positions):
+            return _Epoch(self._epoch, digest, 0, lambda _: [])
         plan = EpochPlan(
-            self._positions(),
-            self._mixed(),
+            positions,
+            order,
             seed=self.seed,
             epoch=self._epoch,
             lanes=self.lanes,
             drop_last=self.drop_last,
-            indices=indices,
+            indices=None,
         )
         mine = range(self.rank, self.lanes, self.world_size)
         part, length = self._part, plan.lane_length
 
-        def batches_from(first: int) -> list[list[int]]:
+        def batches_from(first: int) -> list[list[Any]]:
             stop = length - (length - first) % part if self.drop_last else length
             lines = [unpack_ids(plan.ids(lane, first, stop))[1].tolist() for lane in mine]
+            lines = lines if keys is None else [[keys[i] for i in line] for line in lines]
             return [[i for line in lines for i in line[at : at + part]] for at in range(0, stop - first, part)]
 
-        digest = None if indices is None else hashlib.sha256(indices.tobytes()).hexdigest()[:16]
         return _Epoch(self._epoch, digest, length, batches_from)
+
+    def _count(self, first: int) -> int:
+        """How many batches there are from position `first` on."""
+        left = self._planned().length - first
+        return left // self._part if self.drop_last and self._batch_sampler is None else -(-left // self._part)
 
     @property
     def _part(self) -> int:
@@ -177,7 +225,7 @@ class TorchFeed:
 
     def __len__(self) -> int:
         """Batches in an epoch; of an iterable-style dataset what torch says, which may be a TypeError."""
-        return len(self._loader) if self._snapshot is None else len(self._planned().batches_from(0))
+        return len(self._loader) if self._snapshot is None else self._count(0)
 
     @property
     def epoch(self) -> int:
@@ -187,6 +235,9 @@ class TorchFeed:
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be that of `epoch`; where a restored state stands inside it, it goes on there."""
         epoch = whole("set_epoch", epoch, 0)
+        if epoch >= MAX_EPOCH:
+            msg = f"set_epoch: must be below 2**32; found {epoch}"
+            raise ConfigError(msg)
         if not (self._pending and epoch == self._epoch):
             self._end()
             self._epoch, self._consumed, self._pending = epoch, 0, True
@@ -195,22 +246,26 @@ class TorchFeed:
             inner(epoch)
 
     def _end(self) -> None:
-        run, self._pass = self._pass, None
+        run, self._pass = None if self._pass is None else self._pass(), None
         if run is not None:
             run.drop()
 
     def __iter__(self) -> Passing:
         """The next epoch's batches, or the rest of the one that a restored state stands in."""
-        if self._closed:
-            msg = "loader: used after close(); make a new one"
-            raise ClosedError(msg)
+        self._check_open()
         self._end()
         if not self._pending:
             self._epoch, self._consumed, self._pending = self._epoch + 1, 0, True
         if self._snapshot is not None:
             self._order.batches = self._planned().batches_from(self._consumed)
-        self._pass = Passing(self, iter(self._loader))
-        return self._pass
+        run = Passing(self, iter(self._loader), None if self._snapshot is None else self._count(self._consumed))
+        self._pass = weakref.ref(run)
+        return run
+
+    def _check_open(self) -> None:
+        if self._closed:
+            msg = "loader: used after close(); make a new one"
+            raise ClosedError(msg)
 
     def _made_for(self) -> dict[str, Any]:
         snapshot, plan = self._positions(), self._planned()
@@ -226,12 +281,13 @@ class TorchFeed:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next pass go on where `state` was taken: no sample before it is read."""
-        state, before = states.check(state, MAX_EPOCH), self._epoch
+        self._check_open()
+        state, before = states.check(state, MAX_EPOCH), (self._epoch, self._plan)
         self._epoch = state["epoch"]
         try:
             states.compare(state, self._made_for(), self._positions(), self._planned().length)
         except BaseException:
-            self._epoch = before
+            self._epoch, self._plan = before
             raise
         self._end()
         self._consumed, self._pending = state["consumed"], True
@@ -244,7 +300,7 @@ class TorchFeed:
         return f"{type(self.dataset).__qualname__} with torch's own DataLoader, batches of {self.batch_size}"
 
     def stats(self) -> Stats:
-        """Batches and what the trainer waited; torch does not say the rest."""
+        """Batches, and what the trainer waited per step; torch does not say for whom."""
         return self._meter.stats(0)
 
     def close(self) -> None:
@@ -257,16 +313,19 @@ class TorchFeed:
 
 
 class Passing:
-    """One pass; each batch taken moves the state."""
+    """One pass; each batch taken moves the state. Dropping it ends the pass."""
 
-    def __init__(self, feed: TorchFeed, batches: Iterator[Any]) -> None:
-        self._feed = feed
+    def __init__(self, feed: TorchFeed, batches: Iterator[Any], count: int | None) -> None:
+        self._feed, self._left = feed, count
         self._batches: Iterator[Any] | None = batches
         self._ended = False
 
     def __len__(self) -> int:
-        """Batches still to come."""
-        return len(self._feed) - self._feed._consumed
+        """Batches still to come; TypeError for an iterable-style dataset."""
+        if self._left is None:
+            msg = "an iterable-style dataset does not say how many batches are still to come"
+            raise TypeError(msg)
+        return self._left
 
     def __iter__(self) -> Passing:
         return self
@@ -275,23 +334,33 @@ class Passing:
         return self.take()
 
     def take(self, timeout: float | None = None) -> Any:
-        """The next batch as torch's loader made it, which has its own timeout."""
+        """The next batch as torch's loader made it, which has its own timeout. What it raises ends the pass."""
         del timeout
         feed = self._feed
         if self._ended:
             raise StopIteration
         if self._batches is None:
-            msg = "iterator: a newer pass over the same loader, set_epoch() or load_state_dict() has ended this pass"
+            msg = (
+                "iterator: an error, a newer pass over the same loader, set_epoch() or load_state_dict()"
+                " has ended this pass"
+            )
             raise ClosedError(msg)
+        begun = time.perf_counter()
         try:
             batch = next(self._batches)
         except StopIteration:
             self._batches, self._ended, feed._pass = None, True, None
             feed._epoch, feed._consumed, feed._pending = feed._epoch + 1, 0, True
             raise
-        feed._consumed = min(feed._consumed + feed._part, feed._planned().length) if feed._snapshot is not None else 0
-        feed._pending = False
+        except BaseException:  # a batch is missing: none behind it may count
+            feed._end()
+            raise
+        feed._meter.step_waits.append(time.perf_counter() - begun)
         feed._meter.batches += 1
+        feed._pending = False
+        if self._left is not None:
+            self._left -= 1
+            feed._consumed = min(feed._consumed + feed._part, feed._planned().length)
         return batch
 
     def drop(self) -> None:

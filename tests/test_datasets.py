@@ -15,8 +15,10 @@ from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
     DistributedSampler,
+    RandomSampler,
     SequentialSampler,
     Subset,
+    SubsetRandomSampler,
     WeightedRandomSampler,
     default_collate,
     random_split,
@@ -26,7 +28,7 @@ from torchvision.datasets import DatasetFolder, ImageFolder
 from torchvision.io import decode_image
 from torchvision.transforms import v2
 
-from dali_feed import DataLoader
+from dali_feed import DataLoader, torch_arguments
 from dali_feed.datasets import Lowered, lower_dataset
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Feed
@@ -227,3 +229,86 @@ def test_labels_are_int64_numbers(root: Path) -> None:
     with DataLoader(tensors(root), 4, device="cpu", tuning=QUICK) as loader:
         assert next(iter(loader))[1].dtype == torch.int64
     assert np.asarray(ImageFolder(str(root)).targets).max() == 2
+
+
+def test_parts_are_compared_by_what_their_transforms_do(root: Path) -> None:
+    """Texts leave things out: two crops that print alike and fill differently are not the same."""
+    from torchvision import transforms as v1
+
+    crops = [v1.Compose([v1.RandomCrop(40, padding=9, fill=fill), v1.ToTensor()]) for fill in (0, 0, 255)]
+    folders = [ImageFolder(str(root), crop) for crop in crops]
+    assert repr(crops[0]) == repr(crops[2])
+    assert isinstance(lower_dataset(ConcatDataset(folders[:2])), Lowered)
+    assert "different transforms" in str(lower_dataset(ConcatDataset(folders)))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda root: ["hello world", "another sentence"],
+        lambda root: [("hello world", 1)],
+        lambda root: [],
+        lambda root: [(str(next(root.glob("*/*.jpg"))), [1])],
+        lambda root: Subset(ImageFolder(str(root)), []),
+        lambda root: Subset(ImageFolder(str(root)), [99]),
+        lambda root: Subset(ImageFolder(str(root)), [1.7]),  # type: ignore[list-item]
+    ],
+)
+def test_what_is_no_list_of_images_goes_to_torch(root: Path, make: Any) -> None:
+    """Texts, nothing, labels that are no ints, and indices that leave the dataset: a reason each."""
+    assert isinstance(lower_dataset(make(root)), str)
+
+
+def test_a_folder_with_numbers_of_its_own(root: Path) -> None:
+    """Labels outside the classes are what they are."""
+    folder = tensors(root)
+    folder.samples = [(path, 5 * target) for path, target in folder.samples]
+    with DataLoader(folder, 15, device="cpu", tuning=QUICK) as loader:
+        assert set(next(iter(loader))[1].tolist()) == {0, 5, 10}
+
+
+@pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:dataset. .*torch's own DataLoader runs it:UserWarning")
+@pytest.mark.parametrize("native", [True, False])
+def test_any_ranks_state_serves_all_with_a_distributed_sampler(root: Path, *, native: bool) -> None:
+    """What rank 0 saved goes on on rank 1, in rank 1's order; explicit ranks beside it are refused."""
+    data = tensors(root) if native else Decoded(str(root), TRANSFORM)
+
+    def made(number: int, **options: Any) -> DataLoader:
+        sampler: Any = DistributedSampler(data, 2, number, seed=5)
+        return DataLoader(data, 2, sampler=sampler, device="cpu", tuning=QUICK if native else None, **options)
+
+    with made(0) as zero, made(1) as one, made(1) as other:
+        next(iter(zero))
+        whole = batches(one)
+        other.load_state_dict(zero.state_dict())
+        for (a, x), (b, y) in zip(batches(other), whole[1:], strict=True):
+            assert x == y
+            assert torch.equal(a, b)
+    with pytest.raises(ConfigError, match="has dealt already"):
+        made(0, rank=0, world_size=2)
+
+
+def test_the_epoch_that_the_user_told_the_sampler(root: Path) -> None:
+    """`sampler.set_epoch(30)` before the loop, as torch wants it, is the loader's epoch from there on."""
+    data = tensors(root)
+    sampler: Any = DistributedSampler(data, 2, 0)
+    theirs: Any = DistributedSampler(data, 2, 0)
+    with DataLoader(data, 3, sampler=sampler, device="cpu", tuning=QUICK) as loader:
+        for epoch in (30, 31):
+            sampler.set_epoch(epoch)
+            theirs.set_epoch(epoch)
+            given = [label for _, labels in batches(loader) for label in labels]
+            assert given == [data.targets[i] for i in theirs]
+        assert loader.epoch == 32
+
+
+def test_random_samplers_over_ranks_are_warned_of(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank would draw an order of its own; tensors as indices are fine."""
+    monkeypatch.setattr(torch_arguments, "_warned", set())
+    data = tensors(root)
+    with pytest.warns(UserWarning, match="^RandomSampler over 2 ranks .*samples overlap"):
+        DataLoader(data, sampler=RandomSampler(data), rank=0, world_size=2, device="cpu")
+    chosen: Any = torch.arange(6)
+    with DataLoader(data, 4, sampler=SubsetRandomSampler(chosen), device="cpu", tuning=QUICK) as loader:
+        assert sum(len(labels) for _, labels in loader) == 6

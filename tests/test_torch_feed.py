@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import multiprocessing
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchLoader
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset, RandomSampler
 
 from dali_feed import DataLoader, torch_arguments
 from dali_feed.errors import ClosedError, ConfigError, StateError
+from dali_feed.torch_feed import moved
 
 
 def flat(lists: Iterable[list[int]]) -> list[int]:
@@ -182,3 +186,118 @@ def test_set_epoch_reaches_order_and_dataset() -> None:
             fifth = [indices(batch) for batch in loader]
         loader.set_epoch(5)
         assert [indices(batch) for batch in loader] == fifth
+
+
+class Fails(Squares):
+    """Cannot give number 6 until it is told to."""
+
+    broken = True
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 6 and self.broken:
+            msg = "six"
+            raise ValueError(msg)
+        return super().__getitem__(index)
+
+
+def test_an_error_of_the_dataset_ends_the_pass_and_loses_nothing() -> None:
+    """No batch behind the missing one counts; a state from there begins with it."""
+    dataset = Fails()
+    with made(dataset) as loader:
+        run = iter(loader)
+        assert indices(next(run)) == [0, 1, 2, 3]
+        with pytest.raises(ValueError, match="six"):
+            next(run)
+        with pytest.raises(ClosedError):
+            next(run)
+        state = loader.state_dict()
+    dataset.broken = False
+    with made(dataset) as loader:
+        loader.load_state_dict(state)
+        assert indices(next(iter(loader))) == [4, 5, 6, 7]
+
+
+def test_a_pass_knows_how_many_batches_are_left() -> None:
+    """Also after a resume, for progress bars and list()."""
+    with made() as loader:
+        run = iter(loader)
+        next(run)
+        assert len(run) == 4  # type: ignore[arg-type]
+        assert len(list(run)) == 4
+        assert len(run) == 0  # type: ignore[arg-type]
+
+
+def test_a_loop_left_early_leaves_no_workers() -> None:
+    """They end with the iterator, as torch's do."""
+    with made(num_workers=2) as loader:
+        before = len(multiprocessing.active_children())
+        for _ in loader:
+            assert len(multiprocessing.active_children()) == before + 2
+            break
+        gc.collect()
+        assert len(multiprocessing.active_children()) == before
+
+
+def test_a_state_that_is_refused_leaves_everything_as_it_was() -> None:
+    """A random sampler is not asked again, so the position means what it meant."""
+    with made(sampler=RandomSampler(range(20))) as loader, made(seed=9) as other:
+        next(iter(loader))
+        before = loader.state_dict()
+        with pytest.raises(StateError):
+            loader.load_state_dict(other.state_dict())
+        assert loader.state_dict() == before
+
+
+def test_samplers_of_any_keys() -> None:
+    """What the dataset takes: negative ones and tensors; a batch sampler is told the epoch."""
+    with made(sampler=[-1, 3, 3]) as loader:
+        assert [i for batch in loader for i in indices(batch)] == [-1, 3, 3]
+
+    class Own:
+        epoch: int | None = None
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def __iter__(self) -> Any:
+            return iter([[self.epoch]])
+
+    with DataLoader(Squares(), batch_sampler=Own(), device="cpu") as loader:
+        assert [indices(batch) for _ in range(2) for batch in loader] == [[0], [1]]
+
+
+def test_an_empty_dataset_has_no_batches() -> None:
+    """As torch's loader has none."""
+    with made(Squares(0)) as loader:
+        assert len(loader) == 0
+        assert list(loader) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"rank": 5, "world_size": 2}, "^rank: must be below world_size=2; found 5"),
+        ({"rank": 0, "world_size": 0}, "^world_size: "),
+        ({"seed": -1}, "^seed: "),
+        ({"shuffle": "no"}, "^shuffle: "),
+        ({"batch_size": 0}, "^batch_size: "),
+        ({"lanes": 3}, "^lanes: "),
+    ],
+)
+def test_arguments_that_cannot_be_are_named(options: dict[str, Any], told: str) -> None:
+    """The same errors as for a source."""
+    with pytest.raises(ConfigError, match=told):
+        made(**options)
+    with made() as loader, pytest.raises(ConfigError, match=r"set_epoch: must be below 2\*\*32"):
+        loader.set_epoch(2**33)
+
+
+def test_batches_of_any_class_move() -> None:
+    """Mappings, lists and packed sequences keep their class where they can; on the CPU nothing is touched."""
+    packed = torch.nn.utils.rnn.pack_sequence([torch.zeros(3), torch.zeros(2)])
+    item = {"a": [torch.zeros(2), "text"], "b": OrderedDict(x=torch.zeros(1)), "c": packed}
+    assert moved(item, torch.device("cpu")) is item
+    there = moved({key: item[key] for key in ("a", "b")}, torch.device("meta"))
+    assert there["a"][0].is_meta
+    assert type(there["b"]) is OrderedDict
+    assert there["b"]["x"].is_meta

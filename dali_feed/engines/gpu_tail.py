@@ -7,6 +7,7 @@ that the finish is done with it.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import Any
 
@@ -21,6 +22,7 @@ from dali_feed.kernels.finish import finish
 
 __all__ = ["exported", "finished", "let_go"]
 
+_lock = threading.Lock()  # loaders may be used in several threads
 _kept: deque[tuple[torch.cuda.Event, Any]] = deque()  # what finishes that have been enqueued may still read
 
 
@@ -72,15 +74,14 @@ def exported(images: Any, tail: Tail, device: int, stream: int | None, options: 
 def _keep(images: Any, stream: torch.cuda.Stream) -> None:
     done = torch.cuda.Event()  # type: ignore[no-untyped-call]
     done.record(stream)
-    _kept.append((done, images))
-    while _kept:
-        first = _kept.popleft()  # and back with it where it is not done: loaders in other threads do the same
-        if not first[0].query():  # type: ignore[no-untyped-call]
-            _kept.appendleft(first)
-            return
+    with _lock:
+        _kept.append((done, images))
+        while _kept and _kept[0][0].query():  # type: ignore[no-untyped-call]
+            _kept.popleft()
 
 
 def let_go() -> None:
     """Wait for the finishes that have been enqueued, and let go of what they read."""
-    while _kept:
-        _kept.popleft()[0].synchronize()
+    with _lock:
+        while _kept:
+            _kept.popleft()[0].synchronize()

@@ -217,7 +217,8 @@ class HostEngine:
 
     def at_work(self) -> Sequence[int]:
         """The slots that threads are at."""
-        return [worker.slot for worker in self._workers if worker.flight is self._awaited]
+        awaited = self._awaited
+        return [worker.slot for worker in self._workers if awaited is not None and worker.flight is awaited]
 
     def _result(self, flight: _Flight) -> Result:
         self._awaited = flight

@@ -7,7 +7,6 @@ engine. `dali_feed.DataLoader` adds torch tensors and torch's argument names.
 from __future__ import annotations
 
 import atexit
-import hashlib
 import logging
 import os
 import weakref
@@ -29,7 +28,7 @@ from dali_feed.feed.outbox import Outbox
 from dali_feed.feed.passes import Batches
 from dali_feed.feed.quarantine import Quarantine
 from dali_feed.feed.reading import ReadPool
-from dali_feed.feed.sampling import indices_of
+from dali_feed.feed.sampling import digest_of, indices_of
 from dali_feed.feed.usable import looker
 from dali_feed.feed.window import Window
 from dali_feed.options import BadRecords, Tuning, whole
@@ -182,7 +181,7 @@ class Feed:
                 drop_last=self.drop_last,
                 indices=indices,
             )
-            self._sampler_hash = None if indices is None else hashlib.sha256(indices.tobytes()).hexdigest()[:16]
+            self._sampler_hash = None if indices is None else digest_of(self._sampler, indices)
         if self._loaded is not None:
             loaded, self._loaded = self._loaded, None
             states.compare(loaded, self._made_for(), self.snapshot, self._plan.lane_length)

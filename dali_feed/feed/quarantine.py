@@ -61,10 +61,14 @@ class Quarantine:
             shown = "; ".join(f"{w}: {r}" for w, r in list(self.recent)[-5:])
             msg = (
                 f"bad records: at most {self._allowed} of {self._of()} slots may be bad"
-                f" (limit={self._policy.limit!s}); found {len(self._seen)}, the last of them {shown}."
+                f" (limit={self._policy.limit!s}); found {self._found(slot)}, the last of them {shown}."
                 " Look at the source, or raise BadRecords(limit=...)"
             )
             raise BadRecordLimitError(msg, tuple(self.recent))
+
+    def _found(self, slot: int) -> int:
+        """How many are bad in the window that ends with this slot; of an epoch all."""
+        return bisect.bisect(self._at, slot) - bisect.bisect(self._at, slot - self._window)
 
     def _of(self) -> str:
         return f"this epoch's {self._window}" if self._policy.window is None else f"any {self._window} successive"

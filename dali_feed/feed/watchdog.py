@@ -48,7 +48,7 @@ def _source(setting: Setting) -> str:
 def _engine(setting: Setting, flight: Flight) -> str:
     """Which records the engine's threads are at, where it can tell; the batch's first and last otherwise."""
     engine = setting.engine
-    slots = sorted(engine.at_work())
+    slots = sorted(slot for slot in engine.at_work() if slot < len(flight))
     name = f"engine: {engine.name}"
     if slots:
         shown = ", ".join(setting.where(int(flight.ids[slot])) for slot in slots[:SHOWN])
