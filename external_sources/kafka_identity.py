@@ -29,7 +29,11 @@ class Asker:
     def __init__(self, options: KafkaOptions, stop: threading.Event | None = None) -> None:
         self._options, self._stop = options, stop or threading.Event()
         self._trouble = Trouble()
-        self._admin = AdminClient(admin_options(options, self._trouble))
+        self._admin = self._connected()
+
+    def _connected(self) -> AdminClient:
+        """A client; one whose broker died may wait for that one for ever, or its connection may be stuck."""
+        return AdminClient(admin_options(self._options, self._trouble))
 
     def answers(self) -> bool:
         """Whether an admin is answered: librdkafka's mock cluster names a controller that is none of its brokers."""
@@ -77,3 +81,4 @@ class Asker:
             raise denied(where, servers, self._trouble.denied or said)
         if time.monotonic() - begun >= self._options.timeout:
             raise unreachable(where, servers, time.monotonic() - begun, said)
+        self._admin = self._connected()
