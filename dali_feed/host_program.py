@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dali_feed.affine import affine_draws
 from dali_feed.batch_draws import BatchDraws
 from dali_feed.colour import jitter_draws, steps_of
+from dali_feed.finishing import Place
 from dali_feed.geometry import center_window, crop_windows, padded, resized
 from dali_feed.host_effects import Blur, Call, Erase, Skew, effect_rows, effect_step
 from dali_feed.nesting import numbered, pick_streams, picks
@@ -292,24 +293,12 @@ def _branch(ops: list[tuple[int, Op]]) -> tuple[HostStep, ...]:
     return tuple(step for number, op in ops for step in _steps(op, number, window=False))
 
 
-def _finish(recipe: Recipe, on_cpu: int, dtype: DType) -> Finish:
-    """Flips, conversions and normalizations from op `on_cpu` on, of uint8 pixels."""
-    scale, bias = np.ones(3), np.zeros(3)
-    flips: set[str] = set()
-    floats = False
-    for op in recipe.ops[on_cpu:]:
-        match op:
-            case Flip():
-                flips.add(op.axis)
-            case ToFloat():
-                scale = scale / 255 if not floats and op.dtype != "uint8" and op.scale else scale
-                floats |= op.dtype != "uint8"
-            case Normalize():
-                std = np.broadcast_to(op.std, 3)
-                scale, bias = scale / std, (bias - np.broadcast_to(op.mean, 3)) / std
-    r, g, b = scale.tolist()
-    br, bg, bb = bias.tolist()
-    return Finish(dtype, (r, g, b), (br, bg, bb), "x" in flips, "y" in flips, recipe.layout)
+def _finish(recipe: Recipe, on_cpu: int) -> Finish:
+    """What the ops from `on_cpu` on come to, of uint8 pixels."""
+    place, left = Place(), recipe.ops[on_cpu:]
+    for op in left:
+        place = place.behind(op) if isinstance(op, ToFloat | Normalize) else place
+    return place.finish({op.axis for op in left if isinstance(op, Flip)}, recipe.layout)
 
 
 def compile_host(recipe: Recipe, *, on_gpu: bool = False) -> HostProgram:
@@ -340,6 +329,6 @@ def compile_host(recipe: Recipe, *, on_gpu: bool = False) -> HostProgram:
         on_cpu=on_cpu,
     )
     if bytes_to_gpu:
-        program.finish = _finish(recipe, on_cpu, known.dtype)
+        program.finish = _finish(recipe, on_cpu)
         program.dtype, program.layout = "uint8", "NHWC"
     return program

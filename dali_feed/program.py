@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from dali_feed.affine import affine_draws, source_matrices
 from dali_feed.colour import jitter_steps, only, steps_of
 from dali_feed.errors import TransformError
+from dali_feed.finishing import Place
 from dali_feed.geometry import Window, center_window, crop_windows, padded, resized
 from dali_feed.nesting import numbered, picks
 from dali_feed.outline import STREAMS_PER_OP, outline
-from dali_feed.program_effects import Place, effect
+from dali_feed.program_effects import effect
 from dali_feed.program_run import Run
 from dali_feed.recipe import (
     CenterCrop,
@@ -112,8 +113,7 @@ class _Compiler:
         self.open: Resample | None = None
         self.least: tuple[int, int] | None = None  # every image is at least this large here
         self.k = 0
-        self.dtype: DType = "uint8"
-        self.scale, self.bias = np.ones(3), np.zeros(3)
+        self.place = Place()
         self.flips = {"x": False, "y": False}
 
     def maker(self, make: Maker) -> None:
@@ -145,7 +145,7 @@ class _Compiler:
     def op(self, op: Op, first: int) -> None:
         """Add one op whose draws are streams first..first+15."""
         if isinstance(op, Effect):
-            make, fill = effect(op, Place(self.dtype, self.scale, self.bias), self.k + 1, first)
+            make, fill = effect(op, self.place, self.k + 1, first)
             self.step(lambda _: make, fill)
         elif isinstance(op, Nest):
             self.nest(op, first)
@@ -173,11 +173,8 @@ class _Compiler:
                 self.rotation(op, first)
             case RandomAffine():
                 self.affine(op, first)
-            case ToFloat():
-                self.to_float(op)
-            case Normalize():
-                mean, std = np.broadcast_to(op.mean, 3), np.broadcast_to(op.std, 3)
-                self.scale, self.bias = self.scale / std, (self.bias - mean) / std
+            case ToFloat() | Normalize():
+                self.place = self.place.behind(op)
 
     def nest(self, op: Nest, first: int) -> None:
         """Inner ops as if they stood alone, and without effect on the samples that did not pick them."""
@@ -198,11 +195,6 @@ class _Compiler:
             for number, inner in branch:
                 self.op(inner, number * STREAMS_PER_OP)
             self.maker(leave)
-
-    def to_float(self, op: ToFloat) -> None:
-        if self.dtype == "uint8" and op.dtype != "uint8" and op.scale:
-            self.scale = self.scale / 255
-        self.dtype = op.dtype
 
     def center_crop(self, op: CenterCrop) -> None:
         size = op.size
@@ -286,7 +278,7 @@ class _Compiler:
             rule = 'the dali engine knows padding_mode="constant"'
             msg = f'{type(op).__name__}: {rule}; found "{mode}". The host engine takes it'
             raise TransformError(msg)
-        red, green, blue = np.broadcast_to(fill, 3) / self.scale
+        red, green, blue = np.broadcast_to(fill, 3) / self.place.scale
         return float(red), float(green), float(blue)
 
     def one_fill(self, name: str, op: Rotation | RandomAffine) -> float:
@@ -346,10 +338,7 @@ class _Compiler:
         flips = [axis for axis, used in self.flips.items() if used]
         if flips:
             self.maker(lambda run: run.arrays.update({f"flip_{a}": run.mirror[a].astype(np.int32) for a in flips}))
-        r, g, b = (float(v) for v in self.scale)
-        br, bg, bb = (float(v) for v in self.bias)
-        finish = Finish(self.dtype, (r, g, b), (br, bg, bb), self.flips["x"], self.flips["y"], program.recipe.layout)
-        program.steps.append(finish)
+        program.steps.append(self.place.finish(flips, program.recipe.layout))
         return program
 
 

@@ -7,7 +7,6 @@ level that no value reaches, an empty rectangle.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,9 +15,9 @@ from numpy.typing import NDArray
 from dali_feed.colour import gray_steps, only
 from dali_feed.erasing import erased
 from dali_feed.errors import TransformError
+from dali_feed.finishing import Place
 from dali_feed.host_effects import blur_sigmas, whether
 from dali_feed.program_run import Run
-from dali_feed.recipe import DType
 from dali_feed.recipe_effects import (
     Effect,
     GaussianBlur,
@@ -31,23 +30,9 @@ from dali_feed.recipe_effects import (
 )
 from dali_feed.steps import Bits, Blur, Colour, Erase, Solarize, Step
 
-__all__ = ["Place", "effect"]
+__all__ = ["effect"]
 
 _SHARP = 0.01  # the sigma of a kernel whose neighbours weigh exp(-5000), which is 0
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What pixels are called where an op stands: `dtype`, and their levels 0..255 by scale and bias."""
-
-    dtype: DType
-    scale: NDArray[np.float64]
-    bias: NDArray[np.float64]
-
-    @property
-    def is_unit(self) -> bool:
-        """Whether inversion is 255 - level: uint8, or floats in 0..1."""
-        return self.dtype == "uint8" or bool((self.scale < 1).all())
 
 
 def _refuse(op: Effect, rule: str, found: object) -> NoReturn:

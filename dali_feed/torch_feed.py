@@ -23,15 +23,13 @@ from torch.utils.data import IterableDataset
 from dali_feed import state as states
 from dali_feed.draws import check_seed
 from dali_feed.errors import ClosedError, ConfigError, StateError
+from dali_feed.feed.asked import MAX_EPOCH, check_epoch, check_shares, check_shuffle
 from dali_feed.feed.sampling import digest_of, told_epoch
-from dali_feed.options import whole
 from dali_feed.plan import EpochPlan, Order, Shuffle, resolve
 from dali_feed.records import Snapshot, unpack_ids
 from dali_feed.stats import Meter, Stats
 
 __all__ = ["Passing", "TorchFeed", "moved"]
-
-MAX_EPOCH = 1 << 32
 
 
 def moved(item: Any, device: torch.device) -> Any:
@@ -119,22 +117,9 @@ class TorchFeed:
         world_size: int,
         options: Mapping[str, Any],
     ) -> None:
-        self.dataset, self.batch_size = dataset, whole("batch_size", batch_size, 1)
-        self.drop_last, self.seed = bool(drop_last), check_seed(seed)
-        self.world_size, self.rank = whole("world_size", world_size, 1), whole("rank", rank, 0)
-        if self.rank >= self.world_size:
-            msg = f"rank: must be below world_size={self.world_size}; found {rank}"
-            raise ConfigError(msg)
-        if not isinstance(shuffle, bool | Shuffle):
-            msg = f"shuffle: must be a bool or a Shuffle; found {shuffle!r}"
-            raise ConfigError(msg)
-        self.lanes = self.world_size if lanes is None else whole("lanes", lanes, 1)
-        if self.lanes % self.world_size or self.batch_size * self.world_size % self.lanes:
-            msg = (
-                "lanes: world_size must divide it, and it must divide batch_size * world_size;"
-                f" found lanes={self.lanes}, world_size={world_size}, batch_size={batch_size}"
-            )
-            raise ConfigError(msg)
+        check_shuffle(shuffle)
+        self.batch_size, self.rank, self.world_size, self.lanes = check_shares(batch_size, rank, world_size, lanes)
+        self.dataset, self.drop_last, self.seed = dataset, bool(drop_last), check_seed(seed)
         self._shuffle, self._sampler, self._batch_sampler = shuffle, sampler, batch_sampler
         self._order = _Batches()
         self._snapshot: Snapshot | None = None
@@ -234,10 +219,7 @@ class TorchFeed:
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be that of `epoch`; where a restored state stands inside it, it goes on there."""
-        epoch = whole("set_epoch", epoch, 0)
-        if epoch >= MAX_EPOCH:
-            msg = f"set_epoch: must be below 2**32; found {epoch}"
-            raise ConfigError(msg)
+        epoch = check_epoch(epoch)
         if not (self._pending and epoch == self._epoch):
             self._end()
             self._epoch, self._consumed, self._pending = epoch, 0, True

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError
 
 from dali_feed.errors import SourceChangedError, SourceDeniedError, SourceUnreachableError
 
-__all__ = ["DENIED", "GONE", "LOG", "QUIET", "Trouble", "denied", "remade", "unreachable"]
+__all__ = ["DENIED", "GONE", "LOG", "QUIET", "Trouble", "denied", "gone", "remade", "unreachable"]
 
 LOG = logging.getLogger("dali_feed.kafka")
 
@@ -65,6 +65,13 @@ def denied(subject: str, servers: str, said: str) -> SourceDeniedError:
     return SourceDeniedError(
         f"{subject}: reading needs the rights Describe and Read on the topic; {servers} refuses: {said}; "
         "check security.protocol, sasl.* and ssl.* in config= and the topic's ACLs"
+    )
+
+
+def gone(subject: str, servers: str, said: str = "") -> SourceChangedError:
+    """Nothing has the name any more."""
+    return SourceChangedError(
+        f"{subject}: it is no longer at {servers}; the topic was deleted{': ' + said if said else ''}"
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChangedError, SourceError
-from dali_feed.external_sources.kafka_errors import DENIED, GONE, LOG, Trouble, denied, remade, unreachable
+from dali_feed.external_sources.kafka_errors import DENIED, GONE, LOG, Trouble, denied, gone, remade, unreachable
 from dali_feed.external_sources.kafka_identity import Asker
 from dali_feed.external_sources.kafka_options import SLICE_SECONDS, Identity, KafkaOptions, connect
 from dali_feed.external_sources.kafka_records import Rows, rows_for
@@ -203,8 +203,7 @@ class KafkaReader:
         self._asker = self._asker or Asker(self._options, self._stop)
         found = self._asker.ask(where)
         if found is None:
-            msg = f"{where}: it is no longer at {self._options.servers}; the topic was deleted"
-            raise SourceChangedError(msg)
+            raise gone(where, self._options.servers)
         if found not in (known, ""):
             raise remade(where, known, found)
 
@@ -228,10 +227,7 @@ class KafkaReader:
         if self._topic_is_there(partition):
             self._assign(partition, want)
             return
-        msg = (
-            f"{self._where(partition, want)}: it is no longer at {self._options.servers}; the topic was deleted: {said}"
-        )
-        raise SourceChangedError(msg)
+        raise gone(self._where(partition, want), self._options.servers, said)
 
     def _topic_is_there(self, partition: int) -> bool:
         """A restarted broker may say 'unknown' for a moment; the metadata has the last word, asked for a second."""

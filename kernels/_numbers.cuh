@@ -53,6 +53,20 @@ DEVICE float sub_rn(float a, float b) {
 DEVICE bool is_one(float v) { return __float_as_uint(v) == 0x3f800000u; }
 DEVICE bool is_zero(float v) { return __float_as_uint(v) << 1 == 0; }
 
+// What is left of `a` when `share` of it is kept and the rest is `b`: a product each, one sum, three roundings.
+DEVICE float mixed(float a, float b, float share) {
+    if (is_one(share)) return a;
+    if (is_zero(share)) return b;
+    return add_rn(mul_rn(a, share), mul_rn(b, sub_rn(1.0f, share)));
+}
+
+// Whether (y, x) lies in a rectangle y, x, height, width.
+DEVICE bool is_inside(const int* box, unsigned y, unsigned x) {
+    // In 32 unsigned bits what lies before the rectangle is far behind it, and a size of 0 or less holds nothing.
+    return y - static_cast<unsigned>(box[0]) < static_cast<unsigned>(box[2] > 0 ? box[2] : 0) &&
+           x - static_cast<unsigned>(box[1]) < static_cast<unsigned>(box[3] > 0 ? box[3] : 0);
+}
+
 // out_t, chosen by OUT_FLOAT32 | OUT_FLOAT16 | OUT_BFLOAT16 | OUT_UINT8: `cast` rounds to it, `load` is exact.
 #if defined(OUT_FLOAT32)
 typedef float out_t;

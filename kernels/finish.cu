@@ -49,13 +49,9 @@ DEVICE bool is_set(const byte_t* flags, int element_size, unsigned sample) {
     return reinterpret_cast<const int*>(flags)[sample] != 0;
 }
 
-// Whether (y, x) lies in the sample's rectangle (y, x, height, width), where there are rectangles.
-DEVICE bool is_inside(const int* boxes, unsigned sample, unsigned y, unsigned x) {
-    if (boxes == nullptr) return false;
-    const int* box = boxes + 4 * static_cast<offset_t>(sample);
-    // In 32 unsigned bits what lies before the rectangle is far behind it, and a size of 0 or less holds nothing.
-    return y - static_cast<unsigned>(box[0]) < static_cast<unsigned>(box[2] > 0 ? box[2] : 0) &&
-           x - static_cast<unsigned>(box[1]) < static_cast<unsigned>(box[3] > 0 ? box[3] : 0);
+// The sample's rectangle, where there are rectangles.
+DEVICE const int* box_of(const int* boxes, unsigned sample) {
+    return boxes == nullptr ? nullptr : boxes + 4 * static_cast<offset_t>(sample);
 }
 
 struct Job {
@@ -103,9 +99,10 @@ DEVICE void finished(const Job& job, unsigned sample, unsigned y, unsigned x, fl
         }
     }
 
+    const int* rectangle = box_of(job.erase, sample);
 #pragma unroll
     for (int p = 0; p < PIXELS; ++p) {
-        const bool erased = is_inside(job.erase, sample, y, x + p);
+        const bool erased = rectangle != nullptr && is_inside(rectangle, y, x + p);
 #pragma unroll
         for (int c = 0; c < 3; ++c) {
 #ifndef OUT_UINT8
@@ -144,11 +141,12 @@ finish(const byte_t* __restrict__ images, out_t* __restrict__ out,
 
 #if MIX
         const float own = weight == nullptr ? 1.0f : weight[sample];
+        const int* place = box_of(box, sample);
         float share[PIXELS];
         bool alone = true;
 #pragma unroll
         for (int p = 0; p < PIXELS; ++p) {
-            share[p] = is_inside(box, sample, y, x + p) ? 0.0f : own;
+            share[p] = place != nullptr && is_inside(place, y, x + p) ? 0.0f : own;
             alone = alone && is_one(share[p]);
         }
         if (!alone) {  // a sample that is left alone costs no second read
@@ -157,12 +155,8 @@ finish(const byte_t* __restrict__ images, out_t* __restrict__ out,
             finished(job, named < static_cast<unsigned>(samples) ? named : sample, y, x, other);
 #pragma unroll
             for (int p = 0; p < PIXELS; ++p) {
-                const float rest = sub_rn(1.0f, share[p]);
 #pragma unroll
-                for (int c = 0; c < 3; ++c) {
-                    const float mixed = add_rn(mul_rn(value[p][c], share[p]), mul_rn(other[p][c], rest));
-                    value[p][c] = is_one(share[p]) ? value[p][c] : is_zero(share[p]) ? other[p][c] : mixed;
-                }
+                for (int c = 0; c < 3; ++c) value[p][c] = mixed(value[p][c], other[p][c], share[p]);
             }
         }
 #endif

@@ -20,16 +20,14 @@
 
 #include "_numbers.cuh"
 
-typedef out_t element_t;
-
-struct alignas(sizeof(element_t) * ELEMENTS) Pack {
-    element_t at[ELEMENTS];
+struct alignas(sizeof(out_t) * ELEMENTS) Pack {
+    out_t at[ELEMENTS];
 };
 
 // Block x runs over the groups of ELEMENTS of one sample, block y over samples. The launcher holds `elements` below
 // 2^31, so positions inside a sample fit 32 bits.
 extern "C" __global__ void __launch_bounds__(256)
-mix(const element_t* __restrict__ images, element_t* __restrict__ out,
+mix(const out_t* __restrict__ images, out_t* __restrict__ out,
     const int* __restrict__ partner, const float* __restrict__ weight, const int* __restrict__ box,
     int samples, int elements, int height, int width, int channels) {
     const unsigned group = blockIdx.x * blockDim.x + threadIdx.x;
@@ -53,10 +51,7 @@ mix(const element_t* __restrict__ images, element_t* __restrict__ out,
                 const unsigned row = (first + k) / static_cast<unsigned>(width);
                 const unsigned y = row % static_cast<unsigned>(height), x = first + k - row * width;
 #endif
-                // In 32 unsigned bits what lies before the box is far behind it.
-                const bool inside = y - static_cast<unsigned>(place[0]) < static_cast<unsigned>(place[2]) &&
-                                    x - static_cast<unsigned>(place[1]) < static_cast<unsigned>(place[3]);
-                share[k] = inside ? 0.0f : own;
+                share[k] = is_inside(place, y, x) ? 0.0f : own;
             }
             alone = alone && is_one(share[k]);
         }
@@ -69,8 +64,7 @@ mix(const element_t* __restrict__ images, element_t* __restrict__ out,
             const Pack other = *reinterpret_cast<const Pack*>(images + from * static_cast<offset_t>(elements) + first);
 #pragma unroll
             for (int k = 0; k < ELEMENTS; ++k) {
-                const float mixed = add_rn(mul_rn(load(mine.at[k]), share[k]), mul_rn(load(other.at[k]), sub_rn(1.0f, share[k])));
-                mine.at[k] = is_one(share[k]) ? mine.at[k] : is_zero(share[k]) ? other.at[k] : cast(mixed);
+                mine.at[k] = cast(mixed(load(mine.at[k]), load(other.at[k]), share[k]));
             }
         }
         *reinterpret_cast<Pack*>(out + here) = mine;

@@ -36,7 +36,16 @@ LAYERS = (
         "pure",
         (
             *("errors", "records", "letters", "options", "plan", "draws"),  # words and order
-            *("recipe", "geometry", "affine", "colour", "mixing", "outline", "reduction"),  # what is done to an image,
+            *(
+                "recipe",
+                "geometry",
+                "affine",
+                "colour",
+                "mixing",
+                "finishing",
+                "outline",
+                "reduction",
+            ),  # what is done to an image,
             *("recipe_rules", "recipe_effects", "nesting", "erasing", "perspective"),  # small ops, and ops in ops,
             *("batch_draws", "steps", "program", "host_program", "graph_function"),  # and how each engine is told
             *("host_effects", "program_run", "program_effects", "pipeline_program"),

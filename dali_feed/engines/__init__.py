@@ -59,6 +59,11 @@ class Tail:
     flip_x: NDArray[Any] | None
     flip_y: NDArray[Any] | None
 
+    @classmethod
+    def of(cls, finish: Finish | None, work: Work) -> Tail | None:
+        """The tail of a batch, where there is something to finish."""
+        return None if finish is None else cls(finish, work.arrays.get("flip_x"), work.arrays.get("flip_y"))
+
 
 @dataclass(slots=True)
 class Result:

@@ -156,7 +156,7 @@ class DaliEngine:
         images = self._dense(outputs[0], "the images")
         if self._device is None and self._program.dtype == "bfloat16":  # which DALI does not have
             return Result(torch.utils.dlpack.from_dlpack(images).to(torch.bfloat16))
-        return Result(images, tail=self._tail(work))
+        return Result(images, tail=None if self._device is None else Tail.of(self._program.finish, work))
 
     def _one_by_one(self, pipe: Any, work: Work, error: RuntimeError) -> Result:
         """No payload is bad by itself to the CPU decoder: let the graph say which sample it fails on."""
@@ -174,12 +174,6 @@ class DaliEngine:
 
     def _failure(self, error: RuntimeError) -> EngineError:
         return EngineError(f"dali engine: the graph failed on a batch whose images all decode; {reason(error)}")
-
-    def _tail(self, work: Work) -> Tail | None:
-        finish = self._program.finish
-        if self._device is None or finish is None:
-            return None
-        return Tail(finish, work.arrays.get("flip_x"), work.arrays.get("flip_y"))
 
     def close(self) -> None:
         """Drop both pipelines; DALI joins its threads with them."""

@@ -231,11 +231,7 @@ class HostEngine:
         if flight.bad:
             return Result(flight.images, dict(sorted(flight.bad.items())))
         images = flight.images if self._upload is None else self._upload(flight.images)
-        return Result(images, tail=self._tail(flight.work))
-
-    def _tail(self, work: Work) -> Tail | None:
-        finish = self._program.finish
-        return None if finish is None else Tail(finish, work.arrays.get("flip_x"), work.arrays.get("flip_y"))
+        return Result(images, tail=Tail.of(self._program.finish, flight.work))
 
     def _run(self, ready: threading.Barrier) -> None:
         torch.get_num_threads()  # makes torch give this thread its number now, and not over ours at the first operation

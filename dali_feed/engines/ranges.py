@@ -1,6 +1,6 @@
 """Named ranges on the timeline of Nsight Systems (`nsys profile --trace=cuda,nvtx`): who did what, and who waited.
 
-A range costs a fifth of a microsecond where nobody looks, so they are always there.
+A range costs next to nothing where nobody looks, so they are always there.
 """
 
 from __future__ import annotations

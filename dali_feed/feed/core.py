@@ -18,6 +18,7 @@ from dali_feed.draws import check_seed
 from dali_feed.engines import Engine, make_engine
 from dali_feed.errors import ClosedError, ConfigError, DeadLetterError
 from dali_feed.external_sources.slabs import SlabPool
+from dali_feed.feed.asked import MAX_EPOCH, check_epoch, check_shares, check_shuffle
 from dali_feed.feed.commit import commit
 from dali_feed.feed.compiling import compiled
 from dali_feed.feed.describe import described
@@ -31,7 +32,7 @@ from dali_feed.feed.reading import ReadPool
 from dali_feed.feed.sampling import digest_of, indices_of
 from dali_feed.feed.usable import looker
 from dali_feed.feed.window import Window
-from dali_feed.options import BadRecords, Tuning, whole
+from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan import EpochPlan, Order, Shuffle, WindowPlan, resolve
 from dali_feed.recipe import Decoding, Layout
 from dali_feed.records import Snapshot, Source, unpack_id
@@ -39,7 +40,6 @@ from dali_feed.stats import Meter, Stats
 
 __all__ = ["Feed"]
 
-MAX_EPOCH = 1 << 32
 log = logging.getLogger("dali_feed")
 _live: weakref.WeakSet[Feed] = weakref.WeakSet()
 
@@ -103,21 +103,12 @@ class Feed:
                 f" {', '.join(missing)}. For a folder of images use FileList.from_folder(root)"
             )
             raise ConfigError(msg)
-        if shuffle is not True and shuffle is not False and not isinstance(shuffle, Shuffle):
-            msg = f"shuffle: must be a bool or a Shuffle; found {shuffle!r}"
-            raise ConfigError(msg)
+        check_shuffle(shuffle)
         if shuffle and sampler is not None:
             msg = "sampler option is mutually exclusive with shuffle"
             raise ConfigError(msg)
         self.source = source
-        self.batch_size = whole("batch_size", batch_size, 1)
-        self.world_size = whole("world_size", world_size, 1)
-        self.rank = whole("rank", rank, 0)
-        if self.rank >= self.world_size:
-            msg = f"rank: must be below world_size={self.world_size}; found {rank}"
-            raise ConfigError(msg)
-        self.lanes = self.world_size if lanes is None else whole("lanes", lanes, 1)
-        self._check_lanes()
+        self.batch_size, self.rank, self.world_size, self.lanes = check_shares(batch_size, rank, world_size, lanes)
         self.seed = check_seed(seed)
         self.device, self.drop_last = device, bool(drop_last)
         self.bad, self.tuning = bad or BadRecords(), tuning or Tuning()
@@ -134,20 +125,6 @@ class Feed:
         self._slabs, self._meter = SlabPool(slab_bytes(self.tuning.memory)), Meter()
         self._outbox = Outbox(source, self.bad.dead_letter)
         self._closed, self._pid = False, os.getpid()
-
-    def _check_lanes(self) -> None:
-        if self.lanes % self.world_size:
-            msg = (
-                "lanes: world_size must divide it, so that ranks hold equally many;"
-                f" found lanes={self.lanes}, world_size={self.world_size}"
-            )
-            raise ConfigError(msg)
-        if self.batch_size * self.world_size % self.lanes:
-            msg = (
-                f"lanes: every global batch takes the same number from each lane, so lanes must divide"
-                f" batch_size * world_size = {self.batch_size * self.world_size}; found lanes={self.lanes}"
-            )
-            raise ConfigError(msg)
 
     # What is fixed once the source has been looked at.
 
@@ -206,10 +183,7 @@ class Feed:
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be that of `epoch`; where a restored state stands inside it, it goes on there."""
-        epoch = whole("set_epoch", epoch, 0)
-        if epoch >= MAX_EPOCH:
-            msg = f"set_epoch: must be below 2**32; found {epoch}"
-            raise ConfigError(msg)
+        epoch = check_epoch(epoch)
         if self._pending and epoch == self._epoch:
             return
         self._end_pass()

@@ -55,7 +55,7 @@ class EpochRun:
     """An iterator over `counts` batches; batch k takes counts[k] slots of every lane."""
 
     def __init__(self, setting: Setting, lanes: Sequence[Lane], counts: Sequence[int], quarantine: Quarantine) -> None:
-        self.setting = self._set = setting
+        self.setting = setting
         self._lanes, self._counts, self._quarantine = lanes, counts, quarantine
         self._landed = 0  # slots
         self.landing: Flight | None = None  # the batch that the engine is waited for
@@ -76,7 +76,7 @@ class EpochRun:
         begun = time.perf_counter()
         with NEXT:
             item = self._wait(timeout)
-        self._set.meter.step_waits.append(time.perf_counter() - begun)
+        self.setting.meter.step_waits.append(time.perf_counter() - begun)
         if isinstance(item, Batch):
             return item
         self.close()
@@ -86,7 +86,7 @@ class EpochRun:
 
     def _wait(self, timeout: float | None) -> Batch | BaseException | None:
         """What comes next; meanwhile the watchdog speaks after `watchdog` seconds, and after twice as many again."""
-        begun, speaks = time.monotonic(), self._set.watchdog
+        begun, speaks = time.monotonic(), self.setting.watchdog
         while True:
             waited = time.monotonic() - begun
             ends = speaks if timeout is None else min(speaks, timeout)
@@ -109,9 +109,9 @@ class EpochRun:
         self._out.close()
         if threading.current_thread() is self._thread:
             return  # the garbage collector ran here; the next put ends the thread
-        self._set.pool.halt()  # for as long as the thread may still ask for reads
+        self.setting.pool.halt()  # for as long as the thread may still ask for reads
         self._thread.join(timeout=5)
-        self._set.pool.resume()
+        self.setting.pool.resume()
 
     def _run(self) -> None:
         last: BaseException | None
@@ -125,7 +125,7 @@ class EpochRun:
         except ClosedError:
             pass  # the trainer has gone; nobody is left to tell
         finally:
-            self._set.meter.feed_cpu += time.thread_time() - begun
+            self.setting.meter.feed_cpu += time.thread_time() - begun
             self._clear()
 
     def _feed(self) -> BaseException | None:
@@ -142,14 +142,14 @@ class EpochRun:
         while self._flying:
             self._land()  # what it raises ends the pass: no later batch may come in this one's place
         if wrong is None:
-            with WAITS["letters_wait"], self._set.meter.waiting("letters_wait"):
-                self._set.outbox.drain(self._has_ended)  # an epoch that ends well has its letters written
+            with WAITS["letters_wait"], self.setting.meter.waiting("letters_wait"):
+                self.setting.outbox.drain(self._has_ended)  # an epoch that ends well has its letters written
         return wrong
 
     def _make_room(self, count: int) -> None:
         """Hand over what is done until the next batch can be dealt and submitted without holding one back."""
         while self._flying:
-            full = len(self._flying) >= self._set.engine.depth
+            full = len(self._flying) >= self.setting.engine.depth
             if not full and all(lane.ready(count) for lane in self._lanes):
                 return
             self._land()
@@ -158,69 +158,69 @@ class EpochRun:
         if self._look_ahead:
             self._look_ahead = False
             self._read_ahead()
-        with WAITS["read_wait"], self._set.meter.waiting("read_wait"):
+        with WAITS["read_wait"], self.setting.meter.waiting("read_wait"):
             for lane in self._lanes:
                 lane.wait(count)
         dealt = sum(lane.dealt for lane in self._lanes)
         pieces = [piece for lane in self._lanes for piece in lane.take(count)]
         self._look_ahead = sum(lane.dealt for lane in self._lanes) > dealt
-        flight = Flight(pieces, self._set.where, same_size=self._set.same_size)
-        self._set.engine.submit(flight.work)
+        flight = Flight(pieces, self.setting.where, same_size=self.setting.same_size)
+        self.setting.engine.submit(flight.work)
         self._flying.append(flight)
 
     def _count_faults(self, flight: Flight) -> None:
         faults = flight.own_faults()
-        self._set.meter.absent += int((~flight.ok).sum()) - len(faults)
+        self.setting.meter.absent += int((~flight.ok).sum()) - len(faults)
         for slot, fault in faults:
             self._quarantined(slot, fault)
 
     def _quarantined(self, slot: int, fault: Fault) -> None:
         before = len(self._quarantine)
-        where = self._set.where(fault.sample)
+        where = self.setting.where(fault.sample)
         try:
             at = self._landed + slot
             self._quarantine.add(fault.sample, at, where, fault.reason, lambda: self._post(where, fault))
         finally:
             if len(self._quarantine) > before:
-                self._set.meter.bad += 1
-                self._set.meter.recent_bad.append((where, fault.reason))
+                self.setting.meter.bad += 1
+                self.setting.meter.recent_bad.append((where, fault.reason))
 
     def _post(self, where: str, fault: Fault) -> None:
         """Hand a letter over while the payload is in memory, and before its batch is handed over."""
-        if self._set.outbox.wanted:
+        if self.setting.outbox.wanted:
             partition, position = unpack_id(fault.sample)
             payload = bytes(fault.payload or b"")
             letter = Letter(
-                where, self._set.source, partition, position, fault.sample, fault.stage, fault.reason, payload
+                where, self.setting.source, partition, position, fault.sample, fault.stage, fault.reason, payload
             )
-            with WAITS["letters_wait"], self._set.meter.waiting("letters_wait"):
-                self._set.outbox.post(letter, self._has_ended)
+            with WAITS["letters_wait"], self.setting.meter.waiting("letters_wait"):
+                self.setting.outbox.post(letter, self._has_ended)
 
     def _has_ended(self) -> bool:
         return self._ended
 
     def _land(self) -> None:
-        self._set.outbox.check()
+        self.setting.outbox.check()
         flight = self.landing = self._flying.popleft()
-        with WAITS["engine_wait"], self._set.meter.waiting("engine_wait"):
-            result = self._set.engine.take()
+        with WAITS["engine_wait"], self.setting.meter.waiting("engine_wait"):
+            result = self.setting.engine.take()
         if not flight.ok.all():
             self._count_faults(flight)  # here, in batch order: a budget ends at the same batch at any depth
         while result.bad:
             for slot, fault in flight.refused(result.bad):
                 self._quarantined(slot, fault)
-            mended = flight.mend(result.bad, self._set.draw, self._set.engine.prepare)
-            with WAITS["engine_wait"], self._set.meter.waiting("engine_wait"):
-                result = self._set.engine.redo(flight.work, result, mended)
+            mended = flight.mend(result.bad, self.setting.draw, self.setting.engine.prepare)
+            with WAITS["engine_wait"], self.setting.meter.waiting("engine_wait"):
+                result = self.setting.engine.redo(flight.work, result, mended)
         self._landed += len(flight)
         batch = flight.done(result.images, result.tail, result.more)
         self._look_ahead |= any(piece.chunk.window.left == 0 for piece in flight.pieces)  # memory went back
-        with WAITS["trainer_wait"], self._set.meter.waiting("trainer_wait"):
+        with WAITS["trainer_wait"], self.setting.meter.waiting("trainer_wait"):
             self._out.put(batch)
 
     def _read_ahead(self) -> None:
         """Ask for reads in dealt order, lane by lane in turn, as far as each lane's part of the memory goes."""
-        part = self._set.memory // len(self._lanes)
+        part = self.setting.memory // len(self._lanes)
         ahead = [(lane, lane.reads_ahead()) for lane in self._lanes]
         while ahead:
             for turn in list(ahead):
@@ -229,12 +229,12 @@ class EpochRun:
                 if task is None or lane.held() + task.held > part:
                     ahead.remove(turn)
                 else:
-                    self._set.pool.request(task)
+                    self.setting.pool.request(task)
 
     def _clear(self) -> None:
         """Leave engine and memory as the next epoch needs them."""
         while self._flying:
             self._flying.popleft()
-            self._set.engine.discard()
+            self.setting.engine.discard()
         for lane in self._lanes:
             lane.close()
