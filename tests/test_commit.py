@@ -107,7 +107,7 @@ def test_a_dead_broker_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     with broker() as running:
         kafka = Kafka("embedded", running)
         topic = fill(kafka)
-        source = KafkaTopic(topic, kafka.servers, group="g", timeout=1.0)
+        source = KafkaTopic(topic, kafka.servers, group="g", timeout=5)
         with Feed(source, 4, tuning=QUICK) as feed:
             batches = iter(feed)
             next(batches)
@@ -120,7 +120,7 @@ def test_a_dead_broker_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
 
             with caplog.at_level(logging.WARNING, "dali_feed"):
                 threading.Thread(target=commit, daemon=True).start()
-                assert done.wait(20)
+                assert done.wait(30)
             told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("commit: ")]
             assert len(told) == 1
             assert topic in told[0]

@@ -141,7 +141,7 @@ def test_nobody_takes_letters(embedded: Kafka) -> None:
 def test_a_broker_that_comes_back_takes_what_it_refused(own_broker: RealBroker) -> None:
     """A killed broker is an error; after its restart the same writer goes on."""
     own_broker.create("dead")
-    to = DeadLetterTopic("dead", own_broker.servers, timeout=2.0)
+    to = DeadLetterTopic("dead", own_broker.servers, timeout=5)
     writer = to.writer()
     writer.write([letter(0)])
     own_broker.kill()

@@ -218,7 +218,7 @@ def test_a_deleted_topic_is_named(real_kafka: Kafka) -> None:
 def test_a_run_beyond_the_end_says_so(kafka: Kafka) -> None:
     """A partition that ends before the run does, for as long as the timeout, was truncated: SourceChangedError."""
     kafka.publish(kafka.topic, [(b"x", 1)] * 3, partitions=1)
-    reader = KafkaTopic(kafka.topic, kafka.servers, timeout=1).reader()
+    reader = KafkaTopic(kafka.topic, kafka.servers, timeout=3).reader()
     with pytest.raises(SourceChangedError, match=r"up to 9, and the partition has ended at 3"):
         reader.read(Extents.one(0, 0, 10))
     reader.close()

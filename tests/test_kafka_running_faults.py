@@ -105,7 +105,7 @@ def test_a_broker_that_stays_away_is_named_and_close_returns(
     """After `timeout` seconds an error with partition, offset and address; before it, close() ends at once."""
     topic, want = undisturbed
     with Proxy(*link_broker.link_ports) as link:
-        with _feed(link_broker.link_servers, topic, timeout=3) as feed:
+        with _feed(link_broker.link_servers, topic, timeout=6) as feed:
             got, error = _run(feed, link.down)
         assert isinstance(error, SourceUnreachableError)
         assert f"{topic}[" in str(error)
