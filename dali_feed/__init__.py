@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from dali_feed.loader import DataLoader
     from dali_feed.options import BadRecords, Tuning
     from dali_feed.plan import Shuffle
+    from dali_feed.views import Views
 
-__all__ = ["BadRecords", "DataLoader", "Shuffle", "Tuning", "__version__"]
+__all__ = ["BadRecords", "DataLoader", "Shuffle", "Tuning", "Views", "__version__"]
 
-_HOME = {"BadRecords": "options", "DataLoader": "loader", "Shuffle": "plan", "Tuning": "options"}
+_HOME = {"BadRecords": "options", "DataLoader": "loader", "Shuffle": "plan", "Tuning": "options", "Views": "views"}
 
 
 def __getattr__(name: str) -> Any:

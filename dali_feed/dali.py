@@ -187,7 +187,7 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
             raise
         self._taken = True
         missing = self.batch_size - len(batch) if self._policy is LastBatchPolicy.FILL else 0
-        outputs = (_filled(_tensor(out), missing) for out in (batch.images, *batch.more))
+        outputs = (_filled(_tensor(out), missing) for out in (batch.images, *(each.images for each in batch.more)))
         return [dict(zip(self.output_map, outputs, strict=True))]
 
     def next(self) -> list[dict[str, torch.Tensor]]:

@@ -140,8 +140,10 @@ HostStep = Crop | Margin | Scale | Mirror | Jitter | Turn | Move | EffectStep | 
 class _Run(BatchDraws):
     """Draws, and sizes on their way through the ops."""
 
-    def __init__(self, sizes: NDArray[np.int32], ids: Ints, seed: int, epoch: int, streams: list[int]) -> None:
-        super().__init__(ids, seed, epoch, streams)
+    def __init__(
+        self, sizes: NDArray[np.int32], ids: Ints, seed: int, epoch: int, streams: list[int], origin: int
+    ) -> None:
+        super().__init__(ids, seed, epoch, streams, origin)
         self.h, self.w = sizes[:, 0].astype(np.int64), sizes[:, 1].astype(np.int64)
 
 
@@ -149,7 +151,7 @@ class _Run(BatchDraws):
 class HostProgram:
     """What the host engine runs, and how to compute what it takes.
 
-    recipe   what it was made of; op n draws from streams 16n..16n+15
+    recipe   what it was made of; op n draws from streams 16n..16n+15, counted from `first_stream` on
     steps    the same for the engine; `window`: the decoder takes row "window" (y, x, height, width) first
     reduce   row "reduce" (int32) says by how much an image may be decoded smaller; the first step is then a Scale
     size     (height, width) of every image that comes out, or None where row "size" says it
@@ -168,10 +170,16 @@ class HostProgram:
     streams: list[int] = field(default_factory=list)
     on_cpu: int = 0  # ops that are not left to the finish
     fixed: bool = True
+    first_stream: int = 0
+
+    @property
+    def views(self) -> tuple[HostProgram, ...]:
+        """What is made of one decoded image: itself."""
+        return (self,)
 
     def parameters(self, sizes: NDArray[np.int32], ids: Ints, seed: int, epoch: int) -> Parameters:
         """What samples `ids`, whose headers say `sizes` (n, 2: height, width), take into the steps."""
-        run = _Run(sizes, ids, seed, epoch, self.streams)
+        run = _Run(sizes, ids, seed, epoch, self.streams, self.first_stream)
         arrays: dict[str, NDArray[np.generic]] = {}
         for n, op in enumerate(self.recipe.ops):
             _compute(run, arrays, op, n, window=self.window and n == 0)

@@ -10,7 +10,9 @@ import numpy as np
 import torch
 
 from dali_feed.feed import Batch, Feed
+from dali_feed.feed.pixels import Pixels
 from dali_feed.torch_feed import moved
+from dali_feed.views import ViewsProgram
 
 __all__ = ["Info", "Items"]
 
@@ -38,15 +40,18 @@ class Items:
         self._feed, self._device, self._wants_info = feed, device, info
         self._collate = None if collate_fn is torch.utils.data.default_collate else collate_fn
         self._last = feed.program.recipe.layout == "NHWC"
+        self._several = isinstance(feed.program, ViewsProgram)
 
     def __call__(self, batch: Batch) -> Any:
         """The item of a batch."""
-        images = self._as_made(batch)
-        images = images.permute(0, 3, 1, 2) if self._last else images
+        views = [self._shown(each) for each in (batch, *batch.more)]
+        images = views if self._several else views[0]
         fields = [batch.fields[name] for name in self._feed.source.fields]
         if self._collate is not None:
             lists = [values.tolist() if isinstance(values, np.ndarray) else values for values in fields]
-            samples = list(zip(images.unbind(0), *lists, strict=True)) if lists else list(images.unbind(0))
+            each = list(map(list, zip(*(view.unbind(0) for view in views), strict=True)))  # per sample its views
+            first = each if self._several else [one for (one,) in each]
+            samples = list(zip(first, *lists, strict=True)) if lists else first
             item = moved(self._collate(samples), self._device)
             return (item, self._info(batch)) if self._wants_info else item
         out: list[Any] = [images, *map(self._field, fields)]
@@ -63,12 +68,17 @@ class Items:
         where = tuple(map(self._feed._where, batch.ids.tolist()))
         return Info(torch.from_numpy(batch.ids), torch.from_numpy(batch.ok), where)
 
-    def _as_made(self, batch: Batch) -> torch.Tensor:
-        if batch.tail is not None:
+    def _shown(self, pixels: Pixels) -> torch.Tensor:
+        """Finished, and in torch's order of dimensions."""
+        images = self._as_made(pixels)
+        return images.permute(0, 3, 1, 2) if self._last else images
+
+    def _as_made(self, pixels: Pixels) -> torch.Tensor:
+        if pixels.tail is not None:
             from dali_feed.engines.gpu_tail import finished  # CuPy: on a GPU only
 
-            return finished(batch.images, batch.tail, self._device)
-        if isinstance(batch.images, torch.Tensor):
-            return batch.images
-        images: torch.Tensor = torch.utils.dlpack.from_dlpack(batch.images)
+            return finished(pixels.images, pixels.tail, self._device)
+        if isinstance(pixels.images, torch.Tensor):
+            return pixels.images
+        images: torch.Tensor = torch.utils.dlpack.from_dlpack(pixels.images)
         return images

@@ -60,7 +60,8 @@ class DataLoader:
         worker_init_fn, multiprocessing_context, persistent_workers, pin_memory_device, in_order: have no effect.
         generator: the seed is drawn from it, once.
         prefetch_factor: batches in flight, where `tuning` does not say.
-        transform: torchvision transforms (v1 or v2), or a DALI graph function (images, draws) -> images.
+        transform: torchvision transforms (v1 or v2), or a DALI graph function (images, draws) -> images. A list of
+            the former, or `Views`, makes several views of each image: `images` is then a list, one tensor per view.
         memory_format: torch.channels_last, or torch.contiguous_format; None is the latter, or a graph function's own.
         decode: "reduced" lets the host engine decode a JPEG at 1/2, 1/4 or 1/8 where the first transform shrinks it
             at least as much. Faster on large photographs; it changes pixels.

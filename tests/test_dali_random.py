@@ -67,7 +67,7 @@ def drawn(graph: Callable[[Any], Any], states: Any) -> list[Any]:
         engine.submit(Work(payloads, {f"{STATE}{k}": rows for k, rows in enumerate(given)}))
         result = engine.take()
         assert not result.bad
-        out.append([np.array(one) for one in (result.images, *result.more)])
+        out.append([np.array(one) for one in (result.images, *(images for images, _ in result.more))])
     engine.close()
     return out
 

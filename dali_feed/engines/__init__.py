@@ -10,7 +10,7 @@ be in flight, and `take` waits for the oldest of them.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -24,10 +24,12 @@ from dali_feed.program import Program, compile_recipe
 from dali_feed.recipe import Recipe
 from dali_feed.screen import UNCOMMON
 from dali_feed.steps import Finish
+from dali_feed.views import ViewsProgram
 
 __all__ = [
     "ENGINES",
     "ON_CPU",
+    "AnyProgram",
     "Engine",
     "Result",
     "Tail",
@@ -60,9 +62,9 @@ class Tail:
     flip_y: NDArray[Any] | None
 
     @classmethod
-    def of(cls, finish: Finish | None, work: Work) -> Tail | None:
-        """The tail of a batch, where there is something to finish."""
-        return None if finish is None else cls(finish, work.arrays.get("flip_x"), work.arrays.get("flip_y"))
+    def of(cls, finish: Finish | None, arrays: Mapping[str, NDArray[Any]]) -> Tail | None:
+        """The tail of a batch with these parameters, where there is something to finish."""
+        return None if finish is None else cls(finish, arrays.get("flip_x"), arrays.get("flip_y"))
 
 
 @dataclass(slots=True)
@@ -72,13 +74,14 @@ class Result:
     images  a dense array that speaks __dlpack__ (n, 3, height, width), or, with a `tail`, uint8
             (n, height, width, 3) on the device; where `bad` is not empty, what the engine keeps for `redo`
     bad     slot -> why its payload cannot be decoded
-    more    what a user's pipeline gives after its first output
+    more    what there is beside the images, each with the tail that is left to do: further views of them, or what a
+            user's pipeline gives after its first output
     """
 
     images: Any | None
     bad: dict[int, str] = field(default_factory=dict)
     tail: Tail | None = None
-    more: tuple[Any, ...] = ()
+    more: tuple[tuple[Any, Tail | None], ...] = ()
 
 
 class Engine(Protocol):
@@ -119,6 +122,8 @@ class Engine(Protocol):
         ...
 
 
+AnyProgram = Program | HostProgram | ViewsProgram[Program] | ViewsProgram[HostProgram]
+
 ON_CPU = "host"  # where nobody chose
 ENGINES = {"dali": ("dali_feed.engines.dali", "DaliEngine"), "host": ("dali_feed.engines.host", "HostEngine")}
 _PIPELINE = ("dali_feed.engines.dali_pipeline", "PipelineEngine")  # the dali engine on a user's own pipeline
@@ -148,18 +153,16 @@ def refused_formats(name: str) -> dict[str, str]:
     return {known: f"{known.upper()} is not supported by the {name} engine; {cure}" for known in UNCOMMON}
 
 
-def compile_for(name: str, recipe: Recipe, device: int | None) -> Program | HostProgram:
-    """What that engine runs. Raises TransformError where the recipe has no meaning."""
+def compile_for(name: str, recipe: Recipe, device: int | None, *, whole: bool = False) -> Program | HostProgram:
+    """What that engine runs, `whole`: on images decoded whole. Raises TransformError for a recipe without meaning."""
     return (
         compile_host(recipe, on_gpu=device is not None)
         if name == "host"
-        else compile_recipe(recipe, region_decode=device is None)
+        else compile_recipe(recipe, region_decode=device is None and not whole)
     )
 
 
-def make_engine(
-    name: str, program: Program | HostProgram, *, batch_size: int, device: int | None, tuning: Tuning
-) -> Engine:
+def make_engine(name: str, program: AnyProgram, *, batch_size: int, device: int | None, tuning: Tuning) -> Engine:
     """Build an engine; its libraries are imported here and not before."""
     module, kind = _PIPELINE if isinstance(program, PipelineProgram) else ENGINES[name]
     engine: Engine = getattr(importlib.import_module(module), kind)(

@@ -21,6 +21,7 @@ from dali_feed.engines.dali_graph import PAYLOAD, build_graph
 from dali_feed.errors import EngineError, TransformError
 from dali_feed.options import Tuning
 from dali_feed.program import Program
+from dali_feed.views import ViewsProgram, by_view
 
 __all__ = ["DaliEngine", "reason"]
 
@@ -45,7 +46,9 @@ class DaliEngine:
     name = "dali"
     payload = PAYLOAD  # the input that takes them
 
-    def __init__(self, program: Program, *, batch_size: int, device: int | None, tuning: Tuning) -> None:
+    def __init__(
+        self, program: Program | ViewsProgram[Program], *, batch_size: int, device: int | None, tuning: Tuning
+    ) -> None:
         self.depth = tuning.prefetch
         self._program, self._batch_size, self._device, self._tuning = program, batch_size, device, tuning
         self._flying: list[Work] = []
@@ -66,7 +69,7 @@ class DaliEngine:
             seed=0,
         )
         with pipe:
-            pipe.set_outputs(build_graph(self._program, gpu=self._device is not None, tuning=self._tuning))
+            pipe.set_outputs(*build_graph(self._program, gpu=self._device is not None, tuning=self._tuning))
         try:
             pipe.build()
         except RuntimeError as error:
@@ -153,10 +156,15 @@ class DaliEngine:
 
     def _made(self, outputs: Any, work: Work) -> Result:
         """What the graph gave, as the result of `work`."""
-        images = self._dense(outputs[0], "the images")
-        if self._device is None and self._program.dtype == "bfloat16":  # which DALI does not have
-            return Result(torch.utils.dlpack.from_dlpack(images).to(torch.bfloat16))
-        return Result(images, tail=None if self._device is None else Tail.of(self._program.finish, work))
+        made: list[tuple[Any, Tail | None]] = []
+        views = self._program.views
+        for view, arrays, output in zip(views, by_view(work.arrays, len(views)), outputs, strict=True):
+            images = self._dense(output, "the images")
+            if self._device is None and view.dtype == "bfloat16":  # which DALI does not have
+                images = torch.utils.dlpack.from_dlpack(images).to(torch.bfloat16)
+            made.append((images, None if self._device is None else Tail.of(view.finish, arrays)))
+        (first, tail), *more = made
+        return Result(first, tail=tail, more=tuple(more))
 
     def _one_by_one(self, pipe: Any, work: Work, error: RuntimeError) -> Result:
         """No payload is bad by itself to the CPU decoder: let the graph say which sample it fails on."""
@@ -178,7 +186,7 @@ class DaliEngine:
     def close(self) -> None:
         """Drop both pipelines; DALI joins its threads with them."""
         self._flying.clear()
-        if self._device is not None and self._main is not None and self._program.finish is not None:
+        if self._device is not None and self._main is not None and any(view.finish for view in self._program.views):
             from dali_feed.engines.gpu_tail import let_go  # CuPy: on a GPU only
 
             let_go()

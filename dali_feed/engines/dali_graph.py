@@ -16,6 +16,7 @@ from dali_feed.graph_function import UserGraph
 from dali_feed.options import Tuning
 from dali_feed.program import Program
 from dali_feed.steps import Bits, Blur, Colour, Decode, Erase, Finish, Resample, Rotate, Slice, Solarize, Warp
+from dali_feed.views import ViewsProgram, viewed
 
 __all__ = ["PAYLOAD", "build_graph", "decoder_tuning"]
 
@@ -38,8 +39,14 @@ _CUT = -0.4995
 _CUT_HUE = 255.999 / 255  # and so it goes from 0..1 back to uint8 after a turn of the hue
 
 
-def _input(name: str, dtype: Any, ndim: int) -> Any:
-    return fn.external_source(name=name, no_copy=True, dtype=dtype, ndim=ndim)
+class _Inputs:
+    """The inputs of one view of an image."""
+
+    def __init__(self, view: int = 0) -> None:
+        self._view = view
+
+    def __call__(self, name: str, dtype: Any, ndim: int) -> Any:
+        return fn.external_source(name=viewed(name, self._view), no_copy=True, dtype=dtype, ndim=ndim)
 
 
 def decoder_tuning(tuning: Tuning) -> dict[str, Any]:
@@ -55,8 +62,8 @@ def decoder_tuning(tuning: Tuning) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _decode(step: Decode, *, gpu: bool, tuning: Tuning) -> Any:
-    payload = _input(PAYLOAD, types.UINT8, 1)
+def _decode(step: Decode, given: _Inputs, *, gpu: bool, tuning: Tuning) -> Any:
+    payload = given(PAYLOAD, types.UINT8, 1)
     options: dict[str, Any] = {
         "device": "mixed" if gpu else "cpu",
         "output_type": types.RGB,
@@ -66,29 +73,29 @@ def _decode(step: Decode, *, gpu: bool, tuning: Tuning) -> Any:
     options |= decoder_tuning(tuning) if gpu else {}
     if not step.window:
         return fn.decoders.image(payload, **options)
-    window = _input("window", types.INT32, 1)
+    window = given("window", types.INT32, 1)
     return fn.decoders.image_slice(payload, start=window[0:2], shape=window[2:4], axis_names="HW", **options)
 
 
-def _resample(step: Resample, image: Any) -> Any:
+def _resample(step: Resample, image: Any, given: _Inputs) -> Any:
     options: dict[str, Any] = {"interp_type": _INTERPOLATION[step.interpolation], "antialias": step.antialias}
-    options["size"] = step.size or _input(f"size{step.k}", types.FLOAT, 1)
+    options["size"] = step.size or given(f"size{step.k}", types.FLOAT, 1)
     if step.roi:
-        roi = _input(f"roi{step.k}", types.FLOAT, 1)
+        roi = given(f"roi{step.k}", types.FLOAT, 1)
         options.update(roi_start=roi[0:2], roi_end=roi[2:4])
     return fn.resize(image, **options)
 
 
-def _slice(step: Slice, image: Any) -> Any:
-    anchor = _input(f"anchor{step.k}", types.INT32, 1)
-    shape = step.size or _input(f"shape{step.k}", types.INT32, 1)
+def _slice(step: Slice, image: Any, given: _Inputs) -> Any:
+    anchor = given(f"anchor{step.k}", types.INT32, 1)
+    shape = step.size or given(f"shape{step.k}", types.INT32, 1)
     return fn.slice(
         image, start=anchor, shape=shape, axes=[0, 1], out_of_bounds_policy="pad", fill_values=list(step.fill)
     )
 
 
-def _colour(step: Colour, image: Any, *, gpu: bool) -> Any:
-    steps = _input(f"colour{step.k}", types.FLOAT, 2)
+def _colour(step: Colour, image: Any, given: _Inputs, *, gpu: bool) -> Any:
+    steps = given(f"colour{step.k}", types.FLOAT, 2)
     for n in range(step.steps):
         matrix = fn.reshape(steps[n, 0:9], shape=[3, 3])
         shift = steps[n, 10] + _CUT
@@ -124,26 +131,24 @@ def _turn_hue(image: Any, sixths: Any) -> Any:
     return fn.cat(*channels, axis=2)
 
 
-def _effect(step: Blur | Bits | Solarize | Erase, image: Any) -> Any:
+def _effect(step: Blur | Bits | Solarize | Erase, image: Any, given: _Inputs) -> Any:
     match step:
         case Blur():
-            return fn.gaussian_blur(
-                image, sigma=_input(f"sigma{step.k}", types.FLOAT, 0), window_size=step.kernel[::-1]
-            )
+            return fn.gaussian_blur(image, sigma=given(f"sigma{step.k}", types.FLOAT, 0), window_size=step.kernel[::-1])
         case Bits():
-            return image & _input(f"bits{step.k}", types.UINT8, 0)
+            return image & given(f"bits{step.k}", types.UINT8, 0)
         case Solarize():
-            light = fn.cast(image >= _input(f"level{step.k}", types.INT32, 0), dtype=types.UINT8)
+            light = fn.cast(image >= given(f"level{step.k}", types.INT32, 0), dtype=types.UINT8)
             return image ^ (light * types.Constant(255, types.UINT8))
         case Erase():
-            rect = _input(f"rect{step.k}", types.FLOAT, 1)
+            rect = given(f"rect{step.k}", types.FLOAT, 1)
             return fn.erase(image, anchor=rect[0:2], shape=rect[2:4], axis_names="HW", fill_value=list(step.fill))
 
 
-def _finish(step: Finish, image: Any) -> Any:
-    flip_x = _input("flip_x", types.INT32, 0) if step.flip_x else 0
+def _finish(step: Finish, image: Any, given: _Inputs) -> Any:
+    flip_x = given("flip_x", types.INT32, 0) if step.flip_x else 0
     if step.flip_y:
-        image = fn.flip(image, horizontal=0, vertical=_input("flip_y", types.INT32, 0))
+        image = fn.flip(image, horizontal=0, vertical=given("flip_y", types.INT32, 0))
     mean = [-b / s for s, b in zip(step.scale, step.bias, strict=True)]
     std = [1 / s for s in step.scale]
     return fn.crop_mirror_normalize(
@@ -151,21 +156,28 @@ def _finish(step: Finish, image: Any) -> Any:
     )
 
 
-def build_graph(program: Program, *, gpu: bool, tuning: Tuning) -> Any:
-    """The output node of `program`; call it with a pipeline as the current one."""
-    image: Any = None
-    for step in program.steps:
+def build_graph(program: Program | ViewsProgram[Program], *, gpu: bool, tuning: Tuning) -> list[Any]:
+    """The output nodes of `program`, one per view; call it with a pipeline as the current one."""
+    decode = program.views[0].steps[0]
+    if not isinstance(decode, Decode):
+        msg = f"dali engine: a program begins with a decode; found {decode!r}"
+        raise TypeError(msg)
+    image = _decode(decode, _Inputs(), gpu=gpu, tuning=tuning)
+    return [_view(view, image, _Inputs(number), gpu=gpu) for number, view in enumerate(program.views)]
+
+
+def _view(program: Program, image: Any, given: _Inputs, *, gpu: bool) -> Any:
+    """What is done to a decoded image."""
+    for step in program.steps[1:]:
         match step:
-            case Decode():
-                image = _decode(step, gpu=gpu, tuning=tuning)
             case Resample():
-                image = _resample(step, image)
+                image = _resample(step, image, given)
             case Slice():
-                image = _slice(step, image)
+                image = _slice(step, image, given)
             case Rotate():
                 image = fn.rotate(
                     image,
-                    angle=_input(f"angle{step.k}", types.FLOAT, 0),
+                    angle=given(f"angle{step.k}", types.FLOAT, 0),
                     interp_type=_INTERPOLATION[step.interpolation],
                     keep_size=True,
                     fill_value=step.fill,
@@ -173,17 +185,17 @@ def build_graph(program: Program, *, gpu: bool, tuning: Tuning) -> Any:
             case Warp():
                 image = fn.warp_affine(
                     image,
-                    matrix=_input(f"matrix{step.k}", types.FLOAT, 2),
+                    matrix=given(f"matrix{step.k}", types.FLOAT, 2),
                     interp_type=_INTERPOLATION[step.interpolation],
                     inverse_map=True,
                     fill_value=step.fill,
                 )
             case Colour():
-                image = _colour(step, image, gpu=gpu)
+                image = _colour(step, image, given, gpu=gpu)
             case Blur() | Bits() | Solarize() | Erase():
-                image = _effect(step, image)
+                image = _effect(step, image, given)
             case Finish():
-                image = image if gpu else _finish(step, image)
+                image = image if gpu else _finish(step, image, given)
             case UserGraph():
-                image = step.call(image, lambda name: _input(name, types.FLOAT, 0))
+                image = step.call(image, lambda name: given(name, types.FLOAT, 0))
     return image

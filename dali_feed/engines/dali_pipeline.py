@@ -50,7 +50,7 @@ class PipelineEngine(DaliEngine):
 
     def _made(self, outputs: Any, work: Work) -> Result:
         first, *more = (self._dense(out, f"output {n}") for n, out in enumerate(outputs))
-        return Result(first, more=tuple(more))
+        return Result(first, more=tuple((output, None) for output in more))
 
 
 def field_rows(name: str, values: Any, declared: FieldInput) -> Any:

@@ -12,6 +12,7 @@ written over under the user.
 
 from __future__ import annotations
 
+import itertools
 import math
 import queue
 import threading
@@ -35,13 +36,19 @@ from dali_feed.errors import EngineError
 from dali_feed.headers import UnusableError
 from dali_feed.host_program import HostProgram, Scale
 from dali_feed.options import Tuning
+from dali_feed.views import ViewsProgram, by_view
 
 __all__ = ["HostEngine", "decoded", "new_decoder"]
 
 CHUNK = 8  # images of a task: few enough to share a batch out evenly, enough to pay for the hand-over
 IDLE = 4  # batches of memory kept for the next ones
+ALIGNED = 64  # bytes: of a cache line, and the widest vector
 
 _IN_NUMPY = {torch.uint8: np.uint8, torch.float32: np.float32, torch.float16: np.float16, torch.bfloat16: np.int16}
+
+
+Arrays = dict[str, NDArray[Any]]
+Kind = tuple[tuple[int, ...], torch.dtype]  # of a tensor
 
 
 class _Owned(np.ndarray[Any, Any]):
@@ -54,9 +61,11 @@ class _Pool:
     def __init__(self) -> None:
         self._idle: deque[NDArray[np.uint8]] = deque(maxlen=IDLE)
 
-    def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """A tensor whose memory is nobody else's until the last tensor over it dies."""
-        size = math.prod(shape) * dtype.itemsize
+    def take(self, kinds: list[Kind]) -> list[torch.Tensor]:
+        """Tensors whose memory is nobody else's until the last tensor over any of them dies."""
+        sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in kinds]
+        starts = [0, *itertools.accumulate(-(-size // ALIGNED) * ALIGNED for size in sizes)]
+        size = starts[-1]
         try:
             raw = self._idle.pop()
         except IndexError:
@@ -65,24 +74,27 @@ class _Pool:
             raw = np.empty(size, np.uint8)
         view = raw.view(_Owned)
         weakref.finalize(view, self._idle.append, raw).atexit = False
-        # Shaped by NumPy: an operation of torch lets go of the interpreter's lock and queues for it.
-        shaped = torch.from_numpy(view[:size].view(_IN_NUMPY[dtype]).reshape(shape))
-        return shaped.view(dtype) if dtype == torch.bfloat16 else shaped
+        out = []
+        for (shape, dtype), start, length in zip(kinds, starts, sizes, strict=False):
+            # Shaped by NumPy: an operation of torch lets go of the interpreter's lock and queues for it.
+            shaped = torch.from_numpy(view[start : start + length].view(_IN_NUMPY[dtype]).reshape(shape))
+            out.append(shaped.view(dtype) if dtype == torch.bfloat16 else shaped)
+        return out
 
 
 class _Pinned:
     """Memory of batches that go to a GPU: torch keeps it until the copy is done, and then for the next ones."""
 
-    def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    def take(self, kinds: list[Kind]) -> list[torch.Tensor]:
         """Page-locked, or a copy from it would hold up the thread that asks for it."""
-        return torch.empty(shape, dtype=dtype, pin_memory=True)
+        return [torch.empty(shape, dtype=dtype, pin_memory=True) for shape, dtype in kinds]
 
 
 class _Flight:
     """A batch in flight: its chunks, ranges of slots, are taken by whatever thread is free."""
 
-    def __init__(self, work: Work, images: torch.Tensor, chunks: list[range]) -> None:
-        self.work, self.images = work, images
+    def __init__(self, work: Work, arrays: list[Arrays], images: list[torch.Tensor], chunks: list[range]) -> None:
+        self.work, self.arrays, self.images = work, arrays, images  # arrays and images by view
         self.bad: dict[int, str] = {}
         self.error: BaseException | None = None
         self.dropped = False
@@ -152,10 +164,14 @@ class HostEngine:
 
     name = "host"
 
-    def __init__(self, program: HostProgram, *, batch_size: int, device: int | None, tuning: Tuning) -> None:
+    def __init__(
+        self, program: HostProgram | ViewsProgram[HostProgram], *, batch_size: int, device: int | None, tuning: Tuning
+    ) -> None:
         del batch_size  # any will do
         self.depth = tuning.prefetch
-        self._program, self._steps, self._dtype = program, ImageSteps(program), DTYPES[program.dtype]
+        self._views = program.views
+        self._steps = [ImageSteps(view) for view in self._views]
+        self._alone = self._views[0] if len(self._views) == 1 else None  # the program, where there is one view
         self._flying: deque[_Flight] = deque()
         self._pool: _Pool | _Pinned = _Pool() if device is None else _Pinned()
         self._upload = None if device is None else Uploads(device)
@@ -178,11 +194,18 @@ class HostEngine:
         """As they are: the threads that decode them make what the decoder takes."""
         return payloads
 
-    def _memory(self, work: Work) -> torch.Tensor:
-        n = len(work.payloads)
-        height, width = self._program.size or work.arrays["size"][0].tolist()
-        shape = (n, 3, height, width) if self._program.layout == "NCHW" else (n, height, width, 3)
-        return self._pool.take(shape, self._dtype)
+    def _flight(self, work: Work, chunks: list[range], images: list[torch.Tensor] | None = None) -> _Flight:
+        """A batch to begin, in the memory of another run of it or in its own."""
+        arrays = by_view(work.arrays, len(self._views))
+        if images is None:
+            n = len(work.payloads)
+            kinds: list[Kind] = []
+            for view, own in zip(self._views, arrays, strict=True):
+                height, width = view.size or own["size"][0].tolist()
+                shape = (n, 3, height, width) if view.layout == "NCHW" else (n, height, width, 3)
+                kinds.append((shape, DTYPES[view.dtype]))
+            images = self._pool.take(kinds)
+        return _Flight(work, arrays, images, chunks)
 
     def _begin(self, flight: _Flight, chunks: int) -> _Flight:
         for _ in range(min(len(self._threads), chunks)):
@@ -193,7 +216,7 @@ class HostEngine:
         """Start a batch."""
         n = len(work.payloads)
         chunks = [range(first, min(first + CHUNK, n)) for first in range(0, n, CHUNK)]
-        self._flying.append(self._begin(_Flight(work, self._memory(work), chunks), len(chunks)))
+        self._flying.append(self._begin(self._flight(work, chunks), len(chunks)))
 
     def take(self) -> Result:
         """The oldest batch; where images failed, its bad slots."""
@@ -207,9 +230,9 @@ class HostEngine:
 
     def redo(self, work: Work, failed: Result | None = None, slots: Sequence[int] = ()) -> Result:
         """Run `work`, or of a batch that failed just the `slots`, before what is in flight goes on."""
-        images: Any = self._memory(work) if failed is None else failed.images
         chunks = [range(slot, slot + 1) for slot in (range(len(work.payloads)) if failed is None else slots)]
-        self._urgent = self._begin(_Flight(work, images, chunks), len(chunks))
+        images: Any = None if failed is None else failed.images
+        self._urgent = self._begin(self._flight(work, chunks, images), len(chunks))
         try:
             return self._result(self._urgent)
         finally:
@@ -230,8 +253,9 @@ class HostEngine:
             raise EngineError(msg) from error
         if flight.bad:
             return Result(flight.images, dict(sorted(flight.bad.items())))
-        images = flight.images if self._upload is None else self._upload(flight.images)
-        return Result(images, tail=Tail.of(self._program.finish, flight.work))
+        made: list[Any] = list(flight.images if self._upload is None else map(self._upload, flight.images))
+        tails = [Tail.of(view.finish, own) for view, own in zip(self._views, flight.arrays, strict=True)]
+        return Result(made[0], tail=tails[0], more=tuple(zip(made, tails, strict=True))[1:])
 
     def _run(self, ready: threading.Barrier) -> None:
         torch.get_num_threads()  # makes torch give this thread its number now, and not over ours at the first operation
@@ -261,31 +285,36 @@ class HostEngine:
 
     def _chunk(self, worker: _Worker, flight: _Flight, slots: range) -> None:
         """Decode and transform some slots, each while its pixels are in the core's cache."""
-        work, program, first = flight.work, self._program, slots.start
-        windows = work.arrays["window"][first : slots.stop].tolist() if program.window else None
+        work, alone, first = flight.work, self._alone, slots.start
+        windows = work.arrays["window"][first : slots.stop].tolist() if alone is not None and alone.window else None
         for slot in slots:
             worker.slot = slot
-            if program.reduce and self._reduced(work, slot, flight.images[slot]):
+            if alone is not None and alone.reduce and self._reduced(alone, work, slot, flight.images[0][slot]):
                 continue
             payload, window = work.payloads[slot], windows[slot - first] if windows is not None else None
             try:
                 pixels = decoded(worker.decoder, payload, window)
             except UnusableError as error:
                 flight.bad[slot] = str(error)
-            else:
-                self._steps.run(pixels, work.arrays, slot, flight.images[slot])
+                continue
+            for view, steps, own, images in zip(self._views, self._steps, flight.arrays, flight.images, strict=True):
+                seen = pixels
+                if view.window and alone is None:
+                    y, x, height, width = own["window"][slot].tolist()
+                    seen = pixels[y : y + height, x : x + width]
+                steps.run(seen, own, slot, images[slot])
 
-    def _reduced(self, work: Work, slot: int, out: torch.Tensor) -> bool:
+    def _reduced(self, program: HostProgram, work: Work, slot: int, out: torch.Tensor) -> bool:
         """Whether a smaller decoding was to be had, and is in `out`."""
         by = int(work.arrays["reduce"][slot])
-        scale = self._program.steps[0]
+        scale = program.steps[0]
         if by == 1 or not isinstance(scale, Scale):
             return False
         payload = work.payloads[slot]
-        window = tuple(work.arrays["window"][slot].tolist()) if self._program.window else None
+        window = tuple(work.arrays["window"][slot].tolist()) if program.window else None
         small = reduced(payload, by, window, tuple(work.arrays[scale.key][slot].tolist()), scale.interpolation)
         if small is not None:
-            self._steps.run(small, work.arrays, slot, out, done=1)
+            self._steps[0].run(small, work.arrays, slot, out, done=1)
         return small is not None
 
     def close(self) -> None:

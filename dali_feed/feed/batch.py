@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.engines import Tail, Work
+from dali_feed.engines import Result, Work
 from dali_feed.errors import ConfigError
 from dali_feed.feed.lane import Draw, Piece, Prepare
+from dali_feed.feed.pixels import Pixels
 from dali_feed.feed.quarantine import Fault
 from dali_feed.feed.window import Window
 
@@ -19,42 +20,22 @@ __all__ = ["Batch", "Flight"]
 
 
 @dataclass(slots=True)
-class Batch:
+class Batch(Pixels):
     """A batch as the engine gave it. It speaks __dlpack__ itself, for its finished images: `from_dlpack(batch)`.
 
-    images  dense; with `tail`, uint8 NHWC on the device that the finish step takes; without, it speaks __dlpack__
     fields  per field of the source an array or list of n values
     ids     int64 (n,): the samples that stand in the slots
     ok      bool (n,): False where another record stands in for an absent or bad one
-    more    what a user's pipeline gives after its first output, as `images` is
+    more    further views of the images; or what a user's pipeline gives after its first output
     """
 
-    images: Any
-    tail: Tail | None
     fields: dict[str, Any]
     ids: NDArray[np.int64]
     ok: NDArray[np.bool_]
-    more: tuple[Any, ...] = ()
+    more: tuple[Pixels, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        """(type, number) of the device, as DLPack counts them: (1, 0) is the CPU, (2, n) a CUDA device."""
-        kind, number = self.images.__dlpack_device__()
-        return int(kind), int(number)
-
-    def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
-        """The finished images; without a copy where nothing is left to finish. On a GPU they are ready on `stream`.
-
-        (n, 3, height, width), or (n, height, width, 3) with `Feed(layout="NHWC")`. `stream`: as DLPack says. Each call
-        that has to finish makes a new array.
-        """
-        if self.tail is None:
-            return self.images.__dlpack__(**({} if stream is None else {"stream": stream}), **options)
-        from dali_feed.engines.gpu_tail import exported  # CuPy: on a GPU only
-
-        return exported(self.images, self.tail, self.__dlpack_device__()[1], stream, options)
 
 
 def _joined(parts: list[Any]) -> Any:
@@ -91,9 +72,11 @@ class Flight:
     def _several_sizes(self, size: NDArray[Any], slot: int) -> ConfigError:
         """Images that come out in their own sizes do not make a batch."""
         a, b = self._where(int(self.ids[0])), self._where(int(self.ids[slot]))
+        view = int(np.flatnonzero(size != self._size)[0]) // 2  # of the image; there is one, but for several transforms
+        here, there = (tuple(sizes[2 * view : 2 * view + 2].tolist()) for sizes in (self._size, size))
         return ConfigError(
             "transform: the images of a batch must come out in one size;"
-            f" found {tuple(self._size.tolist())} from {a} and {tuple(size.tolist())} from {b}."
+            f" found {here} from {a} and {there} from {b}."
             " Add RandomResizedCrop(size), CenterCrop(size) or Resize((height, width))"
         )
 
@@ -154,8 +137,9 @@ class Flight:
                 raise self._several_sizes(fresh.sizes[0], slot)
         return mended
 
-    def done(self, images: Any, tail: Tail | None, more: tuple[Any, ...] = ()) -> Batch:
+    def done(self, result: Result) -> Batch:
         """The finished batch; its windows are told that these slots have left the engine."""
         for piece in self.pieces:
             piece.chunk.window.retire(len(piece))
-        return Batch(images, tail, self.fields, self.ids, self.ok, more)
+        more = tuple(Pixels(images, tail) for images, tail in result.more)
+        return Batch(result.images, result.tail, self.fields, self.ids, self.ok, more)

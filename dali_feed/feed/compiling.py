@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from dali_feed.engines import choose_engine, compile_for
+from dali_feed.engines import AnyProgram, choose_engine, compile_for
 from dali_feed.errors import ConfigError
 from dali_feed.graph_function import compile_function, is_graph_function
-from dali_feed.host_program import HostProgram
 from dali_feed.pipeline_program import PipelineProgram
-from dali_feed.program import Program
 from dali_feed.recipe import Decoding, Layout
 from dali_feed.transforms import lower
+from dali_feed.views import Views, ViewsProgram
 
 __all__ = ["compiled"]
 
 
 def compiled(
     transform: object, layout: Layout, decode: Decoding, engine: str | None, device: int | None
-) -> tuple[str, Program | HostProgram]:
+) -> tuple[str, AnyProgram]:
     """The engine's name and its program. Raises ConfigError, TransformError where it cannot run the transform."""
     graph = isinstance(transform, PipelineProgram) or is_graph_function(transform)
     name = choose_engine(engine, device, graph=graph)
@@ -38,4 +38,12 @@ def compiled(
         if isinstance(transform, PipelineProgram):
             return name, transform
         return name, compile_function(transform)  # type: ignore[arg-type]
-    return name, compile_for(name, replace(lower(transform), layout=layout, decode=decode), device)
+    if not isinstance(transform, Views | list | tuple):
+        return name, compile_for(name, replace(lower(transform), layout=layout, decode=decode), device)
+    if decode == "reduced":
+        msg = 'decode: "reduced" is for one view of an image, which says how small it may be; found several'
+        raise ConfigError(msg)
+    views = transform if isinstance(transform, Views) else Views(transform)
+    recipes = [replace(lower(each), layout=layout) for each in views.transforms]
+    programs: list[Any] = [compile_for(name, recipe, device, whole=True) for recipe in recipes]  # of one kind
+    return name, ViewsProgram(tuple(programs))

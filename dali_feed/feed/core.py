@@ -62,7 +62,8 @@ class Feed:
         shuffle: False, True, or a `Shuffle`.
         sampler: indices of the source's samples in the order wanted, instead of `shuffle`; read anew each epoch.
         drop_last: leave out the last batch where it is not full.
-        transform: torchvision transforms, a DALI graph function, or None.
+        transform: torchvision transforms, a DALI graph function, or None; a list of transforms, or `Views`, gives
+            several views of each image, the further ones in `Batch.more`.
         layout: of a batch in memory, "NCHW" or "NHWC"; a DALI graph function has its own.
         decode: "reduced" lets the host engine decode large JPEGs smaller; it changes pixels.
         device: a CUDA device's number, or None for the CPU.

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dali_feed.engines import refused_formats
-from dali_feed.host_program import HostProgram
+from dali_feed.engines import AnyProgram, refused_formats
 from dali_feed.outline import unfit
-from dali_feed.program import Program
 from dali_feed.screen import Screened, screen
 
 __all__ = ["Look", "looker"]
@@ -15,13 +13,15 @@ __all__ = ["Look", "looker"]
 Look = Callable[[Sequence[memoryview | None]], Screened]
 
 
-def looker(program: Program | HostProgram, engine: str, max_pixels: int) -> Look:
+def looker(program: AnyProgram, engine: str, max_pixels: int) -> Look:
     """A function of payloads that tells their sizes, and of what cannot be used the reason."""
     refused = refused_formats(engine)
 
     def look(payloads: Sequence[memoryview | None]) -> Screened:
         found = screen(payloads, max_pixels, refused)
-        small = unfit(program.recipe, found.sizes)
+        small: dict[int, str] = {}
+        for view in program.views:
+            small |= unfit(view.recipe, found.sizes)
         return Screened(found.sizes, {**small, **found.reasons}) if small else found
 
     return look

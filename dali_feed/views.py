@@ -1,0 +1,92 @@
+"""Views: several transforms of one decoded image, such as the two of SimCLR or the crops of DINO.
+
+The law: a view's draws are its own. View v draws from streams v * 2**24 on, so that the first one gives what its
+transform gives alone, and no view moves another one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.errors import TransformError
+from dali_feed.host_program import HostProgram
+from dali_feed.program import Ints, Parameters, Program
+from dali_feed.recipe import Recipe
+
+__all__ = ["MAX_VIEWS", "Views", "ViewsProgram", "by_view", "viewed"]
+
+MAX_VIEWS = 64  # streams from 2**30 on are not an augmentation's; see dali_feed.mixing
+_STREAMS = 24  # bits
+
+
+class Views:
+    """A transform that gives a list: what each of `transforms` makes of the image.
+
+    Torch's loader calls it as it is, on a dataset such as ImageFolder; ours decodes once for all of them. A loader of
+    ours also takes the plain list. Raises TransformError where there are none, or more than 64.
+    """
+
+    def __init__(self, transforms: Iterable[Callable[[Any], Any]]) -> None:
+        self.transforms = tuple(transforms)
+        if not 1 <= len(self.transforms) <= MAX_VIEWS:
+            msg = f"Views: takes 1 to {MAX_VIEWS} transforms; found {len(self.transforms)}"
+            raise TransformError(msg)
+
+    def __call__(self, image: Any) -> list[Any]:
+        """The views of one image, in order."""
+        return [transform(image) for transform in self.transforms]
+
+    def __repr__(self) -> str:
+        return f"Views({list(self.transforms)!r})"
+
+
+def viewed(name: str, view: int) -> str:
+    """What an array of a view is called among those of all."""
+    return f"{name}@{view}" if view else name
+
+
+def by_view(arrays: dict[str, NDArray[Any]], count: int) -> list[dict[str, NDArray[Any]]]:
+    """Each view's arrays by their own names, out of those of all."""
+    if count == 1:
+        return [arrays]
+    split: list[dict[str, NDArray[Any]]] = [{} for _ in range(count)]
+    for known, rows in arrays.items():
+        name, _, view = known.partition("@")
+        split[int(view or 0)][name] = rows
+    return split
+
+
+_P = TypeVar("_P", Program, HostProgram)
+
+
+@dataclass(slots=True)
+class ViewsProgram(Generic[_P]):
+    """Programs over one decoded image; all of one engine and one layout."""
+
+    views: tuple[_P, ...]
+    fixed: bool = True
+
+    def __post_init__(self) -> None:
+        for view, program in enumerate(self.views):
+            program.first_stream = view << _STREAMS
+
+    @property
+    def recipe(self) -> Recipe:
+        """Of the first view."""
+        return self.views[0].recipe
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """(height, width) of the first view, or None where one of them follows the input's."""
+        return None if any(view.size is None for view in self.views) else self.views[0].size
+
+    def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
+        """What the samples take into all views; sizes: int64 (n, 2 * views)."""
+        found = [view.parameters(sizes, ids, seed, epoch) for view in self.views]
+        arrays = {viewed(name, v): rows for v, each in enumerate(found) for name, rows in each.arrays.items()}
+        return Parameters(arrays, np.concatenate([each.sizes for each in found], axis=1))
