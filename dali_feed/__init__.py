@@ -10,13 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dali_feed.loader import DataLoader
+    from dali_feed.mixing import Mixing
     from dali_feed.options import BadRecords, Tuning
     from dali_feed.plan import Shuffle
     from dali_feed.views import Views
 
-__all__ = ["BadRecords", "DataLoader", "Shuffle", "Tuning", "Views", "__version__"]
+__all__ = ["BadRecords", "DataLoader", "Mixing", "Shuffle", "Tuning", "Views", "__version__"]
 
-_HOME = {"BadRecords": "options", "DataLoader": "loader", "Shuffle": "plan", "Tuning": "options", "Views": "views"}
+_HOME = {
+    "BadRecords": "options",
+    "DataLoader": "loader",
+    "Mixing": "mixing",
+    "Shuffle": "plan",
+    "Tuning": "options",
+    "Views": "views",
+}
 
 
 def __getattr__(name: str) -> Any:

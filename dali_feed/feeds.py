@@ -16,6 +16,7 @@ import torch
 from dali_feed.datasets import is_source, lower_dataset
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.feed import Feed
+from dali_feed.mixing import Mixing
 from dali_feed.torch_arguments import layout, refuse, tuned, warn_once
 from dali_feed.torch_feed import TorchFeed
 
@@ -115,6 +116,10 @@ def _by_torch(asked: Asked, why: str) -> TorchFeed:
             " use a source of dali_feed.external_sources"
         )
         raise ConfigError(msg)
+    collate = asked.torchs["collate_fn"]
+    if isinstance(collate, Mixing) or Mixing.lowered(collate) is not None:
+        cure = "Mix in a function, collate_fn=lambda samples: mixup(*default_collate(samples))"
+        refuse("collate_fn", f"{type(collate).__name__} is for images that we decode, and this dataset {why}. {cure}")
     for option in ("transform", "info"):
         if asked.ours[option] is not None:
             refuse(option, f"torch's own DataLoader runs this dataset, which {why}")

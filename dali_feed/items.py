@@ -11,6 +11,8 @@ import torch
 
 from dali_feed.feed import Batch, Feed
 from dali_feed.feed.pixels import Pixels
+from dali_feed.mixes import LABEL, Mixes
+from dali_feed.mixing import Mixing
 from dali_feed.torch_feed import moved
 from dali_feed.views import ViewsProgram
 
@@ -35,15 +37,20 @@ class Items:
     """Makes `(images, labels)`, `(images, labels, info)`, or what the user's collate_fn makes of the samples."""
 
     def __init__(
-        self, feed: Feed, device: torch.device, collate_fn: Callable[[list[Any]], Any] | None, *, info: bool
+        self, feed: Feed, device: torch.device, collate_fn: Callable[[list[Any]], Any] | Mixing | None, *, info: bool
     ) -> None:
         self._feed, self._device, self._wants_info = feed, device, info
-        self._collate = None if collate_fn is torch.utils.data.default_collate else collate_fn
+        mixing = collate_fn if isinstance(collate_fn, Mixing) else Mixing.lowered(collate_fn)
+        self._mixes = None if mixing is None else Mixes(mixing, feed, device)
+        own = None if isinstance(collate_fn, Mixing) or mixing is not None else collate_fn
+        self._collate = None if own is torch.utils.data.default_collate else own
         self._last = feed.program.recipe.layout == "NHWC"
         self._several = isinstance(feed.program, ViewsProgram)
 
     def __call__(self, batch: Batch) -> Any:
         """The item of a batch."""
+        if self._mixes is not None:
+            return self._mixed(batch, self._mixes)
         views = [self._shown(each) for each in (batch, *batch.more)]
         images = views if self._several else views[0]
         fields = [batch.fields[name] for name in self._feed.source.fields]
@@ -58,6 +65,17 @@ class Items:
         if self._wants_info:
             out.append(self._info(batch))
         return tuple(out) if len(out) > 1 else images
+
+    def _mixed(self, batch: Batch, mixes: Mixes) -> Any:
+        plain = self._shown(batch) if batch.tail is None else None
+        images, drawn = mixes.images(batch, plain)
+        if plain is None and self._last:
+            images = images.permute(0, 3, 1, 2)
+        out = [images]
+        for name in self._feed.source.fields:
+            values = batch.fields[name]
+            out.append(mixes.labels(values, drawn) if name == LABEL else self._field(values))
+        return (*out, self._info(batch)) if self._wants_info else tuple(out)
 
     def _field(self, values: Any) -> Any:
         if isinstance(values, np.ndarray):

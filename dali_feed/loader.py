@@ -19,6 +19,7 @@ from dali_feed.feed.passes import Batches
 from dali_feed.feed.sampling import has_dealt
 from dali_feed.feeds import Asked, feed_for
 from dali_feed.items import Info, Items
+from dali_feed.mixing import Mixing
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan import Shuffle
 from dali_feed.records import Source
@@ -53,7 +54,8 @@ class DataLoader:
             torch's DistributedSampler has dealt already: it is this rank's order.
         batch_sampler: torch's BatchSampler, for its sampler, batch_size and drop_last.
         num_workers: decoder threads, where `tuning` does not say; 0 leaves the choice to it.
-        collate_fn: called with a list of (image, label) per batch, image tensors on the device and int labels.
+        collate_fn: called with a list of (image, label) per batch, image tensors on the device and int labels; or a
+            `Mixing`, torchvision's v2.MixUp, v2.CutMix or a RandomChoice of both: batches mixed with our draws.
         pin_memory: has no effect.
         drop_last: leave out the last batch where it is not full.
         timeout: seconds to wait for a batch before a TimeoutError; 0 waits for ever.
@@ -89,7 +91,7 @@ class DataLoader:
         sampler: Iterable[int] | None = None,
         batch_sampler: Iterable[Any] | None = None,
         num_workers: int = 0,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
+        collate_fn: Callable[[list[Any]], Any] | Mixing | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
         timeout: float = 0,
@@ -130,7 +132,7 @@ class DataLoader:
         if timeout < 0:
             msg = "timeout option should be non-negative"
             raise ConfigError(msg)
-        if collate_fn is not None and not callable(collate_fn):
+        if collate_fn is not None and not callable(collate_fn) and not isinstance(collate_fn, Mixing):
             msg = f"collate_fn: must be callable; found {collate_fn!r}"
             raise ConfigError(msg)
         plain = None if batch_sampler is None else unwrapped(batch_sampler)

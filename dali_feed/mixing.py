@@ -7,6 +7,7 @@ the same lane's part of the batch, so that a global batch is mixed alike at ever
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,12 @@ _STEP = 2.0**-20  # weights are multiples of it: the last bits of a machine's lo
 Ints = NDArray[np.int64]
 
 
+def _torchvisions(transform: object) -> str:
+    """The name of a class of torchvision's, "" of another."""
+    kind = type(transform)
+    return kind.__name__ if f"{kind.__module__}.".startswith("torchvision.transforms.v2.") else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Mixing:
     """What is done to a batch.
@@ -31,6 +38,9 @@ class Mixing:
     cutmix  the same for the share of the image that stays; None: no CutMix
     p       how likely a sample is mixed at all
     switch  how likely CutMix is taken where there are both
+    classes, smoothing
+            labels become a distribution over so many classes, `smoothing` of it spread over all; without classes,
+            pairs of labels and weights
 
     Zhang et al., mixup, ICLR 2018; Yun et al., CutMix, ICCV 2019. Each sample has draws of its own, where
     torchvision's v2.MixUp and v2.CutMix draw once for the batch. Raises TransformError for values that cannot be.
@@ -40,6 +50,25 @@ class Mixing:
     cutmix: float | None = None
     p: float = 1.0
     switch: float = 0.5
+    classes: int | None = None
+    smoothing: float = 0.0
+
+    @classmethod
+    def lowered(cls, transform: Any) -> Mixing | None:
+        """What torchvision's v2.MixUp, v2.CutMix, or a RandomChoice of the two come to; None for anything else."""
+        inner = transform.transforms if _torchvisions(transform) == "RandomChoice" else [transform]
+        names = [_torchvisions(each) for each in inner]
+        if not names or not set(names) <= {"CutMix", "MixUp"}:
+            return None
+        if len(set(names)) < len(names) or len({each.num_classes for each in inner}) > 1:
+            msg = f"RandomChoice: takes one v2.MixUp and one v2.CutMix, of equal num_classes; found {inner!r}"
+            raise TransformError(msg)
+        if inner[0].num_classes is None:
+            msg = f"{names[0]}: num_classes must be passed, as labels are indices; found None"
+            raise TransformError(msg)
+        alphas = {name.lower(): float(each.alpha) for name, each in zip(names, inner, strict=True)}
+        switch = float(transform.p[names.index("CutMix")]) if len(names) > 1 else 0.5
+        return cls(**alphas, switch=switch, classes=inner[0].num_classes)
 
     def __post_init__(self) -> None:
         for name in ("mixup", "cutmix"):
@@ -47,7 +76,13 @@ class Mixing:
             if alpha is not None and not 0 < alpha < float("inf"):
                 msg = f"Mixing({name}=...): must be a number above 0, or None; found {alpha!r}"
                 raise TransformError(msg)
-        for name in ("p", "switch"):
+        if self.classes is not None and not (isinstance(self.classes, int) and self.classes > 0):
+            msg = f"Mixing(classes=...): must be a number of classes, or None; found {self.classes!r}"
+            raise TransformError(msg)
+        if self.smoothing and self.classes is None:
+            msg = f"Mixing(smoothing=...): needs classes to spread it over; found {self.smoothing!r} and no classes"
+            raise TransformError(msg)
+        for name in ("p", "switch", "smoothing"):
             if not 0 <= getattr(self, name) <= 1:
                 msg = f"Mixing({name}=...): must lie in 0..1; found {getattr(self, name)!r}"
                 raise TransformError(msg)

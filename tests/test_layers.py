@@ -65,7 +65,10 @@ LAYERS = (
     Layer("feed", ("feed",), ("pure", "external_sources", "engines")),
     Layer(
         "loader",
-        ("loader", "feeds", "items", "datasets", "torch_arguments", "torch_feed", "dali"),  # dali: the names, no DALI
+        (
+            *("loader", "feeds", "items", "mixes", "datasets", "torch_arguments", "torch_feed"),
+            "dali",  # its names, no DALI
+        ),
         ("pure", "kernels", "external_sources", "engines", "feed"),
         ("torch", "torchvision", "pynvml"),
     ),

@@ -10,7 +10,7 @@ import torch
 from images import broken_png, jpeg
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, DataLoader
+from dali_feed import BadRecords, DataLoader, Mixing
 from dali_feed.feed import Feed
 from dali_feed.testing.scripted import ScriptedSource
 
@@ -51,6 +51,32 @@ def test_host_pixels_before_a_gpu_are_those_on_the_cpu() -> None:
     with loader("cpu") as cpu, loader("cuda", engine="host") as gpu:
         for (a, _, _), (b, _, _) in zip(cpu, gpu, strict=True):
             assert (a - b.cpu()).abs().max() <= 7.2e-7
+
+
+def test_batches_are_mixed_on_the_gpu_as_on_the_cpu() -> None:
+    """One launch finishes and mixes; the host engine's bytes come within the finish's rounding of the CPU's floats."""
+    options: dict[str, Any] = {"collate_fn": Mixing(0.4, 1.0, classes=64), "engine": "host"}
+    with loader("cpu", **options) as cpu, loader("cuda", **options) as gpu:
+        for (a, la, ia), (b, lb, ib) in zip(cpu, gpu, strict=True):
+            assert torch.equal(ia.ids, ib.ids)
+            assert torch.equal(la, lb.cpu())
+            assert (a - b.cpu()).abs().max() <= 2e-6
+
+
+def test_views_on_the_gpu_are_each_what_it_gives_alone(engine: str) -> None:
+    """Each has its own finish; the first is the bits of its transform by itself."""
+    source = ScriptedSource([(jpeg(n, 90, 120), n) for n in range(16)])
+    one = v2.Compose([v2.RandomResizedCrop(48), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)])
+    other = v2.Compose([v2.RandomResizedCrop(24), v2.ToDtype(torch.bfloat16, scale=True)])
+    how: dict[str, Any] = {"device": "cuda", "engine": engine}
+    with (
+        DataLoader(source, 8, transform=[one, other], **how) as several,
+        DataLoader(source, 8, transform=one, **how) as alone,
+    ):
+        for (views, _), (images, _) in zip(several, alone, strict=True):
+            assert [view.dtype for view in views] == [torch.float32, torch.bfloat16]
+            assert all(view.is_cuda for view in views)
+            assert torch.equal(views[0], images)
 
 
 def test_floats_made_on_the_cpu_go_over_as_they_are() -> None:

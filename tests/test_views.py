@@ -120,7 +120,8 @@ def test_views_of_a_dataset_are_those_of_torchs_loader(tmp_path: Path) -> None:
     views = Views([v2.Compose([v2.Resize((9, 11)), *FLOAT]), v2.CenterCrop(7)])
 
     def read(path: str) -> torch.Tensor:
-        return decode_image(path, mode="RGB")
+        image: torch.Tensor = decode_image(path, mode="RGB")
+        return image
 
     theirs = list(TorchLoader(ImageFolder(str(tmp_path), views, loader=read), 4))
     with DataLoader(ImageFolder(str(tmp_path), views), 4, device="cpu", tuning=QUICK, fallback="error") as loader:
@@ -148,8 +149,8 @@ def test_a_feed_gives_further_views_that_speak_dlpack() -> None:
     source = ScriptedSource(labelled(4))
     with Feed(source, 4, transform=[SMALL, PLAIN], tuning=QUICK) as feed:
         (batch,) = feed
-    assert tuple(torch.from_dlpack(batch).shape) == (4, 3, 6, 8)
-    assert [tuple(torch.from_dlpack(view).shape) for view in batch.more] == [(4, 3, 10, 10)]
+    assert tuple(torch.utils.dlpack.from_dlpack(batch).shape) == (4, 3, 6, 8)
+    assert [tuple(torch.utils.dlpack.from_dlpack(view).shape) for view in batch.more] == [(4, 3, 10, 10)]
 
 
 def test_views_in_channels_last() -> None:

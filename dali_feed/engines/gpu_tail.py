@@ -19,8 +19,10 @@ from dali_feed.engines.dtypes import DTYPES
 from dali_feed.engines.ranges import FINISH
 from dali_feed.engines.uploads import Uploaded, consumers_stream
 from dali_feed.kernels.finish import finish
+from dali_feed.kernels.mix import Mix, mix
+from dali_feed.mixing import Mixed
 
-__all__ = ["exported", "finished", "let_go"]
+__all__ = ["exported", "finished", "let_go", "mixed_up"]
 
 _lock = threading.Lock()  # loaders may be used in several threads
 _kept: deque[tuple[torch.cuda.Event, Any]] = deque()  # what finishes that have been enqueued may still read
@@ -30,16 +32,30 @@ def _on(device: torch.device, values: NDArray[Any] | None) -> torch.Tensor | Non
     return None if values is None else torch.from_numpy(values).to(device, non_blocking=True)
 
 
-def finished(images: Any, tail: Tail, device: torch.device) -> torch.Tensor:
+def _mix(device: torch.device, drawn: Mixed) -> Mix:
+    return Mix(*(_on(device, each) for each in (drawn.partner, drawn.weight, drawn.box)))
+
+
+def finished(images: Any, tail: Tail, device: torch.device, drawn: Mixed | None = None) -> torch.Tensor:
     """One launch on torch's current stream; returns (n, 3, height, width), or what the recipe's layout says.
 
     `images`: uint8 (n, height, width, 3) on `device`, ready for any stream: with __cuda_array_interface__, or Uploaded.
     """
     with FINISH:
-        return _finished(images, tail, device)
+        return _finished(images, tail, device, drawn)
 
 
-def _finished(images: Any, tail: Tail, device: torch.device) -> torch.Tensor:
+def mixed_up(images: torch.Tensor, drawn: Mixed) -> torch.Tensor:
+    """Finished images (n, 3, height, width) mixed into new memory, one launch on torch's current stream."""
+    with FINISH:
+        dense = images if images.is_contiguous(memory_format=torch.channels_last) else images.contiguous()
+        out = torch.empty_like(dense)
+        stream = torch.cuda.current_stream(images.device)
+        mix(dense, out, _mix(images.device, drawn), stream=stream)
+        return out
+
+
+def _finished(images: Any, tail: Tail, device: torch.device, drawn: Mixed | None) -> torch.Tensor:
     stream = torch.cuda.current_stream(device)
     pixels = images.on(stream) if isinstance(images, Uploaded) else images
     n, height, width, channels = pixels.__cuda_array_interface__["shape"]
@@ -54,6 +70,7 @@ def _finished(images: Any, tail: Tail, device: torch.device) -> torch.Tensor:
         bias=None if whole else tail.finish.bias,
         flip_x=_on(device, tail.flip_x),
         flip_y=_on(device, tail.flip_y),
+        mix=None if drawn is None else _mix(device, drawn),
         layout=layout,
         stream=stream,
     )
