@@ -15,7 +15,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dali_feed.errors import SourceEmptyError, TransformError
+from dali_feed.external_sources.arrow_rows import ArrowRows
 from dali_feed.external_sources.files import IMG_EXTENSIONS, FileList
+from dali_feed.hf_datasets import hf_rows
 from dali_feed.records import Source
 from dali_feed.transforms import lower
 
@@ -47,7 +49,8 @@ def lower_dataset(dataset: object) -> Lowered | str:
     """The dataset as a source and a transform, or why not: a clause without its subject.
 
     Taken are torchvision's ImageFolder, DatasetFolder and ImageNet; Subset (and so random_split) and ConcatDataset
-    of them; a list of paths, or of (path, label) pairs.
+    of them; a list of paths, or of (path, label) pairs;
+    Hugging Face's Dataset with a column of images, and Subset of it.
     """
     try:
         return _lowered(dataset)
@@ -66,6 +69,9 @@ def _lowered(dataset: Any) -> Lowered:
         if kind is not None and isinstance(dataset, kind):
             _must_be_plain(dataset, kind)
             return take(dataset)
+    rows = hf_rows(dataset)
+    if rows is not None:
+        return Lowered(rows) if isinstance(rows, ArrowRows) else _refuse(rows)
     if isinstance(dataset, list | tuple):
         return Lowered(_listed(dataset))
     _refuse(f"{type(dataset).__module__}.{type(dataset).__qualname__} has a __getitem__ of its own")
@@ -117,12 +123,14 @@ def _labels(targets: Sequence[Any], change: Callable[[Any], Any] | None) -> list
 
 def _subset(dataset: Any) -> Lowered:
     whole = _lowered(dataset.dataset)
-    files, indices = _files(whole), np.asarray(dataset.indices)
+    source, indices = whole.source, np.asarray(dataset.indices)
+    if not isinstance(source, ArrowRows):
+        source = _files(whole)
     if indices.dtype.kind not in "iu" or not indices.size:
         _refuse("its indices are none, or no ints")
-    if indices.min() < -len(files) or indices.max() >= len(files):
+    if indices.min() < -len(source) or indices.max() >= len(source):
         _refuse("its indices leave the dataset")
-    return Lowered(files.chosen(indices.astype(np.int64)), whole.transform)
+    return Lowered(source.chosen(indices.astype(np.int64)), whole.transform)
 
 
 def _joined(dataset: Any) -> Lowered:

@@ -1,4 +1,4 @@
-"""Items: a feed's batch as the tuples of tensors that a training loop is given."""
+"""Items: a feed's batch as the tuples, or dicts, of tensors that a training loop is given."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dali_feed.feed import Batch, Feed
 from dali_feed.feed.pixels import Pixels
 from dali_feed.mixes import LABEL, Mixes
 from dali_feed.mixing import Mixing
+from dali_feed.records import Tabular
 from dali_feed.torch_feed import moved
 from dali_feed.views import ViewsProgram
 
@@ -34,7 +35,10 @@ class Info:
 
 
 class Items:
-    """Makes `(images, labels)`, `(images, labels, info)`, or what the user's collate_fn makes of the samples."""
+    """Makes `(images, labels)`, `(images, labels, info)`, or what the user's collate_fn makes of the samples.
+
+    Of a source with named columns it makes a dict of them, `(dict, info)`, or gives collate_fn a dict per sample.
+    """
 
     def __init__(
         self, feed: Feed, device: torch.device, collate_fn: Callable[[list[Any]], Any] | Mixing | None, *, info: bool
@@ -44,38 +48,49 @@ class Items:
         self._mixes = None if mixing is None else Mixes(mixing, feed, device)
         own = None if isinstance(collate_fn, Mixing) or mixing is not None else collate_fn
         self._collate = None if own is torch.utils.data.default_collate else own
+        self._columns = feed.source.columns if isinstance(feed.source, Tabular) else ()
         self._last = feed.program.recipe.layout == "NHWC"
         self._several = isinstance(feed.program, ViewsProgram)
 
     def __call__(self, batch: Batch) -> Any:
         """The item of a batch."""
         if self._mixes is not None:
-            return self._mixed(batch, self._mixes)
+            return self._whole(batch, *self._mixed(batch, self._mixes))
         views = [self._shown(each) for each in (batch, *batch.more)]
-        images = views if self._several else views[0]
-        fields = [batch.fields[name] for name in self._feed.source.fields]
-        if self._collate is not None:
-            lists = [values.tolist() if isinstance(values, np.ndarray) else values for values in fields]
-            each = list(map(list, zip(*(view.unbind(0) for view in views), strict=True)))  # per sample its views
-            first = each if self._several else [one for (one,) in each]
-            samples = list(zip(first, *lists, strict=True)) if lists else first
-            item = moved(self._collate(samples), self._device)
-            return (item, self._info(batch)) if self._wants_info else item
-        out: list[Any] = [images, *map(self._field, fields)]
-        if self._wants_info:
-            out.append(self._info(batch))
-        return tuple(out) if len(out) > 1 else images
+        names = self._feed.source.fields
+        if self._collate is None:
+            fields = [self._field(batch.fields[name]) for name in names]
+            return self._whole(batch, views if self._several else views[0], fields)
+        lists = [self._listed(batch.fields[name]) for name in names]
+        each = list(map(list, zip(*(view.unbind(0) for view in views), strict=True)))  # per sample its views
+        first = each if self._several else [one for (one,) in each]
+        samples = [self._item(*sample) for sample in zip(first, *lists, strict=True)]
+        item = moved(self._collate(samples), self._device)
+        return (item, self._info(batch)) if self._wants_info else item
 
-    def _mixed(self, batch: Batch, mixes: Mixes) -> Any:
+    def _item(self, images: Any, *fields: Any) -> Any:
+        """Images and fields as they are given out: a dict of columns, a tuple, or images alone."""
+        if self._columns:
+            beside = dict(zip(self._feed.source.fields, fields, strict=True))
+            return {name: beside.get(name, images) for name in self._columns}
+        return (images, *fields) if fields else images
+
+    def _whole(self, batch: Batch, images: Any, fields: list[Any]) -> Any:
+        item = self._item(images, *fields)
+        if not self._wants_info:
+            return item
+        return (*item, self._info(batch)) if isinstance(item, tuple) else (item, self._info(batch))
+
+    def _mixed(self, batch: Batch, mixes: Mixes) -> tuple[torch.Tensor, list[Any]]:
         plain = self._shown(batch) if batch.tail is None else None
         images, drawn = mixes.images(batch, plain)
         if plain is None and self._last:
             images = images.permute(0, 3, 1, 2)
-        out = [images]
-        for name in self._feed.source.fields:
-            values = batch.fields[name]
-            out.append(mixes.labels(values, drawn) if name == LABEL else self._field(values))
-        return (*out, self._info(batch)) if self._wants_info else tuple(out)
+        given = [(name, batch.fields[name]) for name in self._feed.source.fields]
+        return images, [mixes.labels(v, drawn) if name == LABEL else self._field(v) for name, v in given]
+
+    def _listed(self, values: Any) -> Any:
+        return values.tolist() if isinstance(values, np.ndarray) else values
 
     def _field(self, values: Any) -> Any:
         if isinstance(values, np.ndarray):

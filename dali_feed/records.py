@@ -28,6 +28,7 @@ __all__ = [
     "Slabs",
     "Snapshot",
     "Source",
+    "Tabular",
     "pack_ids",
     "unpack_id",
     "unpack_ids",
@@ -232,4 +233,14 @@ class Commits(Protocol):
 
         Raises a SourceError after a few seconds where that cannot be done.
         """
+        ...
+
+
+@runtime_checkable
+class Tabular(Protocol):
+    """A source whose columns have names of their own: a loader's batches are dicts of them. Most have none."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names in order: all of `fields`, and one more, which is the images'."""
         ...

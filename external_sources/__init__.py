@@ -6,15 +6,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dali_feed.external_sources.arrow_rows import ArrowRows
     from dali_feed.external_sources.dead_letter_folder import DeadLetterFolder
     from dali_feed.external_sources.dead_letter_topic import DeadLetterTopic
     from dali_feed.external_sources.files import FileList
     from dali_feed.external_sources.kafka import KafkaTopic
     from dali_feed.external_sources.shards import ShardSet
 
-__all__ = ["DeadLetterFolder", "DeadLetterTopic", "FileList", "KafkaTopic", "ShardSet"]
+__all__ = ["ArrowRows", "DeadLetterFolder", "DeadLetterTopic", "FileList", "KafkaTopic", "ShardSet"]
 
 _HOME = {
+    "ArrowRows": "arrow_rows",
     "DeadLetterFolder": "dead_letter_folder",
     "DeadLetterTopic": "dead_letter_topic",
     "FileList": "files",

@@ -28,7 +28,7 @@ from dali_feed.errors import (
 from dali_feed.external_sources.slabs import SlabPool
 from dali_feed.records import Block, Extents, Int64s, Lease, Reader, Slabs, Snapshot, unpack_ids
 
-__all__ = ["IMG_EXTENSIONS", "FileList"]
+__all__ = ["IMG_EXTENSIONS", "FileList", "load_file", "shared_folder"]
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 EXTENT_BYTES = 8 << 20
@@ -65,7 +65,7 @@ class FileList:
             raise SourceEmptyError(msg)
         self._classes = None if classes is None else tuple(classes)
         self._labels = None if labels is None else _checked(labels, len(self._paths), self._classes)
-        self._root = _folder(min(self._paths), max(self._paths))
+        self._root = shared_folder(min(self._paths), max(self._paths))
 
     @classmethod
     def from_folder(cls, root: str | os.PathLike[str], extensions: str | tuple[str, ...] = IMG_EXTENSIONS) -> FileList:
@@ -232,7 +232,7 @@ class _FileReader:
                 if self._stop.is_set():
                     msg = "FileList: the read was stopped"
                     raise ClosedError(msg)
-                found = _load(self._paths[row], lease)
+                found = load_file(self._paths[row], lease)
                 if isinstance(found, str):
                     faults[k] = found
                     found = memoryview(b"")
@@ -248,7 +248,7 @@ class _FileReader:
         self._closed = True
 
 
-def _load(path: str, lease: Lease) -> memoryview | str:
+def load_file(path: str, lease: Lease) -> memoryview | str:
     """The bytes of a file, or why there are none."""
     try:
         # Without O_NONBLOCK a pipe with an image's name would hold the reader up for ever.
@@ -273,7 +273,7 @@ def _load(path: str, lease: Lease) -> memoryview | str:
         os.close(fd)
 
 
-def _folder(least: str, most: str) -> str:
+def shared_folder(least: str, most: str) -> str:
     """The folder that all paths share: what the first and the last of them in order share."""
     same = next((k for k, (a, b) in enumerate(zip(least, most, strict=False)) if a != b), min(len(least), len(most)))
     return least[:same].rpartition(os.sep)[0]

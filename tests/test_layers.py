@@ -66,7 +66,7 @@ LAYERS = (
     Layer(
         "loader",
         (
-            *("loader", "feeds", "items", "mixes", "datasets", "torch_arguments", "torch_feed"),
+            *("loader", "feeds", "items", "mixes", "datasets", "hf_datasets", "torch_arguments", "torch_feed"),
             "dali",  # its names, no DALI
         ),
         ("pure", "kernels", "external_sources", "engines", "feed"),
