@@ -41,13 +41,14 @@ class DataLoader:
     """Batches of tensors from a source of `dali_feed.external_sources`, or from a dataset as torch's loader takes it.
 
     Gives `(images, labels)` per batch, or `(images, labels, info)` with `info=True`; just `images` where
-    the source has no other fields. images: (n, 3, height, width) on the device, of the dtype that the
-    transform ends in (uint8 without one); labels: int64 (n,) on the device.
+    the source has no other fields, and a dict of columns where it is a table. images: (n, 3, height, width)
+    on the device, of the dtype that the transform ends in (uint8 without one); labels: int64 (n,) on the device.
 
     Args:
         dataset: a source; torchvision's ImageFolder, DatasetFolder or ImageNet, a Subset or ConcatDataset of them, a
-            list of paths or of (path, label) pairs: read as files, with the dataset's own transform. Another dataset
-            is run by torch's own DataLoader, with a warning (see `fallback`).
+            list of paths or of (path, label) pairs: read as files, with the dataset's own transform; Hugging Face's
+            Dataset with images: its table is read. Another one is run by torch's own DataLoader, with a warning (see
+            `fallback`).
         batch_size: samples per batch on this rank.
         shuffle: bool, or a `Shuffle` that says how far samples are mixed.
         sampler: indices in the order wanted, instead of shuffle; an iterable that is read anew each epoch. One of

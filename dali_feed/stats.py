@@ -20,7 +20,7 @@ class Stats:
     samples, batches  handed to the trainer
     absent            slots whose position was absent (an offset hole) and was replaced
     bad               records found bad, once per epoch each
-    bytes_read        payload bytes read, counted when their window has been used up
+    bytes_read        payload bytes read, counted when their window has been used up; 0 where a table is mapped
     slab_peak         most payload memory held at once
     feed_cpu          CPU time of the feed thread: screen, draws, hand-over to the engine, metadata
     read_wait         time the feed thread waited for the source: the source is the bottleneck
