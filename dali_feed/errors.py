@@ -15,6 +15,7 @@ DaliFeedError
 ├── BadRecordLimitError              more bad records than the budget allows
 ├── DeadLetterError                  letters of bad records that could not be kept
 ├── EngineError                      DALI or a kernel failed for a reason that is no record's fault
+├── WaitError (TimeoutError, RuntimeError)  no batch within the loader's timeout
 └── ClosedError                      used after close()
 
 A message names the subject, the rule, what was found and the cure, in that order.
@@ -39,6 +40,7 @@ __all__ = [
     "SourceUnreachableError",
     "StateError",
     "TransformError",
+    "WaitError",
 ]
 
 
@@ -112,6 +114,10 @@ class DeadLetterError(DaliFeedError):
 
 class EngineError(DaliFeedError):
     """The engine failed for a reason that is no record's fault."""
+
+
+class WaitError(DaliFeedError, TimeoutError, RuntimeError):
+    """No batch came within `timeout` seconds; the message names the stage that is stuck. The pass goes on."""
 
 
 class ClosedError(DaliFeedError):

@@ -12,6 +12,7 @@ from typing import Any
 from warnings import warn
 
 import torch
+from torch.utils.data import IterableDataset
 
 from dali_feed.datasets import is_source, lower_dataset
 from dali_feed.errors import ConfigError, TransformError
@@ -43,7 +44,7 @@ class Asked:
     """
 
     dataset: Any
-    batch_size: int
+    batch_size: int | None
     batches: Iterable[Any] | None
     device: torch.device
     fallback: str
@@ -70,14 +71,15 @@ def _native(asked: Asked) -> Feed | str:
             msg = "transform: the dataset has one already; give it to the dataset or to the loader, not to both"
             raise ConfigError(msg)
         transform = lowered.transform if theirs else transform
-    if asked.batches is not None:
-        if source is asked.dataset:
-            refuse("batch_sampler", "use torch's BatchSampler, or batch_size with sampler")
-        return "has a batch_sampler that is not torch's BatchSampler"
+    other = _other_batches(asked)
+    if other is not None:
+        return other
+    what = dict(asked.what)
+    what["shuffle"] = False if what["shuffle"] is None else what["shuffle"]
     try:
         feed = Feed(
             source,
-            asked.batch_size,
+            asked.batch_size or 1,
             transform=transform,
             layout=layout(asked.ours["memory_format"]),
             decode=asked.ours["decode"] or "exact",
@@ -85,7 +87,7 @@ def _native(asked: Asked) -> Feed | str:
             engine=asked.ours["engine"],
             bad=asked.ours["bad"],
             tuning=tuned(asked.ours["tuning"], asked.torchs["num_workers"], asked.torchs["prefetch_factor"], _USER),
-            **asked.what,
+            **what,
         )
     except TransformError as error:
         if theirs:
@@ -97,6 +99,20 @@ def _native(asked: Asked) -> Feed | str:
     if not asked.torchs["in_order"]:
         warn_once("in_order=False", "batches always come in order", _USER)
     return feed
+
+
+def _other_batches(asked: Asked) -> str | None:
+    """Why batches of another kind need torch's loader, a clause without its subject; None for the usual ones."""
+    if asked.batches is not None:
+        name, cure = "batch_sampler", "use torch's BatchSampler, or batch_size with sampler"
+        why = "has a batch_sampler that is not torch's BatchSampler"
+    elif asked.batch_size is None:
+        name, cure, why = "batch_size=None", "use batch_size=1", "is asked for without batches (batch_size=None)"
+    else:
+        return None
+    if is_source(asked.dataset) or isinstance(asked.dataset, list | tuple):  # torch would give a list's names
+        refuse(name, cure)
+    return why
 
 
 def _by_torch(asked: Asked, why: str) -> TorchFeed:
@@ -132,7 +148,16 @@ def _by_torch(asked: Asked, why: str) -> TorchFeed:
         UserWarning,
         stacklevel=_USER - 1,
     )
-    options = {key: value for key, value in asked.torchs.items() if key != "pin_memory_device"}
+    options = dict(asked.torchs)
+    if options.pop("pin_memory_device"):
+        warn_once("pin_memory_device", "torch pins memory for the accelerator that is there", _USER)
     options["pin_memory"] = options["pin_memory"] or asked.device.type == "cuda"
-    options["timeout"] = options["timeout"] if options["num_workers"] else 0
+    if options["timeout"] and not options["num_workers"]:
+        warn_once("timeout", "without worker processes there is nobody to wait for", _USER)
+        options["timeout"] = 0
+    if not options["in_order"] and not isinstance(dataset, IterableDataset):
+        warn_once("in_order=False", "batches always come in order, so that a state can count them", _USER)
+        options["in_order"] = True
+    if options["in_order"]:  # torch before 2.6 does not know it
+        del options["in_order"]
     return TorchFeed(dataset, asked.batch_size, batch_sampler=asked.batches, options=options, **asked.what)

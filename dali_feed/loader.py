@@ -7,13 +7,15 @@ data is honoured or refused, never ignored.
 from __future__ import annotations
 
 import functools
+import inspect
+import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
 import torch
 
-from dali_feed.errors import ConfigError
+from dali_feed.errors import ConfigError, WaitError
 from dali_feed.feed import Feed
 from dali_feed.feed.passes import Batches
 from dali_feed.feed.sampling import has_dealt
@@ -24,7 +26,7 @@ from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan import Shuffle
 from dali_feed.records import Source
 from dali_feed.stats import Stats
-from dali_feed.torch_arguments import ranks, seeded, torch_device, unwrapped, warn_once
+from dali_feed.torch_arguments import check_by_torch, ranks, seeded, torch_device, unwrapped, warn_once
 from dali_feed.torch_feed import Passing, moved
 
 __all__ = ["DataLoader", "Info"]
@@ -49,9 +51,9 @@ class DataLoader:
             list of paths or of (path, label) pairs: read as files, with the dataset's own transform; Hugging Face's
             Dataset with images: its table is read. Another one is run by torch's own DataLoader, with a warning (see
             `fallback`).
-        batch_size: samples per batch on this rank.
+        batch_size: samples per batch on this rank. None, for a dataset, gives samples by torch's own DataLoader.
         shuffle: bool, or a `Shuffle` that says how far samples are mixed.
-        sampler: indices in the order wanted, instead of shuffle; an iterable that is read anew each epoch. One of
+        sampler: indices in the order wanted, instead of shuffle; an iterable that ends, read anew each epoch. One of
             torch's DistributedSampler has dealt already: it is this rank's order.
         batch_sampler: torch's BatchSampler, for its sampler, batch_size and drop_last.
         num_workers: decoder threads, where `tuning` does not say; 0 leaves the choice to it.
@@ -59,7 +61,8 @@ class DataLoader:
             `Mixing`, torchvision's v2.MixUp, v2.CutMix or a RandomChoice of both: batches mixed with our draws.
         pin_memory: has no effect.
         drop_last: leave out the last batch where it is not full.
-        timeout: seconds to wait for a batch before a TimeoutError; 0 waits for ever.
+        timeout: seconds to wait for a batch before a WaitError, which is a TimeoutError and, as torch's own, a
+            RuntimeError; 0 waits for ever.
         worker_init_fn, multiprocessing_context, persistent_workers, pin_memory_device, in_order: have no effect.
         generator: the seed is drawn from it, once.
         prefetch_factor: batches in flight, where `tuning` does not say.
@@ -87,7 +90,7 @@ class DataLoader:
     def __init__(  # noqa: PLR0913, PLR0917  the first 17 are torch's, in torch's order
         self,
         dataset: Source | Any,
-        batch_size: int = 1,
+        batch_size: int | None = 1,
         shuffle: bool | Shuffle | None = None,
         sampler: Iterable[int] | None = None,
         batch_sampler: Iterable[Any] | None = None,
@@ -121,25 +124,25 @@ class DataLoader:
         if fallback not in ("torch", "error"):
             msg = f'fallback: must be "torch" or "error"; found {fallback!r}'
             raise ConfigError(msg)
-        if sampler is not None and shuffle:
-            msg = "sampler option is mutually exclusive with shuffle"
-            raise ConfigError(msg)
-        if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
-            msg = "batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, and drop_last"
-            raise ConfigError(msg)
-        if num_workers < 0:
-            msg = "num_workers option should be non-negative; use num_workers=0 to let tuning choose"
-            raise ConfigError(msg)
-        if timeout < 0:
-            msg = "timeout option should be non-negative"
-            raise ConfigError(msg)
-        if collate_fn is not None and not callable(collate_fn) and not isinstance(collate_fn, Mixing):
-            msg = f"collate_fn: must be callable; found {collate_fn!r}"
-            raise ConfigError(msg)
+        torchs = {
+            "num_workers": num_workers,
+            "collate_fn": collate_fn,
+            "pin_memory": pin_memory,
+            "timeout": timeout,
+            "worker_init_fn": worker_init_fn,
+            "multiprocessing_context": multiprocessing_context,
+            "generator": generator,
+            "prefetch_factor": prefetch_factor,
+            "persistent_workers": persistent_workers,
+            "pin_memory_device": pin_memory_device,
+            "in_order": in_order,
+        }
+        check_by_torch(dataset, batch_size, shuffle, sampler, batch_sampler, drop_last, torchs)
         plain = None if batch_sampler is None else unwrapped(batch_sampler)
         if plain is not None:
             sampler, batch_size, drop_last = plain
         own_batches = batch_sampler if plain is None else None
+        batch_size = None if own_batches is not None else batch_size
         self.dataset, self.batch_size, self.sampler, self.drop_last = dataset, batch_size, sampler, drop_last
         self.num_workers, self.timeout, self.info = num_workers, timeout, info
         self.batch_sampler, self.collate_fn, self.generator = batch_sampler, collate_fn, generator
@@ -169,7 +172,7 @@ class DataLoader:
             device=self.device,
             fallback=fallback,
             what={
-                "shuffle": False if shuffle is None else shuffle,
+                "shuffle": shuffle,
                 "sampler": sampler,
                 "drop_last": drop_last,
                 "seed": seeded(seed, generator),
@@ -186,19 +189,7 @@ class DataLoader:
                 "info": info or None,
                 "tuning": tuning,
             },
-            torchs={
-                "num_workers": num_workers,
-                "collate_fn": collate_fn,
-                "pin_memory": pin_memory,
-                "timeout": timeout,
-                "worker_init_fn": worker_init_fn,
-                "multiprocessing_context": multiprocessing_context,
-                "generator": generator,
-                "prefetch_factor": prefetch_factor,
-                "persistent_workers": persistent_workers,
-                "pin_memory_device": pin_memory_device,
-                "in_order": in_order,
-            },
+            torchs=torchs,
         )
         self._feed: Any = feed_for(asked)  # a Feed or a TorchFeed, which answer the same calls
         self._made: Callable[[Any], Any] = (
@@ -207,6 +198,25 @@ class DataLoader:
             else functools.partial(moved, device=self.device)
         )
         self._close_at_exit = weakref.finalize(self, self._feed.close)
+
+    def __class_getitem__(cls, batch: object) -> types.GenericAlias:
+        """For annotations, in which torch's loader is told what a batch is."""
+        return types.GenericAlias(cls, batch)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """What the loader was made of stays: torch freezes six of them, and none would have an effect any more."""
+        each_time = name == "timeout" and isinstance(vars(self).get("_feed"), Feed)  # it is read with every batch
+        if name in _FROZEN and "_close_at_exit" in vars(self) and not each_time:
+            msg = f"{name} attribute should not be set after {type(self).__name__} is initialized; make a new one"
+            raise ConfigError(msg)
+        super().__setattr__(name, value)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        msg = (
+            f"{type(self).__name__}: cannot be pickled or copied, for it holds threads and a position; make one where"
+            " it is used, and hand over state_dict()"
+        )
+        raise TypeError(msg)
 
     def __len__(self) -> int:
         """Batches in an epoch, the same on every rank."""
@@ -276,6 +286,9 @@ class _Tensors(Iterator[Any]):
     def __init__(self, loader: DataLoader, batches: Batches | Passing) -> None:
         self._loader, self._batches = loader, batches
 
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        self._loader.__reduce_ex__(protocol)
+
     def __len__(self) -> int:
         """Batches still to come."""
         return len(self._batches)
@@ -285,5 +298,10 @@ class _Tensors(Iterator[Any]):
         try:
             return self._loader._made(self._batches.take(timeout or None))
         except TimeoutError as error:
+            if not timeout or not isinstance(self._batches, Batches):  # a dataset's own
+                raise
             msg = f"DataLoader timed out after {timeout} seconds; {error}"
-            raise TimeoutError(msg) from error
+            raise WaitError(msg) from error
+
+
+_FROZEN = frozenset(inspect.signature(DataLoader).parameters)

@@ -2,21 +2,76 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NoReturn
 from warnings import warn
 
+import numpy as np
 import torch
+from torch.utils.data import IterableDataset
 
 from dali_feed.errors import ConfigError
+from dali_feed.mixing import Mixing
 from dali_feed.options import Tuning
 
-__all__ = ["layout", "ranks", "refuse", "seeded", "torch_device", "tuned", "unwrapped", "warn_once"]
+__all__ = [
+    "as_config_error",
+    "check_by_torch",
+    "layout",
+    "ranks",
+    "refuse",
+    "seeded",
+    "torch_device",
+    "tuned",
+    "unwrapped",
+    "warn_once",
+]
 
 log = logging.getLogger("dali_feed")
+
+
+@contextlib.contextmanager
+def as_config_error() -> Iterator[None]:
+    """What torch refuses is a ConfigError in torch's words."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def check_by_torch(
+    dataset: object,
+    batch_size: object,
+    shuffle: object,
+    sampler: object,
+    batch_sampler: object,
+    drop_last: object,
+    how: Mapping[str, Any],
+) -> None:
+    """Let torch's own DataLoader say what cannot be, over a stand-in: a later torch checks more of itself.
+
+    With one worker, unless there are fewer than none: decoder threads are there without workers too.
+    """
+    if not (how["collate_fn"] is None or callable(how["collate_fn"]) or isinstance(how["collate_fn"], Mixing)):
+        msg = f"collate_fn: must be callable; found {how['collate_fn']!r}"
+        raise ConfigError(msg)
+    given: dict[str, Any] = {
+        "batch_size": int(batch_size) if isinstance(batch_size, np.integer) else batch_size,
+        "shuffle": shuffle,
+        "sampler": sampler,
+        "batch_sampler": batch_sampler,
+        "drop_last": drop_last,
+        **how,
+        "num_workers": min(how["num_workers"], 1) or 1,
+    }
+    del given["in_order"]  # torch before 2.6 does not know it
+    stand_in: Any = dataset if isinstance(dataset, IterableDataset) else range(1)
+    with as_config_error():
+        torch.utils.data.DataLoader(stand_in, **given)
 
 
 def torch_device(device: object) -> torch.device:

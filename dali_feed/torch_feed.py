@@ -24,10 +24,11 @@ from dali_feed import state as states
 from dali_feed.draws import check_seed
 from dali_feed.errors import ClosedError, ConfigError, StateError
 from dali_feed.feed.asked import MAX_EPOCH, check_epoch, check_shares, check_shuffle
-from dali_feed.feed.sampling import digest_of, told_epoch
+from dali_feed.feed.sampling import digest_of, length_of, read_whole, told_epoch
 from dali_feed.plan import EpochPlan, Order, Shuffle, resolve
 from dali_feed.records import Snapshot, unpack_ids
 from dali_feed.stats import Meter, Stats
+from dali_feed.torch_arguments import as_config_error
 
 __all__ = ["Passing", "TorchFeed", "moved"]
 
@@ -78,7 +79,7 @@ class _Epoch:
 def _chosen(dataset: Any) -> str:
     """What tells a Subset from another one of the same size."""
     indices = getattr(dataset, "indices", None)
-    return "" if indices is None else hashlib.sha256(repr(list(indices)).encode()).hexdigest()[:16]
+    return "" if indices is None or callable(indices) else hashlib.sha256(repr(list(indices)).encode()).hexdigest()[:16]
 
 
 def _snapshot(dataset: Any, count: int) -> Snapshot:
@@ -99,15 +100,16 @@ def _snapshot(dataset: Any, count: int) -> Snapshot:
 class TorchFeed:
     """Epochs of batches as torch's loader gives them; the same calls as `Feed`.
 
-    `options` are torch's own arguments for how, not what: num_workers, collate_fn, pin_memory, ...
+    `batch_size` None gives samples, or the batches of a batch sampler. `options` are torch's own arguments for how, not
+    what: num_workers, collate_fn, pin_memory, ...
     """
 
     def __init__(  # noqa: PLR0913  torch's own
         self,
         dataset: Any,
-        batch_size: int,
+        batch_size: int | None,
         *,
-        shuffle: bool | Shuffle,
+        shuffle: bool | Shuffle | None,
         sampler: Iterable[int] | None,
         batch_sampler: Iterable[Any] | None,
         drop_last: bool,
@@ -117,10 +119,13 @@ class TorchFeed:
         world_size: int,
         options: Mapping[str, Any],
     ) -> None:
-        check_shuffle(shuffle)
-        self.batch_size, self.rank, self.world_size, self.lanes = check_shares(batch_size, rank, world_size, lanes)
+        self._shuffle: bool | Shuffle = False if shuffle is None else shuffle
+        check_shuffle(self._shuffle)
+        size = 1 if batch_size is None else batch_size
+        self.batch_size, self.rank, self.world_size, self.lanes = check_shares(size, rank, world_size, lanes)
         self.dataset, self.drop_last, self.seed = dataset, bool(drop_last), check_seed(seed)
-        self._shuffle, self._sampler, self._batch_sampler = shuffle, sampler, batch_sampler
+        self._sampler, self._batch_sampler = sampler, batch_sampler
+        self._single = batch_size is None and batch_sampler is None
         self._order = _Batches()
         self._snapshot: Snapshot | None = None
         if isinstance(dataset, IterableDataset):
@@ -130,14 +135,19 @@ class TorchFeed:
                     " Shard it inside, and give rank=0, world_size=1"
                 )
                 raise ConfigError(msg)
-            given: dict[str, Any] = {"shuffle": shuffle or None, "sampler": sampler, "batch_sampler": batch_sampler}
-            self._loader: Any = TorchLoader(dataset, batch_size, drop_last=drop_last, **given, **options)
+            order: dict[str, Any] = {"batch_size": batch_size, "drop_last": drop_last, "shuffle": shuffle}
         else:
-            if not hasattr(dataset, "__len__"):
-                msg = f"dataset: a map-style one must have a length; found none of {type(dataset).__qualname__}"
+            length = length_of(dataset)
+            if length is None and sampler is None and batch_sampler is None:
+                msg = (
+                    f"dataset: a map-style one must have a length; found none of {type(dataset).__qualname__}."
+                    " Give it a __len__, or the loader a sampler"
+                )
                 raise ConfigError(msg)
-            self._snapshot = _snapshot(dataset, len(dataset))
-            self._loader = TorchLoader(dataset, batch_sampler=self._order, **options)
+            self._snapshot = _snapshot(dataset, length or 0)
+            order = {"batch_size": None, "sampler": self._order} if self._single else {"batch_sampler": self._order}
+        with as_config_error():
+            self._loader: Any = TorchLoader(dataset, **order, **options)
         self._meter = Meter()
         self._epoch = self._consumed = 0
         self._pending, self._closed = True, False
@@ -145,7 +155,12 @@ class TorchFeed:
         self._plan: _Epoch | None = None
 
     def _planned(self) -> _Epoch:
-        """This rank's part of the epoch that the state stands in."""
+        """This rank's part of the epoch that the state stands in; of all that a growing dataset has as it begins."""
+        running = self._consumed or not self._pending or (self._pass is not None and self._pass() is not None)
+        if self._snapshot is not None and not running:
+            length = length_of(self.dataset) or 0
+            if length != len(self._snapshot):
+                self._snapshot, self._plan = _snapshot(self.dataset, length), None
         if self._plan is None or self._plan.epoch != self._epoch:
             self._plan = self._dealt()
         return self._plan
@@ -153,7 +168,7 @@ class TorchFeed:
     def _dealt(self) -> _Epoch:
         if self._batch_sampler is not None:
             told_epoch(self._batch_sampler, self._epoch)
-            batches = list(self._batch_sampler)
+            batches = read_whole(self._batch_sampler, len(self._positions()))
             return _Epoch(
                 self._epoch, digest_of(self._batch_sampler, batches), len(batches), lambda first: batches[first:]
             )
@@ -161,7 +176,7 @@ class TorchFeed:
             keys, digest, positions, order = None, None, self._positions(), self._mixed()
         else:  # whatever the dataset takes: the plan deals places in the list of them
             told_epoch(self._sampler, self._epoch)
-            keys = list(self._sampler)
+            keys = read_whole(self._sampler, len(self._positions()))
             digest, positions = digest_of(self._sampler, keys), _snapshot(self.dataset, len(keys))
             order = resolve(shuffle=False, snapshot=positions)
         if not len(positions):
@@ -178,10 +193,12 @@ class TorchFeed:
         mine = range(self.rank, self.lanes, self.world_size)
         part, length = self._part, plan.lane_length
 
-        def batches_from(first: int) -> list[list[Any]]:
+        def batches_from(first: int) -> list[Any]:
             stop = length - (length - first) % part if self.drop_last else length
-            lines = [unpack_ids(plan.ids(lane, first, stop))[1].tolist() for lane in mine]
+            lines: list[list[Any]] = [unpack_ids(plan.ids(lane, first, stop))[1].tolist() for lane in mine]
             lines = lines if keys is None else [[keys[i] for i in line] for line in lines]
+            if self._single:  # of one line, for lanes divide the samples of a step
+                return lines[0]
             return [[i for line in lines for i in line[at : at + part]] for at in range(0, stop - first, part)]
 
         return _Epoch(self._epoch, digest, length, batches_from)
@@ -279,7 +296,8 @@ class TorchFeed:
 
     def describe(self) -> str:
         """Who runs it and why."""
-        return f"{type(self.dataset).__qualname__} with torch's own DataLoader, batches of {self.batch_size}"
+        how = "one sample at a time" if self._single else f"batches of {self.batch_size}"
+        return f"{type(self.dataset).__qualname__} with torch's own DataLoader, {how}"
 
     def stats(self) -> Stats:
         """Batches, and what the trainer waited per step; torch does not say for whom."""
@@ -346,5 +364,8 @@ class Passing:
         return batch
 
     def drop(self) -> None:
-        """Leave it; the workers of one that is not persistent end."""
-        self._batches = None
+        """Leave it; the workers of one that is not persistent end, also where an error's traceback still holds them."""
+        batches, self._batches = self._batches, None
+        shutdown = getattr(batches, "_shutdown_workers", None)
+        if shutdown is not None and batches is not self._feed._loader._iterator:
+            shutdown()

@@ -61,7 +61,7 @@ def indices(batch: Any) -> list[int]:
     return found
 
 
-def made(dataset: Any = None, batch_size: int = 4, **options: Any) -> DataLoader:
+def made(dataset: Any = None, batch_size: int | None = 4, **options: Any) -> DataLoader:
     """On the CPU."""
     return DataLoader(Squares() if dataset is None else dataset, batch_size, device="cpu", **options)
 
@@ -266,6 +266,34 @@ def test_samplers_of_any_keys() -> None:
         assert [indices(batch) for _ in range(2) for batch in loader] == [[0], [1]]
 
 
+def test_samples_one_by_one_resume_and_are_dealt() -> None:
+    """batch_size=None: a state counts samples, and ranks take turns."""
+    data = torch.arange(10)
+    with made(data, None, shuffle=True) as one, made(data, None, shuffle=True) as two:
+        run = iter(one)
+        before = [int(next(run)) for _ in range(3)]
+        two.load_state_dict(one.state_dict())
+        rest = [int(item) for item in run]
+        assert [int(item) for item in two] == rest
+        assert sorted(before + rest) == list(range(10))
+        assert "one sample at a time" in one.describe()
+    parts = [made(data, None, rank=rank, world_size=2) for rank in range(2)]
+    given = [[int(item) for item in part] for part in parts]
+    assert [len(items) for items in given] == [5, 5]
+    assert sorted(flat(given)) == list(range(10))
+
+
+def test_a_dataset_that_grows_does_so_between_epochs() -> None:
+    """A pass and a state that stand inside an epoch keep its order; the next one has all."""
+    data = [torch.tensor(n) for n in range(6)]
+    with made(data, 2, shuffle=True) as loader:
+        run = iter(loader)
+        next(run)
+        data.append(torch.tensor(6))
+        assert (len(loader), len(list(run))) == (3, 2)
+        assert sorted(int(n) for batch in loader for n in batch) == list(range(7))
+
+
 def test_an_empty_dataset_has_no_batches() -> None:
     """As torch's loader has none."""
     with made(Squares(0)) as loader:
@@ -280,7 +308,7 @@ def test_an_empty_dataset_has_no_batches() -> None:
         ({"rank": 0, "world_size": 0}, "^world_size: "),
         ({"seed": -1}, "^seed: "),
         ({"shuffle": "no"}, "^shuffle: "),
-        ({"batch_size": 0}, "^batch_size: "),
+        ({"batch_size": 0}, "^batch_size should be a positive integer value"),
         ({"lanes": 3}, "^lanes: "),
     ],
 )

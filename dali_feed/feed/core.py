@@ -149,7 +149,7 @@ class Feed:
 
     def _planned(self) -> EpochPlan:
         if self._plan is None or self._plan.epoch != self._epoch:
-            indices = None if self._sampler is None else indices_of(self._sampler, self._epoch)
+            indices = None if self._sampler is None else indices_of(self._sampler, self._epoch, len(self.snapshot))
             self._plan = EpochPlan(
                 self.snapshot,
                 self.order,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import operator
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from dali_feed.errors import ConfigError
 
-__all__ = ["digest_of", "has_dealt", "indices_of", "told_epoch"]
+__all__ = ["digest_of", "has_dealt", "indices_of", "length_of", "read_whole", "told_epoch"]
 
 
 def has_dealt(sampler: Any) -> bool:
@@ -27,10 +28,33 @@ def told_epoch(sampler: Any, epoch: int) -> None:
         set_epoch(epoch)
 
 
-def indices_of(sampler: Iterable[int], epoch: int) -> NDArray[np.int64]:
+def length_of(thing: Any) -> int | None:
+    """How long it says it is."""
+    try:
+        return len(thing)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def read_whole(sampler: Iterable[Any], samples: int) -> list[Any]:
+    """All that it gives in an epoch. ConfigError where one without a length goes on and on."""
+    if length_of(sampler) is not None:
+        return list(sampler)
+    most = max(1 << 20, 16 * samples)
+    items = list(itertools.islice(sampler, most + 1))
+    if len(items) > most:
+        msg = (
+            f"sampler: must end, for an epoch's order is read whole; found more than {most} of {samples} samples and no"
+            f" __len__ on {type(sampler).__qualname__}. Let it end with the epoch; it is read anew for the next one"
+        )
+        raise ConfigError(msg)
+    return items
+
+
+def indices_of(sampler: Iterable[int], epoch: int, samples: int) -> NDArray[np.int64]:
     """The indices of an epoch, int64; a sampler with `set_epoch` is told which. ConfigError for what is no int."""
     told_epoch(sampler, epoch)
-    return np.asarray([_index(item) for item in sampler], np.int64)
+    return np.asarray([_index(item) for item in read_whole(sampler, samples)], np.int64)
 
 
 def _index(item: Any) -> int:
