@@ -121,11 +121,11 @@ class TorchFeed:
     ) -> None:
         self._shuffle: bool | Shuffle = False if shuffle is None else shuffle
         check_shuffle(self._shuffle)
-        size = 1 if batch_size is None else batch_size
-        self.batch_size, self.rank, self.world_size, self.lanes = check_shares(size, rank, world_size, lanes)
+        self._single = batch_size is None and batch_sampler is None
+        shares = check_shares(1 if batch_size is None else batch_size, rank, world_size, lanes)
+        self.batch_size, self.rank, self.world_size, self.lanes = shares
         self.dataset, self.drop_last, self.seed = dataset, bool(drop_last), check_seed(seed)
         self._sampler, self._batch_sampler = sampler, batch_sampler
-        self._single = batch_size is None and batch_sampler is None
         self._order = _Batches()
         self._snapshot: Snapshot | None = None
         if isinstance(dataset, IterableDataset):
@@ -135,7 +135,8 @@ class TorchFeed:
                     " Shard it inside, and give rank=0, world_size=1"
                 )
                 raise ConfigError(msg)
-            order: dict[str, Any] = {"batch_size": batch_size, "drop_last": drop_last, "shuffle": shuffle}
+            size = None if self._single else self.batch_size
+            order: dict[str, Any] = {"batch_size": size, "drop_last": drop_last, "shuffle": shuffle}
         else:
             length = length_of(dataset)
             if length is None and sampler is None and batch_sampler is None:

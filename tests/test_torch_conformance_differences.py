@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import inspect
 import itertools
+import multiprocessing
 import pickle
 import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from both_loaders import COUNT, OURS_BY_TORCH, Numbers, Stream, flat, folder_of, labels_of, tensors_of
+from both_loaders import COUNT, CPU_WARNING, OURS_BY_TORCH, Numbers, Stream, flat, folder_of, labels_of, tensors_of
 from images import QUICK, jpeg
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import RandomSampler
@@ -22,7 +24,7 @@ from dali_feed import DataLoader, torch_arguments
 from dali_feed.errors import ClosedError, ConfigError, SourceEmptyError, WaitError
 from dali_feed.testing.scripted import ScriptedSource, Stall
 
-pytestmark = OURS_BY_TORCH
+pytestmark = [OURS_BY_TORCH, CPU_WARNING]
 
 PAGE = Path(__file__).parents[1] / "docs" / "from-torch.md"
 
@@ -31,6 +33,21 @@ PAGE = Path(__file__).parents[1] / "docs" / "from-torch.md"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
     """Pictures in files."""
     return folder_of(tmp_path_factory.mktemp("differences") / "root")
+
+
+class Overtaken(Numbers):
+    """Number 0 waits until number 4 is asked for, which two workers are when the loop has got a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed = multiprocessing.Event()
+
+    def __getitem__(self, index: int) -> int:
+        if index == 4:
+            self.passed.set()
+        elif index == 0:
+            self.passed.wait()
+        return index
 
 
 def theirs(data: Any, *args: Any, **options: Any) -> Any:
@@ -275,6 +292,28 @@ def test_a_timeout_without_workers_does_nothing(monkeypatch: pytest.MonkeyPatch)
     with pytest.warns(UserWarning, match="^timeout has no effect here: without worker processes"):
         made = ours(range(3), timeout=3)
     assert len(list(made)) == 3
+
+
+def test_batches_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """in_order=False lets torch's workers overtake one another; with us a state counts batches, so that none does."""
+    options: dict[str, Any] = {"num_workers": 2, "in_order": False}
+    assert next(iter(theirs(Overtaken(), **options))).tolist() == [1]
+    monkeypatch.setattr(torch_arguments, "_warned", set())
+    with pytest.warns(UserWarning, match="^in_order=False has no effect here: batches always come in order, so that"):
+        made = ours(Numbers(), **options)
+    with made:
+        assert made._feed._loader.in_order
+        assert [int(batch) for batch in made] == list(range(COUNT))
+
+
+def test_numpys_numbers_are_numbers(folder: ImageFolder) -> None:
+    """Torch refuses an int of NumPy's as a batch size."""
+    size: Any = np.int64(5)
+    with pytest.raises(ValueError, match="batch_size should be a positive integer value"):
+        theirs(folder, size)
+    for data in (folder, tensors_of()):
+        assert labels_of(ours(data, size)) == labels_of(theirs(data, 5))
+    assert len(list(ours(Stream(), size))) == 3
 
 
 def test_a_source_gives_batches() -> None:

@@ -141,6 +141,15 @@ def test_batches_of_the_users_own_with_workers(loader: Any) -> None:
 
 
 @both_loaders
+def test_pinned_memory_without_an_accelerator(loader: Any) -> None:
+    """Torch's warning, and the batches as they are."""
+    if torch.accelerator.is_available():
+        pytest.skip("there is one")
+    with pytest.warns(UserWarning, match="'pin_memory' argument is set as true but no accelerator is found"):
+        assert [batch.tolist() for batch in loader(range(4), 2, pin_memory=True)] == [[0, 1], [2, 3]]
+
+
+@both_loaders
 def test_more_workers_than_cpus(loader: Any) -> None:
     """Torch's warning, from torch."""
     with pytest.warns(UserWarning, match="excessive worker creation might get DataLoader running slow"):
