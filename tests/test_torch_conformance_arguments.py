@@ -158,7 +158,6 @@ def test_what_needs_worker_processes(loader: Any, options: dict[str, Any], told:
         ({"batch_sampler": 3}, "batch_sampler"),
         ({"batch_sampler": BatchSampler(SequentialSampler(range(3)), 3, drop_last=False)}, "batch_sampler"),
     ],
-    ids=str,
 )
 def test_an_iterable_style_dataset_takes_no_order(loader: Any, options: dict[str, Any], name: str) -> None:
     """The error names the argument that was given, before it says anything else of it."""

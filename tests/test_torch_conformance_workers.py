@@ -125,7 +125,7 @@ def test_workers_that_persist(loader: Any) -> None:
 
 
 @both_loaders
-@pytest.mark.parametrize("context", ["spawn", "fork", multiprocessing.get_context("fork")], ids=str)
+@pytest.mark.parametrize("context", ["spawn", "fork", multiprocessing.get_context("fork")])
 def test_contexts_that_workers_start_in(loader: Any, context: Any) -> None:
     """By name or as an object; the batches are the same."""
     made = loader(range(7), 3, num_workers=1, multiprocessing_context=context)
