@@ -1,17 +1,20 @@
-"""Where an op stands in a recipe: what pixels are called there, and the finish step that the ops so far come to."""
+"""Where an op stands in a recipe: what pixels are called there, and the finish step that the last ops come to."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.recipe import DType, Layout, Normalize, ToFloat
-from dali_feed.steps import Finish
+from dali_feed.recipe import DType, Flip, Layout, Normalize, Op, ToFloat
+from dali_feed.recipe_effects import RandomErasing
+from dali_feed.steps import Colours, Finish
 
-__all__ = ["Place"]
+__all__ = ["Place", "last_erasing"]
+
+_LARGEST = 3.4e38  # that a float32 holds, and so the finish step
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +38,27 @@ class Place:
         scales = self.dtype == "uint8" and op.dtype != "uint8" and op.scale
         return replace(self, dtype=op.dtype, scale=self.scale / 255 if scales else self.scale)
 
-    def finish(self, flips: Collection[str], layout: Layout) -> Finish:
-        """The step that brings levels here, with flips along these axes."""
+    def erased(self, op: RandomErasing, behind: Place) -> Colours:
+        """What the value that the op writes here is at the place `behind`, with no rounding to a level."""
+        value = np.broadcast_to(op.value, 3)
+        value = np.trunc(value) if self.dtype == "uint8" else value
+        gain = behind.scale / self.scale
+        red, green, blue = (value * gain + (behind.bias - self.bias * gain)).tolist()
+        return red, green, blue
+
+    def finish(self, flips: Collection[str], layout: Layout, erase: Colours | None = None) -> Finish:
+        """The step that brings levels here, with flips along these axes and rectangles of the value `erase`."""
         r, g, b = self.scale.tolist()
         br, bg, bb = self.bias.tolist()
-        return Finish(self.dtype, (r, g, b), (br, bg, bb), "x" in flips, "y" in flips, layout)
+        return Finish(self.dtype, (r, g, b), (br, bg, bb), "x" in flips, "y" in flips, layout, erase)
+
+
+def last_erasing(ops: Sequence[Op]) -> int | None:
+    """The number of the op that the finish step does beside flips and floats: the RandomErasing they alone follow."""
+    for n in reversed(range(len(ops))):
+        op = ops[n]
+        if isinstance(op, RandomErasing):
+            return n if all(abs(value) <= _LARGEST for value in np.atleast_1d(op.value)) else None
+        if not isinstance(op, Flip | ToFloat | Normalize):
+            break
+    return None

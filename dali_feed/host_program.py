@@ -1,7 +1,7 @@
 """A recipe compiled for the host engine: torchvision's own steps, in the recipe's own order.
 
-In front of a GPU the flips and float steps that a recipe ends in are left to the finish kernel there, and what
-comes out is uint8, channels last.
+In front of a GPU the flips, float steps and the RandomErasing that a recipe ends in are left to the finish
+kernel there, and what comes out is uint8, channels last.
 
 Where `dali_feed.program` folds crops and flips into what reads the pixels, nothing is folded here but a
 window that the recipe begins with, which the decoder takes: integer and float steps keep torchvision's order,
@@ -11,6 +11,7 @@ and so pixels can equal its bit for bit. Draws, windows and sizes are those of t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from dali_feed.affine import affine_draws
 from dali_feed.batch_draws import BatchDraws
 from dali_feed.colour import jitter_draws, steps_of
-from dali_feed.finishing import Place
+from dali_feed.finishing import Place, last_erasing
 from dali_feed.geometry import center_window, crop_windows, padded, resized
 from dali_feed.host_effects import Blur, Call, Erase, Skew, effect_rows, effect_step
 from dali_feed.nesting import numbered, pick_streams, picks
@@ -45,7 +46,7 @@ from dali_feed.recipe import (
     Rotation,
     ToFloat,
 )
-from dali_feed.recipe_effects import Effect
+from dali_feed.recipe_effects import Effect, RandomErasing
 from dali_feed.reduction import reductions
 from dali_feed.steps import Finish
 
@@ -191,17 +192,24 @@ class HostProgram:
         if self.size is None:
             arrays["size"] = out
         if self.finish is not None:
-            for axis in "xy":
-                flips = [op for op in range(len(self.recipe.ops)) if self._left(op, axis)]
-                if flips:
-                    turned = np.logical_xor.reduce([arrays.pop(f"flip{op}") for op in flips])
-                    arrays[f"flip_{axis}"] = turned.astype(np.int32)
+            self._leave(arrays, out)
         return Parameters(arrays, out)
 
-    def _left(self, n: int, axis: str) -> bool:
-        """Whether op n is a flip along `axis` that the finish does."""
-        op = self.recipe.ops[n]
-        return n >= self.on_cpu and isinstance(op, Flip) and op.axis == axis
+    def _leave(self, arrays: dict[str, NDArray[Any]], sizes: Ints) -> None:
+        """Rows of the ops that the finish does, as it takes them; rectangles are those of what comes out."""
+        turned: dict[str, NDArray[np.bool_]] = {}
+        for n, op in enumerate(self.recipe.ops):
+            if n < self.on_cpu or not isinstance(op, Flip | RandomErasing):
+                continue
+            if isinstance(op, RandomErasing):
+                arrays["erase"] = arrays.pop(f"effect{n}")
+                continue
+            flips = arrays.pop(f"flip{n}")
+            turned[op.axis] = turned.get(op.axis, False) ^ flips
+            if "erase" in arrays:
+                rows, k = arrays["erase"], "yx".index(op.axis)
+                rows[flips, k] = (sizes[:, k] - rows[:, k] - rows[:, k + 2])[flips]
+        arrays.update({f"flip_{axis}": rows.astype(np.int32) for axis, rows in turned.items()})
 
 
 def _rows(*columns: Ints) -> NDArray[np.int32]:
@@ -304,16 +312,22 @@ def _branch(ops: list[tuple[int, Op]]) -> tuple[HostStep, ...]:
 def _finish(recipe: Recipe, on_cpu: int) -> Finish:
     """What the ops from `on_cpu` on come to, of uint8 pixels."""
     place, left = Place(), recipe.ops[on_cpu:]
+    erasing: tuple[RandomErasing, Place] | None = None
     for op in left:
         place = place.behind(op) if isinstance(op, ToFloat | Normalize) else place
-    return place.finish({op.axis for op in left if isinstance(op, Flip)}, recipe.layout)
+        erasing = (op, place) if isinstance(op, RandomErasing) else erasing
+    value = None if erasing is None else erasing[1].erased(erasing[0], place)
+    return place.finish({op.axis for op in left if isinstance(op, Flip)}, recipe.layout, value)
 
 
 def compile_host(recipe: Recipe, *, on_gpu: bool = False) -> HostProgram:
     """Compile; `on_gpu`: a GPU finishes. Raises TransformError where ops stand in an order that has no meaning."""
     known = outline(recipe)
+    erasing = last_erasing(recipe.ops)
     on_cpu = len(recipe.ops)
-    while on_gpu and on_cpu and isinstance(recipe.ops[on_cpu - 1], Flip | ToFloat | Normalize):
+    while on_gpu and on_cpu:
+        if on_cpu - 1 != erasing and not isinstance(recipe.ops[on_cpu - 1], Flip | ToFloat | Normalize):
+            break
         on_cpu -= 1
     bytes_to_gpu = on_gpu and not any(isinstance(op, ToFloat) and op.dtype != "uint8" for op in recipe.ops[:on_cpu])
     if not bytes_to_gpu:

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from dali_feed.affine import affine_draws, source_matrices
 from dali_feed.colour import jitter_steps, only, steps_of
+from dali_feed.erasing import erased
 from dali_feed.errors import TransformError
-from dali_feed.finishing import Place
+from dali_feed.finishing import Place, last_erasing
 from dali_feed.geometry import Window, center_window, crop_windows, padded, resized
 from dali_feed.nesting import numbered, picks
 from dali_feed.outline import STREAMS_PER_OP, outline
@@ -46,8 +47,8 @@ from dali_feed.recipe import (
     Rotation,
     ToFloat,
 )
-from dali_feed.recipe_effects import Effect
-from dali_feed.steps import Colour, Decode, Finish, Resample, Rotate, Slice, Step, Warp
+from dali_feed.recipe_effects import Effect, RandomErasing
+from dali_feed.steps import Colour, Colours, Decode, Finish, Resample, Rotate, Slice, Step, Warp
 
 __all__ = ["Parameters", "Program", "compile_recipe"]
 
@@ -121,6 +122,8 @@ class _Compiler:
         self.k = 0
         self.place = Place()
         self.flips = {"x": False, "y": False}
+        self.last_erasing = last_erasing(recipe.ops)
+        self.erasing: tuple[RandomErasing, Place] | None = None
 
     def maker(self, make: Maker) -> None:
         self.program.makers.append(make)
@@ -150,7 +153,9 @@ class _Compiler:
 
     def op(self, op: Op, first: int) -> None:
         """Add one op whose draws are streams first..first+15."""
-        if isinstance(op, Effect):
+        if isinstance(op, RandomErasing) and first // STREAMS_PER_OP == self.last_erasing:
+            self.finish_erases(op, first)
+        elif isinstance(op, Effect):
             make, fill = effect(op, self.place, self.k + 1, first)
             self.step(lambda _: make, fill)
         elif isinstance(op, Nest):
@@ -312,6 +317,10 @@ class _Compiler:
 
         self.step(lambda k: Colour(k, len(names), "contrast" in names, "hue" in names), make)
 
+    def finish_erases(self, op: RandomErasing, first: int) -> None:
+        self.erasing = op, self.place
+        self.maker(lambda run: run.arrays.update(erase=_rows(run.as_shown(erased(op, run, first, run.h, run.w)))))
+
     def rotation(self, op: Rotation, first: int) -> None:
         key, (low, high) = f"angle{self.k + 1}", op.degrees
         fill = self.one_fill("RandomRotation", op)
@@ -344,8 +353,17 @@ class _Compiler:
         flips = [axis for axis, used in self.flips.items() if used]
         if flips:
             self.maker(lambda run: run.arrays.update({f"flip_{a}": run.mirror[a].astype(np.int32) for a in flips}))
-        program.steps.append(self.place.finish(flips, program.recipe.layout))
+        value: Colours | None = None
+        if self.erasing is not None:
+            op, place = self.erasing
+            value = place.erased(op, self.place)
+            self.maker(lambda run: run.arrays.update(erase=_rows(run.as_shown(tuple(run.arrays["erase"].T)))))
+        program.steps.append(self.place.finish(flips, program.recipe.layout, value))
         return program
+
+
+def _rows(window: Window) -> NDArray[np.int32]:
+    return np.stack(window, axis=1).astype(np.int32)
 
 
 def compile_recipe(recipe: Recipe, *, region_decode: bool) -> Program:

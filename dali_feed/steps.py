@@ -15,6 +15,7 @@ __all__ = [
     "Bits",
     "Blur",
     "Colour",
+    "Colours",
     "CustomStep",
     "Decode",
     "Erase",
@@ -117,7 +118,10 @@ class Erase:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """flip_x, flip_y (int32) where there are any; value * scale + bias per channel; cast; to `layout`."""
+    """flip_x, flip_y (int32) where there are any; value * scale + bias per channel; cast; to `layout`.
+
+    With `erase`, rectangle erase (int32: y, x, height, width) of what comes out is that value.
+    """
 
     dtype: DType
     scale: Colours
@@ -125,6 +129,7 @@ class Finish:
     flip_x: bool
     flip_y: bool
     layout: Layout = "NCHW"
+    erase: Colours | None = None
 
 
 class CustomStep(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from dali_feed.engines import Tail, Work, make_engine
 from dali_feed.host_program import HostProgram, compile_host
 from dali_feed.kernels.finish import finish_reference
 from dali_feed.options import Tuning
+from dali_feed.program import compile_recipe
 from dali_feed.recipe import (
     ColorJitter,
     Flip,
@@ -27,6 +29,7 @@ from dali_feed.recipe import (
     Rotation,
     ToFloat,
 )
+from dali_feed.recipe_effects import RandomErasing
 from dali_feed.screen import screen
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -57,6 +60,8 @@ def on_gpu(program: HostProgram, seed: int) -> torch.Tensor:
         layout=tail.finish.layout,
         flip_x=tail.flip_x,
         flip_y=tail.flip_y,
+        erase=tail.erase,
+        erase_value=tail.finish.erase,
         scale=None if whole else tail.finish.scale,
         bias=None if whole else tail.finish.bias,
     )
@@ -79,6 +84,13 @@ ENDS: dict[str, tuple[Op, ...]] = {
     "normalized twice": (ToFloat(), Normalize((0.5,), (0.5,)), Normalize((0.1, 0.2, 0.3), (1.0, 2.0, 3.0))),
     "half": (ToFloat("float16"), Normalize(MEAN, STD)),
     "brain": (ToFloat("bfloat16"), Flip("x"), Normalize(MEAN, STD)),
+    "erased": (ToFloat(), Normalize(MEAN, STD), RandomErasing(0.8, value=(9.0, -0.1, 0.0))),
+    "erased between flips": (Flip("x"), ToFloat(), RandomErasing(1.0, value=0.3), Flip("y"), Flip("x")),
+    "erased, then normalized": (Flip("y"), ToFloat(), RandomErasing(1.0, value=0.3), Flip("x"), Normalize(MEAN, STD)),
+    "erased bytes": (RandomErasing(1.0, value=(200.9, 7.0, 255.0)), Flip("x")),
+    "erased bytes, then normalized": (RandomErasing(1.0, value=77.9), Flip("x"), ToFloat(), Normalize(MEAN, STD)),
+    "erased half": (ToFloat("float16"), Normalize(MEAN, STD), RandomErasing(1.0, value=0.1)),
+    "erased half that was float": (ToFloat(), RandomErasing(1.0, value=0.1), Flip("x"), ToFloat("float16")),
 }
 
 
@@ -99,7 +111,10 @@ def test_the_two_ends_agree(end: str, layout: Any) -> None:
 @given(
     middle=st.lists(
         st.sampled_from(
-            (Flip("x"), Flip("y", 0.3), Rotation((-30, 30)), ColorJitter(hue=(-0.1, 0.1)), Resize((20, 24)))
+            (
+                *(Flip("x"), Flip("y", 0.3), Rotation((-30, 30)), ColorJitter(hue=(-0.1, 0.1)), Resize((20, 24))),
+                RandomErasing(0.7),
+            )
         ),
         max_size=4,
     ),
@@ -113,9 +128,36 @@ def test_only_what_follows_the_last_uint8_op_is_left(middle: list[Op], end: tupl
     whole, _ = batch(compile_host(recipe), seed)
     program = compile_host(recipe, on_gpu=True)
     left = recipe.ops[program.on_cpu :]
-    assert all(isinstance(op, Flip | ToFloat | Normalize) for op in left)
+    assert all(isinstance(op, Flip | ToFloat | Normalize | RandomErasing) for op in left)
     found = on_gpu(program, seed)
     assert not apart(found, whole)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_both_engines_leave_the_same_to_the_finish(end: str) -> None:
+    """Of one recipe the two compilers make one finish step, with the same flips and rectangles for each sample."""
+    recipe = Recipe((RandomResizedCrop((24, 20)), *ENDS[end]))
+    ours, theirs = compile_recipe(recipe, region_decode=False), compile_host(recipe, on_gpu=True)
+    sizes, ids = screen(PAYLOADS).sizes, np.arange(9)
+    tails = [
+        Tail.of(program.finish, Work([], program.parameters(sizes, ids, 5, 0).arrays)) for program in (ours, theirs)
+    ]
+    assert tails[0] is not None
+    assert tails[1] is not None
+    assert replace(tails[0].finish, layout="NHWC") == replace(tails[1].finish, layout="NHWC")
+    for name in ("flip_x", "flip_y", "erase"):
+        np.testing.assert_array_equal(getattr(tails[0], name), getattr(tails[1], name))
+
+
+@pytest.mark.parametrize("value", [0.0, 9.0, (0.1, -7.3, 1e30)])
+def test_an_erased_value_is_written_as_it_stands(value: Any) -> None:
+    """What RandomErasing writes behind Normalize is the float32 that torchvision writes, also of no pixel's level."""
+    recipe = Recipe((Resize((40, 40)), ToFloat(), Normalize(MEAN, STD), RandomErasing(1.0, value=value), Flip("x")))
+    whole, _ = batch(compile_host(recipe), 1)
+    found = on_gpu(compile_host(recipe, on_gpu=True), 1)
+    there = whole == torch.tensor(np.broadcast_to(value, 3), dtype=torch.float32)[:, None, None]
+    assert there.any()
+    assert torch.equal(found[there], whole[there])
 
 
 def test_colour_in_floats_is_done_on_the_cpu() -> None:

@@ -217,12 +217,21 @@ def test_a_batch_of_many_equals_its_images_one_by_one() -> None:
         assert torch.equal(one, other)
 
 
-def test_before_a_gpu_erased_floats_are_done_on_the_cpu() -> None:
-    """A recipe that erases behind Normalize goes over as it came out; one that erases bytes is finished there."""
-    assert compile_host(Recipe((Resize((9, 9)), *FLOAT, RandomErasing())), on_gpu=True).finish is None
-    bytes_first = compile_host(Recipe((Resize((9, 9)), RandomErasing(), *FLOAT)), on_gpu=True)
-    assert bytes_first.finish is not None
-    assert bytes_first.on_cpu == 2
+@pytest.mark.parametrize(
+    ("ops", "on_cpu"),
+    [
+        ((*FLOAT, RandomErasing()), 1),
+        ((RandomErasing(), *FLOAT), 1),
+        ((RandomErasing(), RandomErasing(), *FLOAT), 2),  # the finish erases one rectangle of an image
+        ((*FLOAT, RandomErasing(), RandomErasing()), None),
+        ((*FLOAT, RandomApply((RandomErasing(),))), None),
+        ((*FLOAT, RandomErasing(value=float("inf"))), None),
+    ],
+)
+def test_before_a_gpu_the_last_erasing_is_left_to_the_finish(ops: tuple[Op, ...], on_cpu: int | None) -> None:
+    """One that only flips and floats follow; a recipe that erases floats before it goes over as it came out."""
+    program = compile_host(Recipe((Resize((9, 9)), *ops)), on_gpu=True)
+    assert (program.on_cpu if program.finish is not None else None) == on_cpu
 
 
 @pytest.mark.parametrize("nested", [False, True])

@@ -79,6 +79,26 @@ def test_views_on_the_gpu_are_each_what_it_gives_alone(engine: str) -> None:
             assert torch.equal(views[0], images)
 
 
+def test_the_last_erasing_is_the_cpus(engine: str) -> None:
+    """The finish kernel writes the same value, of no pixel's level, into the same rectangles of the same samples."""
+    transform = v2.Compose(
+        [
+            *(v2.Resize((48, 48)), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)),
+            *(v2.Normalize(MEAN, STD), v2.RandomErasing(0.7, value=(9.0, -7.3, 5.1)), v2.RandomVerticalFlip()),
+        ]
+    )
+    source = ScriptedSource([(jpeg(n, 90, 120), n) for n in range(16)])
+    options: dict[str, Any] = {"transform": transform, "seed": 1}
+    value = torch.tensor([9.0, -7.3, 5.1])[:, None, None]
+    with (
+        DataLoader(source, 8, device="cpu", **options) as cpu,
+        DataLoader(source, 8, device="cuda", engine=engine, **options) as gpu,
+    ):
+        for (a, _), (b, _) in zip(cpu, gpu, strict=True):
+            assert (a == value).any()
+            assert torch.equal(a == value, b.cpu() == value)
+
+
 def test_floats_made_on_the_cpu_go_over_as_they_are() -> None:
     """A recipe that computes in floats before it ends has nothing left to finish: the CPU's bits."""
     transform = v2.Compose([v2.Resize((40, 40)), v2.ToDtype(torch.float32, scale=True), v2.ColorJitter(0.4)])

@@ -6,6 +6,7 @@ The draws are the same, so what differs is arithmetic. Measured differences stan
 from __future__ import annotations
 
 import pytest
+import torch
 from test_engine_host_effects import simclr
 from test_pixels import REGION, distance, photographs
 from test_pixels_geometry import both
@@ -16,7 +17,9 @@ from dali_feed.errors import TransformError
 from dali_feed.program import compile_recipe
 from dali_feed.recipe import (
     ColorJitter,
+    DType,
     Flip,
+    Layout,
     Normalize,
     Op,
     RandomAffine,
@@ -69,8 +72,12 @@ CASES: dict[str, tuple[tuple[Op, ...], float, float]] = {
         0,
         0,
     ),
-    "erase floats": ((ToFloat(), RandomErasing(1.0, value=0.5)), 0.0007, 0.0021),  # 0.00054, 0.0020
-    "erase behind normalize": ((Flip("x"), *FLOAT, RandomErasing(1.0)), 0.0026, 0.0088),  # 0.0020, 0.0082: half a level
+    "erase floats": ((ToFloat(), RandomErasing(1.0, value=0.5), RandomErasing(0.0)), 0.0007, 0.0021),  # 0.00054, 0.0020
+    "erase twice behind normalize": (  # 0.0020, 0.0082: half a level of the first
+        (Flip("x"), *FLOAT, RandomErasing(1.0), RandomErasing(0.5)),
+        0.0026,
+        0.0088,
+    ),
 }
 
 
@@ -82,6 +89,19 @@ def test_each_effect(name: str, region_decode: bool) -> None:
     found = distance(*both(Recipe((SMALL, *ops)), region_decode=region_decode))
     assert found[0] <= mean, found
     assert found[1] <= most, found
+
+
+@REGION
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_the_last_erasing_is_exact(dtype: DType, layout: Layout, region_decode: bool) -> None:
+    """One that only flips and floats follow writes its value into floats, whatever it is, into the same rectangles."""
+    ops = (SMALL, Flip("y"), ToFloat(dtype), FLOAT[1], RandomErasing(1.0, value=(9.0, -0.1, 0.0)), Flip("x"))
+    for ours, theirs in zip(*both(Recipe(ops, layout), region_decode=region_decode), strict=True):
+        value = torch.tensor([9.0, -0.1, 0.0], dtype=ours.dtype)
+        value = value[:, None, None] if layout == "NCHW" else value
+        assert (theirs == value).any()
+        assert torch.equal(ours == value, theirs == value)
 
 
 NESTS: dict[str, tuple[tuple[Op, ...], float, float]] = {
@@ -158,7 +178,7 @@ SHIFTED = (ToFloat(scale=False),)
         ((ToFloat(), RandomPosterize(3)), "RandomPosterize: the dali engine has bits of uint8 pixels; found float32"),
         ((*SHIFTED, RandomInvert()), r"RandomInvert: the dali engine inverts uint8 pixels and floats in 0\.\.1"),
         ((*SHIFTED, RandomSolarize(0.5)), "RandomSolarize: the dali engine inverts uint8 pixels and floats"),
-        ((*FLOAT, RandomErasing(value=9.0)), "RandomErasing: the dali engine erases with a value that a pixel of"),
+        ((*FLOAT, RandomErasing(value=9.0), RandomErasing()), "RandomErasing: the dali engine erases with"),
     ],
 )
 def test_what_dali_has_no_operator_for(ops: tuple[Op, ...], told: str) -> None:

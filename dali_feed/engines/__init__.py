@@ -55,16 +55,18 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The finish step where the consumer runs it, on its own stream: what to do and the flips per sample."""
+    """The finish step where the consumer runs it, on its own stream: what to do, flips and rectangles per sample."""
 
     finish: Finish
     flip_x: NDArray[Any] | None
     flip_y: NDArray[Any] | None
+    erase: NDArray[Any] | None = None
 
     @classmethod
     def of(cls, finish: Finish | None, arrays: Mapping[str, NDArray[Any]]) -> Tail | None:
         """The tail of a batch with these parameters, where there is something to finish."""
-        return None if finish is None else cls(finish, arrays.get("flip_x"), arrays.get("flip_y"))
+        rows = (arrays.get(name) for name in ("flip_x", "flip_y", "erase"))
+        return None if finish is None else cls(finish, *rows)
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from dali_feed.colour import GRAY
 from dali_feed.graph_function import UserGraph
 from dali_feed.options import Tuning
 from dali_feed.program import Program
-from dali_feed.steps import Bits, Blur, Colour, Decode, Erase, Finish, Resample, Rotate, Slice, Solarize, Warp
+from dali_feed.steps import Bits, Blur, Colour, Colours, Decode, Erase, Finish, Resample, Rotate, Slice, Solarize, Warp
 from dali_feed.views import ViewsProgram, viewed
 
 __all__ = ["PAYLOAD", "build_graph", "decoder_tuning"]
@@ -141,8 +141,11 @@ def _effect(step: Blur | Bits | Solarize | Erase, image: Any, given: _Inputs) ->
             light = fn.cast(image >= given(f"level{step.k}", types.INT32, 0), dtype=types.UINT8)
             return image ^ (light * types.Constant(255, types.UINT8))
         case Erase():
-            rect = given(f"rect{step.k}", types.FLOAT, 1)
-            return fn.erase(image, anchor=rect[0:2], shape=rect[2:4], axis_names="HW", fill_value=list(step.fill))
+            return _erase(image, given(f"rect{step.k}", types.FLOAT, 1), step.fill)
+
+
+def _erase(image: Any, rect: Any, fill: Colours) -> Any:
+    return fn.erase(image, anchor=rect[0:2], shape=rect[2:4], axis_names="HW", fill_value=list(fill))
 
 
 def _finish(step: Finish, image: Any, given: _Inputs) -> Any:
@@ -151,9 +154,12 @@ def _finish(step: Finish, image: Any, given: _Inputs) -> Any:
         image = fn.flip(image, horizontal=0, vertical=given("flip_y", types.INT32, 0))
     mean = [-b / s for s, b in zip(step.scale, step.bias, strict=True)]
     std = [1 / s for s in step.scale]
-    return fn.crop_mirror_normalize(
+    image = fn.crop_mirror_normalize(
         image, mirror=flip_x, dtype=_DTYPE[step.dtype], output_layout=step.layout[1:], mean=mean, std=std
     )
+    if step.erase is None:
+        return image
+    return _erase(image, fn.cast(given("erase", types.INT32, 1), dtype=types.FLOAT), step.erase)
 
 
 def build_graph(program: Program | ViewsProgram[Program], *, gpu: bool, tuning: Tuning) -> list[Any]:

@@ -70,6 +70,8 @@ def _finished(images: Any, tail: Tail, device: torch.device, drawn: Mixed | None
         bias=None if whole else tail.finish.bias,
         flip_x=_on(device, tail.flip_x),
         flip_y=_on(device, tail.flip_y),
+        erase=_on(device, tail.erase),
+        erase_value=tail.finish.erase,
         mix=None if drawn is None else _mix(device, drawn),
         layout=layout,
         stream=stream,
