@@ -70,7 +70,8 @@ class DataLoader:
             the former, or `Views`, makes several views of each image: `images` is then a list, one tensor per view.
         memory_format: torch.channels_last, or torch.contiguous_format; None is the latter, or a graph function's own.
         decode: "reduced" lets the host engine decode a JPEG at 1/2, 1/4 or 1/8 where the first transform shrinks it
-            at least as much. Faster on large photographs; it changes pixels.
+            at least as much. Faster on large photographs; it changes pixels. "region" lets a GPU decode just the
+            window that a transform begins with, as the CPU always does; pixels at its edges may differ.
         device: None for the current CUDA device, or the CPU where there is none.
         engine: None: dali on a GPU or for a DALI graph function, host on the CPU; or "dali", "host".
         seed: of order and augmentation, 0..2**64-1; None is 0.
@@ -109,7 +110,7 @@ class DataLoader:
         in_order: bool = True,
         transform: object = None,
         memory_format: torch.memory_format | None = None,
-        decode: Literal["exact", "reduced"] = "exact",
+        decode: Literal["exact", "reduced", "region"] = "exact",
         device: torch.device | str | int | None = None,
         engine: str | None = None,
         seed: int | None = None,

@@ -95,6 +95,11 @@ class Program:
         return None if self.finish is None else self.finish.dtype
 
     @property
+    def window(self) -> bool:
+        """Whether the decoder is given windows."""
+        return isinstance(self.steps[0], Decode) and self.steps[0].window
+
+    @property
     def finish(self) -> Finish | None:
         """The last step, where it is ours."""
         last = self.steps[-1]

@@ -36,7 +36,7 @@ __all__ = [
 Interpolation = Literal["nearest-exact", "bilinear", "bicubic"]
 DType = Literal["uint8", "float32", "float16", "bfloat16"]
 Layout = Literal["NCHW", "NHWC"]
-Decoding = Literal["exact", "reduced"]
+Decoding = Literal["exact", "reduced", "region"]
 PadMode = Literal["constant", "edge", "reflect", "symmetric"]
 Edges = tuple[int, int, int, int]  # left, top, right, bottom
 
@@ -293,7 +293,8 @@ class Recipe:
     """Ops in the order in which they apply. The empty recipe gives uint8 pixels as decoded.
 
     layout   of the batch that comes out: "NCHW" (n, 3, height, width) or "NHWC" (n, height, width, 3)
-    decode   "reduced": a JPEG may be decoded at 1/2, 1/4 or 1/8 where the first op makes it smaller still
+    decode   "reduced": a JPEG may be decoded at 1/2, 1/4 or 1/8 where the first op makes it smaller still;
+             "region": a window that it begins with is decoded alone, also where that may change its edges
     """
 
     ops: tuple[Op, ...] = ()

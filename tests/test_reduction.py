@@ -113,6 +113,6 @@ def test_who_may_ask_for_it() -> None:
     source = ScriptedSource([(jpeg(n), n) for n in range(4)])
     with pytest.raises(ConfigError, match=r'^decode: "reduced" is what the host engine can do; found the dali engine'):
         Feed(source, 2, transform=v2.Resize(8), decode="reduced", engine="dali")
-    with pytest.raises(ConfigError, match=r"^decode: must be \"exact\" or \"reduced\"; found 'fast'"):
+    with pytest.raises(ConfigError, match=r"^decode: must be \"exact\", \"reduced\" or \"region\"; found 'fast'"):
         Feed(source, 2, transform=v2.Resize(8), decode="fast")  # type: ignore[arg-type]
     assert not compile_host(Recipe((Resize(8),))).reduce

@@ -155,13 +155,17 @@ def refused_formats(name: str) -> dict[str, str]:
     return {known: f"{known.upper()} is not supported by the {name} engine; {cure}" for known in UNCOMMON}
 
 
-def compile_for(name: str, recipe: Recipe, device: int | None, *, whole: bool = False) -> Program | HostProgram:
+def compile_for(
+    name: str, recipe: Recipe, device: int | None, tuning: Tuning | None = None, *, whole: bool = False
+) -> Program | HostProgram:
     """What that engine runs, `whole`: on images decoded whole. Raises TransformError for a recipe without meaning."""
-    return (
-        compile_host(recipe, on_gpu=device is not None)
-        if name == "host"
-        else compile_recipe(recipe, region_decode=device is None and not whole)
-    )
+    if name == "host":
+        return compile_host(recipe, on_gpu=device is not None)
+    if whole or device is None or recipe.decode != "region":
+        return compile_recipe(recipe, region_decode=device is None and not whole)
+    from dali_feed.engines.regions import compile_regions, trouble
+
+    return compile_regions(recipe, lambda: trouble(device, tuning or Tuning()))
 
 
 def make_engine(name: str, program: AnyProgram, *, batch_size: int, device: int | None, tuning: Tuning) -> Engine:

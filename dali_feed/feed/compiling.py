@@ -8,6 +8,7 @@ from typing import Any
 from dali_feed.engines import AnyProgram, choose_engine, compile_for
 from dali_feed.errors import ConfigError
 from dali_feed.graph_function import compile_function, is_graph_function
+from dali_feed.options import Tuning
 from dali_feed.pipeline_program import PipelineProgram
 from dali_feed.recipe import Decoding, Layout
 from dali_feed.transforms import lower
@@ -17,7 +18,12 @@ __all__ = ["compiled"]
 
 
 def compiled(
-    transform: object, layout: Layout, decode: Decoding, engine: str | None, device: int | None
+    transform: object,
+    layout: Layout,
+    decode: Decoding,
+    engine: str | None,
+    device: int | None,
+    tuning: Tuning | None = None,
 ) -> tuple[str, AnyProgram]:
     """The engine's name and its program. Raises ConfigError, TransformError where it cannot run the transform."""
     graph = isinstance(transform, PipelineProgram) or is_graph_function(transform)
@@ -25,11 +31,14 @@ def compiled(
     if layout not in ("NCHW", "NHWC"):
         msg = f'layout: must be "NCHW" or "NHWC"; found {layout!r}'
         raise ConfigError(msg)
-    if decode not in ("exact", "reduced"):
-        msg = f'decode: must be "exact" or "reduced"; found {decode!r}'
+    if decode not in ("exact", "reduced", "region"):
+        msg = f'decode: must be "exact", "reduced" or "region"; found {decode!r}'
         raise ConfigError(msg)
     if decode == "reduced" and name != "host":
         msg = f'decode: "reduced" is what the host engine can do; found the {name} engine. Leave decode out'
+        raise ConfigError(msg)
+    if decode == "region" and graph:
+        msg = 'decode: "region" decodes the window of a transform; found a graph, which has its own. Leave decode out'
         raise ConfigError(msg)
     if graph:
         if layout != "NCHW":
@@ -39,9 +48,9 @@ def compiled(
             return name, transform
         return name, compile_function(transform)  # type: ignore[arg-type]
     if not isinstance(transform, Views | list | tuple):
-        return name, compile_for(name, replace(lower(transform), layout=layout, decode=decode), device)
-    if decode == "reduced":
-        msg = 'decode: "reduced" is for one view of an image, which says how small it may be; found several'
+        return name, compile_for(name, replace(lower(transform), layout=layout, decode=decode), device, tuning)
+    if decode != "exact":
+        msg = f'decode: "{decode}" is for one view, which says what of an image it needs; found several. Leave decode out'
         raise ConfigError(msg)
     views = transform if isinstance(transform, Views) else Views(transform)
     recipes = [replace(lower(each), layout=layout) for each in views.transforms]

@@ -65,7 +65,8 @@ class Feed:
         transform: torchvision transforms, a DALI graph function, or None; a list of transforms, or `Views`, gives
             several views of each image, the further ones in `Batch.more`.
         layout: of a batch in memory, "NCHW" or "NHWC"; a DALI graph function has its own.
-        decode: "reduced" lets the host engine decode large JPEGs smaller; it changes pixels.
+        decode: "reduced" lets the host engine decode large JPEGs smaller, "region" lets a GPU decode windows alone;
+            both change pixels.
         device: a CUDA device's number, or None for the CPU.
         engine: "dali", "host", or None: dali on a GPU or for a DALI graph function, host on the CPU.
         seed: of order and augmentation.
@@ -113,7 +114,7 @@ class Feed:
         self.seed = check_seed(seed)
         self.device, self.drop_last = device, bool(drop_last)
         self.bad, self.tuning = bad or BadRecords(), tuning or Tuning()
-        self.engine_name, self.program = compiled(transform, layout, decode, engine, device)
+        self.engine_name, self.program = compiled(transform, layout, decode, engine, device, self.tuning)
         self._shuffle, self._sampler = shuffle, sampler
         self._epoch = self._consumed = 0
         self._pending = True  # the next pass begins here; False: a pass has taken batches from here on
@@ -291,7 +292,12 @@ class Feed:
         """
         self._outbox.drain()
         self._planned()
-        info = {"engine": self.engine_name, "world_size": self.world_size, "batch_size": self.batch_size}
+        info = {
+            "engine": self.engine_name,
+            "decode": self.program.recipe.decode,
+            "world_size": self.world_size,
+            "batch_size": self.batch_size,
+        }
         return states.pack(self._made_for(), self.snapshot, epoch=self._epoch, consumed=self._consumed, info=info)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

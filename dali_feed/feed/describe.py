@@ -25,6 +25,7 @@ def described(feed: Feed) -> str:
         how = f"shuffled by extents, and within windows: a window mixes {window:,} of {samples:,} samples"
     mine = feed.lanes // feed.world_size
     device = "the CPU" if feed.device is None else f"cuda:{feed.device}"
+    decode = feed.program.recipe.decode
     size = f"about {snapshot.record_bytes:,} bytes each"
     read = f"about {order.extent * megabytes:,.1f} MB a read"
     held = f"about {window * megabytes:,.1f} MB in memory per lane; {feed.lanes} lanes, {mine} on this rank"
@@ -35,6 +36,6 @@ def described(feed: Feed) -> str:
             f"extents: {-(-samples // order.extent):,} of up to {order.extent:,} samples, {read}",
             f"windows: {order.window:,} extents, {window:,} samples, {held}",
             f"batches: {len(feed):,} of {feed.batch_size} per rank, {feed.world_size} ranks",
-            f"engine: {feed.engine_name} on {device}",
+            f"engine: {feed.engine_name} on {device}" + ("" if decode == "exact" else f', decode="{decode}"'),
         )
     )

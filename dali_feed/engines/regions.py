@@ -1,0 +1,122 @@
+"""`decode="region"` before a GPU: windows decoded alone, once the decoder there has shown that it can.
+
+nvImageCodec 0.9.0 fails on ordinary windows of JPEGs, with an error on some GPUs and a segmentation fault on others
+(NVIDIA/nvImageCodec issue 55). So the decoder is asked in a process of its own, on the very device and with the same
+options, and where it fails or its windows are not those of the whole image, whole images are decoded.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.engines.region_probes import Decode, Window, disagreement
+from dali_feed.options import Tuning
+from dali_feed.program import Program, compile_recipe
+from dali_feed.recipe import Recipe
+from dali_feed.steps import Decode as DecodeStep
+
+__all__ = ["answer", "compile_regions", "dali_decode", "trouble"]
+
+_PATIENCE = 300.0  # seconds: a first use of a GPU may load and compile for a minute
+_OPTIONS = ("hw_decoder_load", "image_hint", "device_memory_padding", "host_memory_padding")
+
+
+def compile_regions(recipe: Recipe, found: Callable[[], str | None]) -> Program:
+    """A program that decodes windows alone; of whole images, and a warning, where `found` says what is wrong."""
+    program = compile_recipe(recipe, region_decode=True)
+    wrong = found() if program.window else None
+    if wrong is None:
+        return program
+    msg = f'decode="region": the decoder on this GPU failed its test, so whole images are decoded; {wrong}'
+    warnings.warn(msg, UserWarning, stacklevel=2)
+    return compile_recipe(replace(recipe, decode="exact"), region_decode=False)
+
+
+def trouble(device: int | None, tuning: Tuning) -> str | None:
+    """What is wrong with windows decoded on that device, or None; asked once in a process for equal options."""
+    return _asked(device, tuple((name, getattr(tuning, name)) for name in _OPTIONS))
+
+
+@functools.cache
+def _asked(device: int | None, options: tuple[tuple[str, Any], ...]) -> str | None:
+    return answer([sys.executable, "-P", "-m", __name__, json.dumps([device, dict(options)])])
+
+
+def answer(command: Sequence[str]) -> str | None:
+    """The last line that `command` prints, which is JSON: a string or null. What became of it, where it ends badly."""
+    path = os.pathsep.join(folder for folder in sys.path if folder)
+    try:
+        done = subprocess.run(  # noqa: S603  this module, by this interpreter
+            list(command),
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"the test was not done after {_PATIENCE:.0f} seconds"
+    if done.returncode < 0:
+        return f"the test was ended by {signal.Signals(-done.returncode).name}"
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        return f"the test ended with status {done.returncode}: {last[:400]}"
+    found: str | None = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def dali_decode(device: int | None, tuning: Tuning) -> Decode:
+    """The decoder node of a program's graph, in pipelines of its own."""
+    from nvidia.dali import Pipeline
+
+    from dali_feed.engines.dali_graph import PAYLOAD, build_graph
+
+    @functools.cache
+    def pipeline(batch_size: int, *, window: bool) -> Any:
+        pipe = Pipeline(batch_size, 4, device, prefetch_queue_depth=1, exec_dynamic=True)
+        with pipe:
+            program = Program(steps=[DecodeStep(window)])
+            pipe.set_outputs(build_graph(program, gpu=device is not None, tuning=tuning))
+        pipe.build()
+        return pipe
+
+    def decode(payloads: Sequence[bytes], windows: Sequence[Window] | None) -> list[NDArray[np.uint8]]:
+        pipe = pipeline(len(payloads), window=windows is not None)
+        pipe.feed_input(PAYLOAD, [np.frombuffer(payload, np.uint8) for payload in payloads])
+        if windows is not None:
+            pipe.feed_input("window", np.array(windows, np.int32))
+        (images,) = pipe.run()
+        images = images if device is None else images.as_cpu()
+        return [np.array(images.at(n)) for n in range(len(payloads))]
+
+    return decode
+
+
+def _main() -> None:
+    device, options = json.loads(sys.argv[1])
+    hint = options["image_hint"]
+    tuning = Tuning(**{**options, "image_hint": None if hint is None else tuple(hint)})
+    try:
+        found = disagreement(dali_decode(device, tuning))
+    except RuntimeError as error:
+        from dali_feed.engines.dali import reason
+
+        found = f"DALI fails; {reason(error)}"
+    print(json.dumps(found))  # noqa: T201  the answer
+
+
+if __name__ == "__main__":
+    _main()
