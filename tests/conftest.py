@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,6 +67,12 @@ def each_engine(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engines, "ON_CPU", request.param)
         yield request.param
+
+
+@pytest.fixture(scope="session")
+def cp() -> Any:
+    """CuPy, imported where there is a device only."""
+    return pytest.importorskip("cupy")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from kernels_both import moved
 from kernels_host import OnDevice
 
 from dali_feed.kernels._module import Launch
@@ -100,14 +101,7 @@ def out_for(images: Array, dtype: str, layout: str) -> Array:
 
 def prepared(out: Array, case: dict[str, Any], dtype: str, layout: str) -> Launch:
     """The launch for host arrays."""
-    arrays: dict[str, Any] = {
-        key: OnDevice(value) if isinstance(value, np.ndarray) else value for key, value in case.items()
-    }
-    if "mix" in case:
-        mix = case["mix"]
-        given = {name: getattr(mix, name) for name in ("partner", "weight", "box")}
-        arrays["mix"] = Mix(**{name: None if v is None else OnDevice(v) for name, v in given.items()})
-    return prepare(arrays.pop("images"), OnDevice(out), **arrays, dtype=dtype, layout=layout)
+    return prepare(**moved({**case, "out": out}, OnDevice), dtype=dtype, layout=layout)
 
 
 def assert_same_bits(found: Array, expected: Array) -> None:

@@ -26,7 +26,8 @@ _HERE = Path(__file__).resolve().parent
 _SOURCES = _HERE.parent / "kernels"
 # No contraction: a*b+c must stay two roundings where a kernel writes it so. Kernels read words through bytes.
 _FLAGS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing")
-_SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g1")
+# It is the compiler that costs here and not the run, so this one does not optimize.
+_SANITIZE = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g1")
 _CTYPES: dict[str, type[ctypes._SimpleCData[Any]]] = {
     "uint64": ctypes.c_uint64,
     "int32": ctypes.c_int32,

@@ -1,7 +1,6 @@
 """finish: the kernel equals its NumPy reference bit for bit, and the reference is what torchvision means.
 
-The .cu itself runs here without a GPU: g++ compiles it through tests/cuda_shim.h. test_finish_gpu.py holds
-the launched kernel to the same reference.
+The .cu itself runs here without a GPU: g++ compiles it through tests/cuda_shim.h. On a GPU the launcher runs it too.
 """
 
 from __future__ import annotations
@@ -37,12 +36,8 @@ from finish_cases import (
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from kernels_host import (
-    HostKernel,
-    compile_for_host,
-    compile_sanitized,
-    run_sanitized,
-)
+from kernels_both import Kernel, both_ways
+from kernels_host import HostKernel, compile_for_host, compile_sanitized, run_sanitized
 from torchvision.transforms import v2
 
 from dali_feed.errors import EngineError
@@ -50,8 +45,10 @@ from dali_feed.kernels import _module
 from dali_feed.kernels._numbers import fma
 from dali_feed.kernels.finish import (
     bytes_moved,
+    finish,
     finish_reference,
     normalize_factors,
+    prepare,
 )
 from dali_feed.kernels.mix import Mix
 
@@ -64,7 +61,10 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> HostKernel:
     return compile_for_host(tmp_path_factory.mktemp("finish"), "finish", VARIANTS)
 
 
-# --- the kernel on the host -------------------------------------------------------------------------------------------
+kernel = both_ways(finish, prepare)
+
+
+# --- the kernel, both ways --------------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -100,47 +100,44 @@ def cases(draw: st.DrawFn) -> tuple[dict[str, Any], str, str, int, int]:
 
 @given(drawn=cases())
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_kernel_equals_reference_bit_for_bit(
-    host: HostKernel, drawn: tuple[dict[str, Any], str, str, int, int]
-) -> None:
+def test_kernel_equals_reference_bit_for_bit(kernel: Kernel, drawn: tuple[dict[str, Any], str, str, int, int]) -> None:
     """Whatever the shape, the alignment, the flips, the matrices and the factors, both agree exactly."""
     case, dtype, layout, offset_in, offset_out = drawn
     case["images"] = at_offset(case["images"], offset_in)
     out = at_offset(out_for(case["images"], dtype, layout), offset_out)
-    host.run(prepared(out, case, dtype, layout))
+    kernel(out=out, **case, dtype=dtype, layout=layout)
     assert_same_bits(out, finish_reference(**case, dtype=dtype, layout=layout))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("colour", "mix"), [(False, False), (True, False), (True, True)])
-def test_a_usual_batch(host: HostKernel, dtype: str, layout: str, colour: bool, mix: bool) -> None:
+def test_a_usual_batch(kernel: Kernel, dtype: str, layout: str, colour: bool, mix: bool) -> None:
     """224 x 224 with everything on is done four pixels at a time, and exactly."""
     case = random_case(dtype, (3, 224, 224), colour=colour, mix=mix)
     out = out_for(case["images"], dtype, layout)
-    job = prepared(out, case, dtype, layout)
+    (job,) = kernel(out=out, **case, dtype=dtype, layout=layout)
     assert job.options[2] == "-DPIXELS=4"
-    host.run(job)
     assert_same_bits(out, finish_reference(**case, dtype=dtype, layout=layout))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_edges_of_floats(host: HostKernel, dtype: str) -> None:
-    """Subnormals, overflow, ties, NaN and -0 come out as in the reference."""
+def test_the_edges_of_floats(kernel: Kernel, dtype: str) -> None:
+    """Subnormals, overflow, ties, NaN and -0 come out as in the reference, in spite of CuPy's -ftz=true."""
     for case in edge_cases(dtype):
         out = out_for(case["images"], dtype, "NCHW")
-        host.run(prepared(out, case, dtype, "NCHW"))
+        kernel(out=out, **case, dtype=dtype)
         assert_same_bits(out, finish_reference(**case, dtype=dtype))
 
 
-def test_more_samples_than_a_grid_has_rows(host: HostKernel) -> None:
+@pytest.mark.parametrize(("dtype", "layout", "mix"), [("bfloat16", "NCHW", False), ("float32", "NHWC", True)])
+def test_more_samples_than_a_grid_has_rows(kernel: Kernel, dtype: str, layout: str, mix: bool) -> None:
     """Blocks walk on over the samples where there are more of them than the 65535 rows of a grid."""
-    case = random_case("bfloat16", (65535 + 40, 1, 4))
-    out = out_for(case["images"], "bfloat16", "NCHW")
-    job = prepared(out, case, "bfloat16", "NCHW")
+    case = random_case(dtype, (65535 + 40, 1, 4), mix=mix)
+    out = out_for(case["images"], dtype, layout)
+    (job,) = kernel(out=out, **case, dtype=dtype, layout=layout)
     assert job.grid[1] == 65535
-    host.run(job)
-    assert_same_bits(out, finish_reference(**case, dtype="bfloat16"))
+    assert_same_bits(out, finish_reference(**case, dtype=dtype, layout=layout))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

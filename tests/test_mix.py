@@ -1,4 +1,4 @@
-"""mix: the kernel equals its NumPy reference bit for bit, and finish's mixing; without a GPU, through cuda_shim.h."""
+"""mix: the kernel equals its NumPy reference bit for bit, and finish's mixing; without a GPU too, by cuda_shim.h."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from finish_cases import MEAN, STD, Array, assert_same_bits, at_offset, random_mix
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernels_both import Kernel, both_ways, moved
 from kernels_host import HostKernel, OnDevice, compile_for_host, compile_sanitized, run_sanitized
 
 from dali_feed.errors import ConfigError
@@ -34,6 +35,9 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> HostKernel:
     return compile_for_host(tmp_path_factory.mktemp("mix"), "mix", VARIANTS)
 
 
+kernel = both_ways(mix, prepare)
+
+
 def batch(kind: str, shape: tuple[int, ...], seed: int, *, wild: bool = False) -> Array:
     """Pixels as a normalized batch has them, or any bits at all that are numbers."""
     rng = np.random.default_rng(seed)
@@ -51,9 +55,7 @@ def batch(kind: str, shape: tuple[int, ...], seed: int, *, wild: bool = False) -
 
 def prepared(images: Array, out: Array, mixing: Mix, kind: str, layout: str) -> Launch:
     """The launch for host arrays."""
-    arrays = (mixing.partner, mixing.weight, mixing.box)
-    moved = Mix(*(None if array is None else OnDevice(array) for array in arrays))
-    return prepare(OnDevice(images), OnDevice(out), moved, dtype=kind, layout=layout)
+    return prepare(*moved((images, out, mixing), OnDevice), dtype=kind, layout=layout)
 
 
 @given(
@@ -67,7 +69,7 @@ def prepared(images: Array, out: Array, mixing: Mix, kind: str, layout: str) -> 
 )
 @settings(max_examples=300, deadline=None)
 def test_kernel_equals_reference_bit_for_bit(
-    host: HostKernel,
+    kernel: Kernel,
     kind: str,
     layout: str,
     sizes: tuple[int, int, int, int],
@@ -84,18 +86,30 @@ def test_kernel_equals_reference_bit_for_bit(
     mixing = Mix(drawn.partner, *(None if n in left_out else getattr(drawn, n) for n in ("weight", "box")))
     images = at_offset(batch(kind, shape, seed, wild=wild), offset)
     out = at_offset(np.zeros_like(images), offset)
-    host.run(prepared(images, out, mixing, kind, layout))
+    kernel(images, out, mixing, dtype=kind, layout=layout)
     assert_same_bits(out, mix_reference(images, mixing, dtype=kind, layout=layout))
 
 
-def test_channels_last_memory_of_planes(host: HostKernel) -> None:
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", [(4, 3, 224, 224), (65600, 1, 1, 8)])
+def test_usual_and_many_images(kernel: Kernel, shape: tuple[int, int, int, int], kind: str, layout: str) -> None:
+    """Whole vectors at a time, and blocks that walk on over more samples than a grid has rows."""
+    n, c, h, w = shape
+    images = batch(kind, shape if layout == "NCHW" else (n, h, w, c), 0)
+    mixing, out = random_mix(np.random.default_rng(0), (n, h, w)), np.zeros_like(images)
+    (job,) = kernel(images, out, mixing, dtype=kind, layout=layout)
+    assert job.options[2] != "-DELEMENTS=1"
+    assert_same_bits(out, mix_reference(images, mixing, dtype=kind, layout=layout))
+
+
+def test_channels_last_memory_of_planes(kernel: Kernel) -> None:
     """Torch's channels-last memory format, (N, C, H, W) by strides, is mixed as it lies."""
     images = batch("float32", (3, 5, 8, 3), 0)
     mixing = random_mix(np.random.default_rng(1), (3, 5, 8))
     out = np.zeros_like(images)
-    job = prepared(images.transpose(0, 3, 1, 2), out.transpose(0, 3, 1, 2), mixing, "float32", "NCHW")
+    (job,) = kernel(images.transpose(0, 3, 1, 2), out.transpose(0, 3, 1, 2), mixing, dtype="float32", layout="NCHW")
     assert job.options[1] == "-DCHANNELS_LAST=1"
-    host.run(job)
     assert_same_bits(out, mix_reference(images, mixing, layout="NHWC"))
 
 

@@ -1,7 +1,6 @@
 """tokens: the kernel equals its NumPy reference, the reference is what trainers mean, and broken rules are named.
 
-The .cu itself runs here without a GPU: g++ compiles it through tests/cuda_shim.h. test_tokens_gpu.py holds the launched
-kernel to the same reference.
+The .cu itself runs here without a GPU: g++ compiles it through tests/cuda_shim.h. On a GPU the launcher runs it too.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kernels_both import Kernel, both_ways
 from kernels_host import HostKernel, OnDevice, compile_for_host, compile_sanitized, run_sanitized
 from tokens_cases import (
     DTYPES,
@@ -32,12 +32,12 @@ from tokens_cases import (
     outputs_for,
     prepared,
     random_records,
-    run_on_host,
     scratch_for,
 )
 
 from dali_feed.errors import ConfigError, EngineError
 from dali_feed.kernels import _module
+from dali_feed.kernels._module import Launch
 from dali_feed.kernels.tokens import OUTPUTS, bytes_moved, prepare, scratch_size, tokens, tokens_reference
 
 
@@ -47,14 +47,18 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> HostKernel:
     return compile_for_host(tmp_path_factory.mktemp("tokens"), "tokens", VARIANTS)
 
 
-def run_all(host: HostKernel, records: Array, separator: int | None, **options: Any) -> None:
+kernel = both_ways(tokens, prepare)
+
+
+def run_all(kernel: Kernel, records: Array, separator: int | None, **options: Any) -> tuple[Launch, ...]:
     """All four outputs equal the reference's."""
     outputs = outputs_for(records)
-    run_on_host(host, records, outputs, separator=separator, **options)
+    jobs = kernel(records, **outputs, scratch=scratch_for(records), separator=separator, **options)
     assert_outputs(outputs, tokens_reference(records, separator=separator, **options))
+    return jobs
 
 
-# --- the kernel on the host -------------------------------------------------------------------------------------------
+# --- the kernel, both ways --------------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -77,30 +81,29 @@ def cases(draw: st.DrawFn) -> tuple[Array, list[str], dict[str, Any], int]:
 
 @given(drawn=cases())
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_kernel_equals_reference(host: HostKernel, drawn: tuple[Array, list[str], dict[str, Any], int]) -> None:
+def test_kernel_equals_reference(kernel: Kernel, drawn: tuple[Array, list[str], dict[str, Any], int]) -> None:
     """Whatever the shape, the pitch, the alignment, the separators and the outputs asked for, both agree."""
     records, names, options, offset = drawn
     outputs = outputs_for(records, names, offset)
-    run_on_host(host, records, outputs, **options)
+    kernel(records, **outputs, scratch=scratch_for(records), **options)
     assert_outputs(outputs, tokens_reference(records, **options))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("length", [2048, 2047])
-def test_a_usual_batch(host: HostKernel, dtype: str, length: int) -> None:
+@pytest.mark.parametrize(("rows", "length"), [(9, 2048), (9, 2047), (2, 30000), (70000, 8)])
+def test_a_usual_batch(kernel: Kernel, dtype: str, rows: int, length: int) -> None:
     """Rows of packed documents are marked first, then written, two tokens at a time where the length is even."""
-    records = random_records(dtype, (9, length + 1), share=1 / 700)
-    jobs = prepared(records, outputs_for(records), scratch_for(records), separator=GPT2_END)
+    records = random_records(dtype, (rows, length + 1), share=1 / 700)
+    jobs = run_all(kernel, records, GPT2_END)
     name = f"-DTOKEN_{dtype.upper()}"
     assert [job.options for job in jobs] == [
         (name, "-DPHASE_MARK"),
         (name, "-DPHASE_WRITE", f"-DRUN={2 - length % 2}"),
     ]
-    run_all(host, records, GPT2_END)
 
 
 @pytest.mark.parametrize("length", [3000, 3001])
-def test_a_separator_anywhere_is_found_from_everywhere_behind_it(host: HostKernel, length: int) -> None:
+def test_a_separator_anywhere_is_found_from_everywhere_behind_it(kernel: Kernel, length: int) -> None:
     """One separator, or two neighbours, at each border of a word, a load, a tile and the row."""
     borders = {at + more for at in (0, 32, 64, 128, 256, 512, 2944, length) for more in (-2, -1, 0, 1)}
     places = sorted(borders & set(range(length + 1)))
@@ -108,27 +111,27 @@ def test_a_separator_anywhere_is_found_from_everywhere_behind_it(host: HostKerne
     for row, at in enumerate(places):
         records[2 * row : 2 * row + 2, at] = 0
         records[2 * row + 1, max(at - 1, 0)] = 0
-    run_all(host, records, 0)
+    run_all(kernel, records, 0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("length", [1, 2, 33, 300])
-def test_separators_everywhere_and_nowhere(host: HostKernel, dtype: str, length: int) -> None:
+def test_separators_everywhere_and_nowhere(kernel: Kernel, dtype: str, length: int) -> None:
     """A row of nothing else is a run of documents of one token; the last token of a record is no input."""
     records = np.full((3, length + 1), 7, dtype)
     records[1] = 8
     records[2, :-1] = 8  # only the token that no document number depends on
-    run_all(host, records, 7)
+    run_all(kernel, records, 7)
     expected = tokens_reference(records, separator=7)
     assert expected.documents[0].tolist() == list(range(length))
     assert not expected.positions[0].any()
     assert not expected.documents[1:].any()
 
 
-def test_the_largest_ids_keep_their_sign(host: HostKernel) -> None:
+def test_the_largest_ids_keep_their_sign(kernel: Kernel) -> None:
     """Ids of uint32 from 2^31 on are positive int64, also as the separator and beside an ignore_index of -1."""
     records = np.array([[2**32 - 1, 2**31, 2**32 - 2, 2**32 - 1, 2**31 - 1, 2**32 - 1]], np.uint32)
-    run_all(host, records, 2**32 - 1, ignore_index=-1)
+    run_all(kernel, records, 2**32 - 1, ignore_index=-1)
     expected = tokens_reference(records, separator=2**32 - 1, ignore_index=-1)
     assert expected.inputs.tolist() == [[2**32 - 1, 2**31, 2**32 - 2, 2**32 - 1, 2**31 - 1]]
     assert expected.targets.tolist() == [[-1, 2**32 - 2, 2**32 - 1, -1, 2**32 - 1]]

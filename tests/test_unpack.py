@@ -1,7 +1,6 @@
 """unpack: the kernel equals its NumPy reference bit for bit, and the reference takes records apart as integers do.
 
-The .cu itself runs here without a GPU: g++ compiles it through tests/cuda_shim.h. test_unpack_gpu.py holds the launched
-kernel to the same reference.
+The .cu itself runs here without a GPU: g++ compiles it through tests/cuda_shim.h. On a GPU the launcher runs it too.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from finish_cases import Array, assert_same_bits
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from kernels_both import Kernel, both_ways
 from kernels_host import HostKernel, OnDevice, compile_for_host, compile_sanitized, run_sanitized
 from unpack_cases import (
     CHANNELS,
@@ -53,6 +53,9 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> HostKernel:
     return compile_for_host(tmp_path_factory.mktemp("unpack"), "unpack", VARIANTS)
 
 
+kernel = both_ways(unpack, prepare)
+
+
 def test_every_way_to_read_and_to_write_is_selected() -> None:
     """The variants under test hold each option, each run that is read and each run that is written."""
     assert {(k.bits, k.endian, k.channels) for k in KINDS if k.order == "interleaved"} == {
@@ -67,39 +70,48 @@ def test_every_way_to_read_and_to_write_is_selected() -> None:
     assert len(set(VARIANTS)) == len(VARIANTS)
 
 
-# --- the kernel on the host -------------------------------------------------------------------------------------------
+# --- the kernel, both ways --------------------------------------------------------------------------------------------
 
 
 @given(drawn=cases())
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_kernel_equals_reference_bit_for_bit(host: HostKernel, drawn: tuple[Array, Array, dict[str, Any]]) -> None:
+def test_kernel_equals_reference_bit_for_bit(kernel: Kernel, drawn: tuple[Array, Array, dict[str, Any]]) -> None:
     """Whatever the shape, the header, the pitch, the alignment and the factors, both agree exactly."""
     records, out, case = drawn
-    host.run(prepared(records, out, case))
+    kernel(records, out, **case)
     assert_same_bits(out, unpack_reference(records, **case))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=name_of)
-def test_a_usual_batch(host: HostKernel, kind: Kind) -> None:
-    """Images of 32 x 40 behind a header of 64 bytes are done eight pixels at a time, and exactly."""
-    case = kind.arguments(32, 40, offset=64, **random_factors(kind))
-    records, out = random_records(3, case), out_for(3, case)
-    job = prepared(records, out, case)
+@pytest.mark.parametrize("size", [(3, 32, 40), (40, 28, 28), (700, 2, 4), (2, 224, 224)])
+def test_a_usual_batch(kernel: Kernel, kind: Kind, size: tuple[int, int, int]) -> None:
+    """Few large images and many small ones behind a header of 64 bytes: eight pixels at a time, and exactly."""
+    samples, height, width = size
+    case = kind.arguments(height, width, offset=64, **random_factors(kind))
+    records, out = random_records(samples, case, gap=-payload_of(case) % 16), out_for(samples, case)
+    (job,) = kernel(records, out, **case)
     assert job.options == kind.options(8)
-    host.run(job)
     assert_same_bits(out, unpack_reference(records, **case))
 
 
+def test_one_record_again_and_again(kernel: Kernel) -> None:
+    """A pitch of 0, as broadcasting makes it, gives the same image in every slot."""
+    case = KINDS[0].arguments(4, 8)
+    record, out = random_records(1, case), out_for(5, case)
+    kernel(np.broadcast_to(record, (5, record.shape[1])), out, **case)
+    assert_same_bits(out, unpack_reference(record, **case).repeat(5, 0))
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.channels == 1], ids=name_of)
-def test_every_value_at_the_edges_of_floats(host: HostKernel, kind: Kind) -> None:
-    """Each value of an element through factors that make subnormals, overflow, ties and -0."""
+def test_every_value_at_the_edges_of_floats(kernel: Kernel, kind: Kind) -> None:
+    """Each value of an element through factors that make subnormals, overflow, ties and -0, in spite of -ftz=true."""
     side, tiny = 2 ** (kind.bits // 2), 2.0**-140
     records = packed(range(2**kind.bits), kind.bits, kind.endian)[None]
     edges = ({"bias": -0.0}, {"scale": -1, "bias": -0.0}, {"scale": tiny, "bias": 3 * tiny}, {"scale": 3e38})
     for factors in ({}, *edges) if kind.dtype != "uint8" else ({},):
         case = kind.arguments(side, side, **factors)
         out = out_for(1, case)
-        host.run(prepared(records, out, case))
+        kernel(records, out, **case)
         assert_same_bits(out, unpack_reference(records, **case))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from kernels_host import HostKernel, OnDevice
+from kernels_host import OnDevice
 
 from dali_feed.kernels._module import Launch
 from dali_feed.kernels.tokens import OUTPUTS, TokenBatch, prepare, scratch_size
@@ -79,13 +79,6 @@ def prepared(
     """The launches for host arrays, which the caller has to hold until they have run."""
     arrays: dict[str, Any] = {name: OnDevice(array) for name, array in outputs.items()}
     return prepare(OnDevice(records), **arrays, scratch=None if scratch is None else OnDevice(scratch), **options)
-
-
-def run_on_host(host: HostKernel, records: Array, outputs: Mapping[str, Array], **options: Any) -> None:
-    """Prepare and run all launches."""
-    scratch = scratch_for(records)
-    for job in prepared(records, outputs, scratch, **options):
-        host.run(job)
 
 
 def assert_outputs(found: Mapping[str, Array], expected: TokenBatch) -> None:
