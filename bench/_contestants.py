@@ -10,6 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from time import thread_time
 from typing import Any
 
@@ -23,6 +24,7 @@ from dali_feed import BadRecords, DataLoader, Shuffle, Tuning
 from dali_feed.engines import Result, Work, compile_for, make_engine
 from dali_feed.host_program import HostProgram
 from dali_feed.program import Program
+from dali_feed.recipe import Decoding
 from dali_feed.records import Source
 from dali_feed.screen import screen
 from dali_feed.transforms import lower
@@ -202,11 +204,18 @@ def result_tensor(result: Result, device: torch.device) -> torch.Tensor:
 
 class _Ceiling(Steps):
     def __init__(
-        self, payloads: list[bytes], batch: int, tuning: Tuning, device: torch.device, engine: str, prepared: int
+        self,
+        payloads: list[bytes],
+        batch: int,
+        tuning: Tuning,
+        device: torch.device,
+        engine: str,
+        prepared: int,
+        decode: Decoding,
     ) -> None:
         super().__init__()
         self._device, index = device, cuda_index(device)
-        program = compile_for(engine, lower(transform()), index)
+        program = compile_for(engine, replace(lower(transform()), decode=decode), index, tuning)
         works = _prepared(payloads, program, batch, prepared)
         self._engine = make_engine(engine, program, batch_size=batch, device=index, tuning=tuning)
         self._works = [Work(self._engine.prepare(work.payloads), work.arrays) for work in works]
@@ -238,6 +247,7 @@ def ceiling(
     device: torch.device,
     engine: str,
     prepared: int = PREPARED,
+    decode: Decoding = "exact",
 ) -> Make:
     """The engine fed from memory."""
     held: list[bytes] = []  # the same bytes objects in every turn
@@ -246,7 +256,7 @@ def ceiling(
     def make() -> Iterator[Steps]:
         if not held:
             held.extend(payloads())
-        steps = _Ceiling(held, batch, tuning, device, engine, prepared)
+        steps = _Ceiling(held, batch, tuning, device, engine, prepared, decode)
         try:
             yield steps
         finally:

@@ -15,6 +15,7 @@ import importlib.metadata
 import multiprocessing
 import os
 import platform
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -175,6 +176,8 @@ def _cpu_name() -> str:
 
 def _commit() -> str:
     """Of the tree this file lies in; a "+" says that it had changes of its own."""
+    if shutil.which("git") is None:
+        return "none"
     git = ["git", "-C", str(Path(__file__).parent)]
     head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     if head.returncode:

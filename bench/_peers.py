@@ -190,11 +190,14 @@ def spdl_loader(files: list[str], batch: int, threads: int, *, whole: bool) -> M
     return make
 
 
-def _read_by_dali(root: Path, device: str) -> Any:
+def _read_by_dali(root: Path, device: str, *, whole: bool) -> Any:
     encoded, _ = fn.readers.file(file_root=str(root), random_shuffle=True)
-    area, ratio = [0.08, 1.0], [3 / 4, 4 / 3]
-    images = fn.decoders.image_random_crop(encoded, device=device, random_area=area, random_aspect_ratio=ratio)
-    images = fn.resize(images, size=[CROP, CROP], interp_type=types.INTERP_LINEAR, antialias=True)
+    crop: dict[str, Any] = {"random_area": [0.08, 1.0], "random_aspect_ratio": [3 / 4, 4 / 3]}
+    resize: dict[str, Any] = {"size": [CROP, CROP], "interp_type": types.INTERP_LINEAR, "antialias": True}
+    if whole:
+        images = fn.random_resized_crop(fn.decoders.image(encoded, device=device), **crop, **resize)
+    else:
+        images = fn.resize(fn.decoders.image_random_crop(encoded, device=device, **crop), **resize)
     return fn.crop_mirror_normalize(
         images,
         dtype=types.FLOAT,
@@ -205,8 +208,8 @@ def _read_by_dali(root: Path, device: str) -> Any:
     )
 
 
-def dali_reader(root: Path, batch: int, threads: int, device: torch.device) -> Make:
-    """DALI's own graph from files to floats, on the CPU or with its mixed decoder."""
+def dali_reader(root: Path, batch: int, threads: int, device: torch.device, *, whole: bool = False) -> Make:
+    """DALI's own graph from files to floats, on the CPU or with its mixed decoder; `whole`: of whole images."""
     on_gpu = device.type == "cuda"
 
     def batches(pipe: Any) -> Iterator[torch.Tensor]:
@@ -225,7 +228,7 @@ def dali_reader(root: Path, batch: int, threads: int, device: torch.device) -> M
             seed=0,
         )
         with pipe:
-            pipe.set_outputs(_read_by_dali(root, "mixed" if on_gpu else "cpu"))
+            pipe.set_outputs(_read_by_dali(root, "mixed" if on_gpu else "cpu", whole=whole))
         pipe.build()
         yield _Iterated(batches(pipe))
 

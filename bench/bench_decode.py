@@ -4,8 +4,9 @@
                                  [--engines dali host] [--seconds 3]
 
 RandomResizedCrop(224), flip, float32, Normalize of 500x375 JPEGs. `loads` are shares of a batch for the GPU's JPEG
-engine (`Tuning(hw_decoder_load=...)`; the dali engine alone). On a GPU `torchvision` decodes a batch at once by
-`decode_jpeg(device="cuda")`, then resizes and normalizes each image there. Rows go to results/decode.csv.
+engine (`Tuning(hw_decoder_load=...)`; the dali engine alone). On a GPU `dali region` is that engine with
+decode="region", where its decoder can, and `torchvision` decodes a batch at once by `decode_jpeg(device="cuda")`, then
+resizes and normalizes each image there. Rows go to results/decode.csv.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from pathlib import Path
 
 import torch
 import torchvision
-from _contestants import Make, ceiling, transform
+from _contestants import Make, ceiling, cuda_index, transform
 from _harness import RESULTS, Steps, append, facts, run_turn, table
 from _photos import photos
 
 from dali_feed import Tuning
+from dali_feed.engines.regions import trouble
 
 
 class _Torchvision(Steps):
@@ -83,6 +85,14 @@ def main() -> None:
             tuning = Tuning(threads=threads, hw_decoder_load=load, prefetch=3)
             made = ceiling(lambda: payloads, batch, tuning, args.device, engine, prepared=16)
             add(engine, batch, threads, "" if load is None else load, made)
+    if on_gpu and "dali" in args.engines:
+        wrong = trouble(cuda_index(args.device), Tuning())
+        for batch, threads in itertools.product(args.batches, args.threads) if wrong is None else ():
+            tuning = Tuning(threads=threads, prefetch=3)
+            made = ceiling(lambda: payloads, batch, tuning, args.device, "dali", prepared=16, decode="region")
+            add("dali region", batch, threads, "", made)
+        if wrong is not None:
+            print(f"dali region: NOT MEASURED: {wrong}")
     for batch in args.batches if on_gpu else []:
         add("torchvision", batch, "", "", by_torchvision(payloads, batch, args.device))
     about = facts() | {"images": data.count, "mean bytes": data.mean_bytes, "seconds": args.seconds}

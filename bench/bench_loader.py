@@ -17,7 +17,8 @@ take turns, each made afresh:
                  or they send uint8 and Normalize runs on the batch in this process ("uint8")
     spdl         SPDL's pipeline over the same files, a task per batch or per image, with --threads, one more, or twice
                  as many. It is in the extra "bench" and needs FFmpeg's shared libraries
-    dali-reader  DALI's own fn.readers.file and decoders.image_random_crop, with --threads or one more
+    dali-reader  DALI's own fn.readers.file and decoders.image_random_crop, with --threads or one more; on a GPU also
+                 decoders.image ("whole"), and that alone where its decoder fails on windows
 
 The last three (`_peers.py`) run once per batch size, with the first engine. Each has several ways; the first round
 finds the fastest, whose name is in the column `way`, and the others run no more.
@@ -49,7 +50,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import torch
-from _contestants import CROP, Make, ceiling, ours
+from _contestants import CROP, Make, ceiling, cuda_index, ours
 from _harness import RESULTS, Turn, append, facts, quantiles, run_turn, spread, table
 from _kafka import Topic, kafka_missing, topic
 from _loop import loop
@@ -57,6 +58,7 @@ from _peers import dali_reader, spdl_loader, spdl_missing, torch_loader
 from _photos import HEIGHT, WIDTH, Photos, photos
 
 from dali_feed import Shuffle, Tuning
+from dali_feed.engines.regions import trouble
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
 
 SHOWN = [
@@ -177,8 +179,12 @@ def peers_for(data: Photos, batch: int, missing: dict[str, str], args: argparse.
             chosen[f"spdl/batches x{count}"] = spdl_loader(files, batch, count, whole=True)
         chosen[f"spdl/images x{2 * threads}"] = spdl_loader(files, batch, 2 * threads, whole=False)
     if "dali-reader" not in missing:
+        on_gpu = args.device.type == "cuda"
         for count in (threads, threads + 1):
-            chosen[f"dali-reader/x{count}"] = dali_reader(root, batch, count, args.device)
+            if not on_gpu or trouble(cuda_index(args.device), Tuning()) is None:  # or it may take this process along
+                chosen[f"dali-reader/x{count}"] = dali_reader(root, batch, count, args.device)
+            if on_gpu:
+                chosen[f"dali-reader/whole x{count}"] = dali_reader(root, batch, count, args.device, whole=True)
     return chosen
 
 

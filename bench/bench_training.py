@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -50,8 +50,9 @@ class Busy:
 
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByIndex(self._index)
-        while not self._stop.wait(SAMPLED_S):
-            self._seen.append(int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu))
+        with suppress(pynvml.NVMLError):  # a part of a GPU has no such number
+            while not self._stop.wait(SAMPLED_S):
+                self._seen.append(int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu))
 
     def __enter__(self) -> Self:
         if self._index is not None:

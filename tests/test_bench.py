@@ -135,6 +135,15 @@ def test_decoding_is_swept_over_its_settings(toy: tuple[object, ...], tmp_path: 
     assert (tmp_path / "decode.png").stat().st_size > 1000
 
 
+def test_a_wrong_part_is_told_before_anything_runs(tmp_path: Path) -> None:
+    """on_gpu.sh names its parts and ends with 2, rather than find out behind the parts before it."""
+    command = ["bash", str(BENCH / "on_gpu.sh"), str(tmp_path / "out"), "kernels", "loder"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "parts are tests kernels decode training loader plots; found loder" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_kernels_are_measured_on_a_gpu_alone(tmp_path: Path) -> None:
     """Without one bench_kernels says so, ends with 1, and writes no row."""
     command: list[str | Path] = [
