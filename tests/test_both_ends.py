@@ -139,9 +139,7 @@ def test_both_engines_leave_the_same_to_the_finish(end: str) -> None:
     recipe = Recipe((RandomResizedCrop((24, 20)), *ENDS[end]))
     ours, theirs = compile_recipe(recipe, region_decode=False), compile_host(recipe, on_gpu=True)
     sizes, ids = screen(PAYLOADS).sizes, np.arange(9)
-    tails = [
-        Tail.of(program.finish, Work([], program.parameters(sizes, ids, 5, 0).arrays)) for program in (ours, theirs)
-    ]
+    tails = [Tail.of(program.finish, program.parameters(sizes, ids, 5, 0).arrays) for program in (ours, theirs)]
     assert tails[0] is not None
     assert tails[1] is not None
     assert replace(tails[0].finish, layout="NHWC") == replace(tails[1].finish, layout="NHWC")

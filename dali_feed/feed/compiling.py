@@ -50,7 +50,7 @@ def compiled(
     if not isinstance(transform, Views | list | tuple):
         return name, compile_for(name, replace(lower(transform), layout=layout, decode=decode), device, tuning)
     if decode != "exact":
-        msg = f'decode: "{decode}" is for one view, which says what of an image it needs; found several. Leave decode out'
+        msg = f'decode: "{decode}" is for one view, which says what of an image it needs; found several'
         raise ConfigError(msg)
     views = transform if isinstance(transform, Views) else Views(transform)
     recipes = [replace(lower(each), layout=layout) for each in views.transforms]
