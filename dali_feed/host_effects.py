@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.auto_augment import Space, bins_of, choices, space_of
 from dali_feed.batch_draws import BatchDraws
 from dali_feed.erasing import erased
 from dali_feed.perspective import PERSPECTIVE_STREAMS, corners
+from dali_feed.recipe_auto import AugMix, Auto
 from dali_feed.recipe_effects import (
     Effect,
     GaussianBlur,
@@ -27,7 +29,18 @@ from dali_feed.recipe_effects import (
 )
 from dali_feed.recipe_rules import Fill
 
-__all__ = ["Blur", "Call", "Erase", "Skew", "blur_sigmas", "effect_rows", "effect_step", "whether"]
+__all__ = [
+    "Augment",
+    "Blur",
+    "Call",
+    "EffectStep",
+    "Erase",
+    "Skew",
+    "blur_sigmas",
+    "effect_rows",
+    "effect_step",
+    "whether",
+]
 
 Ints = NDArray[np.int64]
 
@@ -78,6 +91,24 @@ class Skew:
     fill: Fill
 
 
+@dataclass(frozen=True, slots=True)
+class Augment:
+    """Operations of `space` as row `key` (int32: chains, steps, 3) names them; see dali_feed.auto_augment.
+
+    Where `mixed`, image and chains are added up by the weights (float32) of row `key` + "_weights".
+    """
+
+    key: str
+    space: Space
+    bins: int
+    mixed: bool
+    interpolation: str
+    fill: Fill | None
+
+
+EffectStep = Call | Blur | Erase | Skew | Augment
+
+
 def whether(op: Effect, run: BatchDraws, first: int) -> NDArray[np.bool_]:
     """Which samples an effect with a probability is for; one without is for all."""
     p = getattr(op, "p", None)
@@ -100,10 +131,12 @@ def effect_rows(op: Effect, run: BatchDraws, first: int, h: Ints, w: Ints) -> ND
     if isinstance(op, RandomPerspective):
         drawn = np.concatenate([run.draw(first + k) for k in range(PERSPECTIVE_STREAMS)])
         return corners(op, drawn, h, w).astype(np.int32)
+    if isinstance(op, Auto):
+        return choices(op, run, first)
     return whether(op, run, first)
 
 
-def effect_step(op: Effect, key: str) -> Call | Blur | Erase | Skew:
+def effect_step(op: Effect, key: str) -> EffectStep:
     """The op's step, which takes its rows by `key`."""
     if isinstance(op, GaussianBlur):
         return Blur(key, op.kernel)
@@ -111,5 +144,7 @@ def effect_step(op: Effect, key: str) -> Call | Blur | Erase | Skew:
         return Erase(key, op.value)
     if isinstance(op, RandomPerspective):
         return Skew(key, op.interpolation, op.fill)
+    if isinstance(op, Auto):
+        return Augment(key, space_of(op), bins_of(op), isinstance(op, AugMix), op.interpolation, op.fill)
     kernel, argument = _KERNELS[type(op)]
     return Call(key, kernel, (getattr(op, argument),) if isinstance(argument, str) else argument)

@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.affine import affine_draws
+from dali_feed.auto_augment import mixture
 from dali_feed.batch_draws import BatchDraws
 from dali_feed.colour import jitter_draws, steps_of
 from dali_feed.finishing import Place, last_erasing
 from dali_feed.geometry import center_window, crop_windows, padded, resized
-from dali_feed.host_effects import Blur, Call, Erase, Skew, effect_rows, effect_step
+from dali_feed.host_effects import EffectStep, effect_rows, effect_step
 from dali_feed.nesting import numbered, pick_streams, picks
 from dali_feed.outline import STREAMS_PER_OP, outline
 from dali_feed.program import Ints, Parameters
@@ -46,6 +47,7 @@ from dali_feed.recipe import (
     Rotation,
     ToFloat,
 )
+from dali_feed.recipe_auto import AugMix
 from dali_feed.recipe_effects import Effect, RandomErasing
 from dali_feed.reduction import reductions
 from dali_feed.steps import Finish
@@ -134,7 +136,6 @@ class Pick:
     branches: tuple[tuple[HostStep, ...], ...]
 
 
-EffectStep = Call | Blur | Erase | Skew
 HostStep = Crop | Margin | Scale | Mirror | Jitter | Turn | Move | EffectStep | Pick | ToFloat | Normalize
 
 
@@ -220,6 +221,8 @@ def _compute(run: _Run, arrays: dict[str, NDArray[np.generic]], op: Op, n: int, 
     first = n * STREAMS_PER_OP
     if isinstance(op, Effect):
         arrays[f"effect{n}"] = effect_rows(op, run, first, run.h, run.w)
+        if isinstance(op, AugMix):
+            arrays[f"effect{n}_weights"] = mixture(op, run, first)
     elif isinstance(op, Nest):
         drawn = np.concatenate([run.draw(first + k) for k in range(pick_streams(op))])
         arrays[f"pick{n}"] = picks(op, drawn)

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from dali_feed.draws import uniforms
 from dali_feed.errors import TransformError
 
-__all__ = ["Mixed", "Mixing", "label_pairs", "mixed", "soft_labels"]
+__all__ = ["GAMMA_TRIES", "Mixed", "Mixing", "label_pairs", "log_gammas", "mixed", "soft_labels"]
 
 _FIRST = 1 << 30  # streams from here on; ops of a recipe lie below, the order above
-_TRIES = 8  # each is taken with a probability above 0.95
+GAMMA_TRIES = 8  # each is taken with a probability above 0.95
 _STEP = 2.0**-20  # weights are multiples of it: the last bits of a machine's log and cos do not reach them
 
 Ints = NDArray[np.int64]
@@ -144,15 +144,15 @@ def _boxes(side: NDArray[np.float64], place: NDArray[np.float64], height: int, w
 
 def _betas(alpha: float, ids: Ints, seed: int, epoch: int, first: int) -> NDArray[np.float64]:
     """Beta(alpha, alpha) of each sample: a gamma variate over the sum of two, by their logarithms."""
-    drawn = uniforms(seed, epoch, ids, range(first, first + 2 * _TRIES + 1)).astype(np.float64) + 2.0**-25
-    boosts, tries = drawn[:2], drawn[4:].reshape(2, _TRIES, 4, len(ids))
-    one, other = (_log_gammas(alpha, tries[k], boosts[k]) for k in range(2))
+    drawn = uniforms(seed, epoch, ids, range(first, first + 2 * GAMMA_TRIES + 1)).astype(np.float64) + 2.0**-25
+    boosts, tries = drawn[:2], drawn[4:].reshape(2, GAMMA_TRIES, 4, len(ids))
+    one, other = (log_gammas(alpha, tries[k], boosts[k]) for k in range(2))
     beta = 1 / (1 + np.exp(np.clip(other - one, -700, 700)))
     rounded: NDArray[np.float64] = np.round(beta / _STEP) * _STEP
     return rounded
 
 
-def _log_gammas(alpha: float, tries: NDArray[np.float64], boost: NDArray[np.float64]) -> NDArray[np.float64]:
+def log_gammas(alpha: float, tries: NDArray[np.float64], boost: NDArray[np.float64]) -> NDArray[np.float64]:
     """Logarithms of Gamma(alpha) variates, of uniforms (tries, 4, n) and (n,).
 
     Marsaglia and Tsang, A Simple Method for Generating Gamma Variables, 2000, for alpha + 1, and their boost down.

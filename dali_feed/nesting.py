@@ -1,7 +1,8 @@
 """Ops within ops: RandomApply, RandomChoice, RandomOrder. Where inner ops draw from, and what a sample picks.
 
 An op's number says which streams are its own. Ops of a recipe are numbered 0, 1, 2, ...; those in a nest carry the
-number of their nest in the lower bits and their own place above it, so that no op moves another one's streams.
+number of their nest in the lower bits and their own place above it, so that no op moves another one's streams. The
+chains of AugMix are numbered as the ops of a nest are.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from numpy.typing import NDArray
 
 from dali_feed.errors import TransformError
 from dali_feed.recipe import Branches, Nest, Op, RandomApply, RandomOrder
+from dali_feed.recipe_auto import AugMix
 
-__all__ = ["branches_of", "numbered", "pick_streams", "picks", "walk"]
+__all__ = ["branches_of", "inner_numbers", "numbered", "pick_streams", "picks", "walk"]
 
 _TOP, _INNER, _DEEPEST = 8, 6, 3  # bits of a number: of an op's place in the recipe, in a nest; nests in nests
 Ints = NDArray[np.int64]
@@ -25,26 +27,28 @@ def branches_of(op: Nest) -> Branches:
     return (op.ops,) if isinstance(op, RandomApply) else op.branches
 
 
-def numbered(op: Nest, n: int) -> list[list[tuple[int, Op]]]:
-    """The branches of op number n, each inner op with its own number. TransformError where numbers run out."""
+def inner_numbers(op: Nest | AugMix, n: int, count: int) -> list[int]:
+    """Numbers of `count` ops within op number n. TransformError where numbers run out."""
     depth = 0 if n < 1 << _TOP else 1 + (n.bit_length() - 1 - _TOP) // _INNER
-    branches = branches_of(op)
-    if depth >= _DEEPEST or sum(map(len, branches)) >= 1 << _INNER:
-        rule = f"takes fewer than {1 << _INNER} transforms and lies in fewer than {_DEEPEST} others of its kind"
+    if depth >= _DEEPEST or count >= 1 << _INNER:
+        what, others = ("chains", "nests") if isinstance(op, AugMix) else ("transforms", "others of its kind")
+        rule = f"takes fewer than {1 << _INNER} {what} and lies in fewer than {_DEEPEST} {others}"
         msg = f"{type(op).__name__}: {rule}; found {op!r}"
         raise TransformError(msg)
-    shift, place = _TOP + _INNER * depth, 0
-    out: list[list[tuple[int, Op]]] = []
-    for branch in branches:
-        out.append([(n + ((place + k + 1) << shift), inner) for k, inner in enumerate(branch)])
-        place += len(branch)
-    return out
+    return [n + ((k + 1) << (_TOP + _INNER * depth)) for k in range(count)]
+
+
+def numbered(op: Nest, n: int) -> list[list[tuple[int, Op]]]:
+    """The branches of op number n, each inner op with its own number. TransformError where numbers run out."""
+    branches = branches_of(op)
+    numbers = iter(inner_numbers(op, n, sum(map(len, branches))))
+    return [[(next(numbers), inner) for inner in branch] for branch in branches]
 
 
 def walk(ops: Iterable[Op]) -> Iterator[tuple[int, Op]]:
     """All ops with their numbers: a nest, then what is in it, before what stands behind it."""
     every = list(enumerate(ops))
-    nest = next((op for _, op in every if isinstance(op, Nest)), None)
+    nest = next((op for _, op in every if isinstance(op, Nest | AugMix)), None)
     if nest is not None and len(every) > 1 << _TOP:
         msg = f"{type(nest).__name__}: stands in a recipe of {1 << _TOP} transforms at most; found {len(every)}"
         raise TransformError(msg)
@@ -57,6 +61,8 @@ def _walk(ops: Iterable[tuple[int, Op]]) -> Iterator[tuple[int, Op]]:
         if isinstance(op, Nest):
             for branch in numbered(op, n):
                 yield from _walk(branch)
+        elif isinstance(op, AugMix):
+            inner_numbers(op, n, op.width)
 
 
 def pick_streams(op: Nest) -> int:

@@ -35,6 +35,7 @@ from dali_feed.recipe import (
     Rotation,
     ToFloat,
 )
+from dali_feed.recipe_auto import AugMix, Auto, AutoAugment, RandAugment
 from dali_feed.recipe_effects import Effect, GaussianBlur, Grayscale, RandomErasing, RandomPerspective, RandomSolarize
 
 __all__ = ["STREAMS_PER_OP", "Outline", "outline", "unfit"]
@@ -91,12 +92,18 @@ def _check_units(op: Op, dtype: DType) -> None:
     if isinstance(op, RandomErasing) and dtype == "uint8" and not all(0 <= v < 256 for v in np.atleast_1d(op.value)):
         msg = f"RandomErasing: value must lie in 0..255 where pixels are uint8; found {op.value}"
         raise TransformError(msg)
+    if isinstance(op, Auto) and dtype != "uint8":
+        cure = "Put it in front of ToTensor or ToDtype"
+        msg = f"{type(op).__name__}: takes uint8 pixels, as torchvision's does; found {dtype}. {cure}"
+        raise TransformError(msg)
 
 
 _EFFECT_DRAWS: dict[type[Effect], int] = {
     Grayscale: 0,
     RandomErasing: ERASING_STREAMS,  # and further tries are drawn by those that need them
     RandomPerspective: PERSPECTIVE_STREAMS,
+    AutoAugment: 2,
+    AugMix: 0,  # it draws for itself: it takes more streams than an op has
 }
 
 
@@ -104,6 +111,8 @@ def _draws(op: Op) -> int:
     """How many streams every sample draws from."""
     if isinstance(op, Nest):
         return pick_streams(op)
+    if isinstance(op, RandAugment):
+        return op.num_ops
     if isinstance(op, Effect):
         return _EFFECT_DRAWS.get(type(op), 1)
     match op:

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from dali_feed.recipe_auto import Auto
 from dali_feed.recipe_rules import Fill, Range, check_p, check_range, refuse
 
 __all__ = [
@@ -166,4 +167,5 @@ Effect = (
     | RandomEqualize
     | RandomErasing
     | RandomPerspective
+    | Auto
 )

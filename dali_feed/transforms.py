@@ -33,6 +33,7 @@ from dali_feed.recipe import (
     Rotation,
     ToFloat,
 )
+from dali_feed.recipe_auto import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from dali_feed.recipe_effects import (
     GaussianBlur,
     Grayscale,
@@ -132,6 +133,10 @@ def _affine(t: Any) -> Op:
 
 
 def _fill(t: Any) -> Fill:
+    return _background(t) or 0.0
+
+
+def _background(t: Any) -> Fill | None:
     fill = t.fill
     if isinstance(fill, dict):
         known = {getattr(k, "__name__", str(k)): v for k, v in fill.items()}
@@ -139,7 +144,9 @@ def _fill(t: Any) -> Fill:
     numbers = tuple(map(float, fill)) if isinstance(fill, Sequence) and not isinstance(fill, str) else (fill,)
     if len(numbers) not in (1, 3) or not all(n is None or isinstance(n, int | float) for n in numbers):
         raise _fail(t, "fill must be one number, or one for each of three channels", fill)
-    return numbers if len(numbers) == 3 else float(numbers[0] or 0)
+    if len(numbers) == 3:
+        return numbers
+    return None if numbers[0] is None else float(numbers[0])
 
 
 def _edges(t: Any, *, swapped: bool) -> Edges:
@@ -229,13 +236,39 @@ def _random_choice(t: Any) -> Op:
     return RandomChoice(_branches(t), () if t.p is None else tuple(map(float, t.p)))
 
 
+def _auto_augment(t: Any) -> Op:
+    found = t.policies if hasattr(t, "policies") else t._policies  # v1's name, v2's
+    policies = tuple((_part(*first), _part(*second)) for first, second in found)
+    return AutoAugment(policies, _turning(t), _background(t))
+
+
+def _part(name: str, p: float, strength: int | None) -> tuple[str, float, int | None]:
+    return str(name), float(p), strength
+
+
+def _rand_augment(t: Any) -> Op:
+    return RandAugment(t.num_ops, t.magnitude, t.num_magnitude_bins, _turning(t), _background(t))
+
+
+def _trivial_augment(t: Any) -> Op:
+    return TrivialAugmentWide(t.num_magnitude_bins, _turning(t), _background(t))
+
+
+def _aug_mix(t: Any) -> Op:
+    width, depth, alpha = t.mixture_width, t.chain_depth, float(t.alpha)
+    return AugMix(t.severity, width, depth, alpha, bool(t.all_ops), _turning(t), _background(t))
+
+
 _LOWER: dict[str, Callable[[Any], Op | None]] = {
+    "AugMix": _aug_mix,
+    "AutoAugment": _auto_augment,
     "CenterCrop": lambda t: CenterCrop(_pair(t, t.size)),
     "ColorJitter": _color_jitter,
     "GaussianBlur": _gaussian_blur,
     "Grayscale": _grayscale,
     "Normalize": _normalize,
     "Pad": lambda t: Pad(_edges(t, swapped=False), _fill(t), t.padding_mode),
+    "RandAugment": _rand_augment,
     "RandomAdjustSharpness": lambda t: RandomAdjustSharpness(float(t.sharpness_factor), float(t.p)),
     "RandomAffine": _affine,
     "RandomApply": _random_apply,
@@ -258,6 +291,7 @@ _LOWER: dict[str, Callable[[Any], Op | None]] = {
     "ToDtype": _to_dtype,
     "ToImage": _to_image,
     "ToTensor": _to_tensor,
+    "TrivialAugmentWide": _trivial_augment,
 }
 
 SUPPORTED = ("Compose", *sorted(_LOWER))

@@ -46,7 +46,15 @@ LAYERS = (
                 "outline",
                 "reduction",
             ),  # what is done to an image,
-            *("recipe_rules", "recipe_effects", "nesting", "erasing", "perspective"),  # small ops, and ops in ops,
+            *(
+                "recipe_rules",
+                "recipe_effects",
+                "recipe_auto",
+                "auto_augment",
+                "nesting",
+                "erasing",
+                "perspective",
+            ),  # small ops, and ops in ops,
             *("batch_draws", "steps", "program", "host_program", "graph_function"),  # and how each engine is told
             *("host_effects", "program_run", "program_effects", "pipeline_program", "views"),
             *("screen", "headers", "headers_tiff"),  # what may reach a decoder,

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from test_pixels import decoded
 from torchvision.transforms.v2 import functional
+from torchvision_auto import applied_auto
 
 from dali_feed.engines import Work, make_engine
 from dali_feed.host_program import compile_host
@@ -30,6 +31,7 @@ from dali_feed.recipe import (
     Rotation,
     ToFloat,
 )
+from dali_feed.recipe_auto import Auto
 from dali_feed.recipe_effects import (
     Effect,
     GaussianBlur,
@@ -97,7 +99,7 @@ def applied(image: torch.Tensor, n: int, op: Op, rows: dict[str, Any]) -> Any:
         case Rotation() | RandomAffine():
             return _turned(image, n, op, rows)
         case _ if isinstance(op, Effect):
-            return _changed(image, op, rows[f"effect{n}"])
+            return _changed(image, op, rows[f"effect{n}"], rows.get(f"effect{n}_weights"))
         case _ if isinstance(op, Nest):
             for branch in rows[f"pick{n}"]:
                 for number, inner in numbered(op, n)[branch] if branch >= 0 else ():
@@ -107,9 +109,11 @@ def applied(image: torch.Tensor, n: int, op: Op, rows: dict[str, Any]) -> Any:
             return _cut(image, n, op, rows)
 
 
-def _changed(image: torch.Tensor, op: Effect, row: Any) -> Any:
-    """`row`: the sigma, the rectangle, or whether at all."""
+def _changed(image: torch.Tensor, op: Effect, row: Any, weights: Any) -> Any:
+    """`row`: the sigma, the rectangle, the choices, or whether at all."""
     match op:
+        case _ if isinstance(op, Auto):
+            return applied_auto(image, op, row, weights)
         case GaussianBlur():
             return functional.gaussian_blur(image, list(op.kernel), [row, row])
         case RandomErasing():

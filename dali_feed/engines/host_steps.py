@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
 from dali_feed.engines.dtypes import DTYPES
+from dali_feed.engines.host_augment_steps import augment
 from dali_feed.engines.host_effect_steps import blur, call, erase, skew
 from dali_feed.engines.host_tail import split_tail
-from dali_feed.host_effects import Blur, Call, Erase, Skew
+from dali_feed.host_effects import Augment, Blur, Call, Erase, Skew
 from dali_feed.host_program import Crop, HostProgram, HostStep, Jitter, Margin, Mirror, Move, Pick, Scale, Turn
 from dali_feed.recipe import Fill, Normalize, ToFloat
 
@@ -145,6 +146,7 @@ def _pick(image: torch.Tensor, arrays: Arrays, slot: int, step: Pick) -> torch.T
 
 
 _APPLY: dict[type[HostStep], Callable[..., torch.Tensor]] = {
+    Augment: augment,
     Blur: blur,
     Call: call,
     Crop: _crop,

@@ -1,0 +1,73 @@
+"""The host engine's AutoAugment and its kind: torchvision v2's own classes, given our draws, make the same pixels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from images import png
+from test_engine_host import assert_equal
+from test_pixels import decoded, photographs
+from torchvision.transforms import AutoAugmentPolicy as Policies
+from torchvision.transforms import v2
+from torchvision_auto import replayed, with_weights
+from torchvision_way import ran
+
+from dali_feed.engines import Work, make_engine
+from dali_feed.host_program import compile_host
+from dali_feed.options import Tuning
+from dali_feed.recipe import Flip, RandomApply, Recipe, Resize
+from dali_feed.screen import screen
+from dali_feed.transforms import lower
+
+pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
+
+MAKERS: dict[str, Any] = {
+    "imagenet": v2.AutoAugment,
+    "cifar10": lambda: v2.AutoAugment(Policies.CIFAR10, "bilinear"),
+    "svhn": lambda: v2.AutoAugment(Policies.SVHN, fill=(1, 200, 3)),
+    "rand": v2.RandAugment,
+    "rand, bilinear": lambda: v2.RandAugment(3, 9, 10, "bilinear", fill=7),
+    "trivial": v2.TrivialAugmentWide,
+    "trivial, bilinear": lambda: v2.TrivialAugmentWide(8, "bilinear", fill=(1, 200, 3)),
+    "mix": v2.AugMix,
+    "mix of five": lambda: v2.AugMix(10, 5, 2, 0.3, all_ops=False, interpolation="nearest", fill=9),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_torchvisions_own_class_makes_the_same_of_our_draws(name: str) -> None:
+    """Choice, strength, sign and pixels, on 150 samples: an image each of 41x50, whose edges no strength divides."""
+    recipe, ids = lower(MAKERS[name]()), range(150)
+    payloads = [png(n, 41, 50) for n in range(10)] * 15
+    sizes = np.full((150, 2), (41, 50), np.int32)
+    weights = compile_host(recipe).parameters(sizes, np.arange(150), 0, 0).arrays.get("effect0_weights")
+    for n, ours in zip(ids, ran(recipe, payloads, ids), strict=True):
+        transform = MAKERS[name]()
+        if weights is not None:
+            transform = with_weights(transform, weights[n])
+        assert torch.equal(replayed(transform, decoded(payloads[n]), n), ours), n
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_on_photographs_behind_other_ops_and_in_nests(name: str) -> None:
+    """Strengths are of the size that an image has there, choices of the place in the recipe."""
+    (op,) = lower(MAKERS[name]()).ops
+    assert_equal(Recipe((op, Resize((60, 90)), Flip("x"), op, RandomApply((Flip("y"), op)))), photographs()[2:4])
+
+
+def test_a_batch_of_many_equals_its_images_one_by_one() -> None:
+    """What a sample chooses does not depend on the batch it is in."""
+    recipe = Recipe((Resize((30, 40)), *(op for make in MAKERS.values() for op in lower(make()).ops)))
+    payloads = [png(n, 40, 50) for n in range(9)]
+    views = [memoryview(payload) for payload in payloads]
+    program = compile_host(recipe)
+    arrays = program.parameters(screen(views).sizes, np.arange(9), 0, 0).arrays
+    engine = make_engine("host", program, batch_size=9, device=None, tuning=Tuning(threads=2))
+    whole = engine.redo(Work(engine.prepare(views), arrays)).images
+    engine.close()
+    assert whole is not None
+    for one, other in zip(whole, ran(recipe, payloads, range(9)), strict=True):
+        assert torch.equal(one, other)
