@@ -20,8 +20,11 @@ from dali_feed.feed import Feed
 from dali_feed.mixing import Mixing
 from dali_feed.torch_arguments import layout, refuse, tuned, warn_once
 from dali_feed.torch_feed import TorchFeed
+from dali_feed.user_transforms import UserTransforms, split
 
 __all__ = ["Asked", "feed_for"]
+
+Own = tuple[UserTransforms | None, ...]  # by view
 
 _USER = 5  # frames from a warning here up to who called DataLoader
 _IDLE = {  # of torch's arguments, and why they have no effect on ours
@@ -53,13 +56,13 @@ class Asked:
     torchs: Mapping[str, Any]
 
 
-def feed_for(asked: Asked) -> Feed | TorchFeed:
-    """The feed. Raises ConfigError, TransformError for what cannot be."""
+def feed_for(asked: Asked) -> tuple[Feed | TorchFeed, Own]:
+    """The feed, and what of the transform is left to run. Raises ConfigError, TransformError for what cannot be."""
     found = _native(asked)
-    return found if isinstance(found, Feed) else _by_torch(asked, found)
+    return (_by_torch(asked, found), ()) if isinstance(found, str) else found
 
 
-def _native(asked: Asked) -> Feed | str:
+def _native(asked: Asked) -> tuple[Feed, Own] | str:
     """The feed of a source, or of a dataset that is as good as one; or why it is not: a clause without its subject."""
     source, transform, theirs = asked.dataset, asked.ours["transform"], False
     if not is_source(source):
@@ -77,6 +80,7 @@ def _native(asked: Asked) -> Feed | str:
     what = dict(asked.what)
     what["shuffle"] = False if what["shuffle"] is None else what["shuffle"]
     try:
+        transform, own = split(transform)
         feed = Feed(
             source,
             asked.batch_size or 1,
@@ -98,7 +102,7 @@ def _native(asked: Asked) -> Feed | str:
             warn_once(name, why, _USER)
     if not asked.torchs["in_order"]:
         warn_once("in_order=False", "batches always come in order", _USER)
-    return feed
+    return feed, own
 
 
 def _other_batches(asked: Asked) -> str | None:

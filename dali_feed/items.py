@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from dali_feed.mixes import LABEL, Mixes
 from dali_feed.mixing import Mixing
 from dali_feed.records import Tabular
 from dali_feed.torch_feed import moved
+from dali_feed.user_transforms import UserTransforms
 from dali_feed.views import ViewsProgram
 
 __all__ = ["Info", "Items"]
@@ -41,13 +42,19 @@ class Items:
     """
 
     def __init__(
-        self, feed: Feed, device: torch.device, collate_fn: Callable[[list[Any]], Any] | Mixing | None, *, info: bool
+        self,
+        feed: Feed,
+        device: torch.device,
+        collate_fn: Callable[[list[Any]], Any] | Mixing | None,
+        own: Sequence[UserTransforms | None] = (None,),
+        *,
+        info: bool,
     ) -> None:
-        self._feed, self._device, self._wants_info = feed, device, info
+        self._feed, self._device, self._own, self._wants_info = feed, device, own, info
         mixing = collate_fn if isinstance(collate_fn, Mixing) else Mixing.lowered(collate_fn)
-        self._mixes = None if mixing is None else Mixes(mixing, feed, device)
-        own = None if isinstance(collate_fn, Mixing) or mixing is not None else collate_fn
-        self._collate = None if own is torch.utils.data.default_collate else own
+        self._mixes = None if mixing is None else Mixes(mixing, feed, device, own)
+        plain = None if isinstance(collate_fn, Mixing) or mixing is not None else collate_fn
+        self._collate = None if plain is torch.utils.data.default_collate else plain
         self._columns = feed.source.columns if isinstance(feed.source, Tabular) else ()
         self._last = feed.program.recipe.layout == "NHWC"
         self._several = isinstance(feed.program, ViewsProgram)
@@ -57,13 +64,15 @@ class Items:
         if self._mixes is not None:
             return self._whole(batch, *self._mixed(batch, self._mixes))
         views = [self._shown(each) for each in (batch, *batch.more)]
+        changed = [own and own(view, self._where(batch)) for view, own in zip(views, self._own, strict=True)]
         names = self._feed.source.fields
         if self._collate is None:
+            joined = [view if each is None else self._joined(each) for view, each in zip(views, changed, strict=True)]
             fields = [self._field(batch.fields[name]) for name in names]
-            return self._whole(batch, views if self._several else views[0], fields)
+            return self._whole(batch, joined if self._several else joined[0], fields)
         lists = [self._listed(batch.fields[name]) for name in names]
-        each = list(map(list, zip(*(view.unbind(0) for view in views), strict=True)))  # per sample its views
-        first = each if self._several else [one for (one,) in each]
+        alone = [view.unbind(0) if each is None else each for view, each in zip(views, changed, strict=True)]
+        first = list(map(list, zip(*alone, strict=True))) if self._several else alone[0]  # per sample its views
         samples = [self._item(*sample) for sample in zip(first, *lists, strict=True)]
         item = moved(self._collate(samples), self._device)
         return (item, self._info(batch)) if self._wants_info else item
@@ -88,6 +97,16 @@ class Items:
             images = images.permute(0, 3, 1, 2)
         given = [(name, batch.fields[name]) for name in self._feed.source.fields]
         return images, [mixes.labels(v, drawn) if name == LABEL else self._field(v) for name, v in given]
+
+    def _where(self, batch: Batch) -> Callable[[int], str]:
+        return lambda slot: self._feed._where(int(batch.ids[slot]))
+
+    def _joined(self, each: list[Any]) -> Any:
+        """What the user's functions made of the images, as torch joins samples."""
+        joined = torch.utils.data.default_collate(each)
+        if self._last and isinstance(joined, torch.Tensor) and joined.ndim == 4:
+            return joined.contiguous(memory_format=torch.channels_last)
+        return moved(joined, self._device)
 
     def _listed(self, values: Any) -> Any:
         return values.tolist() if isinstance(values, np.ndarray) else values

@@ -66,8 +66,9 @@ class DataLoader:
         worker_init_fn, multiprocessing_context, persistent_workers, pin_memory_device, in_order: have no effect.
         generator: the seed is drawn from it, once.
         prefetch_factor: batches in flight, where `tuning` does not say.
-        transform: torchvision transforms (v1 or v2), or a DALI graph function (images, draws) -> images. A list of
-            the former, or `Views`, makes several views of each image: `images` is then a list, one tensor per view.
+        transform: torchvision transforms (v1 or v2), behind them Lambda and functions of an image, which run on each
+            finished image; or a DALI graph function (images, draws) -> images. A list of the former, or `Views`, makes
+            several views of each image: `images` is then a list, one tensor per view.
         memory_format: torch.channels_last, or torch.contiguous_format; None is the latter, or a graph function's own.
         decode: "reduced" lets the host engine decode a JPEG at 1/2, 1/4 or 1/8 where the first transform shrinks it
             at least as much. Faster on large photographs; it changes pixels. "region" lets a GPU decode just the
@@ -192,9 +193,10 @@ class DataLoader:
             },
             torchs=torchs,
         )
-        self._feed: Any = feed_for(asked)  # a Feed or a TorchFeed, which answer the same calls
+        self._feed: Any  # a Feed or a TorchFeed, which answer the same calls
+        self._feed, own = feed_for(asked)
         self._made: Callable[[Any], Any] = (
-            Items(self._feed, self.device, collate_fn, info=info)
+            Items(self._feed, self.device, collate_fn, own, info=info)
             if isinstance(self._feed, Feed)
             else functools.partial(moved, device=self.device)
         )

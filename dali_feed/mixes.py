@@ -17,7 +17,10 @@ from dali_feed.outline import outline
 from dali_feed.views import ViewsProgram
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dali_feed.feed import Batch, Feed
+    from dali_feed.user_transforms import UserTransforms
 
 __all__ = ["LABEL", "Mixes", "mix_in_place"]
 
@@ -30,7 +33,9 @@ class Mixes:
     Raises ConfigError where there is nothing it can mix: no labels, several views, uint8 images.
     """
 
-    def __init__(self, mixing: Mixing, feed: Feed, device: torch.device) -> None:
+    def __init__(
+        self, mixing: Mixing, feed: Feed, device: torch.device, own: Sequence[UserTransforms | None] = ()
+    ) -> None:
         self._mixing, self._feed, self._device = mixing, feed, device
         program = feed.program
         if LABEL not in feed.source.fields:
@@ -39,6 +44,9 @@ class Mixes:
             raise ConfigError(msg)
         if isinstance(program, ViewsProgram):
             msg = "collate_fn: MixUp and CutMix mix one image per sample; found several views of it"
+            raise ConfigError(msg)
+        if any(own):
+            msg = "collate_fn: MixUp and CutMix mix what transforms made; found a function of your own behind them"
             raise ConfigError(msg)
         if program.fixed and outline(program.recipe).dtype == "uint8":
             raise self._not_float(torch.uint8)

@@ -48,7 +48,7 @@ from dali_feed.recipe_effects import (
     RandomSolarize,
 )
 
-__all__ = ["SUPPORTED", "lower"]
+__all__ = ["SUPPORTED", "flatten", "is_torchvision", "lower"]
 
 _DTYPES: dict[str, DType] = {
     "torch.uint8": "uint8",
@@ -167,15 +167,23 @@ def _random_crop(t: Any) -> Op:
     return RandomCrop(_pair(t, t.size), edges, bool(t.pad_if_needed), _fill(t), t.padding_mode)
 
 
-def _to_dtype(t: Any) -> Op | None:
+def _convert_dtype(t: Any) -> Op:
+    return _dtype(t, t.dtype, scale=True)
+
+
+def _to_dtype(t: Any) -> Op:
     dtype = t.dtype
     if isinstance(dtype, dict):
         known = {getattr(k, "__name__", str(k)): v for k, v in dtype.items()}
         dtype = known.get("Image", known.get("Tensor", known.get("others")))
+    return _dtype(t, dtype, scale=bool(t.scale))
+
+
+def _dtype(t: Any, dtype: object, *, scale: bool) -> Op:
     name = str(dtype)
     if name not in _DTYPES:
         raise _fail(t, f"dtype must be one of {', '.join(_DTYPES)}", name)
-    return ToFloat(_DTYPES[name], bool(t.scale))
+    return ToFloat(_DTYPES[name], scale)
 
 
 def _to_image(_: Any) -> Op | None:
@@ -264,9 +272,11 @@ _LOWER: dict[str, Callable[[Any], Op | None]] = {
     "AutoAugment": _auto_augment,
     "CenterCrop": lambda t: CenterCrop(_pair(t, t.size)),
     "ColorJitter": _color_jitter,
+    "ConvertImageDtype": _convert_dtype,
     "GaussianBlur": _gaussian_blur,
     "Grayscale": _grayscale,
     "Normalize": _normalize,
+    "PILToTensor": _to_image,
     "Pad": lambda t: Pad(_edges(t, swapped=False), _fill(t), t.padding_mode),
     "RandAugment": _rand_augment,
     "RandomAdjustSharpness": lambda t: RandomAdjustSharpness(float(t.sharpness_factor), float(t.p)),
@@ -290,6 +300,7 @@ _LOWER: dict[str, Callable[[Any], Op | None]] = {
     "Resize": _resize,
     "ToDtype": _to_dtype,
     "ToImage": _to_image,
+    "ToPureTensor": _to_image,
     "ToTensor": _to_tensor,
     "TrivialAugmentWide": _trivial_augment,
 }
@@ -297,14 +308,16 @@ _LOWER: dict[str, Callable[[Any], Op | None]] = {
 SUPPORTED = ("Compose", *sorted(_LOWER))
 
 
-def _is_torchvision(transform: object) -> bool:
+def is_torchvision(transform: object) -> bool:
+    """Whether it is of a class of torchvision's own."""
     return f"{type(transform).__module__}.".startswith("torchvision.transforms.")
 
 
-def _flatten(transform: Any) -> Iterable[Any]:
-    if type(transform).__name__ == "Compose" and _is_torchvision(transform):
+def flatten(transform: Any) -> Iterable[Any]:
+    """A Compose, and those in it, as what they are made of."""
+    if type(transform).__name__ == "Compose" and is_torchvision(transform):
         for inner in transform.transforms:
-            yield from _flatten(inner)
+            yield from flatten(inner)
     else:
         yield transform
 
@@ -319,13 +332,13 @@ def lower(transform: Any) -> Recipe:
 
 def _ops(transform: Any) -> tuple[Op, ...]:
     ops: list[Op] = []
-    for one in _flatten(transform):
+    for one in flatten(transform):
         name, module = type(one).__name__, type(one).__module__
-        if name not in _LOWER or not _is_torchvision(one):
+        if name not in _LOWER or not is_torchvision(one):
             msg = (
                 f"transform: {module}.{name} cannot be lowered; supported are {', '.join(SUPPORTED)} of"
-                " torchvision.transforms and torchvision.transforms.v2,"
-                " or a DALI graph function (images, draws) -> images"
+                " torchvision.transforms and torchvision.transforms.v2, behind them Lambda and functions of an image in"
+                " a DataLoader, or a DALI graph function (images, draws) -> images"
             )
             raise TransformError(msg)
         op = _LOWER[name](one)

@@ -74,7 +74,8 @@ LAYERS = (
     Layer(
         "loader",
         (
-            *("loader", "feeds", "items", "mixes", "datasets", "hf_datasets", "torch_arguments", "torch_feed"),
+            *("loader", "feeds", "items", "mixes", "user_transforms"),
+            *("datasets", "hf_datasets", "torch_arguments", "torch_feed"),
             "dali",  # its names, no DALI
         ),
         ("pure", "kernels", "external_sources", "engines", "feed"),
