@@ -171,6 +171,7 @@ class HostProgram:
     steps: list[HostStep] = field(default_factory=list)
     streams: list[int] = field(default_factory=list)
     on_cpu: int = 0  # ops that are not left to the finish
+    begin: int = 0  # ops that were another engine's; images are as these leave them
     fixed: bool = True
     first_stream: int = 0
 
@@ -183,8 +184,8 @@ class HostProgram:
         """What samples `ids`, whose headers say `sizes` (n, 2: height, width), take into the steps."""
         run = _Run(sizes, ids, seed, epoch, self.streams, self.first_stream)
         arrays: dict[str, NDArray[np.generic]] = {}
-        for n, op in enumerate(self.recipe.ops):
-            _compute(run, arrays, op, n, window=self.window and n == 0)
+        for n in range(self.begin, len(self.recipe.ops)):
+            _compute(run, arrays, self.recipe.ops[n], n, window=self.window and n == 0)
         if self.reduce:
             h, w = sizes[:, 0].astype(np.int64), sizes[:, 1].astype(np.int64)
             y, x, wh, ww = arrays["window"].T.astype(np.int64) if self.window else (0 * h, 0 * w, h, w)
@@ -323,25 +324,29 @@ def _finish(recipe: Recipe, on_cpu: int) -> Finish:
     return place.finish({op.axis for op in left if isinstance(op, Flip)}, recipe.layout, value)
 
 
-def compile_host(recipe: Recipe, *, on_gpu: bool = False) -> HostProgram:
-    """Compile; `on_gpu`: a GPU finishes. Raises TransformError where ops stand in an order that has no meaning."""
+def compile_host(recipe: Recipe, *, on_gpu: bool = False, begin: int = 0) -> HostProgram:
+    """Compile, from op `begin` on; `on_gpu`: a GPU finishes.
+
+    Raises TransformError where ops stand in an order that has no meaning.
+    """
     known = outline(recipe)
     erasing = last_erasing(recipe.ops)
     on_cpu = len(recipe.ops)
-    while on_gpu and on_cpu:
+    while on_gpu and on_cpu > begin:
         if on_cpu - 1 != erasing and not isinstance(recipe.ops[on_cpu - 1], Flip | ToFloat | Normalize):
             break
         on_cpu -= 1
     bytes_to_gpu = on_gpu and not any(isinstance(op, ToFloat) and op.dtype != "uint8" for op in recipe.ops[:on_cpu])
     if not bytes_to_gpu:
         on_cpu = len(recipe.ops)
-    first = recipe.ops[0] if recipe.ops else None
+    first = recipe.ops[0] if recipe.ops and not begin else None
     window = isinstance(first, RandomResizedCrop) or (isinstance(first, RandomCrop) and not first.pads)
     smooth = (
         isinstance(first, RandomResizedCrop | Resize) and first.antialias and first.interpolation != "nearest-exact"
     )
     reduce = recipe.decode == "reduced" and smooth
-    steps = [step for n, op in enumerate(recipe.ops[:on_cpu]) for step in _steps(op, n, window=window and n == 0)]
+    numbered_ops = list(enumerate(recipe.ops))[begin:on_cpu]
+    steps = [step for n, op in numbered_ops for step in _steps(op, n, window=window and n == 0)]
     program = HostProgram(
         recipe,
         known.size,
@@ -352,6 +357,7 @@ def compile_host(recipe: Recipe, *, on_gpu: bool = False) -> HostProgram:
         steps=steps,
         streams=known.streams,
         on_cpu=on_cpu,
+        begin=begin,
     )
     if bytes_to_gpu:
         program.finish = _finish(recipe, on_cpu)

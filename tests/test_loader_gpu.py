@@ -99,6 +99,37 @@ def test_the_last_erasing_is_the_cpus(engine: str) -> None:
             assert torch.equal(a == value, b.cpu() == value)
 
 
+def test_what_dali_has_no_operator_for_runs_behind_its_graph() -> None:
+    """On the GPU, on a stream of its own: near the samples of the CPU, and twice the same."""
+    behind = [v2.RandomAdjustSharpness(2.0), v2.RandomOrder([v2.RandomGrayscale(), v2.RandomPerspective()])]
+    ends = [v2.RandomVerticalFlip(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
+    transform = v2.Compose([v2.RandomResizedCrop(48), v2.RandomHorizontalFlip(), *behind, *ends])
+    source = ScriptedSource([(jpeg(n, 90, 120), n) for n in range(64)])
+
+    def epoch(device: str) -> list[torch.Tensor]:
+        with DataLoader(source, 16, shuffle=True, transform=transform, device=device, seed=1) as loader:
+            return [images.clone() for images, _ in loader]
+
+    for cpu, gpu, again in zip(epoch("cpu"), epoch("cuda"), epoch("cuda"), strict=True):
+        assert gpu.is_cuda
+        assert gpu.dtype == torch.float32
+        assert (cpu - gpu.cpu()).abs().mean() < 0.06
+        assert torch.equal(gpu, again)
+
+
+@pytest.mark.parametrize("name", ["AutoAugment", "RandAugment", "TrivialAugmentWide", "AugMix"])
+def test_chosen_operations_run_on_the_gpu(name: str) -> None:
+    """AutoAugment and its kind, with floats and erasing behind them, image by image."""
+    ends = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD), v2.RandomErasing(0.5, value=0.25)]
+    transform = v2.Compose([v2.RandomResizedCrop(48), getattr(v2, name)(), *ends])
+    source = ScriptedSource([(jpeg(n, 90, 120), n) for n in range(64)])
+    with DataLoader(source, 16, transform=transform, device="cuda", engine="dali") as loader:
+        for images, _ in loader:
+            assert images.shape == (16, 3, 48, 48)
+            assert images.is_cuda
+            assert images.isfinite().all()
+
+
 def test_floats_made_on_the_cpu_go_over_as_they_are() -> None:
     """A recipe that computes in floats before it ends has nothing left to finish: the CPU's bits."""
     transform = v2.Compose([v2.Resize((40, 40)), v2.ToDtype(torch.float32, scale=True), v2.ColorJitter(0.4)])

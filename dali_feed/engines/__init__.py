@@ -20,9 +20,10 @@ from dali_feed.errors import ConfigError
 from dali_feed.host_program import HostProgram, compile_host
 from dali_feed.options import Tuning
 from dali_feed.pipeline_program import PipelineProgram
-from dali_feed.program import Program, compile_recipe
+from dali_feed.program import Program
 from dali_feed.recipe import Recipe
 from dali_feed.screen import UNCOMMON
+from dali_feed.split_program import compile_dali
 from dali_feed.steps import Finish
 from dali_feed.views import ViewsProgram
 
@@ -159,10 +160,11 @@ def compile_for(
     name: str, recipe: Recipe, device: int | None, tuning: Tuning | None = None, *, whole: bool = False
 ) -> Program | HostProgram:
     """What that engine runs, `whole`: on images decoded whole. Raises TransformError for a recipe without meaning."""
+    on_gpu = device is not None
     if name == "host":
-        return compile_host(recipe, on_gpu=device is not None)
-    if whole or device is None or recipe.decode != "region":
-        return compile_recipe(recipe, region_decode=device is None and not whole)
+        return compile_host(recipe, on_gpu=on_gpu)
+    if whole or not on_gpu or recipe.decode != "region":
+        return compile_dali(recipe, on_gpu=on_gpu, region_decode=not on_gpu and not whole)
     from dali_feed.engines.regions import compile_regions, trouble
 
     return compile_regions(recipe, lambda: trouble(device, tuning or Tuning()))

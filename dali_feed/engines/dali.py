@@ -16,11 +16,13 @@ from nvidia.dali import Pipeline
 from nvidia.dali.tensors import TensorCPU, TensorListCPU
 
 from dali_feed.engines import Result, Tail, Work
+from dali_feed.engines.behind import Behind
 from dali_feed.engines.culprits import refused
 from dali_feed.engines.dali_graph import PAYLOAD, build_graph
 from dali_feed.errors import EngineError, TransformError
 from dali_feed.options import Tuning
 from dali_feed.program import Program
+from dali_feed.split_program import SplitProgram
 from dali_feed.views import ViewsProgram, by_view
 
 __all__ = ["DaliEngine", "reason"]
@@ -51,6 +53,8 @@ class DaliEngine:
     ) -> None:
         self.depth = tuning.prefetch
         self._program, self._batch_size, self._device, self._tuning = program, batch_size, device, tuning
+        behind = [view.behind if isinstance(view, SplitProgram) else None for view in program.views]
+        self._behind = [None if rest is None else Behind(rest, device) for rest in behind]
         self._flying: list[Work] = []
         self._twin: Any = None
         self._main: Any = self._pipeline(self.depth)
@@ -157,12 +161,15 @@ class DaliEngine:
     def _made(self, outputs: Any, work: Work) -> Result:
         """What the graph gave, as the result of `work`."""
         made: list[tuple[Any, Tail | None]] = []
-        views = self._program.views
-        for view, arrays, output in zip(views, by_view(work.arrays, len(views)), outputs, strict=True):
+        own = by_view(work.arrays, len(self._behind))
+        for view, behind, arrays, output in zip(self._program.views, self._behind, own, outputs, strict=True):
             images = self._dense(output, "the images")
-            if self._device is None and view.dtype == "bfloat16":  # which DALI does not have
+            tail = None if self._device is None else Tail.of(view.finish, arrays)
+            if behind is not None:
+                images, tail = behind(images, tail, arrays)
+            elif self._device is None and view.dtype == "bfloat16":  # which DALI does not have
                 images = torch.utils.dlpack.from_dlpack(images).to(torch.bfloat16)
-            made.append((images, None if self._device is None else Tail.of(view.finish, arrays)))
+            made.append((images, tail))
         (first, tail), *more = made
         return Result(first, tail=tail, more=tuple(more))
 

@@ -44,7 +44,7 @@ def _scale(image: torch.Tensor, arrays: Arrays, slot: int, step: Scale) -> torch
     if (height, width) == (h, w):
         return image
     smooth = step.interpolation != "nearest-exact"
-    if image.dtype != torch.uint8 or (smooth and not _native_uint8(step.interpolation)):
+    if image.dtype != torch.uint8 or image.is_cuda or (smooth and not _native_uint8(step.interpolation)):
         from torchvision.transforms.v2 import InterpolationMode, functional
 
         mode = InterpolationMode(step.interpolation)
@@ -177,7 +177,10 @@ class ImageSteps:
 
         The first `done` steps have been taken already.
         """
-        image = torch.from_numpy(pixels).permute(2, 0, 1)
+        self.run_on(torch.from_numpy(pixels).permute(2, 0, 1), arrays, slot, out, done=done)
+
+    def run_on(self, image: torch.Tensor, arrays: Arrays, slot: int, out: torch.Tensor, *, done: int = 0) -> None:
+        """The same for an image (3, height, width), on any device."""
         for apply in self._apply[done:] if done else self._apply:
             image = apply(image, arrays, slot)
         if not self._channels_first:

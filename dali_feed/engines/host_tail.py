@@ -28,7 +28,7 @@ class Tail:
     def __init__(self, program: HostProgram, norms: list[Normalize], erasures: list[Erase], *, scale: bool) -> None:
         self._scale, self._norms, self._erasures = scale, norms, erasures
         self._dtype, self._planes = DTYPES[program.dtype], program.layout == "NCHW"
-        self._factors: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        self._factors: dict[tuple[int, torch.device], list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
     def run(self, image: torch.Tensor, out: torch.Tensor, arrays: dict[str, NDArray[Any]], slot: int) -> None:
         """One image, in the layout of the batch, into its place there, with row `slot` of the parameters."""
@@ -41,21 +41,21 @@ class Tail:
         if self._norms:
             height, width = out.shape[:2]
             rows = out if self._planes else out.view(height, 3 * width)
-            for mean, std in self._made(0 if self._planes else width):
+            for mean, std in self._made(0 if self._planes else width, out.device):
                 rows.sub_(mean).div_(std)
         for step in self._erasures:
             erase_in_place(out if self._planes else out.permute(2, 0, 1), arrays, slot, step)
 
-    def _made(self, width: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def _made(self, width: int, device: torch.device) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Means and deviations as they meet the image: a number per plane, or one row of pixels."""
-        made = self._factors.get(width)
+        made = self._factors.get((width, device))
         if made is None:
-            made = [(self._shaped(op.mean, width), self._shaped(op.std, width)) for op in self._norms]
-            self._factors[width] = made
+            made = [(self._shaped(op.mean, width, device), self._shaped(op.std, width, device)) for op in self._norms]
+            self._factors[width, device] = made
         return made
 
-    def _shaped(self, values: tuple[float, ...], width: int) -> torch.Tensor:
-        three = torch.tensor(values, dtype=self._dtype).expand(3)
+    def _shaped(self, values: tuple[float, ...], width: int, device: torch.device) -> torch.Tensor:
+        three = torch.tensor(values, dtype=self._dtype, device=device).expand(3)
         return three.repeat(width) if width else three.view(3, 1, 1)
 
 

@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from dali_feed.engines.region_probes import Decode, Window, disagreement
 from dali_feed.options import Tuning
-from dali_feed.program import Program, compile_recipe
+from dali_feed.program import Program
 from dali_feed.recipe import Recipe
+from dali_feed.split_program import compile_dali
 from dali_feed.steps import Decode as DecodeStep
 
 __all__ = ["answer", "compile_regions", "dali_decode", "trouble"]
@@ -35,13 +36,13 @@ _OPTIONS = ("hw_decoder_load", "image_hint", "device_memory_padding", "host_memo
 
 def compile_regions(recipe: Recipe, found: Callable[[], str | None]) -> Program:
     """A program that decodes windows alone; of whole images, and a warning, where `found` says what is wrong."""
-    program = compile_recipe(recipe, region_decode=True)
+    program = compile_dali(recipe, on_gpu=True, region_decode=True)
     wrong = found() if program.window else None
     if wrong is None:
         return program
     msg = f'decode="region": the decoder on this GPU failed its test, so whole images are decoded; {wrong}'
     warnings.warn(msg, UserWarning, stacklevel=2)
-    return compile_recipe(replace(recipe, decode="exact"), region_decode=False)
+    return compile_dali(replace(recipe, decode="exact"), on_gpu=True, region_decode=False)
 
 
 def trouble(device: int | None, tuning: Tuning) -> str | None:
@@ -89,7 +90,7 @@ def dali_decode(device: int | None, tuning: Tuning) -> Decode:
         pipe = Pipeline(batch_size, 4, device, prefetch_queue_depth=1, exec_dynamic=True)
         with pipe:
             program = Program(steps=[DecodeStep(window)])
-            pipe.set_outputs(build_graph(program, gpu=device is not None, tuning=tuning))
+            pipe.set_outputs(*build_graph(program, gpu=device is not None, tuning=tuning))
         pipe.build()
         return pipe
 
