@@ -20,6 +20,7 @@ from dali_feed.external_sources.files import IMG_EXTENSIONS, FileList
 from dali_feed.hf_datasets import hf_rows
 from dali_feed.records import Source
 from dali_feed.transforms import lower
+from dali_feed.user_transforms import split
 
 __all__ = ["Lowered", "is_source", "lower_dataset"]
 
@@ -152,7 +153,8 @@ def _alike(one: object, other: object) -> bool:
     if one is other:
         return True
     try:
-        return lower(one) == lower(other)
+        (first, own), (second, others) = split(one), split(other)
+        return own == others and lower(first) == lower(second)
     except TransformError:
         return False
 

@@ -10,8 +10,10 @@ import torch
 from images import png
 from test_engine_host import assert_equal
 from test_pixels import decoded, photographs
+from torchvision import transforms as v1
 from torchvision.transforms import AutoAugmentPolicy as Policies
-from torchvision.transforms import v2
+from torchvision.transforms import autoaugment, v2
+from torchvision.transforms.v2 import functional
 from torchvision_auto import replayed, with_weights
 from torchvision_way import ran
 
@@ -56,6 +58,21 @@ def test_on_photographs_behind_other_ops_and_in_nests(name: str) -> None:
     """Strengths are of the size that an image has there, choices of the place in the recipe."""
     (op,) = lower(MAKERS[name]()).ops
     assert_equal(Recipe((op, Resize((60, 90)), Flip("x"), op, RandomApply((Flip("y"), op)))), photographs()[2:4])
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_v1s_operations_are_a_level_away(mode: str) -> None:
+    """On tensors, at every strength; Solarize differs at its threshold alone, of which the two differ by a last bit."""
+    ours, theirs = v2.TrivialAugmentWide(), v1.TrivialAugmentWide()
+    strengths = theirs._augmentation_space(31)
+    image = functional.resize(decoded(photographs()[3]), [60, 90])
+    for name, (make, _) in ours._AUGMENTATION_SPACE.items():
+        for k, strong in enumerate([None] if (found := make(31, 60, 90)) is None else found):
+            one = ours._apply_image_or_video_transform(image, name, float(strong or 0), mode, {"others": 7.0})
+            strength = 0.0 if strong is None else float(strengths[name][0][k])
+            other = autoaugment._apply_op(image, name, strength, v2.InterpolationMode(mode), [7.0] * 3)
+            near = (one.int() - other.int()).abs() <= 1
+            assert (near | (name == "Solarize") & (image == round(strength))).all(), name
 
 
 def test_a_batch_of_many_equals_its_images_one_by_one() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from images import QUICK, jpeg, labelled
+from torch.utils.data import ConcatDataset, default_collate
 from torch.utils.data import DataLoader as TorchLoader
-from torch.utils.data import default_collate
 from torchvision import transforms as v1
 from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
@@ -18,7 +18,7 @@ from torchvision.io import decode_image
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
-from dali_feed.errors import TransformError
+from dali_feed.errors import ConfigError, TransformError
 from dali_feed.feed import Feed
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.user_transforms import split
@@ -187,6 +187,33 @@ def test_places_refused(T: Any, before: Any, behind: Any, told: str) -> None:
     """Before a transform of ours, or where torchvision would hand over a PIL image, it is refused by name."""
     with pytest.raises(TransformError, match=rf"^transform: Lambda\(flatten\) is run on finished .*{re.escape(told)}"):
         loader(T.Lambda(flatten), *behind, before=before)
+
+
+def test_folders_are_joined_where_their_functions_are_the_same(tmp_path: Path) -> None:
+    """Equal transforms, made twice, are one with the same function behind them, and two with two functions."""
+    path = tmp_path / "class" / "0.jpg"
+    path.parent.mkdir()
+    path.write_bytes(jpeg(0))
+
+    def folder(function: Any) -> ImageFolder:
+        return ImageFolder(str(tmp_path), v2.Compose([v1.ToTensor(), function]))
+
+    with DataLoader(ConcatDataset([folder(flatten), folder(flatten)]), 2, device="cpu", fallback="error") as found:
+        assert [images.shape for images, _ in found] == [(2, 768)]
+    with pytest.raises(ConfigError, match="different transforms"):
+        DataLoader(ConcatDataset([folder(flatten), folder(Scale())]), device="cpu", fallback="error")
+
+
+def test_a_folder_whose_lambda_stands_elsewhere_is_torchs(tmp_path: Path) -> None:
+    """It would be handed a PIL image there, as by torch's own loader, which runs it with the reason in its warning."""
+    path = tmp_path / "class" / "0.jpg"
+    path.parent.mkdir()
+    path.write_bytes(jpeg(0))
+    transform = v2.Compose([v2.Lambda(lambda image: image.rotate(180)), v1.ToTensor()])
+    with pytest.warns(UserWarning, match="Lambda.* is run on finished images, so it must come last; .*torch's own"):
+        found = DataLoader(ImageFolder(str(tmp_path), transform), device="cpu")
+    with found:
+        assert [images.shape for images, _ in found] == [(1, 3, 16, 16)]
 
 
 def test_what_is_not_the_users_is_refused_as_ever() -> None:
