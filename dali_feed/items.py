@@ -64,7 +64,8 @@ class Items:
         if self._mixes is not None:
             return self._whole(batch, *self._mixed(batch, self._mixes))
         views = [self._shown(each) for each in (batch, *batch.more)]
-        changed = [own and own(view, self._where(batch)) for view, own in zip(views, self._own, strict=True)]
+        where = self._where(batch)
+        changed = [None if own is None else own(view, where) for view, own in zip(views, self._own, strict=True)]
         names = self._feed.source.fields
         if self._collate is None:
             joined = [view if each is None else self._joined(each) for view, each in zip(views, changed, strict=True)]

@@ -44,14 +44,15 @@ class SplitProgram(Program):
         return {name.removeprefix(_BEHIND): rows for name, rows in arrays.items() if name.startswith(_BEHIND)}
 
 
-def compile_dali(recipe: Recipe, *, on_gpu: bool, region_decode: bool) -> Program:
+def compile_dali(recipe: Recipe, *, on_gpu: bool, region_decode: bool | None = None) -> Program:
     """The program of the dali engine; all of it is a graph where DALI has the operators.
 
-    `region_decode`: as `compile_recipe` takes it.
+    `region_decode`: as `compile_recipe` takes it; None: on the CPU.
 
     Raises TransformError where ops stand in an order that has no meaning, or need what DALI has not while images may
     still have several sizes.
     """
+    region_decode = not on_gpu if region_decode is None else region_decode
     try:
         return compile_recipe(recipe, region_decode=region_decode)
     except TransformError as error:

@@ -234,4 +234,4 @@ def test_what_is_not_the_users_is_refused_as_ever() -> None:
 def test_nothing_is_split_off_what_has_none() -> None:
     """A transform without functions of the user's goes on as it is."""
     for transform in (None, v2.Resize(3), v2.Compose([v2.Resize(3), v1.ToTensor()]), v1.Compose([]), "Resize"):
-        assert split(transform) == (transform, None)
+        assert split(transform) == (transform, (None,))

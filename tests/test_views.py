@@ -144,6 +144,20 @@ def test_a_collate_fn_is_given_the_views_of_each_sample() -> None:
     assert all([tuple(view.shape) for view in views] == [(3, 6, 8), (3, 10, 10)] for views, _ in seen)
 
 
+def test_what_runs_behind_the_graph_and_functions_of_ones_own_are_each_views() -> None:
+    """With draws of the view: the host engine's where both begin with the same pixels."""
+    chosen = v2.Compose([v2.CenterCrop(14), v2.TrivialAugmentWide(), *FLOAT, v2.Lambda(lambda image: image * 2)])
+    for (ours, _), (same, _) in zip(
+        batches([PLAIN, chosen, chosen], "dali"), batches([chosen] * 3, "host"), strict=True
+    ):
+        assert not torch.equal(ours[1], ours[2])
+        assert not torch.equal(same[1], same[2])
+    whole = v2.Compose([v2.CenterCrop(14), *chosen.transforms[1:]])
+    for (ours, _), (same, _) in zip(batches([PLAIN, whole, whole], "dali"), batches([whole] * 3, "host"), strict=True):
+        assert torch.equal(ours[1], same[1])
+        assert torch.equal(ours[2], same[2])
+
+
 def test_a_feed_gives_further_views_that_speak_dlpack() -> None:
     """The batch itself is its first view."""
     source = ScriptedSource(labelled(4))
