@@ -299,10 +299,8 @@ class _Tensors(Iterator[Any]):
     def __next__(self) -> Any:
         timeout = self._loader.timeout
         try:
-            return self._loader._made(self._batches.take(timeout or None))
-        except TimeoutError as error:
-            if not timeout or not isinstance(self._batches, Batches):  # a dataset's own
-                raise
+            return self._batches.take(timeout or None, self._loader._made)
+        except WaitError as error:
             msg = f"DataLoader timed out after {timeout} seconds; {error}"
             raise WaitError(msg) from error
 

@@ -334,7 +334,7 @@ class Passing:
     def __next__(self) -> Any:
         return self.take()
 
-    def take(self, timeout: float | None = None) -> Any:
+    def take(self, timeout: float | None = None, make: Callable[[Any], Any] | None = None) -> Any:
         """The next batch as torch's loader made it, which has its own timeout. What it raises ends the pass."""
         del timeout
         feed = self._feed
@@ -356,6 +356,8 @@ class Passing:
         except BaseException:  # a batch is missing: none behind it may count
             feed._end()
             raise
+        if make is not None:
+            batch = make(batch)
         feed._meter.step_waits.append(time.perf_counter() - begun)
         feed._meter.batches += 1
         feed._pending = False

@@ -16,7 +16,7 @@ import pytest
 from images import QUICK, broken_png, jpeg, labelled, seen
 
 from dali_feed import DataLoader
-from dali_feed.errors import ClosedError, SourceError
+from dali_feed.errors import ClosedError, ConfigError, SourceError
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan import Shuffle
@@ -274,6 +274,30 @@ def test_a_timeout_loses_no_batch() -> None:
         held.set()
         rest = [labels.tolist() for _, labels in batches]
         assert rest in ([[4, 5, 6, 7]], [[0, 1, 2, 3], [4, 5, 6, 7]])
+
+
+@pytest.mark.parametrize("error", [KeyError, StopIteration, TimeoutError])
+def test_a_batch_that_collate_fn_fails_on_is_not_counted(error: type[Exception]) -> None:
+    """The trainer never got it: a state taken then begins with it, and the pass is over."""
+    fails = [False, True, False]
+
+    def collate(samples: list[Any]) -> list[int]:
+        if fails.pop(0):
+            raise error
+        return [label for _, label in samples]
+
+    options: dict[str, Any] = {"device": "cpu", "tuning": QUICK, "collate_fn": collate}
+    with DataLoader(ScriptedSource(labelled(12)), 4, timeout=60, **options) as loader:
+        batches = iter(loader)
+        assert next(batches) == [0, 1, 2, 3]
+        with pytest.raises(ConfigError if error is StopIteration else error):
+            next(batches)
+        with pytest.raises(ClosedError):
+            next(batches)
+        state = loader.state_dict()
+    with DataLoader(ScriptedSource(labelled(12)), 4, **options) as other:
+        other.load_state_dict(state)
+        assert next(iter(other)) == [4, 5, 6, 7]
 
 
 SCRIPT = """

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from dali_feed.engines import Engine
 from dali_feed.engines.ranges import NEXT, WAITS
-from dali_feed.errors import ClosedError
+from dali_feed.errors import ClosedError, WaitError
 from dali_feed.feed.batch import Batch, Flight
 from dali_feed.feed.channel import Channel
 from dali_feed.feed.lane import Draw, Lane
@@ -70,7 +70,7 @@ class EpochRun:
         return self
 
     def take(self, timeout: float | None = None) -> Batch:
-        """The next batch. Raises StopIteration at the end, and after `timeout` seconds a TimeoutError: who is stuck."""
+        """The next batch. Raises StopIteration at the end, and after `timeout` seconds a WaitError: who is stuck."""
         if self._ended:
             raise StopIteration
         begun = time.perf_counter()
@@ -94,7 +94,7 @@ class EpochRun:
                 return self._out.get(max(0.0, ends - waited) if ends < math.inf else None)
             except TimeoutError:
                 if ends == timeout:
-                    raise TimeoutError(stuck(self)) from None
+                    raise WaitError(stuck(self)) from None
                 log.warning("no batch for %.0f s: %s", time.monotonic() - begun, stuck(self))
                 speaks *= 2
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from dali_feed.errors import ClosedError
+from dali_feed.errors import ClosedError, ConfigError, WaitError
 from dali_feed.feed.batch import Batch
 from dali_feed.feed.epoch import EpochRun
 
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from dali_feed.feed.core import Feed
 
 __all__ = ["Batches"]
+
+
+def _itself(batch: Batch) -> Batch:
+    return batch
 
 
 class Batches:
@@ -31,8 +35,11 @@ class Batches:
         """Batches still to come."""
         return len(self._counts) - self._taken
 
-    def take(self, timeout: float | None = None) -> Batch:
-        """The next batch; TimeoutError after `timeout` seconds."""
+    def take(self, timeout: float | None = None, make: Callable[[Batch], Any] = _itself) -> Any:
+        """What `make` makes of the next batch; WaitError, with the pass going on, after `timeout` seconds.
+
+        The state moves when it is made: a batch that the trainer never got, for `make` raised, does not count.
+        """
         feed = self._feed
         if self._ended:
             raise StopIteration
@@ -49,19 +56,28 @@ class Batches:
             feed._run, self._ended = None, True
             feed._epoch, feed._consumed, feed._pending = feed._epoch + 1, 0, True
             raise
-        except TimeoutError:
+        except WaitError:
             raise
         except BaseException:  # an interrupt too: its thread must not go on beside that of the next pass
             feed._end_pass()
+            raise
+        try:
+            made = make(batch)
+        except BaseException as error:  # a batch is missing: none behind it may count
+            feed._end_pass()
+            if isinstance(error, StopIteration):  # which would end the epoch without a word
+                msg = "collate_fn, transform: must not raise StopIteration; leave records out with a sampler"
+                raise ConfigError(msg) from error
             raise
         feed._consumed, feed._pending = feed._consumed + self._counts[self._taken], False
         self._taken += 1
         feed._meter.batches += 1
         feed._meter.samples += len(batch)
-        return batch
+        return made
 
     def __next__(self) -> Batch:
-        return self.take()
+        batch: Batch = self.take()
+        return batch
 
     def __del__(self) -> None:
         if self._feed._run is self._run and self._feed._pid == os.getpid():
