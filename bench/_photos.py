@@ -20,7 +20,7 @@ from PIL import Image
 
 from dali_feed.testing.shards import write_shard
 
-__all__ = ["Photos", "photos"]
+__all__ = ["Photos", "cache_folder", "originals", "photos"]
 
 WIDTH, HEIGHT = 500, 375
 QUALITY = 93
@@ -82,7 +82,8 @@ def _file(root: Path, k: int) -> Path:
     return root / "files" / f"class-{k % CLASSES}" / f"{k:06d}.jpg"
 
 
-def _originals() -> list[Image.Image]:
+def originals() -> list[Image.Image]:
+    """The photographs themselves, from 451x300 to 1000x872."""
     if folder := os.environ.get("DALI_FEED_ORIGINALS"):
         found = sorted(path for path in Path(folder).iterdir() if path.name in _SKIMAGE + _SKLEARN)
         return [Image.open(path).convert("RGB") for path in found]
@@ -95,9 +96,9 @@ def _originals() -> list[Image.Image]:
 
 
 def _jpegs(count: int, seed: int) -> Iterator[bytes]:
-    originals, rng = _originals(), np.random.default_rng(seed)
+    pictures, rng = originals(), np.random.default_rng(seed)
     for _ in range(count):
-        image = originals[rng.integers(len(originals))]
+        image = pictures[rng.integers(len(pictures))]
         least = max(WIDTH / image.width, HEIGHT / image.height)
         scale = least * (1 + 0.15 * rng.random())
         wide, high = max(WIDTH, round(image.width * scale)), max(HEIGHT, round(image.height * scale))
@@ -110,11 +111,14 @@ def _jpegs(count: int, seed: int) -> Iterator[bytes]:
         yield file.getvalue()
 
 
+def cache_folder() -> Path:
+    """Where what is made here is kept, unless told."""
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "dali_feed" / "bench"
+
+
 def photos(count: int = 3000, *, seed: int = 0, cache: Path | None = None) -> Photos:
     """Make them, or find them in `cache` (~/.cache/dali_feed/bench, or under XDG_CACHE_HOME)."""
-    if cache is None:
-        cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "dali_feed" / "bench"
-    root = cache / f"photos-v{VERSION}-{count}-{seed}"
+    root = (cache or cache_folder()) / f"photos-v{VERSION}-{count}-{seed}"
     if not root.exists():
         work = root.with_name(f"{root.name}.{os.getpid()}.tmp")
         try:
