@@ -2,9 +2,9 @@
 
     python examples/mds_to_tar.py MDS_FOLDER TAR_FOLDER [--image image] [--label label]
 
-MDS_FOLDER holds index.json and the .mds files: what MDSWriter wrote, or the `local` folder of a StreamingDataset after a
-pass over it, which leaves downloaded and compressed shards there unpacked. Images are copied byte for byte, never decoded;
-labels become `.cls` members. Neither the streaming package nor its dependencies are needed.
+MDS_FOLDER holds index.json and the .mds files: what MDSWriter wrote, or the `local` folder of a StreamingDataset after
+a pass over it, which leaves downloaded and compressed shards there unpacked. Images are copied byte for byte, never
+decoded; labels become `.cls` members. Neither the streaming package nor its dependencies are needed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def samples(path: Path, shard: dict[str, Any]) -> Iterator[dict[str, bytes]]:
             start, at = at, at + (size or next(told))
             columns[name] = data[start:at]
         if at != end:
-            sys.exit(f"{path}: a sample's columns must fill it; found {at - end} bytes too many; copy the file again")
+            sys.exit(f"{path}: a sample's columns must fill it; found {end - at} bytes left over; copy the file again")
         yield columns
 
 
