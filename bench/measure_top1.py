@@ -6,8 +6,8 @@ No weights and no photographs are downloaded: crops are cut at random out of the
 and scikit-learn, JPEGs of many sizes and qualities in an ImageFolder's layout, and the class is the quarter of the
 photograph that the crop's middle lies in. So a crop near a border is hard, and many a judgement is a close one, as it
 must be if small differences of pixels are to show. torchvision's resnet18 is trained on --train of them with torch's
-loader; then the same weights judge the other --val behind each loader, with ImageNet's validation transforms (Resize(256),
-CenterCrop(224), Normalize at --size 224), shuffle off.
+loader; then the same weights judge the other --val behind each loader, shuffle off, with ImageNet's transforms for
+validation: Resize(256), CenterCrop(224), Normalize at --size 224.
 
 Columns: top-1 in percent, how far it is from torch's on PIL images (which most people run), how many crops are judged
 otherwise and by how much a logit differs at most; then the same beside torch's on tensors. One row is there to differ:
@@ -86,7 +86,7 @@ def trained(dataset: ImageFolder, epochs: int, device: torch.device) -> nn.Modul
     """A resnet18 that has seen the dataset `epochs` times, by torch's loader."""
     torch.manual_seed(0)
     model: nn.Module = torchvision.models.resnet18(num_classes=len(dataset.classes))
-    model = model.to(device, memory_format=torch.channels_last)
+    model = model.to(device).to(memory_format=torch.channels_last)
     loader = TorchLoader(dataset, TRAIN_BATCH, shuffle=True, drop_last=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=MOST_LR, momentum=0.9, nesterov=True, weight_decay=5e-4)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, MOST_LR, total_steps=epochs * len(loader))

@@ -3,13 +3,13 @@
 #
 #   bench/on_gpu.sh [OUT_DIR] [PART ...]      OUT_DIR defaults to bench/results
 #
-# Parts: tests kernels decode training loader plots; all of them unless some are named. PYTHON names the interpreter
+# Parts: tests kernels decode training loader top1 plots; all of them unless some are named. PYTHON names the interpreter
 # (default: .venv/bin/python where it is there, else python3). The package is used as it stands, without being installed,
 # so that a machine without a network can run this: put DALI and confluent-kafka on PYTHONPATH there, and name a folder of
 # photographs in DALI_FEED_ORIGINALS where scikit-image and scikit-learn are missing (bench/_photos.py).
 set -uo pipefail
 cd "$(dirname "$0")/.."
-all="tests kernels decode training loader plots"
+all="tests kernels decode training loader top1 plots"
 
 is_part() { [[ " $all " == *" $1 "* ]]; }
 
@@ -51,6 +51,7 @@ for part in ${*:-$all}; do
         "$python" bench/bench_loader.py --device cuda:0 --sources tar --batches 256 --repeats 3 --seconds 4 \
             --workers "$(nproc)" --results "$out"
         ;;
+    top1) "$python" bench/measure_top1.py --results "$out" ;;
     plots) "$python" bench/plot.py --results "$out" ;;
     esac || rc=$?
     echo "== $part: $((SECONDS - begun)) s, status so far $rc"
