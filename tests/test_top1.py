@@ -10,12 +10,12 @@ from test_bench import rows, run
 
 @pytest.mark.slow
 def test_top1_is_that_of_torchs_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within 0.2 points on 1,000 crops, the host engine to the last logit; a resize without antialias is seen."""
+    """Within 0.2 points on 1,000 crops, the host engine to the last logit; a resize by nearest pixels is seen."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # a small model: threads that wait for each other would cost more
     small = ("--size", 32, "--train", 1000, "--val", 1000, "--epochs", 3)
     run("measure_top1.py", *small, "--data", tmp_path, "--results", tmp_path)
     found = {row["loader"]: row for row in rows(tmp_path, "top1")}
-    control = found.pop("torch, antialias=False")
+    control = found.pop("torch, nearest")
     assert {"torch, PIL", "torch, tensors", "host, PIL", "host, tensors", "dali on the CPU"} <= set(found)
     assert all(abs(float(row[f"points from {who}"])) <= 0.2 for row in found.values() for who in ("PIL", "tensors"))
     assert found["host, tensors"]["logit from tensors"] == "0.0000"
