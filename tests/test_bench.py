@@ -140,7 +140,7 @@ def test_a_wrong_part_is_told_before_anything_runs(tmp_path: Path) -> None:
     command = ["bash", str(BENCH / "on_gpu.sh"), str(tmp_path / "out"), "kernels", "loder"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "parts are tests kernels decode training loader plots; found loder" in done.stderr
+    assert "parts are tests kernels decode training loader top1 plots; found loder" in done.stderr
     assert not (tmp_path / "out").exists()
 
 
