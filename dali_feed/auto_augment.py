@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dali_feed.batch_draws import BatchDraws
 from dali_feed.draws import uniforms
-from dali_feed.mixing import GAMMA_TRIES, log_gammas
+from dali_feed.mixing import GAMMA_TRIES, STEP, log_gammas
 from dali_feed.nesting import inner_numbers
 from dali_feed.outline import STREAMS_PER_OP
 from dali_feed.recipe_auto import (
@@ -31,7 +31,6 @@ from dali_feed.recipe_auto import (
 __all__ = ["Space", "bins_of", "choices", "mixture", "space_of"]
 
 Ints = NDArray[np.int64]
-_STEP = 2.0**-20  # weights are multiples of it: the last bits of a machine's logarithm do not reach them
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +160,6 @@ def mixture(op: AugMix, run: BatchDraws, first: int) -> NDArray[np.float32]:
 def _dirichlet(logs: list[NDArray[np.float64]]) -> list[NDArray[np.float32]]:
     """Gamma variates, given by their logarithms, over their sum; the last is what the others leave of 1."""
     gammas = np.exp(np.maximum(np.stack(logs) - np.max(logs, axis=0), -700))
-    shares = np.round(gammas / gammas.sum(axis=0) / _STEP)[:-1] * _STEP
+    shares = np.round(gammas / gammas.sum(axis=0) / STEP)[:-1] * STEP
     rest = np.maximum(1 - shares.sum(axis=0), 0)
     return [share.astype(np.float32) for share in (*shares, rest)]

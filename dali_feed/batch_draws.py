@@ -17,19 +17,12 @@ Ints = NDArray[np.int64]
 
 
 class BatchDraws:
-    """Uniforms of samples `ids` in `streams`, drawn at once; what few samples need is drawn when asked for.
+    """Uniforms of samples `ids` in `streams`, drawn at once; what few samples need is drawn when asked for."""
 
-    Streams are counted from `origin` on.
-    """
-
-    def __init__(self, ids: Ints, seed: int, epoch: int, streams: Sequence[int], origin: int = 0) -> None:
-        self.ids, self.seed, self.epoch, self._origin = ids, seed, epoch, origin
+    def __init__(self, ids: Ints, seed: int, epoch: int, streams: Sequence[int]) -> None:
+        self.ids, self.seed, self.epoch = ids, seed, epoch
         self._rows = {stream: 4 * n for n, stream in enumerate(streams)}
-        self._drawn = self.late(ids, streams)
-
-    def late(self, ids: Ints, streams: Sequence[int]) -> NDArray[np.float32]:
-        """Uniforms that only some samples need, float32 (4 * streams, ids)."""
-        return uniforms(self.seed, self.epoch, ids, [self._origin + stream for stream in streams])
+        self._drawn = uniforms(seed, epoch, ids, streams)
 
     def draw(self, stream: int) -> NDArray[np.float32]:
         """A stream's four uniforms, float32 (4, n)."""
@@ -43,6 +36,6 @@ class BatchDraws:
             if tries == range(1):
                 return self.draw(first)[None]
             streams = [first + t for t in tries]
-            return self.late(self.ids[rows], streams).reshape(len(tries), 4, len(rows))
+            return uniforms(self.seed, self.epoch, self.ids[rows], streams).reshape(len(tries), 4, len(rows))
 
         return random_windows(h, w, op.scale, op.ratio, draw)

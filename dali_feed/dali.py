@@ -29,7 +29,7 @@ import torch
 
 from dali_feed.engines.user_pipeline import read_pipeline
 from dali_feed.errors import ConfigError
-from dali_feed.feed import Feed
+from dali_feed.feed import Batch, Feed
 from dali_feed.feed.passes import Batches
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.pipeline_program import PipelineProgram
@@ -179,16 +179,19 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
         if self._batches is None:
             self._batches = iter(self._feed)
         try:
-            batch = next(self._batches)
+            outputs: dict[str, torch.Tensor] = self._batches.take(make=self._made)
         except StopIteration:
             self._ended = True
             if self._auto_reset:
                 self.reset()
             raise
         self._taken = True
+        return [outputs]
+
+    def _made(self, batch: Batch) -> dict[str, torch.Tensor]:
         missing = self.batch_size - len(batch) if self._policy is LastBatchPolicy.FILL else 0
         outputs = (_filled(_tensor(out), missing) for out in (batch.images, *(each.images for each in batch.more)))
-        return [dict(zip(self.output_map, outputs, strict=True))]
+        return dict(zip(self.output_map, outputs, strict=True))
 
     def next(self) -> list[dict[str, torch.Tensor]]:
         """The next batch."""

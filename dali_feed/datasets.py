@@ -18,9 +18,11 @@ from dali_feed.errors import SourceEmptyError, TransformError
 from dali_feed.external_sources.arrow_rows import ArrowRows
 from dali_feed.external_sources.files import IMG_EXTENSIONS, FileList
 from dali_feed.hf_datasets import hf_rows
+from dali_feed.recipe import Recipe
 from dali_feed.records import Source
 from dali_feed.transforms import lower
 from dali_feed.user_transforms import split
+from dali_feed.views import as_views
 
 __all__ = ["Lowered", "is_source", "lower_dataset"]
 
@@ -154,14 +156,19 @@ def _alike(one: object, other: object) -> bool:
         return True
     try:
         (first, own), (second, others) = split(one), split(other)
-        return own == others and lower(first) == lower(second)
+        return own == others and _recipes(first) == _recipes(second)
     except TransformError:
         return False
 
 
+def _recipes(transform: object) -> list[Recipe]:
+    views = as_views(transform)
+    return [lower(each) for each in (views.transforms if views else [transform])]
+
+
 def _files(lowered: Lowered) -> FileList:
     if not isinstance(lowered.source, FileList):
-        _refuse("it is not made of files")
+        _refuse("it is not made of files (Hugging Face's are joined by their own concatenate_datasets)")
     return lowered.source
 
 

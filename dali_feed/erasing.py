@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.batch_draws import BatchDraws
+from dali_feed.draws import uniforms
 from dali_feed.geometry import TRIES, Window
 from dali_feed.recipe_effects import RandomErasing
 
@@ -42,7 +43,7 @@ def erased(op: RandomErasing, run: BatchDraws, first: int, h: Ints, w: Ints) -> 
     todo = np.flatnonzero(on & ~fits[0])
     if len(todo):
         streams = [first + 1 + t for t in range(1, TRIES)]
-        drawn = run.late(run.ids[todo], streams).reshape(TRIES - 1, 4, len(todo))
+        drawn = uniforms(run.seed, run.epoch, run.ids[todo], streams).reshape(TRIES - 1, 4, len(todo))
         fits, tried = _tried(op, h[todo], w[todo], drawn)
         best, some = fits.argmax(axis=0)[None], fits.any(axis=0)
         for edge, later in zip((y, x, eh, ew), tried, strict=True):

@@ -73,9 +73,10 @@ def is_graph_function(transform: object) -> bool:
     if not inspect.isroutine(transform):
         return False
     try:
-        return len(inspect.signature(transform).parameters) == 2
+        parameters = inspect.signature(transform).parameters.values()
     except ValueError:  # some builtins have no signature
         return False
+    return sum(one.default is one.empty and one.kind is not one.VAR_KEYWORD for one in parameters) == 2
 
 
 def compile_function(function: Callable[[Any, GraphDraws], Any]) -> Program:

@@ -49,7 +49,7 @@ def hf_rows(dataset: Any) -> ArrowRows | str | None:
             " with_format(None))"
         )
     if form["type"] not in (None, "torch") or form["format_kwargs"]:
-        return f"has the format {form['type']!r} {form['format_kwargs'] or ''}(with_format('torch') can be read)"
+        return f"has the format {form['type']!r} {form['format_kwargs'] or ''} (with_format('torch') can be read)"
     return _rows(dataset, form)
 
 

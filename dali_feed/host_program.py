@@ -142,10 +142,8 @@ HostStep = Crop | Margin | Scale | Mirror | Jitter | Turn | Move | EffectStep | 
 class _Run(BatchDraws):
     """Draws, and sizes on their way through the ops."""
 
-    def __init__(
-        self, sizes: NDArray[np.int32], ids: Ints, seed: int, epoch: int, streams: list[int], origin: int
-    ) -> None:
-        super().__init__(ids, seed, epoch, streams, origin)
+    def __init__(self, sizes: NDArray[np.int32], ids: Ints, seed: int, epoch: int, streams: list[int]) -> None:
+        super().__init__(ids, seed, epoch, streams)
         self.h, self.w = sizes[:, 0].astype(np.int64), sizes[:, 1].astype(np.int64)
 
 
@@ -153,7 +151,7 @@ class _Run(BatchDraws):
 class HostProgram:
     """What the host engine runs, and how to compute what it takes.
 
-    recipe   what it was made of; op n draws from streams 16n..16n+15, counted from `first_stream` on
+    recipe   what it was made of; op n draws from streams 16n..16n+15
     steps    the same for the engine; `window`: the decoder takes row "window" (y, x, height, width) first
     reduce   row "reduce" (int32) says by how much an image may be decoded smaller; the first step is then a Scale
     size     (height, width) of every image that comes out, or None where row "size" says it
@@ -173,7 +171,6 @@ class HostProgram:
     on_cpu: int = 0  # ops that are not left to the finish
     begin: int = 0  # ops that were another engine's; images are as these leave them
     fixed: bool = True
-    first_stream: int = 0
 
     @property
     def views(self) -> tuple[HostProgram, ...]:
@@ -182,7 +179,7 @@ class HostProgram:
 
     def parameters(self, sizes: NDArray[np.int32], ids: Ints, seed: int, epoch: int) -> Parameters:
         """What samples `ids`, whose headers say `sizes` (n, 2: height, width), take into the steps."""
-        run = _Run(sizes, ids, seed, epoch, self.streams, self.first_stream)
+        run = _Run(sizes, ids, seed, epoch, self.streams)
         arrays: dict[str, NDArray[np.generic]] = {}
         for n in range(self.begin, len(self.recipe.ops)):
             _compute(run, arrays, self.recipe.ops[n], n, window=self.window and n == 0)

@@ -18,7 +18,7 @@ import numpy as np
 from dali_feed.errors import ConfigError, SourceDeniedError, SourceEmptyError, SourceNotFoundError
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
 from dali_feed.external_sources.files import IMG_EXTENSIONS
-from dali_feed.records import Block, Extents, Snapshot, Source, unpack_ids
+from dali_feed.records import LABEL, Block, Extents, Snapshot, Source, unpack_ids
 from dali_feed.screen import MAX_PIXELS, UnusableError, header_of
 
 __all__ = [
@@ -37,7 +37,6 @@ RUN = 16  # neighbours that are sampled together where a single record costs a s
 CHUNK_BYTES = 64 << 20
 KAFKA = "kafka://"
 IMAGES = (*IMG_EXTENSIONS, ".gif", ".avif")  # files named one by one may be what from_folder passes over
-LABEL = "label"
 HEADERS = "headers"
 
 

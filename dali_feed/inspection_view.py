@@ -11,8 +11,8 @@ from rich.text import Text
 
 from dali_feed.engines import ENGINES, refused_formats
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
-from dali_feed.inspection import LABEL, Findings
-from dali_feed.records import Snapshot, Source
+from dali_feed.inspection import Findings
+from dali_feed.records import LABEL, Snapshot, Source
 
 __all__ = ["grid", "plural", "put", "show", "size_text"]
 

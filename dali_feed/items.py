@@ -11,9 +11,9 @@ import torch
 
 from dali_feed.feed import Batch, Feed
 from dali_feed.feed.pixels import Pixels
-from dali_feed.mixes import LABEL, Mixes
+from dali_feed.mixes import Mixes
 from dali_feed.mixing import Mixing
-from dali_feed.records import Tabular
+from dali_feed.records import LABEL, Tabular
 from dali_feed.torch_feed import moved
 from dali_feed.user_transforms import UserTransforms
 from dali_feed.views import ViewsProgram
@@ -97,17 +97,18 @@ class Items:
         if plain is None and self._last:
             images = images.permute(0, 3, 1, 2)
         given = [(name, batch.fields[name]) for name in self._feed.source.fields]
-        return images, [mixes.labels(v, drawn) if name == LABEL else self._field(v) for name, v in given]
+        where = self._where(batch)
+        return images, [mixes.labels(v, drawn, where) if name == LABEL else self._field(v) for name, v in given]
 
     def _where(self, batch: Batch) -> Callable[[int], str]:
         return lambda slot: self._feed._where(int(batch.ids[slot]))
 
     def _joined(self, each: list[Any]) -> Any:
         """What the user's functions made of the images, as torch joins samples."""
-        joined = torch.utils.data.default_collate(each)
+        joined = moved(torch.utils.data.default_collate(each), self._device)
         if self._last and isinstance(joined, torch.Tensor) and joined.ndim == 4:
             return joined.contiguous(memory_format=torch.channels_last)
-        return moved(joined, self._device)
+        return joined
 
     def _listed(self, values: Any) -> Any:
         return values.tolist() if isinstance(values, np.ndarray) else values

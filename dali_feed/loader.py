@@ -72,7 +72,7 @@ class DataLoader:
         memory_format: torch.channels_last, or torch.contiguous_format; None is the latter, or a graph function's own.
         decode: "reduced" lets the host engine decode a JPEG at 1/2, 1/4 or 1/8 where the first transform shrinks it
             at least as much. Faster on large photographs; it changes pixels. "region" lets a GPU decode just the
-            window that a transform begins with, as the CPU always does; pixels at its edges may differ.
+            window that a transform begins with, as the CPU does; pixels at its edges may differ.
         device: None for the current CUDA device, or the CPU where there is none.
         engine: None: dali on a GPU or for a DALI graph function, host on the CPU; or "dali", "host".
         seed: of order and augmentation, 0..2**64-1; None is 0.

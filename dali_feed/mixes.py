@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from dali_feed.engines.uploads import size_of
 from dali_feed.errors import ConfigError
 from dali_feed.mixing import Mixed, Mixing, label_pairs, mixed, soft_labels
 from dali_feed.outline import outline
+from dali_feed.records import LABEL
 from dali_feed.views import ViewsProgram
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from dali_feed.feed import Batch, Feed
     from dali_feed.user_transforms import UserTransforms
 
-__all__ = ["LABEL", "Mixes", "mix_in_place"]
-
-LABEL = "label"  # the field that is mixed
+__all__ = ["Mixes", "mix_in_place"]
 
 
 class Mixes:
@@ -60,7 +60,16 @@ class Mixes:
 
         `plain`: the images where nothing is left to finish; their memory is written to.
         """
-        height, width = batch.images.shape[1:3] if plain is None else plain.shape[-2:]
+        if plain is None:
+            height, width = size_of(batch.images)
+        elif not plain.is_floating_point():
+            raise self._not_float(plain.dtype)
+        elif plain.ndim == 4 and plain.shape[1] == 3:
+            height, width = plain.shape[2:]
+        else:
+            cure = "Let a graph of your own end in channels, height, width"
+            msg = f"collate_fn: MixUp and CutMix mix images (n, 3, height, width); found {tuple(plain.shape)}. {cure}"
+            raise ConfigError(msg)
         feed = self._feed
         lanes = feed.lanes // feed.world_size  # each has an equal part of the batch
         drawn = mixed(self._mixing, batch.ids, feed.seed, feed.epoch, (height, width), lanes)
@@ -68,20 +77,29 @@ class Mixes:
             from dali_feed.engines.gpu_tail import finished  # CuPy: on a GPU only
 
             return finished(batch.images, batch.tail, self._device, drawn), drawn  # type: ignore[arg-type]
-        if not plain.is_floating_point():
-            raise self._not_float(plain.dtype)
         if plain.is_cuda:
             from dali_feed.engines.gpu_tail import mixed_up
 
             return mixed_up(plain, drawn), drawn
         return mix_in_place(plain, drawn, lanes), drawn
 
-    def labels(self, labels: Any, drawn: Mixed) -> Any:
-        """A distribution, float32 (n, classes); without classes the labels and weights of two, (n, 2) each."""
+    def labels(self, labels: Any, drawn: Mixed, where: Callable[[int], str]) -> Any:
+        """A distribution, float32 (n, classes); without classes the labels and weights of two, (n, 2) each.
+
+        Raises ConfigError for labels that are no classes, and names the first record where one is outside them.
+        """
         mixing = self._mixing
+        if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind not in "iu":
+            found = labels.dtype if isinstance(labels, np.ndarray) else type(labels[0]).__name__
+            msg = f"collate_fn: MixUp and CutMix mix labels that are whole numbers of classes; found {found}"
+            raise ConfigError(msg)
         if mixing.classes is None:
             pairs, weights = label_pairs(labels, drawn)
             return self._there(pairs), self._there(weights)
+        for slot in np.flatnonzero((labels < 0) | (labels >= mixing.classes))[:1].tolist():
+            rule = f"labels must lie in 0..{mixing.classes - 1}, as classes says"
+            msg = f"collate_fn: {rule}; found {labels[slot]} in {where(slot)}"
+            raise ConfigError(msg)
         return self._there(soft_labels(labels, drawn, mixing.classes, mixing.smoothing))
 
     def _there(self, values: Any) -> torch.Tensor:

@@ -14,20 +14,15 @@ from numpy.typing import NDArray
 
 from dali_feed.draws import uniforms
 from dali_feed.errors import TransformError
+from dali_feed.transforms import is_torchvision
 
 __all__ = ["GAMMA_TRIES", "Mixed", "Mixing", "label_pairs", "log_gammas", "mixed", "soft_labels"]
 
 _FIRST = 1 << 30  # streams from here on; ops of a recipe lie below, the order above
 GAMMA_TRIES = 8  # each is taken with a probability above 0.95
-_STEP = 2.0**-20  # weights are multiples of it: the last bits of a machine's log and cos do not reach them
+STEP = 2.0**-20  # weights are multiples of it: the last bits of a machine's log and cos do not reach them
 
 Ints = NDArray[np.int64]
-
-
-def _torchvisions(transform: object) -> str:
-    """The name of a class of torchvision's, "" of another."""
-    kind = type(transform)
-    return kind.__name__ if f"{kind.__module__}.".startswith("torchvision.transforms.v2.") else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +51,17 @@ class Mixing:
     @classmethod
     def lowered(cls, transform: Any) -> Mixing | None:
         """What torchvision's v2.MixUp, v2.CutMix, or a RandomChoice of the two come to; None for anything else."""
-        inner = transform.transforms if _torchvisions(transform) == "RandomChoice" else [transform]
-        names = [_torchvisions(each) for each in inner]
+        several = is_torchvision(transform) and type(transform).__name__ == "RandomChoice"
+        inner = transform.transforms if several else [transform]
+        names = [type(each).__name__ if is_torchvision(each) else "" for each in inner]
         if not names or not set(names) <= {"CutMix", "MixUp"}:
             return None
         if len(set(names)) < len(names) or len({each.num_classes for each in inner}) > 1:
             msg = f"RandomChoice: takes one v2.MixUp and one v2.CutMix, of equal num_classes; found {inner!r}"
+            raise TransformError(msg)
+        getters = {getattr(each._labels_getter, "__name__", "") for each in inner}
+        if getters != {"_find_labels_default_heuristic"}:
+            msg = f"{names[0]}: labels_getter must be the default; found another. Labels are the source's"
             raise TransformError(msg)
         if inner[0].num_classes is None:
             msg = f"{names[0]}: num_classes must be passed, as labels are indices; found None"
@@ -148,7 +148,7 @@ def _betas(alpha: float, ids: Ints, seed: int, epoch: int, first: int) -> NDArra
     boosts, tries = drawn[:2], drawn[4:].reshape(2, GAMMA_TRIES, 4, len(ids))
     one, other = (log_gammas(alpha, tries[k], boosts[k]) for k in range(2))
     beta = 1 / (1 + np.exp(np.clip(other - one, -700, 700)))
-    rounded: NDArray[np.float64] = np.round(beta / _STEP) * _STEP
+    rounded: NDArray[np.float64] = np.round(beta / STEP) * STEP
     return rounded
 
 
@@ -180,7 +180,7 @@ def soft_labels(labels: Ints, drawn: Mixed, classes: int, smoothing: float = 0.0
     """
     outside = (labels < 0) | (labels >= classes)
     if outside.any():
-        msg = f"soft labels: labels must lie in 0..{classes - 1}; found {int(labels[outside][0])}. Give classes"
+        msg = f"soft labels: labels must lie in 0..{classes - 1}; found {int(labels[outside][0])}"
         raise TransformError(msg)
     pairs, weights = label_pairs(labels, drawn)
     soft = np.full((len(labels), classes), smoothing / classes, np.float32)

@@ -73,7 +73,7 @@ class Program:
     recipe   what it was made of
     size     (height, width) of every image that comes out, or None where it follows the input's
     fixed    whether `Parameters.sizes` tells what comes out (not so behind a user's own graph)
-    streams  the draws that every sample needs, counted from `first_stream` on
+    streams  the draws that every sample needs
     """
 
     recipe: Recipe = field(default_factory=Recipe)
@@ -82,7 +82,6 @@ class Program:
     fixed: bool = True
     streams: list[int] = field(default_factory=list)
     makers: list[Maker] = field(default_factory=list)
-    first_stream: int = 0
 
     @property
     def views(self) -> tuple[Program, ...]:
@@ -107,7 +106,7 @@ class Program:
 
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
         """What samples `ids`, whose headers say `sizes` (n, 2: height, width), take into the steps."""
-        run = Run(self.streams, sizes, ids, seed, epoch, self.first_stream)
+        run = Run(self.streams, sizes, ids, seed, epoch)
         for make in self.makers:
             make(run)
         arrays = {name: np.ascontiguousarray(rows) for name, rows in run.arrays.items()}  # engines take dense memory

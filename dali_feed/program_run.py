@@ -19,10 +19,8 @@ Ints = NDArray[np.int64]
 class Run(BatchDraws):
     """What is known about a batch while its parameters are computed."""
 
-    def __init__(
-        self, streams: Sequence[int], sizes: NDArray[Any], ids: Ints, seed: int, epoch: int, origin: int = 0
-    ) -> None:
-        super().__init__(ids, seed, epoch, streams, origin)
+    def __init__(self, streams: Sequence[int], sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> None:
+        super().__init__(ids, seed, epoch, streams)
         self.h, self.w = sizes[:, 0].astype(np.int64), sizes[:, 1].astype(np.int64)
         zero = np.zeros_like(self.h)
         self.window: Window = (zero, zero, self.h, self.w)

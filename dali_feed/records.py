@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dali_feed.errors import ConfigError
 
 __all__ = [
+    "LABEL",
     "Block",
     "Commits",
     "Extents",
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 POSITION_BITS = 40
+LABEL = "label"  # the field that is an int64 array of classes, where a source has one
 MAX_POSITION = (1 << POSITION_BITS) - 1
 MAX_PARTITION = (1 << 23) - 1  # the sign bit stays clear, so that ids are int64 tensors as they are
 

@@ -34,7 +34,6 @@ class SplitProgram(Program):
         graph = Program.parameters(self, sizes, ids, seed, epoch)
         if self.behind is None:
             return graph
-        self.behind.first_stream = self.first_stream
         rest = self.behind.parameters(graph.sizes.astype(np.int32), ids, seed, epoch)
         return Parameters(graph.arrays | {_BEHIND + name: rows for name, rows in rest.arrays.items()}, rest.sizes)
 

@@ -356,8 +356,11 @@ class Passing:
         except BaseException:  # a batch is missing: none behind it may count
             feed._end()
             raise
-        if make is not None:
-            batch = make(batch)
+        try:
+            batch = batch if make is None else make(batch)
+        except BaseException:
+            feed._end()
+            raise
         feed._meter.step_waits.append(time.perf_counter() - begun)
         feed._meter.batches += 1
         feed._pending = False

@@ -314,9 +314,13 @@ def is_torchvision(transform: object) -> bool:
 
 
 def flatten(transform: Any) -> Iterable[Any]:
-    """A Compose, and those in it, as what they are made of."""
-    if type(transform).__name__ == "Compose" and is_torchvision(transform):
+    """A Compose or torch's Sequential, and those in it, as what they are made of."""
+    kind = type(transform)
+    if kind.__name__ == "Compose" and is_torchvision(transform):
         for inner in transform.transforms:
+            yield from flatten(inner)
+    elif kind.__name__ == "Sequential" and kind.__module__.startswith("torch.nn."):
+        for inner in transform:
             yield from flatten(inner)
     else:
         yield transform

@@ -15,7 +15,7 @@ import torch
 from dali_feed.errors import TransformError
 from dali_feed.graph_function import is_graph_function
 from dali_feed.transforms import flatten, is_torchvision
-from dali_feed.views import Views
+from dali_feed.views import Views, as_views
 
 __all__ = ["UserTransforms", "split"]
 
@@ -53,10 +53,10 @@ def split(transform: Any) -> tuple[Any, tuple[UserTransforms | None, ...]]:
 
     Raises TransformError where one stands elsewhere.
     """
-    if not isinstance(transform, Views | list | tuple):
+    views = as_views(transform)
+    if views is None:
         kept, own = _split(transform)
         return kept, (own,)
-    views = transform if isinstance(transform, Views) else Views(transform)
     parts = [_split(each) for each in views.transforms]
     return Views(kept for kept, _ in parts), tuple(own for _, own in parts)
 
@@ -66,6 +66,9 @@ def _split(transform: Any) -> tuple[Any, UserTransforms | None]:
     first = len(every)
     while first and _is_users(every[first - 1]):
         first -= 1
+    if len(every) > 1 and any(isinstance(one, Views) for one in every):
+        msg = "Views: stands in a Compose; found other transforms beside it. Give Views of whole transforms"
+        raise TransformError(msg)
     if not any(map(_is_users, every)) or every[0] is transform:  # no Compose: what it is, is told elsewhere
         return transform, None
     early = next((n for n, one in enumerate(every[:first]) if _is_users(one)), None)
@@ -81,7 +84,7 @@ def _split(transform: Any) -> tuple[Any, UserTransforms | None]:
         )
         raise TransformError(msg)
     last = next((name for name in reversed(names) if name in _PURE or name == "ToImage"), "")
-    kept = type(transform)(every[:first])
+    kept = type(transform)(every[:first]) if is_torchvision(transform) else type(transform)(*every[:first])
     return kept, UserTransforms(tuple(every[first:]), typed=last == "ToImage")
 
 

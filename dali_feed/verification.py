@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from dali_feed.errors import ClosedError
 from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic
-from dali_feed.inspection import HEADERS, KAFKA, LABEL, look, missing_label, odd_label, options_of, sources, topic_of
+from dali_feed.inspection import HEADERS, KAFKA, look, missing_label, odd_label, options_of, sources, topic_of
 from dali_feed.letters import DeadLetters, Letter, Stage, with_original
-from dali_feed.records import Block, Extents, Snapshot, Source, unpack_id
+from dali_feed.records import LABEL, Block, Extents, Snapshot, Source, unpack_id
 from dali_feed.screen import MAX_PIXELS, screen
 
 __all__ = ["Kind", "Report", "kind_of", "letters_at", "runs", "verify", "verify_all"]

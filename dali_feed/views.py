@@ -1,7 +1,7 @@
 """Views: several transforms of one decoded image, such as the two of SimCLR or the crops of DINO.
 
-The law: a view's draws are its own. View v draws from streams v * 2**24 on, so that the first one gives what its
-transform gives alone, and no view moves another one's.
+The law: a view's draws are its own. Each but the first has a seed of its own, drawn from the run's; so the first gives
+what its transform gives alone, and no view moves another one's.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.draws import philox4x32
 from dali_feed.errors import TransformError
 from dali_feed.host_program import HostProgram
 from dali_feed.program import Ints, Parameters, Program
 from dali_feed.recipe import Recipe
 
-__all__ = ["MAX_VIEWS", "Views", "ViewsProgram", "by_view", "viewed"]
+__all__ = ["MAX_VIEWS", "Views", "ViewsProgram", "as_views", "by_view", "viewed"]
 
-MAX_VIEWS = 64  # streams from 2**30 on are not an augmentation's; see dali_feed.mixing
-_STREAMS = 24  # bits
+MAX_VIEWS = 64
+_STREAM = 3 << 29  # above those of recipes and of dali_feed.mixing, below the order's
 
 
 class Views:
@@ -43,6 +44,18 @@ class Views:
 
     def __repr__(self) -> str:
         return f"Views({list(self.transforms)!r})"
+
+
+def as_views(transform: object) -> Views | None:
+    """A list of transforms, or `Views`, as views; None for another transform, a subclass with its own call included."""
+    if isinstance(transform, list | tuple):
+        return Views(transform)
+    return transform if isinstance(transform, Views) and type(transform).__call__ is Views.__call__ else None
+
+
+def _seed_of(view: int, seed: int) -> int:
+    low, high, _, _ = philox4x32((_STREAM, 0, view, 0), (seed & 0xFFFFFFFF, seed >> 32))
+    return int(low) | int(high) << 32 if view else seed
 
 
 def viewed(name: str, view: int) -> str:
@@ -71,10 +84,6 @@ class ViewsProgram(Generic[_P]):
     views: tuple[_P, ...]
     fixed: bool = True
 
-    def __post_init__(self) -> None:
-        for view, program in enumerate(self.views):
-            program.first_stream = view << _STREAMS
-
     @property
     def recipe(self) -> Recipe:
         """Of the first view."""
@@ -87,6 +96,6 @@ class ViewsProgram(Generic[_P]):
 
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
         """What the samples take into all views; sizes: int64 (n, 2 * views)."""
-        found = [view.parameters(sizes, ids, seed, epoch) for view in self.views]
+        found = [view.parameters(sizes, ids, _seed_of(v, seed), epoch) for v, view in enumerate(self.views)]
         arrays = {viewed(name, v): rows for v, each in enumerate(found) for name, rows in each.arrays.items()}
         return Parameters(arrays, np.concatenate([each.sizes for each in found], axis=1))

@@ -126,7 +126,11 @@ def check_types(schema: pa.Schema, image: str, told: str) -> None:
             good = any(is_it(column.type) for is_it in (*flat, *numbers))
             rule = "columns beside the images must be integers, floats, booleans, texts or binary"
         if not good:
-            cure = "cast it" if column.name == image else "leave it out with select() or drop_columns()"
+            cure = (
+                "cast it"
+                if column.name == image
+                else "leave it out: drop_columns() of a table, remove_columns() of a dataset"
+            )
             msg = f"{told}: {rule}; found column {column.name!r} of {column.type}; {cure}"
             raise ConfigError(msg)
 

@@ -14,11 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 from confluent_kafka import Message
 
-from dali_feed.records import Lease
+from dali_feed.records import LABEL, Lease
 
 __all__ = ["LABEL", "Codec", "Rows", "rows_for"]
 
-LABEL = "label"  # the field that is an int64 array; every other field is a list
 
 Codec = Callable[[memoryview, bytes | None, list[tuple[str, bytes]]], Mapping[str, Any]]
 

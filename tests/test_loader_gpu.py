@@ -53,6 +53,15 @@ def test_host_pixels_before_a_gpu_are_those_on_the_cpu() -> None:
             assert (a - b.cpu()).abs().max() <= 7.2e-7
 
 
+def test_batches_are_mixed_on_either_engine(engine: str) -> None:
+    """In the finish's launch: other pixels than unmixed, and labels by the draws of the CPU."""
+    mixing = Mixing(0.4, 1.0, classes=64)
+    with loader("cpu", collate_fn=mixing) as cpu, loader("cuda", engine=engine, collate_fn=mixing) as gpu:
+        for (a, la, _), (b, lb, _) in zip(cpu, gpu, strict=True):
+            assert torch.equal(la, lb.cpu())
+            assert (a - b.cpu()).abs().mean() < 0.03
+
+
 def test_batches_are_mixed_on_the_gpu_as_on_the_cpu() -> None:
     """One launch finishes and mixes; the host engine's bytes come within the finish's rounding of the CPU's floats."""
     options: dict[str, Any] = {"collate_fn": Mixing(0.4, 1.0, classes=64), "engine": "host"}

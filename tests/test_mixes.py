@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Mixing, Shuffle
+from dali_feed.engines.uploads import Uploaded, size_of
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.kernels.mix import Mix, mix_reference
 from dali_feed.mixing import Mixed, mixed, soft_labels
@@ -129,7 +130,12 @@ def test_what_cannot_be_mixed_is_refused() -> None:
         loader(v2.MixUp())
     with pytest.raises(TransformError, match="one v2.MixUp and one v2.CutMix"):
         loader(v2.RandomChoice([v2.MixUp(num_classes=2), v2.CutMix(num_classes=3)]))
-    with pytest.raises(TransformError, match=r"labels must lie in 0\.\.4"), loader(Mixing(1.0, classes=5)) as few:
+    with pytest.raises(TransformError, match="labels_getter must be the default"):
+        loader(v2.MixUp(num_classes=30, labels_getter=lambda batch: batch[1]))
+    with (
+        pytest.raises(ConfigError, match=r"labels must lie in 0\.\.4, .* found \d+ in scripted\[0\]@\d+"),
+        loader(Mixing(1.0, classes=5)) as few,
+    ):
         list(few)
     for options in ({"classes": 0}, {"smoothing": 0.1}, {"classes": 3, "smoothing": 2}):
         with pytest.raises(TransformError, match="Mixing"):
@@ -146,3 +152,46 @@ def test_bytes_of_a_graph_of_the_users_own_are_refused_when_they_come() -> None:
 
     with loader(BOTH, transform=small) as given, pytest.raises(ConfigError, match="mix floats; found images of"):
         next(iter(given))
+
+
+@pytest.mark.parametrize("column", [[0.5, 1.5], ["a", "b"], [True, False]])
+def test_labels_that_are_no_classes_are_refused(column: list[Any]) -> None:
+    """With what they are, whether classes are given or not."""
+    pa = pytest.importorskip("pyarrow")
+    from dali_feed.external_sources import ArrowRows
+
+    table = pa.table({"image": [jpeg(0), jpeg(1)], "label": column})
+    for mixing in (BOTH, Mixing(1.0)):
+        with (
+            DataLoader(ArrowRows(table), 2, transform=FLOAT, collate_fn=mixing, device="cpu", tuning=QUICK) as given,
+            pytest.raises(ConfigError, match="whole numbers of classes; found"),
+        ):
+            next(iter(given))
+
+
+def test_a_graph_that_gives_no_channels_first_images_is_refused() -> None:
+    """Rather than mixed along the wrong axes."""
+
+    def channels_last(images: Any, draws: Any) -> Any:
+        from nvidia.dali import fn, types
+
+        return fn.cast(fn.resize(images, size=[8, 8]), dtype=types.FLOAT)
+
+    with loader(BOTH, transform=channels_last) as given, pytest.raises(ConfigError, match=r"found \(6, 8, 8, 3\)"):
+        next(iter(given))
+
+
+class _OfDali:
+    """Memory as DALI shows it: its `shape` is a method."""
+
+    __cuda_array_interface__: ClassVar[dict[str, Any]] = {"shape": (4, 12, 10, 3)}
+
+    def shape(self) -> list[int]:
+        """As DALI has it."""
+        return [4, 12, 10, 3]
+
+
+def test_the_size_of_unfinished_images_is_known_on_a_gpu() -> None:
+    """Of DALI's memory, and of what the host engine has sent there: boxes are drawn for it."""
+    assert size_of(_OfDali()) == (12, 10)
+    assert size_of(Uploaded(torch.zeros(4, 12, 10, 3), None)) == (12, 10)  # type: ignore[arg-type]

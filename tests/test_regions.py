@@ -119,19 +119,23 @@ def test_where_windows_are_right_they_are_decoded_alone() -> None:
 
 
 def test_a_recipe_without_windows_asks_nobody() -> None:
-    """A first resize needs the whole image, and so no decoder is tested."""
+    """A first resize needs the whole image: no decoder is tested, and a warning says that nothing came of it."""
     asked: list[None] = []
-    assert not compile_regions(
-        Recipe((Resize(30), CenterCrop((24, 24))), decode="region"), lambda: asked.append(None)
-    ).window
+    recipe = Recipe((Resize(30), CenterCrop((24, 24))), decode="region")
+    with pytest.warns(UserWarning, match='^decode="region": the transform begins with no crop'):
+        program = compile_regions(recipe, lambda: asked.append(None))
+    assert not program.window
+    assert program.recipe.decode == "exact"
     assert not asked
 
 
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        ("print('anything'); print('null')", None),
-        ("print('\"a window is off\"')", "a window is off"),
+        ("print('anything'); print('dali_feed answers: null'); print('and more')", None),
+        ("print('dali_feed answers: \"a window is off\"')", "a window is off"),
+        ("print('null')", "the test gave no answer; it printed 'null\\n'"),
+        ("pass", "the test gave no answer; it printed ''"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "the test was ended by SIGSEGV"),
         ("import sys; sys.exit('no driver')", "the test ended with status 1: no driver"),
     ],
@@ -139,6 +143,11 @@ def test_a_recipe_without_windows_asks_nobody() -> None:
 def test_a_decoder_that_takes_its_process_along_is_an_answer(code: str, told: str | None) -> None:
     """Windows of JPEGs end in a segmentation fault on some GPUs: this process hears of it and lives."""
     assert answer([sys.executable, "-c", code]) == told
+
+
+def test_a_process_that_cannot_be_begun_is_an_answer() -> None:
+    """It is no error of the loader's."""
+    assert str(answer(["/nowhere/python"])).startswith("the test could not be begun; ")
 
 
 def loader(device: str, **options: Any) -> DataLoader:

@@ -235,3 +235,21 @@ def test_nothing_is_split_off_what_has_none() -> None:
     """A transform without functions of the user's goes on as it is."""
     for transform in (None, v2.Resize(3), v2.Compose([v2.Resize(3), v1.ToTensor()]), v1.Compose([]), "Resize"):
         assert split(transform) == (transform, (None,))
+
+
+def test_a_sequential_is_a_compose() -> None:
+    """Torchvision's transforms in torch's Sequential are lowered, with our draws; a function may have defaults."""
+
+    def brighter(image: torch.Tensor, by: float = 0.5) -> torch.Tensor:
+        return image + by
+
+    inner = torch.nn.Sequential(v2.CenterCrop(8), v2.ToDtype(torch.float32, scale=True), v2.RandomHorizontalFlip())
+    transform = v2.Compose([inner, brighter])
+    source = ScriptedSource(labelled(6))
+    runs = []
+    for _ in range(2):
+        with DataLoader(source, 6, transform=transform, device="cpu", tuning=QUICK) as loader:
+            runs.append(next(iter(loader))[0])
+    assert torch.equal(*runs)
+    with DataLoader(source, 6, transform=inner, device="cpu", tuning=QUICK) as loader:
+        assert torch.equal(next(iter(loader))[0] + 0.5, runs[0])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from images import QUICK, broken_png, jpeg, labelled, png
+from torch.utils.data import ConcatDataset
 from torch.utils.data import DataLoader as TorchLoader
 from torchvision.datasets import ImageFolder
 from torchvision.io import decode_image
@@ -158,6 +160,46 @@ def test_what_runs_behind_the_graph_and_functions_of_ones_own_are_each_views() -
         assert torch.equal(ours[2], same[2])
 
 
+RANDOM = {
+    "RandomCrop": v2.RandomCrop(10),
+    "ColorJitter": v2.Compose([v2.CenterCrop(12), v2.ColorJitter(0.5, 0.5, 0.5)]),
+    "RandomAffine": v2.Compose([v2.CenterCrop(12), v2.RandomAffine(90)]),
+    "RandomErasing": v2.Compose([v2.CenterCrop(12), *FLOAT, v2.RandomErasing(p=1)]),
+    "nested": v2.Compose([v2.CenterCrop(12), v2.RandomApply([v2.RandomApply([v2.ColorJitter(0.5)], 1.0)], 1.0)]),
+    "AugMix": v2.Compose([v2.CenterCrop(12), v2.AugMix()]),
+    "RandAugment": v2.Compose([v2.CenterCrop(12), v2.RandAugment()]),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_random_transform_draws_anew_in_each_view(engine: str, name: str) -> None:
+    """No two views of a batch are alike, so that contrasting them means something."""
+    for views, _ in batches([RANDOM[name]] * 3, engine):
+        assert all(not torch.equal(one, other) for one, other in itertools.combinations(views, 2))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_equal_views_have_memory_of_their_own(engine: str) -> None:
+    """What a trainer writes into one is not seen in another, though DALI computes equal views once."""
+    for (one, other), _ in batches([v2.Compose([v2.CenterCrop(10), *FLOAT])] * 2, engine):
+        kept = other.clone()
+        one.zero_()
+        assert torch.equal(other, kept)
+
+
+def test_equal_views_of_two_parts_are_one_dataset(tmp_path: Path) -> None:
+    """ConcatDataset's parts are compared by what their views are lowered to."""
+    parts = []
+    for name in ("a", "b"):
+        (tmp_path / name / "c").mkdir(parents=True)
+        (tmp_path / name / "c" / "0.jpg").write_bytes(jpeg(0, 20, 20))
+        parts.append(ImageFolder(str(tmp_path / name), Views([v2.CenterCrop(8), v2.CenterCrop(6)])))
+    with DataLoader(ConcatDataset(parts), 2, device="cpu", tuning=QUICK, fallback="error") as loader:
+        ((views, _),) = loader
+    assert [tuple(view.shape) for view in views] == [(2, 3, 8, 8), (2, 3, 6, 6)]
+
+
 def test_a_feed_gives_further_views_that_speak_dlpack() -> None:
     """The batch itself is its first view."""
     source = ScriptedSource(labelled(4))
@@ -200,7 +242,16 @@ def test_what_cannot_be_a_view_is_refused() -> None:
         DataLoader(source, 2, transform=[], device="cpu")
     with pytest.raises(TransformError, match="takes 1 to 64 transforms; found 65"):
         Views([PLAIN] * 65)
-    with pytest.raises(TransformError, match="cannot be lowered"):
+    with pytest.raises(TransformError, match="found a DALI graph function, which stands alone"):
         DataLoader(source, 2, transform=[PLAIN, lambda images, draws: images], device="cpu")
+    with pytest.raises(TransformError, match="Give Views of whole transforms"):
+        DataLoader(source, 2, transform=v2.Compose([*FLOAT, Views([v2.RandomHorizontalFlip()])]), device="cpu")
+
+    class Stacked(Views):
+        def __call__(self, image: Any) -> Any:
+            return torch.stack(super().__call__(image))
+
+    with pytest.raises(TransformError, match="Stacked"):
+        DataLoader(source, 2, transform=Stacked([PLAIN]), device="cpu")
     with pytest.raises(ConfigError, match='"reduced" is for one view'):
         DataLoader(source, 2, transform=[SMALL, PLAIN], decode="reduced", device="cpu")

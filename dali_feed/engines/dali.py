@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from nvidia.dali import Pipeline
 from nvidia.dali.tensors import TensorCPU, TensorListCPU
@@ -40,6 +41,15 @@ def reason(error: Exception) -> str:
         place = f" at {places[-1][0]}:{places[-1][1]}" if places else ""
         told.insert(0, f"{operators[-1].removeprefix('nvidia.dali.')}{place}:")
     return " ".join(told)[:400]
+
+
+def _own(images: Any, seen: set[int]) -> Any:
+    """The images, copied where an earlier view has their memory: DALI computes equal views once."""
+    array = np.asarray(images)
+    start = array.ctypes.data
+    images = torch.from_numpy(array.copy()) if start in seen else images
+    seen.add(start)
+    return images
 
 
 class DaliEngine:
@@ -161,9 +171,11 @@ class DaliEngine:
     def _made(self, outputs: Any, work: Work) -> Result:
         """What the graph gave, as the result of `work`."""
         made: list[tuple[Any, Tail | None]] = []
-        own = by_view(work.arrays, len(self._behind))
+        own, seen = by_view(work.arrays, len(self._behind)), set[int]()
         for view, behind, arrays, output in zip(self._program.views, self._behind, own, outputs, strict=True):
             images = self._dense(output, "the images")
+            if self._device is None and len(self._behind) > 1:
+                images = _own(images, seen)
             tail = None if self._device is None else Tail.of(view.finish, arrays)
             if behind is not None:
                 images, tail = behind(images, tail, arrays)

@@ -12,10 +12,9 @@ from dali_feed.engines import Result, Work
 from dali_feed.engines.dali import DaliEngine, reason
 from dali_feed.errors import ConfigError, EngineError
 from dali_feed.pipeline_program import IMAGE, FieldInput, PipelineProgram
+from dali_feed.records import LABEL
 
 __all__ = ["PipelineEngine", "field_rows"]
-
-LABEL = "label"
 
 
 class PipelineEngine(DaliEngine):

@@ -31,17 +31,22 @@ from dali_feed.steps import Decode as DecodeStep
 __all__ = ["answer", "compile_regions", "dali_decode", "trouble"]
 
 _PATIENCE = 300.0  # seconds: a first use of a GPU may load and compile for a minute
+_ANSWER = "dali_feed answers: "
+_USER = 8  # frames from here up to who called DataLoader
 _OPTIONS = ("hw_decoder_load", "image_hint", "device_memory_padding", "host_memory_padding")
 
 
 def compile_regions(recipe: Recipe, found: Callable[[], str | None]) -> Program:
     """A program that decodes windows alone; of whole images, and a warning, where `found` says what is wrong."""
     program = compile_dali(recipe, on_gpu=True, region_decode=True)
-    wrong = found() if program.window else None
-    if wrong is None:
-        return program
-    msg = f'decode="region": the decoder on this GPU failed its test, so whole images are decoded; {wrong}'
-    warnings.warn(msg, UserWarning, stacklevel=2)
+    if program.window:
+        wrong = found()
+        if wrong is None:
+            return program
+        msg = f"the decoder on this GPU failed its test, so whole images are decoded; {wrong}"
+    else:
+        msg = "the transform begins with no crop of the image, so whole images are decoded"
+    warnings.warn(f'decode="region": {msg}', UserWarning, stacklevel=_USER)
     return compile_dali(replace(recipe, decode="exact"), on_gpu=True, region_decode=False)
 
 
@@ -56,7 +61,7 @@ def _asked(device: int | None, options: tuple[tuple[str, Any], ...]) -> str | No
 
 
 def answer(command: Sequence[str]) -> str | None:
-    """The last line that `command` prints, which is JSON: a string or null. What became of it, where it ends badly."""
+    """What `command` answers: JSON, a string or null, behind a mark. What became of it, where it ends badly."""
     path = os.pathsep.join(folder for folder in sys.path if folder)
     try:
         done = subprocess.run(  # noqa: S603  this module, by this interpreter
@@ -68,6 +73,8 @@ def answer(command: Sequence[str]) -> str | None:
             timeout=_PATIENCE,
             check=False,
         )
+    except OSError as error:
+        return f"the test could not be begun; {error}"
     except subprocess.TimeoutExpired:
         return f"the test was not done after {_PATIENCE:.0f} seconds"
     if done.returncode < 0:
@@ -75,7 +82,11 @@ def answer(command: Sequence[str]) -> str | None:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         return f"the test ended with status {done.returncode}: {last[:400]}"
-    found: str | None = json.loads(done.stdout.splitlines()[-1])
+    told = [line.removeprefix(_ANSWER) for line in done.stdout.splitlines() if line.startswith(_ANSWER)]
+    try:
+        found: str | None = json.loads(told[-1])
+    except (IndexError, ValueError):
+        return f"the test gave no answer; it printed {done.stdout[-400:]!r}"
     return found
 
 
@@ -116,7 +127,7 @@ def _main() -> None:
         from dali_feed.engines.dali import reason
 
         found = f"DALI fails; {reason(error)}"
-    print(json.dumps(found))  # noqa: T201  the answer
+    print(f"\n{_ANSWER}{json.dumps(found)}")  # noqa: T201  on a line of its own, whatever libraries print
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Uploaded", "Uploads", "consumers_stream"]
+__all__ = ["Uploaded", "Uploads", "consumers_stream", "size_of"]
 
 
 def consumers_stream(stream: int | None, device: torch.device) -> torch.cuda.Stream:
@@ -32,6 +32,11 @@ class Uploaded:
         self._images.record_stream(stream)
         return self._images
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the tensor."""
+        return tuple(self._images.shape)
+
     def __dlpack_device__(self) -> tuple[Any, int]:
         return self._images.__dlpack_device__()
 
@@ -40,6 +45,12 @@ class Uploaded:
         if stream != -1:
             self.on(consumers_stream(stream, self._images.device))
         return self._images.__dlpack__(stream=-1, **options)
+
+
+def size_of(images: Any) -> tuple[int, int]:
+    """Height and width of images (n, height, width, 3) that are not finished: Uploaded, or DALI's own."""
+    shape = images.shape if isinstance(images, Uploaded) else images.__cuda_array_interface__["shape"]
+    return shape[1], shape[2]
 
 
 class Uploads:

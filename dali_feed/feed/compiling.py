@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from dali_feed.engines import AnyProgram, choose_engine, compile_for
-from dali_feed.errors import ConfigError
+from dali_feed.errors import ConfigError, TransformError
 from dali_feed.graph_function import compile_function, is_graph_function
 from dali_feed.options import Tuning
 from dali_feed.pipeline_program import PipelineProgram
 from dali_feed.recipe import Decoding, Layout
 from dali_feed.transforms import lower
-from dali_feed.views import Views, ViewsProgram
+from dali_feed.views import ViewsProgram, as_views
 
 __all__ = ["compiled"]
 
@@ -47,12 +47,15 @@ def compiled(
         if isinstance(transform, PipelineProgram):
             return name, transform
         return name, compile_function(transform)  # type: ignore[arg-type]
-    if not isinstance(transform, Views | list | tuple):
+    views = as_views(transform)
+    if views is None:
         return name, compile_for(name, replace(lower(transform), layout=layout, decode=decode), device, tuning)
     if decode != "exact":
         msg = f'decode: "{decode}" is for one view, which says what of an image it needs; found several'
         raise ConfigError(msg)
-    views = transform if isinstance(transform, Views) else Views(transform)
+    if any(map(is_graph_function, views.transforms)):
+        msg = "transform: a list is one of torchvision's transforms; found a DALI graph function, which stands alone"
+        raise TransformError(msg)
     recipes = [replace(lower(each), layout=layout) for each in views.transforms]
     programs: list[Any] = [compile_for(name, recipe, device, whole=True) for recipe in recipes]  # of one kind
     return name, ViewsProgram(tuple(programs))
