@@ -297,12 +297,16 @@ class HostEngine:
             except UnusableError as error:
                 flight.bad[slot] = str(error)
                 continue
-            for view, steps, own, images in zip(self._views, self._steps, flight.arrays, flight.images, strict=True):
-                seen = pixels
-                if view.window and alone is None:
-                    y, x, height, width = own["window"][slot].tolist()
-                    seen = pixels[y : y + height, x : x + width]
-                steps.run(seen, own, slot, images[slot])
+            if alone is not None:
+                self._steps[0].run(pixels, work.arrays, slot, flight.images[0][slot])
+            else:
+                self._views_of(pixels, flight, slot)
+
+    def _views_of(self, pixels: NDArray[np.uint8], flight: _Flight, slot: int) -> None:
+        """Each view of an image that was decoded whole."""
+        for view, steps, own, images in zip(self._views, self._steps, flight.arrays, flight.images, strict=True):
+            y, x, height, width = own["window"][slot].tolist() if view.window else (0, 0, *pixels.shape[:2])
+            steps.run(pixels[y : y + height, x : x + width], own, slot, images[slot])
 
     def _reduced(self, program: HostProgram, work: Work, slot: int, out: torch.Tensor) -> bool:
         """Whether a smaller decoding was to be had, and is in `out`."""
