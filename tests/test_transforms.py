@@ -197,7 +197,7 @@ def named_like(name: str) -> object:
         (v2.GaussianNoise(), "torchvision.transforms.v2._misc.GaussianNoise"),
         (v2.RandomApply([v2.Lambda(lambda x: x)]), "Lambda"),
         (torch.nn.Identity(), "torch.nn.modules.linear.Identity"),
-        (torch.nn.Sequential(v2.Resize(3)), "torch.nn.modules.container.Sequential"),
+        (torch.nn.Sequential(v2.Resize(3), torch.nn.Identity()), "torch.nn.modules.linear.Identity"),
         (Resize2(3), "Resize2"),
         (named_like("Resize"), f"{__name__}.Resize"),
         (named_like("Compose"), f"{__name__}.Compose"),
