@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from dali_feed.errors import ClosedError, ConfigError, SourceEmptyError
 from dali_feed.external_sources.arrow_columns import Images, Numbers, Strings, check_types, images_of, values_of
-from dali_feed.external_sources.files import EXTENT_BYTES, SAMPLED, FileList, load_file, shared_folder
+from dali_feed.external_sources.files import EXTENT_BYTES, SAMPLED, FileList, check_read, load_file, shared_folder
 from dali_feed.external_sources.slabs import SlabPool
 from dali_feed.records import Block, Extents, Int64s, Lease, Reader, Slabs, Snapshot, unpack_ids
 
@@ -191,13 +191,8 @@ class _RowReader:
             ClosedError: the reader is closed or the stop event is set.
             SourceError: the process has no descriptors or memory left for a file.
         """
-        if self._closed:
-            msg = f"{self._told}: this reader is closed; make another one"
-            raise ClosedError(msg)
         rows = self._columns.rows
-        if ((extents.partition != 0) | (extents.start < 0) | (extents.stop > len(rows))).any():
-            msg = f"{self._told}: extents must lie inside the snapshot; found one that does not"
-            raise ConfigError(msg)
+        check_read(self._told, extents, len(rows), closed=self._closed)
         ids = extents.ids()
         rows = rows[unpack_ids(ids)[1]]
         block = Block(ids, [], {}, self._slabs.lease())

@@ -28,7 +28,7 @@ from dali_feed.errors import (
 from dali_feed.external_sources.slabs import SlabPool
 from dali_feed.records import Block, Extents, Int64s, Lease, Reader, Slabs, Snapshot, unpack_ids
 
-__all__ = ["IMG_EXTENSIONS", "FileList", "load_file", "shared_folder"]
+__all__ = ["IMG_EXTENSIONS", "FileList", "check_read", "load_file", "shared_folder"]
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 EXTENT_BYTES = 8 << 20
@@ -198,6 +198,16 @@ class FileList:
         return max(1, round(sum(sizes) / len(sizes)))
 
 
+def check_read(told: str, extents: Extents, count: int, *, closed: bool) -> None:
+    """Of a source of one partition with `count` records: ClosedError, ConfigError for an extent that leaves it."""
+    if closed:
+        msg = f"{told}: this reader is closed; make another one"
+        raise ClosedError(msg)
+    if ((extents.partition != 0) | (extents.start < 0) | (extents.stop > count)).any():
+        msg = f"{told}: extents must lie inside the snapshot; found one that does not"
+        raise ConfigError(msg)
+
+
 class _FileReader:
     """Opens, sizes and reads one file after the other into slabs."""
 
@@ -216,12 +226,7 @@ class _FileReader:
             ClosedError: the reader is closed or the stop event is set.
             SourceError: the process has no descriptors or memory left.
         """
-        if self._closed:
-            msg = "FileList: this reader is closed; make another one"
-            raise ClosedError(msg)
-        if ((extents.partition != 0) | (extents.start < 0) | (extents.stop > len(self._paths))).any():
-            msg = "FileList: extents must lie inside the snapshot; found one that does not"
-            raise ConfigError(msg)
+        check_read("FileList", extents, len(self._paths), closed=self._closed)
         ids = extents.ids()
         rows = unpack_ids(ids)[1]
         lease = self._slabs.lease()

@@ -16,11 +16,9 @@ from test_engine_host import FLOAT, assert_equal
 from test_pixels import photographs
 from torchvision import transforms as v1
 from torchvision.transforms import v2
-from torchvision_way import ran, theirs
+from torchvision_way import ran, theirs, together
 
-from dali_feed.engines import Work, make_engine
 from dali_feed.host_program import compile_host
-from dali_feed.options import Tuning
 from dali_feed.outline import unfit
 from dali_feed.recipe import (
     ColorJitter,
@@ -50,7 +48,6 @@ from dali_feed.recipe_effects import (
     RandomPosterize,
     RandomSolarize,
 )
-from dali_feed.screen import screen
 from dali_feed.transforms import lower
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
@@ -206,14 +203,7 @@ def test_a_batch_of_many_equals_its_images_one_by_one() -> None:
         (Resize((30, 40)), RandomApply((GaussianBlur((3, 3)), RandomErasing(0.5))), RandomChoice(((Grayscale(),), ())))
     )
     payloads = [png(n, 40, 50) for n in range(9)]
-    views = [memoryview(payload) for payload in payloads]
-    program = compile_host(recipe)
-    arrays = program.parameters(screen(views).sizes, np.arange(9), 0, 0).arrays
-    engine = make_engine("host", program, batch_size=9, device=None, tuning=Tuning(threads=2))
-    whole = engine.redo(Work(engine.prepare(views), arrays)).images
-    engine.close()
-    assert whole is not None
-    for one, other in zip(whole, ran(recipe, payloads, range(9)), strict=True):
+    for one, other in zip(together(recipe, payloads), ran(recipe, payloads, range(9)), strict=True):
         assert torch.equal(one, other)
 
 

@@ -66,6 +66,18 @@ def ran(recipe: Recipe, payloads: Sequence[bytes], ids: Sequence[int], threads: 
     return out
 
 
+def together(recipe: Recipe, payloads: Sequence[bytes]) -> torch.Tensor:
+    """The images of all payloads in one batch, with ids from 0 on."""
+    program, n = compile_host(recipe), len(payloads)
+    views = [memoryview(payload) for payload in payloads]
+    arrays = program.parameters(screen(views).sizes, np.arange(n), 0, 0).arrays
+    engine = make_engine("host", program, batch_size=n, device=None, tuning=Tuning(threads=2))
+    whole: torch.Tensor | None = engine.redo(Work(engine.prepare(views), arrays)).images
+    engine.close()
+    assert whole is not None
+    return whole
+
+
 def theirs(recipe: Recipe, payloads: Sequence[bytes], ids: Sequence[int]) -> list[torch.Tensor]:
     """The same by torchvision's v2 functions, from its own decoder, op by op on the whole image."""
     made = compile_host(recipe).parameters(
