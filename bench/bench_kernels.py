@@ -1,10 +1,12 @@
 """Each kernel's GB/s beside a device-to-device copy of as many bytes, on one GPU.
 
-    python bench/bench_kernels.py [--batch 256] [--runs 50] [--warm 10]
+    python bench/bench_kernels.py [--kernels finish mix unpack tokens] [--batch 256] [--runs 50] [--warm 10]
 
-A launch is timed with CUDA events, the L2 cache written over before it; the percentiles are of the launches. The bytes
-are those that `bytes_moved` counts. The copy reads half of as many bytes and writes them. Rows go to
-results/kernels.csv. Needs a GPU: without one it says so and ends with 1.
+A launch is checked and compiled before the clock. CUDA events stand around it, as around the copy: the L2 cache is
+written over before them, which keeps the device busy until all is enqueued, so that no time of the host is counted.
+The percentiles are of the launches. The bytes are those that `bytes_moved` counts; the copy reads half of as many and
+writes them. Rows go to results/kernels.csv as they are made. A case that fails is named, the others are measured, and
+the end is 1. Needs a GPU: without one it says so and ends with 1.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ from typing import Any
 import numpy as np
 from _harness import RESULTS, append, facts, table
 
+from dali_feed.errors import DaliFeedError
 from dali_feed.kernels import finish as finish_module
 from dali_feed.kernels import mix as mix_module
 from dali_feed.kernels import tokens as tokens_module
 from dali_feed.kernels import unpack as unpack_module
+from dali_feed.kernels._module import Launch, kernel
 from dali_feed.kernels.mix import Mix
 
 SIZE = 224
@@ -34,12 +38,17 @@ PLACES = (0.2, 0.5, 0.8)
 
 @dataclass(frozen=True)
 class Case:
-    """A launch, by name, and the bytes it moves."""
+    """Launches, by name, and the bytes they move; `prepare` checks the arguments and keeps the arrays."""
 
     kernel: str
     variant: str
-    launch: Callable[[], object]
+    prepare: Callable[[], Launch | tuple[Launch, ...]]
     moved: int
+
+
+def _bytes(cp: Any, *shape: int, seed: int = 0) -> Any:
+    """Random bytes, made on the host: CuPy's own generator needs cuRAND."""
+    return cp.asarray(np.random.default_rng(seed).integers(0, 256, shape, np.uint8))
 
 
 def _mix(cp: Any, batch: int, kind: str) -> Mix:
@@ -51,7 +60,7 @@ def _mix(cp: Any, batch: int, kind: str) -> Mix:
 
 def finishes(cp: Any, batch: int) -> Iterator[Case]:
     """Every type and layout; then with everything on, and mixed."""
-    images = cp.random.randint(0, 256, (batch, SIZE, SIZE, 3), dtype=cp.uint8)
+    images = _bytes(cp, batch, SIZE, SIZE, 3)
     scale, bias = finish_module.normalize_factors(MEAN, STD)
     flips = cp.asarray(np.arange(batch) % 2, cp.int32)
     extras: dict[str, dict[str, Any]] = {
@@ -69,26 +78,27 @@ def finishes(cp: Any, batch: int) -> Iterator[Case]:
             for name, options in extras.items() if dtype != "float16" else [("", {})]:
                 given = {"scale": scale, "bias": bias, "flip_x": flips, "dtype": dtype, "layout": layout, **options}
 
-                def launch(out: Any = out, given: dict[str, Any] = given) -> None:
-                    finish_module.finish(images, out, **given)
+                def prepare(out: Any = out, given: dict[str, Any] = given) -> Launch:
+                    return finish_module.prepare(images, out, **given)
 
                 moved = finish_module.bytes_moved(images.shape, dtype, mixed=shares.get(name, 0.0))
-                yield Case("finish", f"{dtype} {layout}{name}", launch, moved)
+                yield Case("finish", f"{dtype} {layout}{name}", prepare, moved)
 
 
 def mixes(cp: Any, batch: int) -> Iterator[Case]:
     """Batches that something else made."""
     for dtype, memory in DTYPES.items():
         shape = (batch, 3, SIZE, SIZE)
-        images = cp.random.randint(0, 1 << 14, shape, dtype=cp.uint16).astype(memory)
+        values = np.random.default_rng(0).integers(0, 1 << 14, shape, np.uint16)
+        images = cp.asarray(values.astype(memory))
         out = cp.empty(shape, memory)
         for kind, share in (("mixup", 1.0), ("cutmix", 100 * 120 / SIZE**2)):
             given = _mix(cp, batch, kind)
 
-            def launch(images: Any = images, out: Any = out, given: Mix = given, dtype: str = dtype) -> None:
-                mix_module.mix(images, out, given, dtype=dtype)
+            def prepare(images: Any = images, out: Any = out, given: Mix = given, dtype: str = dtype) -> Launch:
+                return mix_module.prepare(images, out, given, dtype=dtype)
 
-            yield Case("mix", f"{dtype} {kind}", launch, mix_module.bytes_moved(shape, dtype, mixed=share))
+            yield Case("mix", f"{dtype} {kind}", prepare, mix_module.bytes_moved(shape, dtype, mixed=share))
 
 
 def unpacks(cp: Any, batch: int) -> Iterator[Case]:
@@ -102,38 +112,54 @@ def unpacks(cp: Any, batch: int) -> Iterator[Case]:
             (10, "planar", "big", "float32"),
         ):
             shape = (size, size, 3)
-            records = cp.random.randint(0, 256, (count, size * size * 3 * bits // 8), dtype=cp.uint8)
+            records = _bytes(cp, count, size * size * 3 * bits // 8)
             out = cp.empty((count, 3, size, size), DTYPES[dtype])
             given: dict[str, Any] = {"shape": shape, "bits": bits, "order": order, "endian": endian, "dtype": dtype}
 
-            def launch(records: Any = records, out: Any = out, given: dict[str, Any] = given) -> None:
-                unpack_module.unpack(records, out, scale=1 / 255, **given)
+            def prepare(records: Any = records, out: Any = out, given: dict[str, Any] = given) -> Launch:
+                return unpack_module.prepare(records, out, scale=1 / 255, **given)
 
             moved = records.nbytes + out.nbytes
-            yield Case("unpack", f"{bits} bits {order} {endian} {size}x{size} {dtype}", launch, moved)
+            yield Case("unpack", f"{bits} bits {order} {endian} {size}x{size} {dtype}", prepare, moved)
 
 
 def token_batches(cp: Any) -> Iterator[Case]:
     """Sequences of 4096 tokens with documents of some hundred."""
     rows, length = 2048, 4096
-    for kind in (cp.uint16, cp.uint32):
-        records = cp.random.randint(0, 50257, (rows, length + 1)).astype(kind)
+    for kind in (np.uint16, np.uint32):
+        records = cp.asarray(np.random.default_rng(0).integers(0, 50257, (rows, length + 1), kind))
         outs = {name: cp.empty((rows, length), cp.int64) for name in ("inputs", "targets", "positions")}
         outs["documents"] = cp.empty((rows, length), cp.int32)
         scratch = cp.empty(tokens_module.scratch_size(records.shape), cp.int32)
         some = {name: outs[name] for name in ("inputs", "targets")}
         for name, wanted, separator in (("inputs, targets", some, None), ("all", outs, 7)):
 
-            def launch(
+            def prepare(
                 records: Any = records, wanted: Any = wanted, separator: int | None = separator, scratch: Any = scratch
-            ) -> None:
-                tokens_module.tokens(records, separator=separator, scratch=scratch, **wanted)
+            ) -> tuple[Launch, ...]:
+                return tokens_module.prepare(records, separator=separator, scratch=scratch, **wanted)
 
             moved = records.nbytes + sum(array.nbytes for array in wanted.values())
-            yield Case("tokens", f"{np.dtype(kind).name} {name}", launch, moved)
+            yield Case("tokens", f"{np.dtype(kind).name} {name}", prepare, moved)
 
 
-def measured(cp: Any, launch: Callable[[], object], args: argparse.Namespace) -> list[float]:
+CASES = {"finish": finishes, "mix": mixes, "unpack": unpacks, "tokens": lambda cp, _: token_batches(cp)}
+
+
+def launches(case: Case) -> Callable[[], None]:
+    """The case's launches on the current stream, compiled, with nothing left to check."""
+    prepared = case.prepare()
+    jobs = prepared if isinstance(prepared, tuple) else (prepared,)
+    ready = [(kernel(job.kernel, job.options, 0), job) for job in jobs]
+
+    def launch() -> None:
+        for function, job in ready:
+            function(job.grid, job.block, job.arguments)
+
+    return launch
+
+
+def measured(cp: Any, launch: Callable[[], None], args: argparse.Namespace) -> list[float]:
     """Seconds of a launch at PLACES, each after the cache was written over."""
     flush = cp.empty(L2_BYTES, cp.uint8)
     begin, end = cp.cuda.Event(), cp.cuda.Event()
@@ -154,8 +180,10 @@ def row(cp: Any, case: Case, args: argparse.Namespace) -> dict[str, object]:
     half = case.moved // 2
     source, target = cp.empty(half, cp.uint8), cp.empty(half, cp.uint8)
     source.fill(7)
-    copy = measured(cp, lambda: target.data.copy_from_device_async(source.data, half, cp.cuda.Stream.null), args)
-    low, middle, high = measured(cp, case.launch, args)
+    copy_async, there, here = cp.cuda.runtime.memcpyAsync, target.data.ptr, source.data.ptr
+    how = cp.cuda.runtime.memcpyDeviceToDevice
+    copy = measured(cp, lambda: copy_async(there, here, half, how, cp.cuda.Stream.null.ptr), args)
+    low, middle, high = measured(cp, launches(case), args)
     return {
         "kernel": case.kernel,
         "variant": case.variant,
@@ -172,6 +200,7 @@ def row(cp: Any, case: Case, args: argparse.Namespace) -> dict[str, object]:
 def main() -> int:
     """Measure, print, and add rows to results/kernels.csv."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernels", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--runs", type=int, default=50, help="counted launches (default %(default)s)")
     parser.add_argument("--warm", type=int, default=10, help="launches before them (default %(default)s)")
@@ -184,16 +213,23 @@ def main() -> int:
     except cp.cuda.runtime.CUDARuntimeError as error:
         print(f"bench_kernels: needs a GPU, and nothing was measured: {error}", file=sys.stderr)
         return 1
-    rows = []
-    for cases in (finishes(cp, args.batch), mixes(cp, args.batch), unpacks(cp, args.batch), token_batches(cp)):
-        for case in cases:
-            rows.append(row(cp, case, args))
-            print(table(rows[-1:], list(rows[-1])), flush=True)
-            cp.get_default_memory_pool().free_all_blocks()
     made = facts() | {"device": device, "batch": args.batch, "runs": args.runs}
-    print(table(rows, list(rows[0])))
-    print(f"\nadded {len(rows)} rows to {append('kernels', [made | each for each in rows], args.results)}")
-    return 0
+    rows, failed = [], 0
+    for name in args.kernels:
+        for case in CASES[name](cp, args.batch):
+            try:
+                rows.append(row(cp, case, args))
+            except (DaliFeedError, RuntimeError) as error:  # CuPy's are RuntimeErrors, memory that is used up too
+                failed += 1
+                print(f"{case.kernel} {case.variant}: FAILED: {error}", flush=True)
+                continue
+            print(table(rows[-1:], list(rows[-1])), flush=True)
+            append("kernels", [made | rows[-1]], args.results)
+            cp.get_default_memory_pool().free_all_blocks()
+    if rows:
+        print(table(rows, list(rows[0])))
+    print(f"\nadded {len(rows)} rows to {args.results / 'kernels.csv'}; {failed} cases failed")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

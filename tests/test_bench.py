@@ -144,24 +144,6 @@ def test_a_wrong_part_is_told_before_anything_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_kernels_are_measured_on_a_gpu_alone(tmp_path: Path) -> None:
-    """Without one bench_kernels says so, ends with 1, and writes no row."""
-    command: list[str | Path] = [
-        sys.executable,
-        BENCH / "bench_kernels.py",
-        "--results",
-        tmp_path,
-        "--runs",
-        "2",
-        "--warm",
-        "1",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    measured = "kernels.csv" in {path.name for path in tmp_path.iterdir()}
-    assert measured == (done.returncode == 0)
-    assert measured or "needs a GPU, and nothing was measured" in done.stderr
-
-
 def test_memory_is_told_beside_its_bound(toy: tuple[object, ...], tmp_path: Path) -> None:
     """bench_memory gives the peak above the start, the bound and its parts."""
     run("bench_memory.py", *toy, "--batch", 4, "--mb", 4, "--memory-mb", 32)
