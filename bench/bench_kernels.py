@@ -123,7 +123,7 @@ def unpacks(cp: Any, batch: int) -> Iterator[Case]:
             yield Case("unpack", f"{bits} bits {order} {endian} {size}x{size} {dtype}", prepare, moved)
 
 
-def token_batches(cp: Any) -> Iterator[Case]:
+def token_batches(cp: Any, _: int) -> Iterator[Case]:
     """Sequences of 4096 tokens with documents of some hundred."""
     rows, length = 2048, 4096
     for kind in (np.uint16, np.uint32):
@@ -143,7 +143,12 @@ def token_batches(cp: Any) -> Iterator[Case]:
             yield Case("tokens", f"{np.dtype(kind).name} {name}", prepare, moved)
 
 
-CASES = {"finish": finishes, "mix": mixes, "unpack": unpacks, "tokens": lambda cp, _: token_batches(cp)}
+CASES: dict[str, Callable[[Any, int], Iterator[Case]]] = {
+    "finish": finishes,
+    "mix": mixes,
+    "unpack": unpacks,
+    "tokens": token_batches,
+}
 
 
 def launches(case: Case) -> Callable[[], None]:
