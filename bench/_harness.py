@@ -29,10 +29,13 @@ import numpy as np
 
 __all__ = [
     "RESULTS",
+    "Rows",
     "Turn",
     "append",
     "cpu_seconds",
+    "driver",
     "facts",
+    "jpeg_engine",
     "peak_rss",
     "quantiles",
     "reset_peak",
@@ -43,6 +46,7 @@ __all__ = [
 ]
 
 RESULTS = Path(__file__).parent / "results"
+RUN = "DALI_FEED_BENCH_DATE"  # of a run that is made of several processes
 WARM_STEPS = 6  # more than the batches that any contestant has in flight
 WARM_SECONDS = 0.5
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -195,18 +199,51 @@ def _version(*packages: str) -> str:
     return "none"
 
 
+def jpeg_engine() -> str:
+    """Whether a GPU's JPEG engine worked in the last seconds, by NVML: "none" without a GPU or such an engine."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        now, _ = pynvml.nvmlDeviceGetJpgUtilization(handle)
+        kind, found = pynvml.nvmlDeviceGetSamples(handle, pynvml.NVML_JPG_UTILIZATION_SAMPLES, 0)
+        seen = [sample.sampleValue.uiVal for sample in found if kind == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT]
+    except pynvml.NVMLError_NotFound:  # no sample yet
+        seen = []
+    except pynvml.NVMLError:
+        return "none"
+    most = max([now, *seen])
+    return f"worked, {most} % at most" if most else "idle"
+
+
+def driver() -> str:
+    """The version of NVIDIA's driver, or "none"."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return "none"
+
+
 def facts() -> dict[str, str | int]:
-    """Where and with what a row was made."""
+    """Where and with what a row was made. Taken after a measurement it also tells what the JPEG engine did in it."""
     import confluent_kafka
 
     return {
-        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "date": os.environ.get(RUN) or dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
         "machine": _cpu_name(),
         "cpus": len(os.sched_getaffinity(0)),
         "load": f"{os.getloadavg()[0]:.1f}",
         "python": platform.python_version(),
+        "driver": driver(),
         "dali": _version("nvidia-dali-cuda120", "nvidia-dali-cuda130"),
+        "nvimgcodec": _version("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13"),
+        "cupy": _version("cupy-cuda12x", "cupy-cuda13x"),
+        "jpeg engine": jpeg_engine(),
         "torch": _version("torch"),
         "numpy": _version("numpy"),
         "librdkafka": confluent_kafka.libversion()[0],
@@ -225,6 +262,35 @@ def append(name: str, rows: Sequence[Mapping[str, object]], results: Path = RESU
             writer.writerow(columns)
         writer.writerows([row[column] for column in columns] for row in rows)
     return path
+
+
+class Rows:
+    """The rows of one run, each added to results/NAME.csv as it is made; a case that fails costs its own row alone."""
+
+    def __init__(self, name: str, about: Mapping[str, object], results: Path) -> None:
+        self.rows: list[Mapping[str, object]] = []
+        self._name, self._about, self._results, self._failed = name, about, results, 0
+
+    def measure(self, case: str, make: Callable[[], Mapping[str, object]], *, told: bool = True) -> None:
+        """Add the row that `make` gives, and print it where `told`; or say that the case failed, and why."""
+        try:
+            row = make()
+        except Exception as error:  # noqa: BLE001  whatever one contestant fails on, the others are measured
+            self._failed += 1
+            print(f"{case}: FAILED: {type(error).__name__}: {error}", flush=True)
+            return
+        self.rows.append(row)
+        append(self._name, [{**self._about, "jpeg engine": jpeg_engine(), **row}], self._results)
+        if told:
+            print(table([row], list(row)), flush=True)
+
+    def end(self) -> int:
+        """Print all and where they are; 1 where a case failed."""
+        if self.rows:
+            print(table(self.rows, list(self.rows[0])))
+        failed = f"; {self._failed} cases FAILED" if self._failed else ""
+        print(f"\nadded {len(self.rows)} rows to {self._results / self._name}.csv{failed}")
+        return 1 if self._failed else 0
 
 
 def table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> str:

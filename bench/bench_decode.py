@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ from pathlib import Path
 import torch
 import torchvision
 from _contestants import Make, ceiling, cuda_index, transform
-from _harness import RESULTS, Steps, append, facts, run_turn, table
+from _harness import RESULTS, Rows, Steps, facts, run_turn
 from _photos import photos
 
 from dali_feed import Tuning
@@ -55,7 +56,7 @@ def by_torchvision(payloads: list[bytes], batch: int, device: torch.device) -> M
     return make
 
 
-def main() -> None:
+def main() -> int:
     """Measure, print, and add rows to results/decode.csv."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", type=torch.device, default=torch.device("cuda:0"))
@@ -72,13 +73,17 @@ def main() -> None:
     data = photos(args.photos, cache=args.data)
     payloads = [payload for payload, _ in data.records()]
     on_gpu = args.device.type == "cuda"
-    rows: list[dict[str, object]] = []
+    about = facts() | {"images": data.count, "mean bytes": data.mean_bytes, "seconds": args.seconds}
+    about |= {"device": torch.cuda.get_device_name(args.device) if on_gpu else args.device}
+    rows = Rows("decode", about, args.results)
 
     def add(who: str, batch: int, threads: object, load: object, make: Make) -> None:
-        turn = run_turn(make, args.seconds)
-        rate, cpu = round(turn.rate), round(1e6 * turn.cpu / turn.images)
-        rows.append({"who": who, "batch": batch, "threads": threads, "load": load, "img/s": rate, "CPU us": cpu})
-        print(table(rows[-1:], list(rows[-1])), flush=True)
+        def row() -> dict[str, object]:
+            turn = run_turn(make, args.seconds)
+            rate, cpu = round(turn.rate), round(1e6 * turn.cpu / turn.images)
+            return {"who": who, "batch": batch, "threads": threads, "load": load, "img/s": rate, "CPU us": cpu}
+
+        rows.measure(f"{who} batch {batch} threads {threads} load {load}", row)
 
     for engine, batch, threads in itertools.product(args.engines, args.batches, args.threads):
         for load in args.loads if on_gpu and engine == "dali" else [None]:
@@ -95,11 +100,8 @@ def main() -> None:
             print(f"dali region: NOT MEASURED: {wrong}")
     for batch in args.batches if on_gpu else []:
         add("torchvision", batch, "", "", by_torchvision(payloads, batch, args.device))
-    about = facts() | {"images": data.count, "mean bytes": data.mean_bytes, "seconds": args.seconds}
-    about |= {"device": torch.cuda.get_device_name(args.device) if on_gpu else args.device}
-    print(table(rows, list(rows[0])))
-    print(f"\nadded {len(rows)} rows to {append('decode', [about | row for row in rows], args.results)}")
+    return rows.end()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

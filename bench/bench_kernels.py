@@ -12,6 +12,7 @@ the end is 1. Needs a GPU: without one it says so and ends with 1.
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _harness import RESULTS, append, facts, table
+from _harness import RESULTS, Rows, facts
 
-from dali_feed.errors import DaliFeedError
 from dali_feed.kernels import finish as finish_module
 from dali_feed.kernels import mix as mix_module
 from dali_feed.kernels import tokens as tokens_module
@@ -218,23 +218,12 @@ def main() -> int:
     except cp.cuda.runtime.CUDARuntimeError as error:
         print(f"bench_kernels: needs a GPU, and nothing was measured: {error}", file=sys.stderr)
         return 1
-    made = facts() | {"device": device, "batch": args.batch, "runs": args.runs}
-    rows, failed = [], 0
+    rows = Rows("kernels", facts() | {"device": device, "batch": args.batch, "runs": args.runs}, args.results)
     for name in args.kernels:
         for case in CASES[name](cp, args.batch):
-            try:
-                rows.append(row(cp, case, args))
-            except (DaliFeedError, RuntimeError) as error:  # CuPy's are RuntimeErrors, memory that is used up too
-                failed += 1
-                print(f"{case.kernel} {case.variant}: FAILED: {error}", flush=True)
-                continue
-            print(table(rows[-1:], list(rows[-1])), flush=True)
-            append("kernels", [made | rows[-1]], args.results)
+            rows.measure(f"{case.kernel} {case.variant}", functools.partial(row, cp, case, args))
             cp.get_default_memory_pool().free_all_blocks()
-    if rows:
-        print(table(rows, list(rows[0])))
-    print(f"\nadded {len(rows)} rows to {args.results / 'kernels.csv'}; {failed} cases failed")
-    return 1 if failed else 0
+    return rows.end()
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ from pathlib import Path
 
 import torch
 from _contestants import CROP, Make, ceiling, cuda_index, ours
-from _harness import RESULTS, Turn, append, facts, quantiles, run_turn, spread, table
+from _harness import RESULTS, Turn, append, facts, jpeg_engine, quantiles, run_turn, spread, table
 from _kafka import Topic, kafka_missing, topic
 from _loop import loop
 from _peers import dali_reader, spdl_loader, spdl_missing, torch_loader
@@ -86,8 +86,14 @@ def turns_of(contestants: dict[str, Make], repeats: int, seconds: float) -> dict
     """Every contestant's turns. Of those named WHO/WAY only each WHO's fastest goes on after the first round."""
     turns: dict[str, list[Turn]] = {name: [] for name in contestants}
     for _ in range(repeats):
-        for name, those in turns.items():
-            those.append(run_turn(contestants[name], seconds))
+        for name, those in list(turns.items()):
+            try:
+                those.append(run_turn(contestants[name], seconds))
+            except Exception as error:  # whatever it fails on, the others are measured
+                if name == "ceiling":  # beside which all are told
+                    raise
+                print(f"{name}: FAILED, no row: {type(error).__name__}: {error}", flush=True)
+                del turns[name]
         fastest: dict[str, str] = {}
         for name in sorted(turns, key=lambda name: turns[name][0].rate):
             fastest[name.partition("/")[0]] = name
@@ -222,7 +228,6 @@ def main() -> None:
     made |= {"threads": Tuning(threads=args.threads).cpu_threads, "seconds": args.seconds, "repeats": args.repeats}
     print("\n".join(f"{name:10} {value}" for name, value in made.items()))
     missing = missing_of(data, args)
-    rows: list[dict[str, object]] = []
     with ExitStack() as stack:
         kafka = None
         if "kafka" not in missing:
@@ -243,8 +248,8 @@ def main() -> None:
             for name, reason in missing.items():
                 if name == "kafka" or engine == args.engines[0]:
                     print(f"{name}: NOT MEASURED: {reason}")
-            rows += [made | {"engine": engine, "batch": batch} | row for row in new]
-    print(f"\nadded {len(rows)} rows to {append('loader', rows, args.results)}")
+            rows = [made | {"jpeg engine": jpeg_engine(), "engine": engine, "batch": batch} | row for row in new]
+            print(f"\nadded {len(rows)} rows to {append('loader', rows, args.results)}", flush=True)
 
 
 if __name__ == "__main__":

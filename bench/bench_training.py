@@ -12,7 +12,9 @@ on a GPU how much of the time NVML saw it busy. Rows go to results/training.csv.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +26,7 @@ import numpy as np
 import torch
 import torchvision
 from _contestants import cuda_index, ours
-from _harness import RESULTS, append, facts, table
+from _harness import RESULTS, Rows, facts
 from _peers import torch_loader
 from _photos import photos
 
@@ -80,7 +82,7 @@ class Training:
     def step(self, images: torch.Tensor) -> None:
         """Forward, backward, update; nothing is read back."""
         labels = self._labels.setdefault(len(images), torch.zeros(len(images), dtype=torch.int64, device=self._device))
-        with torch.autocast(self._device.type, torch.bfloat16):
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type != "cpu"):  # emulated there
             loss = torch.nn.functional.cross_entropy(self._model(images), labels)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -129,7 +131,12 @@ def run(name: str, batches: Iterator[torch.Tensor], args: argparse.Namespace) ->
     }
 
 
-def main() -> None:
+def _run(name: str, contestant: Any, args: argparse.Namespace) -> dict[str, object]:
+    with contestant as batches:
+        return run(name, batches, args)
+
+
+def main() -> int:
     """Measure, print, and add rows to results/training.csv."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", type=torch.device, default=torch.device("cuda:0"))
@@ -147,7 +154,9 @@ def main() -> None:
     data = photos(args.photos, cache=args.data)
     data.touch()
     tuning = Tuning(prefetch=3)
-    rows: list[dict[str, object]] = []
+    about = facts() | {"model": args.model, "batch": args.batch, "steps": args.steps, "images": data.count}
+    about |= {"device": args.device if args.device.type == "cpu" else torch.cuda.get_device_name(args.device)}
+    rows = Rows("training", about, args.results)
     with ExitStack() as stack:
         contestants: dict[str, Any] = {"none": _nothing(args.batch, args.device)}
         for engine in args.engines:
@@ -165,14 +174,9 @@ def main() -> None:
             made = torch_loader(data.files, args.batch, args.workers, args.device, uint8=True)
             contestants[f"torch, {args.workers} workers"] = _batches(made)
         for name, contestant in contestants.items():
-            with contestant as batches:
-                rows.append(run(name, batches, args))
-            print(table(rows[-1:], list(rows[-1])), flush=True)
-    about = facts() | {"model": args.model, "batch": args.batch, "steps": args.steps, "images": data.count}
-    about |= {"device": args.device if args.device.type == "cpu" else torch.cuda.get_device_name(args.device)}
-    print(table(rows, list(rows[0])))
-    print(f"\nadded {len(rows)} rows to {append('training', [about | row for row in rows], args.results)}")
+            rows.measure(name, functools.partial(_run, name, contestant, args))
+    return rows.end()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -115,8 +115,11 @@ def test_the_photographs_are_the_same_in_shards_and_files(cache: Path) -> None:
         assert list(again.records()) == list(made.records())
 
 
-def test_training_is_timed_beside_nothing_and_torch(toy: tuple[object, ...], tmp_path: Path) -> None:
+def test_training_is_timed_beside_nothing_and_torch(
+    toy: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """bench_training gives what each step waited: for us, with both engines and sources, for torch and for nobody."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # on a busy machine the threads of a step wait for each other
     run("bench_training.py", *toy, "--device", "cpu", "--model", "mobilenet_v3_small", "--batch", 2, "--steps", 2,
         "--warm", 1, "--workers", 1)  # fmt: skip
     ours = {f"{engine} {source}" for engine in ("dali", "host") for source in ("tar", "embedded kafka")}
@@ -133,15 +136,6 @@ def test_decoding_is_swept_over_its_settings(toy: tuple[object, ...], tmp_path: 
     said = run("plot.py", "--results", tmp_path)
     assert "kernels: no rows" in said
     assert (tmp_path / "decode.png").stat().st_size > 1000
-
-
-def test_a_wrong_part_is_told_before_anything_runs(tmp_path: Path) -> None:
-    """on_gpu.sh names its parts and ends with 2, rather than find out behind the parts before it."""
-    command = ["bash", str(BENCH / "on_gpu.sh"), str(tmp_path / "out"), "kernels", "loder"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "parts are tests kernels decode training loader top1 plots; found loder" in done.stderr
-    assert not (tmp_path / "out").exists()
 
 
 def test_memory_is_told_beside_its_bound(toy: tuple[object, ...], tmp_path: Path) -> None:
