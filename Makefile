@@ -2,10 +2,12 @@
 #
 #   CUDA=12|13      which DALI and CuPy to install; changing it builds .venv anew
 #   KILLS=20        of `make chaos`
+#   JOBS=3          test files at a time; default: the CPUs and one more, as a third of the time is waiting
 #   PYTHON=python3  what .venv is made from, 3.11 or newer
 
 CUDA ?= 12
 KILLS ?= 20
+JOBS ?= $(shell echo $$(($$(nproc) + 1)))
 PYTHON ?= python3
 
 SHELL := bash
@@ -46,7 +48,7 @@ demo: .venv/.stamp  ## the whole way on this machine: topic, bad records, batche
 	@$(BIN)/dali-feed demo
 
 test: .venv/.stamp system  ## all tests; what needs a GPU is skipped where there is none
-	@$(PY) -Im pytest
+	@$(PY) -Im pytest -n $(JOBS) --dist loadfile
 
 check: .venv/.stamp  ## lint, format, types
 	@$(BIN)/ruff check .

@@ -140,6 +140,22 @@ def pytest_report_header() -> str:
     return f"kafka: embedded librdkafka {confluent_kafka.libversion()[0]}; real: {found}; gpus: {_gpus()}"
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of several tells what it saw, for the one summary."""
+    told = getattr(session.config, "workeroutput", None)
+    if told is not None:
+        told["compiled"] = [(name, arch, list(options)) for name, arch, options in sorted(_COMPILED)]
+        told["untested"] = list(_UNTESTED)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take what a worker told."""
+    told = getattr(node, "workeroutput", {})  # nothing, where it crashed
+    _COMPILED.update((name, arch, tuple(options)) for name, arch, options in told.get("compiled", ()))
+    _UNTESTED.extend(told.get("untested", ()))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say which kernels were compiled, and loudly what was not tested."""
     for kernel in sorted({name for name, _, _ in _COMPILED}):

@@ -243,7 +243,12 @@ def test_ctrl_c_is_one_line() -> None:
         server.settimeout(60)
         target = f"kafka://127.0.0.1:{server.getsockname()[1]}/topic"
         command = [sys.executable, "-I", "-m", "dali_feed.cli", "inspect", target, "--timeout", "60"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # a child of one that ignores it would, too
+        try:
+            started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        finally:
+            signal.signal(signal.SIGINT, heard)
+        with started as process:
             connection, _ = server.accept()
             with connection:
                 connection.recv(1)  # it asks, so it waits for the answer

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import base64
 import os
+import random
 import re
 import shutil
 import signal
@@ -106,14 +107,24 @@ def _ready(folder: Path) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
+    """Ports of 127.0.0.1 that nobody listens on, below those that the system gives to whoever asks for any.
+
+    Between this look and the broker's own bind nobody is given them, then; two who look here at once find the same
+    ones seldom enough.
+    """
+    held: dict[int, socket.socket] = {}
+    while len(held) < count:
+        port = random.randrange(15_000, 32_000)
+        tried = socket.socket()
+        try:
+            tried.bind(("127.0.0.1", port))
+        except OSError:
+            tried.close()
+            continue
+        held[port] = tried
+    for each in held.values():
         each.close()
-    return ports
+    return list(held)
 
 
 class Cluster:
