@@ -212,10 +212,12 @@ class _Ceiling(Steps):
         engine: str,
         prepared: int,
         decode: Decoding,
+        hw_decoder_load: float,
     ) -> None:
         super().__init__()
         self._device, index = device, cuda_index(device)
-        program = compile_for(engine, replace(lower(transform()), decode=decode), index, tuning)
+        recipe = replace(lower(transform()), decode=decode, hw_decoder_load=hw_decoder_load)
+        program = compile_for(engine, recipe, index, tuning)
         works = _prepared(payloads, program, batch, prepared)
         self._engine = make_engine(engine, program, batch_size=batch, device=index, tuning=tuning)
         self._works = [Work(self._engine.prepare(work.payloads), work.arrays) for work in works]
@@ -248,6 +250,7 @@ def ceiling(
     engine: str,
     prepared: int = PREPARED,
     decode: Decoding = "exact",
+    hw_decoder_load: float = 0.0,
 ) -> Make:
     """The engine fed from memory."""
     held: list[bytes] = []  # the same bytes objects in every turn
@@ -256,7 +259,7 @@ def ceiling(
     def make() -> Iterator[Steps]:
         if not held:
             held.extend(payloads())
-        steps = _Ceiling(held, batch, tuning, device, engine, prepared, decode)
+        steps = _Ceiling(held, batch, tuning, device, engine, prepared, decode, hw_decoder_load)
         try:
             yield steps
         finally:

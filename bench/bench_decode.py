@@ -4,7 +4,7 @@
                                  [--engines dali host] [--seconds 3]
 
 RandomResizedCrop(224), flip, float32, Normalize of 500x375 JPEGs. `loads` are shares of a batch for the GPU's JPEG
-engine (`Tuning(hw_decoder_load=...)`; the dali engine alone). On a GPU `dali region` is that engine with
+engine (`hw_decoder_load=` of the loader; the dali engine alone). On a GPU `dali region` is that engine with
 decode="region", where its decoder can, and `torchvision` decodes a batch at once by `decode_jpeg(device="cuda")`, then
 resizes and normalizes each image there. Rows go to results/decode.csv.
 """
@@ -87,8 +87,10 @@ def main() -> int:
 
     for engine, batch, threads in itertools.product(args.engines, args.batches, args.threads):
         for load in args.loads if on_gpu and engine == "dali" else [None]:
-            tuning = Tuning(threads=threads, hw_decoder_load=load, prefetch=3)
-            made = ceiling(lambda: payloads, batch, tuning, args.device, engine, prepared=16)
+            tuning = Tuning(threads=threads, prefetch=3)
+            made = ceiling(
+                lambda: payloads, batch, tuning, args.device, engine, prepared=16, hw_decoder_load=load or 0.0
+            )
             add(engine, batch, threads, "" if load is None else load, made)
     if on_gpu and "dali" in args.engines:
         wrong = trouble(cuda_index(args.device), Tuning())

@@ -87,6 +87,7 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
             transform=transform,
             layout=layout(asked.ours["memory_format"]),
             decode=asked.ours["decode"] or "exact",
+            hw_decoder_load=asked.ours["hw_decoder_load"] or 0.0,
             device=asked.device.index if asked.device.type == "cuda" else None,
             engine=asked.ours["engine"],
             bad=asked.ours["bad"],
@@ -97,6 +98,8 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
         if theirs:
             return f"has a transform that cannot be lowered ({error})"
         raise
+    if feed.program.recipe.hw_decoder_load and (feed.engine_name != "dali" or feed.device is None):
+        warn_once("hw_decoder_load", "a JPEG engine is a GPU's, and the dali engine's there", _USER)
     for name, why in _IDLE.items():
         if asked.torchs[name]:
             warn_once(name, why, _USER)
@@ -143,7 +146,7 @@ def _by_torch(asked: Asked, why: str) -> TorchFeed:
     for option in ("transform", "info"):
         if asked.ours[option] is not None:
             refuse(option, f"torch's own DataLoader runs this dataset, which {why}")
-    for option in ("memory_format", "engine", "bad", "tuning", "decode"):
+    for option in ("memory_format", "engine", "bad", "tuning", "decode", "hw_decoder_load"):
         if asked.ours[option] is not None:
             warn_once(option, "torch's own DataLoader runs this dataset", _USER)
     warn(

@@ -73,6 +73,9 @@ class DataLoader:
         decode: "reduced" lets the host engine decode a JPEG at 1/2, 1/4 or 1/8 where the first transform shrinks it
             at least as much. Faster on large photographs; it changes pixels. "region" lets a GPU decode just the
             window that a transform begins with, as the CPU does; pixels at its edges may differ.
+        hw_decoder_load: share of a batch's JPEGs, 0..1, that a GPU's JPEG engine decodes, where it has one. Its pixels
+            are not the CUDA decoder's, and who goes there depends on the batch: above 0 a run does not repeat bit for
+            bit.
         device: None for the current CUDA device, or the CPU where there is none.
         engine: None: dali on a GPU or for a DALI graph function, host on the CPU; or "dali", "host".
         seed: of order and augmentation, 0..2**64-1; None is 0.
@@ -112,6 +115,7 @@ class DataLoader:
         transform: object = None,
         memory_format: torch.memory_format | None = None,
         decode: Literal["exact", "reduced", "region"] = "exact",
+        hw_decoder_load: float = 0.0,
         device: torch.device | str | int | None = None,
         engine: str | None = None,
         seed: int | None = None,
@@ -186,6 +190,7 @@ class DataLoader:
                 "transform": transform,
                 "memory_format": memory_format,
                 "decode": None if decode == "exact" else decode,
+                "hw_decoder_load": None if hw_decoder_load == 0 else hw_decoder_load,
                 "engine": engine,
                 "bad": bad,
                 "info": info or None,

@@ -77,7 +77,7 @@ class Tuning:
     memory           bytes of payloads held at once (slabs); two windows per lane must fit, more of small ones
     max_pixels       an image of more pixels is a bad record: what a header may make a decoder allocate
     watchdog         seconds without a batch after which a warning names the stage that is stuck, and what it is at
-    hw_decoder_load  share of a batch that a GPU's JPEG engine decodes, 0..1; None: DALI's default
+    hw_decoder_load  has moved to the loader: it changes pixels
     image_hint       (height, width) that most images do not exceed: a GPU decoder takes memory for them beforehand
     device_memory_padding, host_memory_padding
                      bytes that a GPU decoder takes beforehand on either side, so that it allocates seldom; None:
@@ -90,7 +90,7 @@ class Tuning:
     memory: int = 1 << 30
     max_pixels: int = 1 << 27
     watchdog: float = 30.0
-    hw_decoder_load: float | None = None
+    hw_decoder_load: None = None
     image_hint: tuple[int, int] | None = None
     device_memory_padding: int | None = None
     host_memory_padding: int | None = None
@@ -103,8 +103,11 @@ class Tuning:
         if not isinstance(self.watchdog, int | float) or isinstance(self.watchdog, bool) or not self.watchdog > 0:
             msg = f"Tuning(watchdog=...): must be seconds above 0, math.inf for never; found {self.watchdog!r}"
             raise ConfigError(msg)
-        if self.hw_decoder_load is not None and not 0 <= self.hw_decoder_load <= 1:
-            msg = f"Tuning(hw_decoder_load=...): must lie in 0..1; found {self.hw_decoder_load!r}"
+        if self.hw_decoder_load is not None:
+            msg = (
+                "Tuning(hw_decoder_load=...): must be left out, for it changes pixels and a Tuning never does; found"
+                f" {self.hw_decoder_load!r}. Give hw_decoder_load= to the loader"
+            )
             raise ConfigError(msg)
         for name in ("device_memory_padding", "host_memory_padding"):
             if getattr(self, name) is not None:

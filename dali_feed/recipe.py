@@ -295,8 +295,12 @@ class Recipe:
     layout   of the batch that comes out: "NCHW" (n, 3, height, width) or "NHWC" (n, height, width, 3)
     decode   "reduced": a JPEG may be decoded at 1/2, 1/4 or 1/8 where the first op makes it smaller still;
              "region": a window that it begins with is decoded alone, also where that may change its edges
+    hw_decoder_load
+             share of a batch's JPEGs that a GPU's JPEG engine decodes, 0..1. Its pixels are not those of the CUDA
+             decoder, and who goes there depends on the batch: above 0 a sample's pixels do too
     """
 
     ops: tuple[Op, ...] = ()
     layout: Layout = "NCHW"
     decode: Decoding = "exact"
+    hw_decoder_load: float = 0.0

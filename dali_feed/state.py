@@ -18,11 +18,21 @@ __all__ = ["VERSION", "check", "compare", "made_for", "pack"]
 VERSION = 1
 
 State = dict[str, Any]
+_UNSAID = {"hw_decoder_load": 0.0}  # what a state was made with that does not say it, as older ones do not
 
 
-def made_for(snapshot: Snapshot, order: Order, *, seed: int, lanes: int, drop_last: bool, sampler: str | None) -> State:
-    """What a position means something for; a state is refused where any of it differs."""
-    return {
+def made_for(
+    snapshot: Snapshot,
+    order: Order,
+    *,
+    seed: int,
+    lanes: int,
+    drop_last: bool,
+    sampler: str | None,
+    hw_decoder_load: float = 0.0,
+) -> State:
+    """What a position means something for, and what makes its pixels; a state is refused where any of it differs."""
+    made = {
         "source": snapshot.fingerprint,
         "seed": seed,
         "lanes": lanes,
@@ -32,6 +42,7 @@ def made_for(snapshot: Snapshot, order: Order, *, seed: int, lanes: int, drop_la
         "drop_last": drop_last,
         "sampler": sampler,
     }
+    return made | ({"hw_decoder_load": hw_decoder_load} if hw_decoder_load else {})
 
 
 def pack(made: State, snapshot: Snapshot, *, epoch: int, consumed: int, info: State) -> State:
@@ -74,7 +85,7 @@ def compare(state: State, made: State, snapshot: Snapshot, lane_length: int) -> 
     found = state["made_for"]
     names = [*made, *(k for k in found if k not in made)]
     lines = [
-        f"{k}: the state has {found.get(k)!r}, this loader {made.get(k)!r}"
+        f"{k}: the state has {found.get(k, _UNSAID.get(k))!r}, this loader {made.get(k, _UNSAID.get(k))!r}"
         for k in names
         if found.get(k) != made.get(k)
     ]

@@ -196,14 +196,14 @@ def test_close_twice() -> None:
 
 
 def test_a_gpu_decoders_options_are_dalis_by_name() -> None:
-    """What Tuning holds for a mixed decoder reaches options that DALI's decoders have; nothing set, nothing given."""
-    tuning = Tuning(hw_decoder_load=0.5, image_hint=(720, 1280), device_memory_padding=1 << 26, host_memory_padding=0)
-    given = decoder_tuning(tuning)
+    """What is set for a mixed decoder reaches options that DALI's decoders have; the JPEG engine's share always."""
+    tuning = Tuning(image_hint=(720, 1280), device_memory_padding=1 << 26, host_memory_padding=0)
+    given = decoder_tuning(tuning, 0.5)
     assert given["preallocate_height_hint"] == 720
     assert len(given) == 5
     for operator in ("decoders__Image", "decoders__ImageSlice"):
         assert set(given) <= set(GetSchema(operator).GetArgumentNames())
-    assert decoder_tuning(Tuning()) == {}
+    assert decoder_tuning(Tuning()) == {"hw_decoder_load": 0.0}
 
 
 @pytest.mark.parametrize(

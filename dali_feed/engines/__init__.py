@@ -167,7 +167,7 @@ def compile_for(
         return compile_dali(recipe, on_gpu=on_gpu, region_decode=not on_gpu and not whole)
     from dali_feed.engines.regions import compile_regions, trouble
 
-    return compile_regions(recipe, lambda: trouble(device, tuning or Tuning()))
+    return compile_regions(recipe, lambda: trouble(device, tuning or Tuning(), recipe.hw_decoder_load))
 
 
 def make_engine(name: str, program: AnyProgram, *, batch_size: int, device: int | None, tuning: Tuning) -> Engine:

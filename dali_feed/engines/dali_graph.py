@@ -49,11 +49,14 @@ class _Inputs:
         return fn.external_source(name=viewed(name, self._view), no_copy=True, dtype=dtype, ndim=ndim)
 
 
-def decoder_tuning(tuning: Tuning) -> dict[str, Any]:
-    """What the user set of a mixed decoder's own options; what is not there is DALI's default."""
+def decoder_tuning(tuning: Tuning, hw_decoder_load: float = 0.0) -> dict[str, Any]:
+    """A mixed decoder's own options; what the user did not set is DALI's default.
+
+    Not so the JPEG engine's share, DALI's 0.65: a sample's pixels would depend on who stands beside it.
+    """
     height, width = tuning.image_hint or (None, None)
     given = {
-        "hw_decoder_load": tuning.hw_decoder_load,
+        "hw_decoder_load": hw_decoder_load,
         "preallocate_height_hint": height,
         "preallocate_width_hint": width,
         "device_memory_padding": tuning.device_memory_padding,
@@ -62,15 +65,16 @@ def decoder_tuning(tuning: Tuning) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _decode(step: Decode, given: _Inputs, *, gpu: bool, tuning: Tuning) -> Any:
+def _decode(step: Decode, given: _Inputs, own: dict[str, Any]) -> Any:
+    """`own`: a mixed decoder's options; on the CPU there are none."""
     payload = given(PAYLOAD, types.UINT8, 1)
     options: dict[str, Any] = {
-        "device": "mixed" if gpu else "cpu",
+        "device": "mixed" if own else "cpu",
         "output_type": types.RGB,
         "adjust_orientation": False,  # as torchvision's decode_image and ImageFolder leave it
         "jpeg_fancy_upsampling": True,  # libjpeg's own way, which torchvision's pixels come from
     }
-    options |= decoder_tuning(tuning) if gpu else {}
+    options |= own
     if not step.window:
         return fn.decoders.image(payload, **options)
     window = given("window", types.INT32, 1)
@@ -168,7 +172,8 @@ def build_graph(program: Program | ViewsProgram[Program], *, gpu: bool, tuning: 
     if not isinstance(decode, Decode):
         msg = f"dali engine: a program begins with a decode; found {decode!r}"
         raise TypeError(msg)
-    image = _decode(decode, _Inputs(), gpu=gpu, tuning=tuning)
+    own = decoder_tuning(tuning, program.recipe.hw_decoder_load) if gpu else {}
+    image = _decode(decode, _Inputs(), own)
     return [_view(view, image, _Inputs(number), gpu=gpu) for number, view in enumerate(program.views)]
 
 

@@ -33,7 +33,7 @@ __all__ = ["answer", "compile_regions", "dali_decode", "trouble"]
 _PATIENCE = 300.0  # seconds: a first use of a GPU may load and compile for a minute
 _ANSWER = "dali_feed answers: "
 _USER = 8  # frames from here up to who called DataLoader
-_OPTIONS = ("hw_decoder_load", "image_hint", "device_memory_padding", "host_memory_padding")
+_OPTIONS = ("image_hint", "device_memory_padding", "host_memory_padding")
 
 
 def compile_regions(recipe: Recipe, found: Callable[[], str | None]) -> Program:
@@ -50,14 +50,14 @@ def compile_regions(recipe: Recipe, found: Callable[[], str | None]) -> Program:
     return compile_dali(replace(recipe, decode="exact"), on_gpu=True, region_decode=False)
 
 
-def trouble(device: int | None, tuning: Tuning) -> str | None:
+def trouble(device: int | None, tuning: Tuning, hw_decoder_load: float = 0.0) -> str | None:
     """What is wrong with windows decoded on that device, or None; asked once in a process for equal options."""
-    return _asked(device, tuple((name, getattr(tuning, name)) for name in _OPTIONS))
+    return _asked(device, hw_decoder_load, tuple((name, getattr(tuning, name)) for name in _OPTIONS))
 
 
 @functools.cache
-def _asked(device: int | None, options: tuple[tuple[str, Any], ...]) -> str | None:
-    return answer([sys.executable, "-P", "-m", __name__, json.dumps([device, dict(options)])])
+def _asked(device: int | None, hw_decoder_load: float, options: tuple[tuple[str, Any], ...]) -> str | None:
+    return answer([sys.executable, "-P", "-m", __name__, json.dumps([device, hw_decoder_load, dict(options)])])
 
 
 def answer(command: Sequence[str]) -> str | None:
@@ -90,7 +90,7 @@ def answer(command: Sequence[str]) -> str | None:
     return found
 
 
-def dali_decode(device: int | None, tuning: Tuning) -> Decode:
+def dali_decode(device: int | None, tuning: Tuning, hw_decoder_load: float = 0.0) -> Decode:
     """The decoder node of a program's graph, in pipelines of its own."""
     from nvidia.dali import Pipeline
 
@@ -100,7 +100,7 @@ def dali_decode(device: int | None, tuning: Tuning) -> Decode:
     def pipeline(batch_size: int, *, window: bool) -> Any:
         pipe = Pipeline(batch_size, 4, device, prefetch_queue_depth=1, exec_dynamic=True)
         with pipe:
-            program = Program(steps=[DecodeStep(window)])
+            program = Program(Recipe(hw_decoder_load=hw_decoder_load), [DecodeStep(window)])
             pipe.set_outputs(*build_graph(program, gpu=device is not None, tuning=tuning))
         pipe.build()
         return pipe
@@ -118,11 +118,11 @@ def dali_decode(device: int | None, tuning: Tuning) -> Decode:
 
 
 def _main() -> None:
-    device, options = json.loads(sys.argv[1])
+    device, load, options = json.loads(sys.argv[1])
     hint = options["image_hint"]
     tuning = Tuning(**{**options, "image_hint": None if hint is None else tuple(hint)})
     try:
-        found = disagreement(dali_decode(device, tuning))
+        found = disagreement(dali_decode(device, tuning, load))
     except RuntimeError as error:
         from dali_feed.engines.dali import reason
 

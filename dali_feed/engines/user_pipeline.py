@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from dali_feed.pipeline_program import IMAGE, FieldInput, PipelineProgram, pipel
 
 __all__ = ["read_pipeline"]
 
+_LOAD = "hw_decoder_load"
 _READER = re.compile(r"(^|_)readers__|Reader(Resize)?$|(^|_)inputs__")
 
 
@@ -35,6 +37,9 @@ def read_pipeline(pipelines: object, fields: Sequence[str]) -> PipelineProgram:
         msg = f"{told}: its graph must build; DALI says {type(error).__name__}: {error}"
         raise TransformError(msg) from error
     inputs = _inputs(told, pipe, fields)
+    decoders = _gpu_decoders(pipe)
+    for op in decoders:
+        _unless_said(op, **{_LOAD: 0.0})  # else a sample's pixels would depend on who stands beside it
     states, loose = give_states(pipe)
     pipe.set_outputs(*pipe._graph_outputs)
     pipe._py_graph_built = False  # the states' inputs are to be seen as well
@@ -129,3 +134,15 @@ def _inputs(told: str, pipe: Any, fields: Sequence[str]) -> dict[str, FieldInput
         raise ConfigError(msg)
     del found[IMAGE]
     return found
+
+
+def _gpu_decoders(pipe: Any) -> list[Any]:
+    """The operators that a share of the GPU's JPEG engine can be given."""
+    return [op for op in pipe._ops if getattr(op._op, "_device", None) == "mixed" and op._op.schema.HasArgument(_LOAD)]
+
+
+def _unless_said(op: Any, **options: float) -> None:
+    """Give an operator what its user said nothing of."""
+    for name, value in options.items():
+        with suppress(RuntimeError):  # DALI refuses what it was told already
+            op.spec.AddArg(name, value)

@@ -24,6 +24,7 @@ def compiled(
     engine: str | None,
     device: int | None,
     tuning: Tuning | None = None,
+    hw_decoder_load: float = 0.0,
 ) -> tuple[str, AnyProgram]:
     """The engine's name and its program. Raises ConfigError, TransformError where it cannot run the transform."""
     graph = isinstance(transform, PipelineProgram) or is_graph_function(transform)
@@ -37,6 +38,7 @@ def compiled(
     if decode == "reduced" and name != "host":
         msg = f'decode: "reduced" is what the host engine can do; found the {name} engine. Leave decode out'
         raise ConfigError(msg)
+    load = _share(hw_decoder_load)
     if decode == "region" and graph:
         msg = 'decode: "region" decodes the window of a transform; found a graph, which has its own. Leave decode out'
         raise ConfigError(msg)
@@ -44,18 +46,32 @@ def compiled(
         if layout != "NCHW":
             msg = f"layout: a DALI graph function gives its own; found {layout!r}. Transpose in the graph"
             raise ConfigError(msg)
-        if isinstance(transform, PipelineProgram):
-            return name, transform
-        return name, compile_function(transform)  # type: ignore[arg-type]
+        if not isinstance(transform, PipelineProgram):
+            program = compile_function(transform)  # type: ignore[arg-type]
+            program.recipe = replace(program.recipe, hw_decoder_load=load)
+            return name, program
+        if load:
+            msg = f"hw_decoder_load: a pipeline of your own gives it to its decoder; found {load} here. Leave it out"
+            raise ConfigError(msg)
+        return name, transform
     views = as_views(transform)
     if views is None:
-        return name, compile_for(name, replace(lower(transform), layout=layout, decode=decode), device, tuning)
+        recipe = replace(lower(transform), layout=layout, decode=decode, hw_decoder_load=load)
+        return name, compile_for(name, recipe, device, tuning)
     if decode != "exact":
         msg = f'decode: "{decode}" is for one view, which says what of an image it needs; found several'
         raise ConfigError(msg)
     if any(map(is_graph_function, views.transforms)):
         msg = "transform: a list is one of torchvision's transforms; found a DALI graph function, which stands alone"
         raise TransformError(msg)
-    recipes = [replace(lower(each), layout=layout) for each in views.transforms]
+    recipes = [replace(lower(each), layout=layout, hw_decoder_load=load) for each in views.transforms]
     programs: list[Any] = [compile_for(name, recipe, device, whole=True) for recipe in recipes]  # of one kind
     return name, ViewsProgram(tuple(programs))
+
+
+def _share(load: object) -> float:
+    """What `hw_decoder_load` says. Raises ConfigError for what is no share."""
+    if isinstance(load, bool) or not isinstance(load, int | float) or not 0 <= load <= 1:
+        msg = f"hw_decoder_load: must lie in 0..1; found {load!r}"
+        raise ConfigError(msg)
+    return float(load)

@@ -67,6 +67,7 @@ class Feed:
         layout: of a batch in memory, "NCHW" or "NHWC"; a DALI graph function has its own.
         decode: "reduced" lets the host engine decode large JPEGs smaller, "region" lets a GPU decode windows alone;
             both change pixels.
+        hw_decoder_load: share of a batch that a GPU's JPEG engine decodes; above 0 pixels depend on the batch.
         device: a CUDA device's number, or None for the CPU.
         engine: "dali", "host", or None: dali on a GPU or for a DALI graph function, host on the CPU.
         seed: of order and augmentation.
@@ -89,6 +90,7 @@ class Feed:
         transform: object = None,
         layout: Layout = "NCHW",
         decode: Decoding = "exact",
+        hw_decoder_load: float = 0.0,
         device: int | None = None,
         engine: str | None = None,
         seed: int = 0,
@@ -114,7 +116,9 @@ class Feed:
         self.seed = check_seed(seed)
         self.device, self.drop_last = device, bool(drop_last)
         self.bad, self.tuning = bad or BadRecords(), tuning or Tuning()
-        self.engine_name, self.program = compiled(transform, layout, decode, engine, device, self.tuning)
+        self.engine_name, self.program = compiled(
+            transform, layout, decode, engine, device, self.tuning, hw_decoder_load
+        )
         self._shuffle, self._sampler = shuffle, sampler
         self._epoch = self._consumed = 0
         self._pending = True  # the next pass begins here; False: a pass has taken batches from here on
@@ -283,6 +287,7 @@ class Feed:
             lanes=self.lanes,
             drop_last=self.drop_last,
             sampler=self._sampler_hash,
+            hw_decoder_load=self.program.recipe.hw_decoder_load,
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -25,7 +25,9 @@ def described(feed: Feed) -> str:
         how = f"shuffled by extents, and within windows: a window mixes {window:,} of {samples:,} samples"
     mine = feed.lanes // feed.world_size
     device = "the CPU" if feed.device is None else f"cuda:{feed.device}"
-    decode = feed.program.recipe.decode
+    recipe = feed.program.recipe
+    pixels = "" if recipe.decode == "exact" else f', decode="{recipe.decode}"'
+    pixels += f", hw_decoder_load={recipe.hw_decoder_load}" if recipe.hw_decoder_load else ""
     size = f"about {snapshot.record_bytes:,} bytes each"
     read = f"about {order.extent * megabytes:,.1f} MB a read"
     held = f"about {window * megabytes:,.1f} MB in memory per lane; {feed.lanes} lanes, {mine} on this rank"
@@ -36,6 +38,6 @@ def described(feed: Feed) -> str:
             f"extents: {-(-samples // order.extent):,} of up to {order.extent:,} samples, {read}",
             f"windows: {order.window:,} extents, {window:,} samples, {held}",
             f"batches: {len(feed):,} of {feed.batch_size} per rank, {feed.world_size} ranks",
-            f"engine: {feed.engine_name} on {device}" + ("" if decode == "exact" else f', decode="{decode}"'),
+            f"engine: {feed.engine_name} on {device}{pixels}",
         )
     )
