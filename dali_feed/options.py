@@ -15,6 +15,9 @@ from dali_feed.letters import DeadLetters
 __all__ = ["BadRecords", "Tuning", "whole"]
 
 
+GPU_THREADS = 16  # that prepare a GPU decoder's work: more wait for each other
+
+
 def whole(subject: str, value: object, least: int) -> int:
     """The value, if it is an int (Python's or NumPy's) of at least `least`; ConfigError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
@@ -71,7 +74,8 @@ class BadRecords:
 class Tuning:
     """How fast and with what; never what a batch contains.
 
-    threads          decoder threads; None: the CPUs this process may use
+    threads          decoder threads; None: the CPUs this process may use, shared by the LOCAL_WORLD_SIZE processes
+                     that torchrun says are on the machine; before a GPU decoder 16 at most
     readers          threads that read the source, each with its own connection or files
     prefetch         batches in flight in the engine, and as many finished ones waiting for the trainer
     memory           bytes of payloads held at once (slabs); two windows per lane must fit, more of small ones
@@ -121,5 +125,19 @@ class Tuning:
 
     @property
     def cpu_threads(self) -> int:
-        """`threads`, or the CPUs this process may use."""
-        return self.threads or len(os.sched_getaffinity(0))
+        """`threads`, or this process's part of the CPUs that it may use; ConfigError where that cannot be told."""
+        return self.threads or max(1, len(os.sched_getaffinity(0)) // _local_processes())
+
+    @property
+    def gpu_threads(self) -> int:
+        """`cpu_threads` for a decoder that leaves most of its work to a GPU; unless given, no more than help."""
+        return self.threads or min(GPU_THREADS, self.cpu_threads)
+
+
+def _local_processes() -> int:
+    """How many processes of this run share the machine's CPUs; 1 where nobody says."""
+    told = os.environ.get("LOCAL_WORLD_SIZE") or "1"
+    if not told.isdecimal() or int(told) < 1:
+        msg = f"LOCAL_WORLD_SIZE: must be an int of at least 1 where it is set; found {told!r}. Unset it"
+        raise ConfigError(msg)
+    return int(told)

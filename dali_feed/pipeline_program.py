@@ -42,6 +42,7 @@ class PipelineProgram(Program):
 
     name             of the user's function
     graph            DALI's own serialization of it, with inputs for the states of its random operators
+    spare            the same for the twin, whose decoders take no memory beforehand unless the user says how much
     inputs           the source's fields that it takes beside the image
     outputs          how many it gives
     states           how many random operators take their state from us
@@ -52,6 +53,7 @@ class PipelineProgram(Program):
 
     name: str = "pipeline"
     graph: bytes = b""
+    spare: bytes = b""
     inputs: Mapping[str, FieldInput] = field(default_factory=dict)
     outputs: int = 1
     states: int = 0

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
@@ -27,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torchvision.io import encode_jpeg
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, DataLoader, Tuning
+from dali_feed import BadRecords, DataLoader
 from dali_feed.external_sources import ShardSet
 from dali_feed.loader import Info
 from dali_feed.testing.shards import write_shard
@@ -77,7 +76,6 @@ def main() -> None:
             ),
             bad=BadRecords(limit=args.bad_limit),
             info=True,
-            tuning=Tuning(threads=max(1, (os.cpu_count() or 1) // ranks)),
         )
         with loader:
             train(args, loader, rank)

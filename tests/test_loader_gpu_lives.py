@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pynvml
 import pytest
 import torch
 from images import jpeg
+from nvidia.dali.backend import ReleaseUnusedMemory
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
@@ -18,7 +22,10 @@ from dali_feed.testing.scripted import ScriptedSource
 pytestmark = pytest.mark.gpu
 
 EPOCHS = 200
-LEAK = 32 << 20  # less than a tenth of a batch of 16 per epoch would be
+GROWTH = 64 << 20  # bytes by which a pool of DALI's grows, whatever it lacks
+LEAK = GROWTH + (8 << 20)  # one such step is no leak
+BATCH = 16 * 3 * 64 * 64 * 4
+assert LEAK < (EPOCHS - 21) * BATCH  # a batch left behind in each epoch is one
 
 
 @pytest.fixture(params=["dali", "host"])
@@ -36,6 +43,12 @@ def loader(engine: str, count: int = 32, **options: Any) -> DataLoader:
 
 def held() -> int:
     """Bytes of the GPU that are taken, once everything that can be given back has been."""
+    ReleaseUnusedMemory()
+    return taken()
+
+
+def taken() -> int:
+    """Bytes of the GPU that are taken, torch's pool given back and DALI's left as it is."""
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -77,6 +90,76 @@ def test_memory_returns_when_a_loader_closes(engine: str) -> None:
     for _ in range(20):
         one()
     assert held() - before < LEAK
+
+
+def test_closing_gives_back_what_dali_keeps() -> None:
+    """Half a gigabyte of decoded photographs, in DALI's own pool, is the machine's again."""
+    photographs = [(jpeg(n % 4, 1500, 2000), n) for n in range(64)]
+
+    def one(items: list[Any]) -> None:
+        with DataLoader(ScriptedSource(items), 64, transform=v2.Resize((64, 64)), device="cuda", engine="dali") as each:
+            assert len(list(each)) == 1
+
+    one(photographs[:1])
+    before = taken()
+    one(photographs)
+    assert taken() - before < 64 * 3 * 1500 * 2000 // 2
+
+
+_IN_ITS_OWN = """
+import contextlib, os, sys, torch
+from images import jpeg
+from dali_feed.errors import EngineError
+from dali_feed.feed import Feed
+from dali_feed.testing.scripted import ScriptedSource
+from torchvision.transforms import v2
+
+def told(feed, before=lambda: None):
+    try:
+        batches = iter(feed)
+        next(batches)
+        before()
+        for _ in batches:
+            pass
+        print("nothing was wrong")
+    except EngineError as error:
+        print("told:", error)
+    sys.stdout.flush()
+    os._exit(0)  # a GPU that has failed lets nothing end well
+"""
+
+
+def _told(script: str) -> str:
+    """What a process of its own prints."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder)}
+    command = [sys.executable, "-P", "-c", _IN_ITS_OWN + script]
+    done = subprocess.run(command, check=True, env=env, timeout=300, capture_output=True, text=True)
+    return done.stdout
+
+
+def test_a_cuda_error_that_stays_ends_the_run_as_that() -> None:
+    """A kernel of the trainer's goes wrong: the next batch says that the GPU is lost, and marks no sample."""
+    script = """
+source = ScriptedSource([(jpeg(n, 70, 90), n) for n in range(512)])
+def broken():
+    torch.zeros(4, device="cuda")[torch.tensor([1 << 30], device="cuda")]
+    with contextlib.suppress(RuntimeError):
+        torch.cuda.synchronize()
+told(Feed(source, 8, transform=v2.Resize((64, 64)), device=0, engine="dali"), broken)
+"""
+    assert "a CUDA error on cuda:0 that stays" in _told(script)
+
+
+def test_exhausted_memory_ends_the_run_as_that() -> None:
+    """A batch that does not fit: the error says so, and how much is free; no image is called bad."""
+    script = """
+source = ScriptedSource([(jpeg(n % 2, 3000, 4000), n) for n in range(256)])
+torch.cuda.init()
+free, _ = torch.cuda.mem_get_info(0)
+hog = torch.empty(free - (2 << 30), dtype=torch.uint8, device="cuda")
+told(Feed(source, 128, transform=v2.Resize((64, 64)), device=0, engine="dali"))
+"""
+    assert "out of memory on cuda:0 (" in _told(script)
 
 
 def test_two_loaders_live_together(engine: str) -> None:

@@ -93,6 +93,10 @@ class Engine(Protocol):
     name: str
     depth: int
 
+    def enter(self) -> None:
+        """What a thread calls once, before it drives the engine: its CUDA device becomes the engine's."""
+        ...
+
     def prepare(self, payloads: list[memoryview]) -> list[Any]:
         """Payloads in the form the engine takes them, without a copy; cheapest for many at a time."""
         ...

@@ -7,40 +7,38 @@ in the graph draws random numbers; views given with no_copy are kept alive by DA
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 from nvidia.dali import Pipeline
+from nvidia.dali.backend import ReleaseUnusedMemory
 from nvidia.dali.tensors import TensorCPU, TensorListCPU
 
 from dali_feed.engines import Result, Tail, Work
 from dali_feed.engines.behind import Behind
 from dali_feed.engines.culprits import refused
 from dali_feed.engines.dali_graph import PAYLOAD, build_graph
-from dali_feed.errors import EngineError, TransformError
+from dali_feed.engines.devices import use
+from dali_feed.engines.failures import ends_all, engine_error, out_of_memory, stays
+from dali_feed.errors import DaliFeedError, EngineError, TransformError
 from dali_feed.options import Tuning
 from dali_feed.program import Program
 from dali_feed.split_program import SplitProgram
 from dali_feed.views import ViewsProgram, by_view
 
-__all__ = ["DaliEngine", "reason"]
+__all__ = ["DaliEngine", "twin_threads"]
 
-_NOT_TELLING = ("Stacktrace", "[frame", "Current pipeline object", "C++ context")
+_ENGINE = "dali engine"  # as errors call it
+_TWIN_THREADS = 2, 4  # at least and at most: it runs one batch now and then
 
 
-def reason(error: Exception) -> str:
-    """The telling lines of a DALI message: which operator, where the user's graph has it, and why."""
-    before, found, why = str(error).rpartition("encountered:")
-    lines = [line.strip() for line in (why if found else str(error)).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(_NOT_TELLING)]
-    operators, places = re.findall(r"operator `([^`]+)`", before), re.findall(r'File "([^"]+)", line (\d+)', before)
-    if operators:
-        place = f" at {places[-1][0]}:{places[-1][1]}" if places else ""
-        told.insert(0, f"{operators[-1].removeprefix('nvidia.dali.')}{place}:")
-    return " ".join(told)[:400]
+def twin_threads(threads: int) -> int:
+    """Of a twin beside a pipeline of so many."""
+    least, most = _TWIN_THREADS
+    return min(most, max(least, threads))
 
 
 def _own(images: Any, seen: set[int]) -> Any:
@@ -63,6 +61,7 @@ class DaliEngine:
     ) -> None:
         self.depth = tuning.prefetch
         self._program, self._batch_size, self._device, self._tuning = program, batch_size, device, tuning
+        self._threads = tuning.cpu_threads if device is None else tuning.gpu_threads
         behind = [view.behind if isinstance(view, SplitProgram) else None for view in program.views]
         self._behind = [None if rest is None else Behind(rest, device) for rest in behind]
         self._flying: list[Work] = []
@@ -73,23 +72,38 @@ class DaliEngine:
             msg = "transform: a graph function must use the images it is given; found a graph that needs none"
             raise TransformError(msg)
 
-    def _pipeline(self, depth: int) -> Any:
+    def _pipeline(self, depth: int, *, twin: bool = False) -> Any:
+        """A pipeline, built. Raises EngineError for whatever DALI raises."""
+        # One more: the thread that hands out work decodes little itself.
+        threads = twin_threads(self._threads) if twin else self._threads + 1
+        try:
+            return self._built(depth, threads, twin=twin)
+        except DaliFeedError:
+            raise
+        except Exception as error:
+            raise engine_error(self._called(), "the graph cannot be built", error, self._device) from error
+
+    def _called(self) -> str:
+        return _ENGINE
+
+    def _built(self, depth: int, threads: int, *, twin: bool) -> Any:
         pipe = Pipeline(
             batch_size=self._batch_size,
-            num_threads=self._tuning.cpu_threads + 1,  # the thread that hands out work decodes little itself
+            num_threads=threads,
             device_id=self._device,
             prefetch_queue_depth=depth,
             exec_dynamic=True,
             seed=0,
         )
         with pipe:
-            pipe.set_outputs(*build_graph(self._program, gpu=self._device is not None, tuning=self._tuning))
-        try:
-            pipe.build()
-        except RuntimeError as error:
-            msg = f"dali engine: the graph cannot be built; {reason(error)}"
-            raise EngineError(msg) from error
+            on_gpu = self._device is not None
+            pipe.set_outputs(*build_graph(self._program, gpu=on_gpu, tuning=self._tuning, spare=twin))
+        pipe.build()
         return pipe
+
+    def enter(self) -> None:
+        """Make the GPU that of this thread, or DALI and torch would open one of their own on the first."""
+        use(self._device)
 
     def _has_input(self, name: str) -> bool:
         """Whether the graph uses what was declared; DALI drops inputs that lead nowhere."""
@@ -117,9 +131,11 @@ class DaliEngine:
         try:
             self._feed(pipe, work)
             pipe._pipe.Run()
-        except RuntimeError as error:
-            msg = f"dali engine: a batch of {len(work.payloads)} cannot be fed; {reason(error)}"
-            raise EngineError(msg) from error
+        except DaliFeedError:
+            raise
+        except Exception as error:
+            what = f"a batch of {len(work.payloads)} cannot be fed"
+            raise engine_error(_ENGINE, what, error, self._device) from error
 
     def submit(self, work: Work) -> None:
         """Start a batch."""
@@ -134,16 +150,14 @@ class DaliEngine:
     def discard(self) -> None:
         """Wait for the oldest batch and drop it."""
         self._flying.pop(0)
-        try:
+        with suppress(Exception):  # a failed batch is gone as well as a good one
             self._main._pipe.Outputs(None)
-        except RuntimeError:
-            return  # a failed batch is gone as well as a good one
 
     def redo(self, work: Work, failed: Result | None = None, slots: Sequence[int] = ()) -> Result:
         """Run all of `work` on the twin pipeline: of a batch that failed DALI gives nothing out."""
         del failed, slots
         if self._twin is None:
-            self._twin = self._pipeline(1)
+            self._twin = self._pipeline(1, twin=True)
         self._start(self._twin, work)
         return self._result(self._twin, work)
 
@@ -154,8 +168,10 @@ class DaliEngine:
     def _result(self, pipe: Any, work: Work) -> Result:
         try:
             outputs = pipe._pipe.Outputs(None)
-        except RuntimeError as error:
-            bad = refused(work.payloads, self._tuning.cpu_threads)
+        except Exception as error:  # ValueError, IndexError and more: whatever an operator fails with
+            if stays(error, self._device):
+                raise self._failure(error) from error
+            bad = refused(work.payloads, self._threads)
             return Result(None, bad) if bad else self._one_by_one(pipe, work, error)
         return self._made(outputs, work)
 
@@ -185,8 +201,10 @@ class DaliEngine:
         (first, tail), *more = made
         return Result(first, tail=tail, more=tuple(more))
 
-    def _one_by_one(self, pipe: Any, work: Work, error: RuntimeError) -> Result:
+    def _one_by_one(self, pipe: Any, work: Work, error: Exception) -> Result:
         """No payload is bad by itself to the CPU decoder: let the graph say which sample it fails on."""
+        if out_of_memory(error):
+            raise self._failure(error) from error
         bad: dict[int, str] = {}
         for n in range(len(work.payloads) if len(work.payloads) > 1 else 0):
             arrays, fields = ({k: v[n : n + 1] for k, v in some.items()} for some in (work.arrays, work.fields))
@@ -194,19 +212,26 @@ class DaliEngine:
             try:
                 self.redo(alone)
             except EngineError as failure:
+                if ends_all(failure.__cause__, self._device):
+                    raise
                 bad[n] = f"decoder: {failure}"
         if len(bad) == len(work.payloads) or (pipe is self._twin and not bad):
             raise self._failure(error) from error
         return Result(None, bad) if bad else self.redo(work)
 
-    def _failure(self, error: RuntimeError) -> EngineError:
-        return EngineError(f"dali engine: the graph failed on a batch whose images all decode; {reason(error)}")
+    def _failure(self, error: Exception) -> EngineError:
+        nobodys = ends_all(error, self._device)
+        what = "a batch failed" if nobodys else "the graph failed on a batch whose images all decode"
+        return engine_error(_ENGINE, what, error, self._device)
 
     def close(self) -> None:
-        """Drop both pipelines; DALI joins its threads with them."""
+        """Drop both pipelines, with which DALI joins its threads, and give back the memory that it keeps of them."""
         self._flying.clear()
         if self._device is not None and self._main is not None and any(view.finish for view in self._program.views):
             from dali_feed.engines.gpu_tail import let_go  # CuPy: on a GPU only
 
             let_go()
         self._main = self._twin = None
+        if self._device is not None:
+            with suppress(Exception):  # the GPU may have failed for good
+                ReleaseUnusedMemory()

@@ -18,9 +18,13 @@ from dali_feed.program import Program
 from dali_feed.steps import Bits, Blur, Colour, Colours, Decode, Erase, Finish, Resample, Rotate, Slice, Solarize, Warp
 from dali_feed.views import ViewsProgram, viewed
 
-__all__ = ["PAYLOAD", "build_graph", "decoder_tuning"]
+__all__ = ["NOTHING_BEFOREHAND", "PAYLOAD", "build_graph", "decoder_tuning"]
 
 PAYLOAD = "payload"
+NOTHING_BEFOREHAND = {
+    "device_memory_padding": 0,
+    "host_memory_padding": 0,
+}  # DALI's: 16 MB and twice 8 MB for each thread
 
 _INTERPOLATION = {
     "nearest": types.INTERP_NN,
@@ -49,11 +53,13 @@ class _Inputs:
         return fn.external_source(name=viewed(name, self._view), no_copy=True, dtype=dtype, ndim=ndim)
 
 
-def decoder_tuning(tuning: Tuning, hw_decoder_load: float = 0.0) -> dict[str, Any]:
-    """A mixed decoder's own options; what the user did not set is DALI's default.
+def decoder_tuning(tuning: Tuning, hw_decoder_load: float = 0.0, *, spare: bool = False) -> dict[str, Any]:
+    """A mixed decoder's own options; what the user did not set is DALI's default. A `spare` one takes no memory ahead.
 
     Not so the JPEG engine's share, DALI's 0.65: a sample's pixels would depend on who stands beside it.
     """
+    if spare:
+        return {"hw_decoder_load": hw_decoder_load, **NOTHING_BEFOREHAND}
     height, width = tuning.image_hint or (None, None)
     given = {
         "hw_decoder_load": hw_decoder_load,
@@ -166,13 +172,15 @@ def _finish(step: Finish, image: Any, given: _Inputs) -> Any:
     return _erase(image, fn.cast(given("erase", types.INT32, 1), dtype=types.FLOAT), step.erase)
 
 
-def build_graph(program: Program | ViewsProgram[Program], *, gpu: bool, tuning: Tuning) -> list[Any]:
-    """The output nodes of `program`, one per view; call it with a pipeline as the current one."""
+def build_graph(
+    program: Program | ViewsProgram[Program], *, gpu: bool, tuning: Tuning, spare: bool = False
+) -> list[Any]:
+    """The output nodes of `program`, one per view; call it with a pipeline as the current one. `spare`: of the twin."""
     decode = program.views[0].steps[0]
     if not isinstance(decode, Decode):
         msg = f"dali engine: a program begins with a decode; found {decode!r}"
         raise TypeError(msg)
-    own = decoder_tuning(tuning, program.recipe.hw_decoder_load) if gpu else {}
+    own = decoder_tuning(tuning, program.recipe.hw_decoder_load, spare=spare) if gpu else {}
     image = _decode(decode, _Inputs(), own)
     return [_view(view, image, _Inputs(number), gpu=gpu) for number, view in enumerate(program.views)]
 

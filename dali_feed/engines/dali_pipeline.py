@@ -9,8 +9,8 @@ from nvidia.dali import Pipeline
 from nvidia.dali.tensors import TensorCPU, TensorListCPU
 
 from dali_feed.engines import Result, Work
-from dali_feed.engines.dali import DaliEngine, reason
-from dali_feed.errors import ConfigError, EngineError
+from dali_feed.engines.dali import DaliEngine, twin_threads
+from dali_feed.errors import ConfigError
 from dali_feed.pipeline_program import IMAGE, FieldInput, PipelineProgram
 from dali_feed.records import LABEL
 
@@ -23,23 +23,25 @@ class PipelineEngine(DaliEngine):
     payload = IMAGE
     _program: PipelineProgram
 
-    def _pipeline(self, depth: int) -> Any:
-        try:
-            return Pipeline.deserialize(
-                self._program.graph,
-                batch_size=self._batch_size,
-                num_threads=self._program.threads or self._tuning.cpu_threads + 1,
-                device_id=self._device,
-                prefetch_queue_depth=depth,
-                exec_pipelined=True,
-                exec_async=True,
-                exec_dynamic=True,  # a batch that fails then fails alone
-                enable_checkpointing=False,
-                seed=0,
-            )
-        except RuntimeError as error:
-            msg = f"pipeline {self._program.name}: the graph cannot be built; {reason(error)}"
-            raise EngineError(msg) from error
+    def _called(self) -> str:
+        return f"pipeline {self._program.name}"
+
+    def _built(self, depth: int, threads: int, *, twin: bool) -> Any:
+        own = self._program.threads
+        if own:
+            threads = twin_threads(own) if twin else own
+        return Pipeline.deserialize(
+            self._program.spare if twin else self._program.graph,
+            batch_size=self._batch_size,
+            num_threads=threads,
+            device_id=self._device,
+            prefetch_queue_depth=depth,
+            exec_pipelined=True,
+            exec_async=True,
+            exec_dynamic=True,  # a batch that fails then fails alone
+            enable_checkpointing=False,
+            seed=0,
+        )
 
     def _feed(self, pipe: Any, work: Work) -> None:
         super()._feed(pipe, work)

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from nvidia import nvimgcodec
 
 from dali_feed.engines import Result, Tail, Work, pillow
+from dali_feed.engines.devices import use
 from dali_feed.engines.dtypes import DTYPES
 from dali_feed.engines.host_steps import ImageSteps
 from dali_feed.engines.ranges import DECODE
@@ -168,7 +169,7 @@ class HostEngine:
         self, program: HostProgram | ViewsProgram[HostProgram], *, batch_size: int, device: int | None, tuning: Tuning
     ) -> None:
         del batch_size  # any will do
-        self.depth = tuning.prefetch
+        self.depth, self._device = tuning.prefetch, device
         self._views = program.views
         self._steps = [ImageSteps(view) for view in self._views]
         self._alone = self._views[0] if len(self._views) == 1 else None  # the program, where there is one view
@@ -189,6 +190,10 @@ class HostEngine:
             thread.start()
         ready.wait()
         torch.set_num_threads(torch_threads)  # what threads to come begin with; ours have set their own to one
+
+    def enter(self) -> None:
+        """Make the GPU that of this thread, or page-locked memory would be made for the first."""
+        use(self._device)
 
     def prepare(self, payloads: list[memoryview]) -> list[Any]:
         """As they are: the threads that decode them make what the decoder takes."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from nvidia.dali import Pipeline, types
 
+from dali_feed.engines.dali_graph import NOTHING_BEFOREHAND
 from dali_feed.engines.pipeline_states import give_states, schema_of
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.pipeline_program import IMAGE, FieldInput, PipelineProgram, pipeline_program
@@ -45,8 +46,12 @@ def read_pipeline(pipelines: object, fields: Sequence[str]) -> PipelineProgram:
     pipe._py_graph_built = False  # the states' inputs are to be seen as well
     try:
         graph = pipe.serialize()
-    except RuntimeError as error:
-        text = str(error).strip().splitlines()[0]
+        for op in decoders:
+            _unless_said(op, **NOTHING_BEFOREHAND)
+        pipe._backend_prepared = False  # what has been added is to be seen as well
+        spare = pipe.serialize()
+    except (RuntimeError, ValueError, IndexError, KeyError, TypeError) as error:
+        text = (str(error).strip().splitlines() or [type(error).__name__])[0]
         msg = (
             f"{told}: its graph must be one that DALI can serialize; DALI says: {text}"
             " Do what that operator does on the batch, after the iterator"
@@ -55,6 +60,7 @@ def read_pipeline(pipelines: object, fields: Sequence[str]) -> PipelineProgram:
     return pipeline_program(
         name=name,
         graph=graph,
+        spare=spare,
         inputs=inputs,
         outputs=len(pipe._graph_outputs),
         states=states,

@@ -130,6 +130,7 @@ class EpochRun:
 
     def _feed(self) -> BaseException | None:
         """Feed all batches; what ends it early is returned once all batches before it have been handed over."""
+        self.setting.engine.enter()
         wrong: BaseException | None = None
         for count in self._counts:
             self._make_room(count)

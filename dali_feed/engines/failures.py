@@ -1,0 +1,90 @@
+"""What DALI raises, told in one line: which operator and why, and whether anything can run after it.
+
+The law: a CUDA error that stays and memory that is exhausted are nobody's record. They are told as that, at once; no
+sample is tried by itself first.
+"""
+
+from __future__ import annotations
+
+import re
+
+import torch
+
+from dali_feed.errors import EngineError
+
+__all__ = ["ends_all", "engine_error", "out_of_memory", "reason", "stays"]
+
+_NOT_TELLING = ("Stacktrace", "[frame", "Current pipeline object", "C++ context")
+_NO_MEMORY = re.compile(r"out of memory|badalloc|can't allocate|allocation failed|memoryallocation|outofmemory")
+# By CUDA's names, of the runtime and of the driver alike (underscores left out), or by its words: after one of them
+# every call in the process gives the same again.
+_STAYS = re.compile(
+    r"illegaladdress|illegal memory access"
+    r"|launchfail|unspecified launch failure|launchtimeout|launch timed out"
+    r"|hardwarestackerror|illegalinstruction|illegal instruction|misalignedaddress|misaligned address"
+    r"|invalidaddressspace|invalidpc|cudaerrorassert|device-side assert"
+    r"|eccuncorrectable|uncorrectable ecc|nvlinkuncorrectable|contextisdestroyed"
+)
+
+
+def reason(error: Exception) -> str:
+    """The telling lines of a DALI message: which operator, where the user's graph has it, and why."""
+    before, found, why = str(error).rpartition("encountered:")
+    lines = [line.strip() for line in (why if found else str(error)).splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(_NOT_TELLING)]
+    operators, places = re.findall(r"operator `([^`]+)`", before), re.findall(r'File "([^"]+)", line (\d+)', before)
+    if operators:
+        place = f" at {places[-1][0]}:{places[-1][1]}" if places else ""
+        told.insert(0, f"{operators[-1].removeprefix('nvidia.dali.')}{place}:")
+    return " ".join(told)[:400] or type(error).__name__
+
+
+def _why(error: BaseException) -> str:
+    """Its words without those of the user's graph, in small letters and without underscores."""
+    return str(error).rpartition("encountered:")[2].lower().replace("_", "")
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory could not be had, the GPU's or the machine's."""
+    return isinstance(error, MemoryError) or _NO_MEMORY.search(_why(error)) is not None
+
+
+def stays(error: BaseException, device: int | None) -> bool:
+    """Whether it is a CUDA error after which nothing runs in this process: by its name, or the GPU says so."""
+    if _STAYS.search(_why(error)):
+        return True
+    try:
+        _free(device)
+    except RuntimeError:
+        return True
+    return False
+
+
+def ends_all(error: BaseException | None, device: int | None) -> bool:
+    """Whether no sample is to blame, and trying them one by one would tell nothing."""
+    return error is not None and (out_of_memory(error) or stays(error, device))
+
+
+def engine_error(subject: str, what: str, error: Exception, device: int | None) -> EngineError:
+    """The error to raise from `error`: `what` went wrong with `subject`, why, and the cure where there is one."""
+    told, where = reason(error), "the CPU" if device is None else f"cuda:{device}"
+    if stays(error, device):
+        told = (
+            f"a CUDA error on {where} that stays, so that nothing more runs there in this process: {told}. Any kernel"
+            " of the process may have caused it, the model's too: CUDA_LAUNCH_BLOCKING=1 shows which. Start anew from"
+            " the checkpoint"
+        )
+    elif out_of_memory(error):
+        told = (
+            f"out of memory on {where}{_free(device)}: {told}. Take a smaller batch_size, or fewer batches in flight,"
+            " Tuning(prefetch=1); DALI and torch each keep what they have taken"
+        )
+    return EngineError(f"{subject}: {what}; {told}")
+
+
+def _free(device: int | None) -> str:
+    """How much memory a GPU has left, where torch is at work there. Raises RuntimeError where it says nothing more."""
+    if device is None or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return ""
+    free, size = torch.cuda.mem_get_info(device)
+    return f" ({free // 1_000_000:,} of {size // 1_000_000:,} MB free)"
