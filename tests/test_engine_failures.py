@@ -175,3 +175,23 @@ def test_memory_that_cannot_be_had(told: str) -> None:
 def test_errors_that_pass(told: str) -> None:
     """What may be a sample's fault is looked for among them; the user's own lines in a message say nothing."""
     assert not ends_all(RuntimeError(told), None)
+
+
+def test_closing_gives_back_what_dali_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the pipelines are gone, and where a GPU was used; that it fails there, after the GPU has, is no error."""
+    states: list[tuple[Any, Any]] = []
+    engine, _ = submitted(lambda images, draws: images + 1)
+
+    def release() -> None:
+        states.append((engine._main, engine._twin))
+        msg = "CUDA runtime API error cudaErrorIllegalAddress (700)"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(dali_engine, "ReleaseUnusedMemory", release)
+    engine.take()
+    engine._device = 0  # as if it had run there: it has no finish, whose memory is CuPy's
+    engine.close()
+    assert states == [(None, None)]
+    ours, _ = submitted(lambda images, draws: images + 1)
+    ours.close()
+    assert len(states) == 1
