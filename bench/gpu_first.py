@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from _checks import SKIPPED
-from _harness import facts
+from _harness import facts, jpeg_engine
 from numpy.typing import NDArray
 from PIL import Image
 from torchvision.transforms import v2
@@ -209,6 +209,24 @@ def neighbours(name: str, device: str) -> str:
     return f"{COUNT} samples: equal bits in batches of 1, 8, 24, {COUNT}, and beside a torn JPEG"
 
 
+def decoder_load(device: str) -> str:
+    """What the GPU's JPEG engine changes: of the whole batch, and of the share that DALI gives it by itself."""
+    if device == "cpu":
+        msg = "needs a GPU: the JPEG engine is one's"
+        raise NotHereError(msg)
+    how: dict[str, Any] = {"transform": v2.CenterCrop((176, 256)), "engine": "dali"}
+    none, again = (torch.cat(list(epoch(pictures(COUNT), 16, device, **how))) for _ in range(2))
+    if not torch.equal(none, again):
+        msg = "two runs without the JPEG engine differ"
+        raise WrongError(msg)
+    apart = {}
+    for load in (0.65, 1.0):
+        found = torch.cat(list(epoch(pictures(COUNT), 16, device, hw_decoder_load=load, **how)))
+        apart[load] = (found - none).abs()
+    told = ", ".join(f"{load}: mean {each.mean():.3f}, largest {each.max():.0f}" for load, each in apart.items())
+    return f"levels from those without it, by share: {told}; the engine {jpeg_engine()}"
+
+
 def next_returns(device: str) -> str:
     """next() comes back while the device is still at what was enqueued before it."""
     if device == "cpu":
@@ -265,6 +283,7 @@ CHECKS: dict[str, Callable[[str], str]] = {
     "decode": decode,
     **{f"engine-{name}": _of(engine, name) for name in ("dali", "host")},
     **{f"neighbours-{name}": _of(neighbours, name) for name in ("dali", "host")},
+    "decoder-load": decoder_load,
     "next-returns": next_returns,
     "no-sync": no_sync,
 }

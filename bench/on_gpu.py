@@ -19,7 +19,7 @@ GPU_TEST = re.compile(r"mark\.gpu|both_ways")
 TOY = ("--photos", "24")
 FIRST = (
     *("versions", "kernel-finish", "kernel-mix", "kernel-unpack", "kernel-tokens", "decode", "engine-dali"),
-    *("engine-host", "neighbours-dali", "neighbours-host", "next-returns", "no-sync"),
+    *("engine-host", "neighbours-dali", "neighbours-host", "decoder-load", "next-returns", "no-sync"),
 )
 
 

@@ -15,7 +15,7 @@ import pytest
 BENCH = Path(__file__).parents[1] / "bench"
 FIRST = (
     *("versions", "kernel-finish", "kernel-mix", "kernel-unpack", "kernel-tokens", "decode", "engine-dali"),
-    *("engine-host", "neighbours-dali", "neighbours-host", "next-returns", "no-sync"),
+    *("engine-host", "neighbours-dali", "neighbours-host", "decoder-load", "next-returns", "no-sync"),
 )
 
 
@@ -86,7 +86,7 @@ def test_the_first_questions_are_rehearsed(module: Any, name: str) -> None:
     """On the CPU each is answered, or says that it needs a GPU; none of these is an answer about a GPU."""
     first = module("gpu_first")
     assert set(first.CHECKS) == set(FIRST)
-    if name in ("next-returns", "no-sync"):
+    if name in ("decoder-load", "next-returns", "no-sync"):
         with pytest.raises(first.NotHereError, match="needs a GPU"):
             first.CHECKS[name]("cpu")
     else:
