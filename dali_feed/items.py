@@ -120,10 +120,10 @@ class Items:
         return fields
 
     def _given(self, batch: Batch, name: str) -> torch.Tensor:
-        """What went with a batch."""
+        """What went with a batch, in memory of its own: who keeps labels would keep the block that they came in."""
         if name in batch.sent:
             sent: torch.Tensor = batch.sent[name].on(torch.cuda.current_stream(self._device))
-            return sent
+            return sent.clone()
         return torch.from_numpy(batch.beside[name]).to(self._device)
 
     def _where(self, batch: Batch) -> Callable[[int], str]:

@@ -117,4 +117,5 @@ def test_what_was_sent_is_what_is_handed_over(mixing: Mixing | None, monkeypatch
             for one, other in pairs:
                 assert one.dtype == other.dtype
                 assert torch.equal(one, other)
+                assert other.untyped_storage().nbytes() == other.nbytes  # not the whole block
     assert wire.count == len(wanted)
