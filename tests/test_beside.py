@@ -17,7 +17,7 @@ from wire import Wire
 from dali_feed import DataLoader, Mixing, mixes
 from dali_feed.engines import Tail
 from dali_feed.engines.parcels import Parcels
-from dali_feed.errors import ConfigError
+from dali_feed.errors import ConfigError, EngineError
 from dali_feed.feed import Batch
 from dali_feed.feed.beside import Beside
 from dali_feed.feed.pixels import Pixels
@@ -100,6 +100,19 @@ def test_one_copy_takes_all_that_goes_with_a_batch() -> None:
     assert batch.sent["labels"].on(None).tolist() == [13, 14]
     assert batch.beside["names"].tolist() == ["a", "b"]
     assert views[0].flip_x is rows[0]  # the engine's own stay what they were
+
+
+def test_what_cannot_be_sent_is_an_engine_error() -> None:
+    """Not a traceback out of torch: page-locked memory and the GPU's may both be exhausted."""
+
+    def full(block: torch.Tensor) -> Any:
+        msg = "CUDA error: out of memory"
+        raise RuntimeError(msg)
+
+    batch = Batch(None, None, {}, np.arange(2), np.ones(2, bool))
+    beside = Beside(lambda batch, epoch: {"ids": batch.ids}, Parcels(full, pinned=False))
+    with pytest.raises(EngineError, match=r"^feed: what goes with a batch cannot be sent to the GPU; out of memory"):
+        beside(batch, 0)
 
 
 @pytest.mark.parametrize("mixing", [None, Mixing(0.4, 1.0, classes=20, smoothing=0.1), Mixing(0.4)])

@@ -30,8 +30,8 @@ def none(batch: Batch, epoch: int) -> Mapping[str, NDArray[Any]]:
 class Beside:
     """Adds to each batch what goes with it: `companions` of (batch, epoch). Used by one thread at a time."""
 
-    def __init__(self, companions: Companions, parcels: Parcels | None) -> None:
-        self._companions, self._parcels = companions, parcels
+    def __init__(self, companions: Companions, parcels: Parcels | None, device: int | None = None) -> None:
+        self._companions, self._parcels, self._device = companions, parcels, device
 
     @classmethod
     def on(cls, device: int | None, companions: Companions) -> Beside:
@@ -41,13 +41,19 @@ class Beside:
         from dali_feed.engines.parcels import Parcels
         from dali_feed.engines.uploads import Uploads
 
-        return cls(companions, Parcels(Uploads(device)))
+        return cls(companions, Parcels(Uploads(device)), device)
 
     def __call__(self, batch: Batch, epoch: int) -> None:
-        """Before `batch` is handed over. What a companion raises is raised."""
+        """Before `batch` is handed over. What a companion raises is raised; EngineError where it cannot be sent."""
         batch.beside = dict(self._companions(batch, epoch))
         if self._parcels is not None:
             shown = (batch, *batch.more)
-            tails, batch.sent = self._parcels.with_tails([each.tail for each in shown], batch.beside)
+            try:
+                tails, batch.sent = self._parcels.with_tails([each.tail for each in shown], batch.beside)
+            except RuntimeError as error:
+                from dali_feed.engines.failures import engine_error
+
+                subject, what = "feed", "what goes with a batch cannot be sent to the GPU"
+                raise engine_error(subject, what, error, self._device) from error
             for each, tail in zip(shown, tails, strict=True):
                 each.tail = tail
