@@ -56,7 +56,8 @@ LAYERS = (
                 "perspective",
             ),  # small ops, and ops in ops,
             *("batch_draws", "steps", "program", "host_program", "graph_function"),  # and how each engine is told
-            *("host_effects", "program_run", "program_effects", "pipeline_program", "split_program", "views"),
+            *("host_effects", "program_run", "program_effects", "pipeline_program", "split_program", "tail_colour"),
+            "views",
             *("screen", "headers", "headers_tiff"),  # what may reach a decoder,
             *("headers_gif", "headers_avif", "headers_av1"),  # by format
             *("transforms", "state", "stats"),  # torchvision's classes by name; where a run stands; what it counts

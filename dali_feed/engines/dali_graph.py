@@ -178,6 +178,9 @@ def _erase(image: Any, rect: Any, fill: Colours) -> Any:
 
 
 def _finish(step: Finish, image: Any, given: _Inputs) -> Any:
+    if step.adjusts:
+        msg = f"dali engine: a graph on the CPU does its own colour; found {step!r}, made for a GPU"
+        raise TypeError(msg)
     flip_x = given("flip_x", types.INT32, 0) if step.flip_x else 0
     if step.flip_y:
         image = fn.flip(image, horizontal=0, vertical=given("flip_y", types.INT32, 0))

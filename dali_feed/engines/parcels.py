@@ -19,7 +19,7 @@ from dali_feed.views import viewed
 
 __all__ = ["Parcels", "Sent", "there"]
 
-_ROWS = ("flip_x", "flip_y", "erase")  # of a tail
+_ROWS = ("flip_x", "flip_y", "erase", "adjust")  # of a tail
 
 
 class _Block(Protocol):
