@@ -21,21 +21,27 @@ union alignas(PieceOf<COUNT * sizeof(T)>::size) Lane {
     Vector<PieceOf<COUNT * sizeof(T)>::size> piece[COUNT * sizeof(T) / PieceOf<COUNT * sizeof(T)>::size];
 };
 
-// The elements of the first `lanes` lanes to `to` and on. All lanes of the warp come here, and `stage`, memory that the
-// block shares, is this warp's alone. `to` and lanes * COUNT * sizeof(T) are multiples of VECTOR.
+// Memory that the block shares, for one warp. Vectors are read from it.
 template <class T, int COUNT>
-DEVICE void store_run(T* to, unsigned lanes, const Lane<T, COUNT>& mine, Lane<T, COUNT>* stage) {
+struct alignas(16) Stage {
+    Lane<T, COUNT> lane[32];
+};
+
+// The elements of the first `lanes` lanes to `to` and on. All lanes of the warp come here, and `stage` is this warp's
+// alone. `to` and lanes * COUNT * sizeof(T) are multiples of VECTOR.
+template <class T, int COUNT>
+DEVICE void store_run(T* to, unsigned lanes, const Lane<T, COUNT>& mine, Stage<T, COUNT>& stage) {
     const unsigned lane = threadIdx.x % 32;
     __syncwarp();  // what was there before has been read
     if (lane < lanes) {
 #pragma unroll
-        for (unsigned i = 0; i < sizeof(mine) / sizeof(mine.piece[0]); ++i) stage[lane].piece[i] = mine.piece[i];
+        for (unsigned i = 0; i < sizeof(mine) / sizeof(mine.piece[0]); ++i) stage.lane[lane].piece[i] = mine.piece[i];
     }
     __syncwarp();
     const unsigned vectors = lanes * (COUNT * sizeof(T)) / VECTOR;
 #pragma unroll
     for (unsigned i = 0; i < (COUNT * sizeof(T) + VECTOR - 1) / VECTOR; ++i) {
         const unsigned v = lane + 32 * i;
-        if (v < vectors) reinterpret_cast<Vector<VECTOR>*>(to)[v] = reinterpret_cast<const Vector<VECTOR>*>(stage)[v];
+        if (v < vectors) reinterpret_cast<Vector<VECTOR>*>(to)[v] = reinterpret_cast<const Vector<VECTOR>*>(&stage)[v];
     }
 }

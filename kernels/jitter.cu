@@ -210,7 +210,7 @@ jitter(const byte_t* __restrict__ images, byte_t* __restrict__ out, const float*
        int height, int width) {
     __shared__ offset_t parts[MAX_THREADS];
     __shared__ float means[MAX_STEPS];
-    __shared__ Raw stage[MAX_THREADS];
+    __shared__ Stage<byte_t, 3 * PIXELS> stages[MAX_THREADS / 32];
     const unsigned pixels = static_cast<unsigned>(height) * static_cast<unsigned>(width), groups = pixels / PIXELS;
     const byte_t* image = images + 3 * static_cast<offset_t>(blockIdx.x) * pixels;
     byte_t* target = out + 3 * static_cast<offset_t>(blockIdx.x) * pixels;
@@ -245,6 +245,6 @@ jitter(const byte_t* __restrict__ images, byte_t* __restrict__ out, const float*
             }
         }
         const unsigned lanes = groups - first < 32 ? groups - first : 32;
-        store_run(target + 3 * PIXELS * static_cast<offset_t>(first), lanes, done, stage + threadIdx.x / 32 * 32);
+        store_run(target + 3 * PIXELS * static_cast<offset_t>(first), lanes, done, stages[threadIdx.x / 32]);
     }
 }
