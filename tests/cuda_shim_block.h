@@ -16,6 +16,7 @@ struct Index3 {
 static thread_local Index3 blockIdx, threadIdx, blockDim, gridDim;
 
 namespace shim {
+namespace {  // each kernel's library has its own: a loader would make one of what they all name
 
 enum class Barrier { none, warp, block };
 
@@ -121,4 +122,5 @@ inline Block& block() {
 
 inline void Block::enter() { block().work(); }
 
+}  // namespace
 }  // namespace shim
