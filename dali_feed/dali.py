@@ -161,8 +161,12 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
         return len(self._feed)
 
     def __iter__(self) -> Self:
-        """This iterator; what was begun or ended is reset, so that a `for` is an epoch, or what a state left of one."""
-        self.reset()
+        """This iterator; what was begun or ended is reset, so that a `for` is an epoch, or what a state left of one.
+
+        One of which a single batch was taken was a look at the data, and begins again.
+        """
+        self._batches, self._taken, self._ended = None, False, False
+        self._feed._leave()
         return self
 
     def reset(self) -> None:
@@ -196,6 +200,11 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
         return self.__next__()
 
     # Ours.
+
+    @property
+    def batches_left(self) -> int:
+        """Batches that the epoch under way still gives, or else the next one will: after load_state_dict() the rest."""
+        return self._feed.batches_left
 
     @property
     def epoch(self) -> int:

@@ -17,7 +17,7 @@ from dali_feed.feed.pixels import Pixels
 from dali_feed.mixes import Mixes
 from dali_feed.mixing import Mixing
 from dali_feed.records import LABEL, Tabular
-from dali_feed.torch_feed import moved
+from dali_feed.torch_passes import moved
 from dali_feed.user_transforms import UserTransforms
 from dali_feed.views import ViewsProgram
 

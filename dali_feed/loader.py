@@ -27,7 +27,7 @@ from dali_feed.plan import Shuffle
 from dali_feed.records import Source
 from dali_feed.stats import Stats
 from dali_feed.torch_arguments import check_by_torch, ranks, seeded, torch_device, unwrapped, warn_once
-from dali_feed.torch_feed import Passing, moved
+from dali_feed.torch_passes import Passing, moved
 
 __all__ = ["DataLoader", "Info"]
 
@@ -232,7 +232,11 @@ class DataLoader:
         return count
 
     def __iter__(self) -> Iterator[Any]:
-        """The next epoch's batches, or the rest of the one that a restored state stands in."""
+        """The next epoch's batches, or the rest of the one that a restored state stands in.
+
+        A pass that was left early has had its epoch. One left after its first batch was a look at the data, and the
+        next begins where it began: `next(iter(loader))` costs nothing, three times in a row.
+        """
         told = getattr(self.sampler, "epoch", None) if hasattr(self.sampler, "set_epoch") else None
         if told != self._told and isinstance(told, int):
             self._feed.set_epoch(told)  # the user has told the sampler, as torch's DistributedSampler wants it
@@ -245,6 +249,16 @@ class DataLoader:
         """The epoch that state_dict() stands in."""
         epoch: int = self._feed.epoch
         return epoch
+
+    @property
+    def batches_left(self) -> int:
+        """Batches that the pass under way still gives, or else the next one will: after load_state_dict() the rest.
+
+        `len(loader)` is that of a whole epoch, so `tqdm(loader, initial=len(loader) - loader.batches_left)`. TypeError
+        for an iterable-style dataset that does not say.
+        """
+        left: int = self._feed.batches_left
+        return left
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be that of `epoch`; where a restored state stands inside it, it goes on there."""

@@ -7,16 +7,13 @@ dataset has no positions and no state.
 
 from __future__ import annotations
 
-import copy
 import hashlib
-import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset
 
@@ -25,40 +22,14 @@ from dali_feed.draws import check_seed
 from dali_feed.errors import ClosedError, ConfigError, StateError
 from dali_feed.feed.asked import MAX_EPOCH, check_epoch, check_shares, check_shuffle
 from dali_feed.feed.sampling import digest_of, length_of, read_whole, told_epoch
+from dali_feed.feed.standing import Standing
 from dali_feed.plan import EpochPlan, Order, Shuffle, resolve
 from dali_feed.records import Snapshot, unpack_ids
 from dali_feed.stats import Meter, Stats
 from dali_feed.torch_arguments import as_config_error
+from dali_feed.torch_passes import Passing
 
-__all__ = ["Passing", "TorchFeed", "moved"]
-
-
-def moved(item: Any, device: torch.device) -> Any:
-    """A batch with its tensors on the device, whatever lists, tuples and mappings they lie in; untouched on the CPU."""
-    if device.type == "cpu":
-        return item
-    if isinstance(item, torch.Tensor):
-        return _pinned(item, device).to(device, non_blocking=True)
-    if callable(getattr(item, "to", None)):
-        return item.to(device)
-    if isinstance(item, MutableMapping):
-        out = copy.copy(item)  # of its own class
-        out.update({key: moved(value, device) for key, value in item.items()})
-        return out
-    if isinstance(item, tuple) and hasattr(item, "_fields"):
-        return type(item)(*(moved(value, device) for value in item))
-    if isinstance(item, list | tuple):
-        there = [moved(value, device) for value in item]
-        return tuple(there) if isinstance(item, tuple) else there
-    return item
-
-
-def _pinned(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """In page-locked memory where it goes to a GPU: a copy from other memory waits for what the GPU has to do."""
-    plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided and not tensor.requires_grad
-    if device.type == "cuda" and tensor.device.type == "cpu" and plain and not tensor.is_pinned():
-        return tensor.pin_memory()  # of a tensor with a class of its own it would make a plain one
-    return tensor
+__all__ = ["TorchFeed"]
 
 
 class _Batches:
@@ -158,43 +129,42 @@ class TorchFeed:
         with as_config_error():
             self._loader: Any = TorchLoader(dataset, **order, **options)
         self._meter = Meter()
-        self._epoch = self._consumed = 0
-        self._pending, self._closed = True, False
+        self._at, self._closed = Standing(), False
         self._pass: weakref.ref[Passing] | None = None  # dropping a pass ends it, and its workers
         self._plan: _Epoch | None = None
 
     def _planned(self) -> _Epoch:
         """This rank's part of the epoch that the state stands in; of all that a growing dataset has as it begins."""
-        running = self._consumed or not self._pending or (self._pass is not None and self._pass() is not None)
+        running = self._at.consumed or not self._at.pending or self._running is not None
         if self._snapshot is not None and not running:
             length = length_of(self.dataset) or 0
             if length != len(self._snapshot):
                 self._snapshot, self._plan = _snapshot(self.dataset, length), None
-        if self._plan is None or self._plan.epoch != self._epoch:
+        if self._plan is None or self._plan.epoch != self._at.epoch:
             self._plan = self._dealt()
         return self._plan
 
     def _dealt(self) -> _Epoch:
         if self._batch_sampler is not None:
-            told_epoch(self._batch_sampler, self._epoch)
+            told_epoch(self._batch_sampler, self._at.epoch)
             batches = read_whole(self._batch_sampler, len(self._positions()))
             return _Epoch(
-                self._epoch, digest_of(self._batch_sampler, batches), len(batches), lambda first: batches[first:]
+                self._at.epoch, digest_of(self._batch_sampler, batches), len(batches), lambda first: batches[first:]
             )
         if self._sampler is None:
             keys, digest, positions, order = None, None, self._positions(), self._mixed()
         else:  # whatever the dataset takes: the plan deals places in the list of them
-            told_epoch(self._sampler, self._epoch)
+            told_epoch(self._sampler, self._at.epoch)
             keys = read_whole(self._sampler, len(self._positions()))
             digest, positions = digest_of(self._sampler, keys), _snapshot(self.dataset, len(keys))
             order = resolve(shuffle=False, snapshot=positions)
         if not len(positions):
-            return _Epoch(self._epoch, digest, 0, lambda _: [])
+            return _Epoch(self._at.epoch, digest, 0, lambda _: [])
         plan = EpochPlan(
             positions,
             order,
             seed=self.seed,
-            epoch=self._epoch,
+            epoch=self._at.epoch,
             lanes=self.lanes,
             drop_last=self.drop_last,
             indices=None,
@@ -210,7 +180,7 @@ class TorchFeed:
                 return lines[0]
             return [[i for line in lines for i in line[at : at + part]] for at in range(0, stop - first, part)]
 
-        return _Epoch(self._epoch, digest, length, batches_from)
+        return _Epoch(self._at.epoch, digest, length, batches_from)
 
     def _count(self, first: int) -> int:
         """How many batches there are from position `first` on."""
@@ -239,34 +209,51 @@ class TorchFeed:
         return len(self._loader) if self._snapshot is None else self._count(0)
 
     @property
+    def batches_left(self) -> int:
+        """Batches that the pass under way still gives, or else the next one will; TypeError where nobody knows."""
+        run, at = self._running, self._at
+        if run is not None:
+            return len(run)
+        epoch, consumed = at.next
+        return self._count(consumed) if self._snapshot is not None and epoch == at.epoch else len(self)
+
+    @property
     def epoch(self) -> int:
         """The epoch that state_dict() stands in."""
-        return self._epoch
+        return self._at.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be that of `epoch`; where a restored state stands inside it, it goes on there."""
         epoch = check_epoch(epoch)
-        if not (self._pending and epoch == self._epoch):
+        if not self._at.stays_in(epoch):
             self._end()
-            self._epoch, self._consumed, self._pending = epoch, 0, True
+            self._at.go_to(epoch, 0)
+        elif not self._at.pending:
+            self._leave()
         inner = getattr(self.dataset, "set_epoch", None)
         if callable(inner):
             inner(epoch)
 
+    @property
+    def _running(self) -> Passing | None:
+        return None if self._pass is None else self._pass()
+
     def _end(self) -> None:
-        run, self._pass = None if self._pass is None else self._pass(), None
+        run, self._pass = self._running, None
         if run is not None:
             run.drop()
+
+    def _leave(self) -> None:
+        self._end()
+        self._at.leave()
 
     def __iter__(self) -> Passing:
         """The next epoch's batches, or the rest of the one that a restored state stands in."""
         self._check_open()
-        self._end()
-        if not self._pending:
-            self._epoch, self._consumed, self._pending = self._epoch + 1, 0, True
+        self._leave()
         if self._snapshot is not None:
-            self._order.batches = self._planned().batches_from(self._consumed)
-        run = Passing(self, iter(self._loader), None if self._snapshot is None else self._count(self._consumed))
+            self._order.batches = self._planned().batches_from(self._at.consumed)
+        run = Passing(self, iter(self._loader), None if self._snapshot is None else self._count(self._at.consumed))
         self._pass = weakref.ref(run)
         return run
 
@@ -285,20 +272,19 @@ class TorchFeed:
         """Where the trainer stands; counts batches handed over. StateError for an iterable-style dataset."""
         info = {"engine": "torch", "world_size": self.world_size, "batch_size": self.batch_size}
         made = self._made_for()
-        return states.pack(made, self._positions(), epoch=self._epoch, consumed=self._consumed, info=info)
+        return states.pack(made, self._positions(), epoch=self._at.epoch, consumed=self._at.consumed, info=info)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next pass go on where `state` was taken: no sample before it is read."""
         self._check_open()
-        state, before = states.check(state, MAX_EPOCH), (self._epoch, self._plan)
-        self._epoch = state["epoch"]
+        state, before = states.check(state, MAX_EPOCH), (self._at, self._plan)
+        self._at = Standing(state["epoch"], state["consumed"])
         try:
             states.compare(state, self._made_for(), self._positions(), self._planned().length)
         except BaseException:
-            self._epoch, self._plan = before
+            self._at, self._plan = before
             raise
         self._end()
-        self._consumed, self._pending = state["consumed"], True
 
     def commit(self) -> None:
         """There is no group to tell."""
@@ -319,67 +305,3 @@ class TorchFeed:
         workers = getattr(self._loader, "_iterator", None)
         if workers is not None and hasattr(workers, "_shutdown_workers"):
             workers._shutdown_workers()
-
-
-class Passing:
-    """One pass; each batch taken moves the state. Dropping it ends the pass."""
-
-    def __init__(self, feed: TorchFeed, batches: Iterator[Any], count: int | None) -> None:
-        self._feed, self._left = feed, count
-        self._batches: Iterator[Any] | None = batches
-        self._ended = False
-
-    def __len__(self) -> int:
-        """Batches still to come; TypeError for an iterable-style dataset."""
-        if self._left is None:
-            msg = "an iterable-style dataset does not say how many batches are still to come"
-            raise TypeError(msg)
-        return self._left
-
-    def __iter__(self) -> Passing:
-        return self
-
-    def __next__(self) -> Any:
-        return self.take()
-
-    def take(self, timeout: float | None = None, make: Callable[[Any], Any] | None = None) -> Any:
-        """The next batch as torch's loader made it, which has its own timeout. What it raises ends the pass."""
-        del timeout
-        feed = self._feed
-        if self._ended:
-            raise StopIteration
-        if self._batches is None:
-            msg = (
-                "iterator: an error, a newer pass over the same loader, set_epoch() or load_state_dict()"
-                " has ended this pass"
-            )
-            raise ClosedError(msg)
-        begun = time.perf_counter()
-        try:
-            batch = next(self._batches)
-        except StopIteration:
-            self._batches, self._ended, feed._pass = None, True, None
-            feed._epoch, feed._consumed, feed._pending = feed._epoch + 1, 0, True
-            raise
-        except BaseException:  # a batch is missing: none behind it may count
-            feed._end()
-            raise
-        try:
-            batch = batch if make is None else make(batch)
-        except BaseException:
-            feed._end()
-            raise
-        feed._meter.step_waits.append(time.perf_counter() - begun)
-        feed._meter.batches += 1
-        feed._pending = False
-        if self._left is not None:
-            self._left -= 1
-            feed._consumed = min(feed._consumed + feed._part, feed._planned().length)
-        return batch
-
-    def drop(self) -> None:
-        """Leave it; the workers of one that is not persistent end, also where an error's traceback still holds them."""
-        batches, self._batches = self._batches, None
-        shutdown = getattr(batches, "_shutdown_workers", None)
-        if shutdown is not None and batches is not self._feed._loader._iterator:
-            shutdown()

@@ -76,7 +76,7 @@ LAYERS = (
         "loader",
         (
             *("loader", "feeds", "items", "mixes", "user_transforms"),
-            *("datasets", "hf_datasets", "torch_arguments", "torch_feed"),
+            *("datasets", "hf_datasets", "torch_arguments", "torch_feed", "torch_passes"),
             "dali",  # its names, no DALI
         ),
         ("pure", "kernels", "external_sources", "engines", "feed"),

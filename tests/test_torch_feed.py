@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, IterableDataset, RandomSampler
 
 from dali_feed import DataLoader, torch_arguments
 from dali_feed.errors import ClosedError, ConfigError, StateError
-from dali_feed.torch_feed import moved
+from dali_feed.torch_passes import moved
 
 
 def flat(lists: Iterable[list[int]]) -> list[int]:

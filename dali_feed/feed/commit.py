@@ -28,10 +28,11 @@ def progress(feed: Feed) -> Int64s:
     of the lanes a second time do not lead beyond it.
     """
     plan, snapshot = feed._planned(), feed.snapshot
-    between = feed._consumed == 0 and feed._epoch > 0
-    if between or not feed._counts(plan, feed._consumed):
+    consumed = feed._at.consumed
+    between = consumed == 0 and feed.epoch > 0
+    if between or not feed._counts(plan, consumed):
         return snapshot.stops.copy()
-    reached = snapshot.starts + plan.given(feed._consumed, len(snapshot.starts))
+    reached = snapshot.starts + plan.given(consumed, len(snapshot.starts))
     return np.asarray(np.minimum(reached, snapshot.stops), np.int64)
 
 

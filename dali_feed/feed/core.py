@@ -31,6 +31,7 @@ from dali_feed.feed.passes import Batches
 from dali_feed.feed.quarantine import Quarantine
 from dali_feed.feed.reading import ReadPool
 from dali_feed.feed.sampling import digest_of, indices_of
+from dali_feed.feed.standing import Standing
 from dali_feed.feed.usable import looker
 from dali_feed.feed.window import Window
 from dali_feed.options import BadRecords, Tuning
@@ -121,8 +122,7 @@ class Feed:
             transform, layout, decode, engine, device, self.tuning, hw_decoder_load
         )
         self._shuffle, self._sampler = shuffle, sampler
-        self._epoch = self._consumed = 0
-        self._pending = True  # the next pass begins here; False: a pass has taken batches from here on
+        self._at = Standing()
         self._loaded: dict[str, Any] | None = None
         self._snapshot: Snapshot | None = None
         self._plan: EpochPlan | None = None
@@ -156,13 +156,13 @@ class Feed:
         return self.batch_size * self.world_size // self.lanes
 
     def _planned(self) -> EpochPlan:
-        if self._plan is None or self._plan.epoch != self._epoch:
-            indices = None if self._sampler is None else indices_of(self._sampler, self._epoch, len(self.snapshot))
+        if self._plan is None or self._plan.epoch != self._at.epoch:
+            indices = None if self._sampler is None else indices_of(self._sampler, self._at.epoch, len(self.snapshot))
             self._plan = EpochPlan(
                 self.snapshot,
                 self.order,
                 seed=self.seed,
-                epoch=self._epoch,
+                epoch=self._at.epoch,
                 lanes=self.lanes,
                 drop_last=self.drop_last,
                 indices=indices,
@@ -183,42 +183,59 @@ class Feed:
         """Batches in an epoch, the same on every rank."""
         return len(self._counts(self._planned(), 0))
 
+    @property
+    def batches_left(self) -> int:
+        """Batches that the pass under way still gives; where there is none, those that the next one will."""
+        plan, at = self._planned(), self._at
+        epoch, consumed = at.next if self._run is None else (at.epoch, at.consumed)
+        return len(self._counts(plan, consumed if epoch == at.epoch else 0))
+
     # Passes.
 
     @property
     def epoch(self) -> int:
         """The epoch that state_dict() stands in."""
-        return self._epoch
+        return self._at.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be that of `epoch`; where a restored state stands inside it, it goes on there."""
         epoch = check_epoch(epoch)
-        if self._pending and epoch == self._epoch:
+        if self._at.pending and epoch == self._at.epoch:
+            return
+        if self._at.stays_in(epoch):
+            self._leave()
             return
         self._end_pass()
-        self._epoch, self._consumed, self._pending, self._loaded = epoch, 0, True, None
+        self._at.go_to(epoch, 0)
+        self._loaded = None
 
     def __iter__(self) -> Batches:
         """The next epoch's batches, or the rest of the one that a restored state stands in.
 
         A pass that was left early is over: its iterator raises ClosedError from here on. One of which no batch was
-        taken was none: the epoch is still to come, for frameworks that make an iterator and then another.
+        taken was none, for frameworks that make an iterator and then another, and neither is a look at the first
+        (see `standing`): the epoch is still to come.
         """
         self._check_open()
-        self._end_pass()
-        if not self._pending:
-            self._epoch, self._consumed, self._pending = self._epoch + 1, 0, True
+        self._leave()
         plan = self._planned()
         check_memory(self)
         self._outbox.retry()
         setting = self._setting()
         mine = range(self.rank, self.lanes, self.world_size)
         open_window, draw, prepare = self._opener(setting), setting.draw, setting.engine.prepare
-        lanes = [Lane(plan, lane, self._consumed, open_window=open_window, draw=draw, prepare=prepare) for lane in mine]
-        counts = self._counts(plan, self._consumed)
+        lanes = [
+            Lane(plan, lane, self._at.consumed, open_window=open_window, draw=draw, prepare=prepare) for lane in mine
+        ]
+        counts = self._counts(plan, self._at.consumed)
         slots = plan.lane_length * len(mine)
         self._run = EpochRun(setting, lanes, counts, Quarantine(self.bad, slots))
         return Batches(self, self._run, counts)
+
+    def _leave(self) -> None:
+        """Any pass under way is over, and the state stands where the next one begins."""
+        self._end_pass()
+        self._at.leave()
 
     def _end_pass(self) -> None:
         """The pass under way is over: batches it might still give would not be counted from here."""
@@ -239,7 +256,7 @@ class Feed:
         if self._beside is None:
             self._beside = Beside.on(self.device, self.companions)
         beside = self._beside
-        epoch, program, seed = self._epoch, self.program, self.seed
+        epoch, program, seed = self._at.epoch, self.program, self.seed
         return Setting(
             engine=self._engine,
             pool=self._pool,
@@ -310,7 +327,7 @@ class Feed:
             "world_size": self.world_size,
             "batch_size": self.batch_size,
         }
-        return states.pack(self._made_for(), self.snapshot, epoch=self._epoch, consumed=self._consumed, info=info)
+        return states.pack(self._made_for(), self.snapshot, epoch=self._at.epoch, consumed=self._at.consumed, info=info)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next pass go on where `state` was taken. Reads nothing that came before it.
@@ -321,16 +338,16 @@ class Feed:
         self._check_open()
         state = states.check(state, MAX_EPOCH)
         pin = state["source"].get("pin")
-        before = (self._snapshot, self._plan, self._sampler_hash, self._epoch, self._consumed, self._pending)
+        before = (self._snapshot, self._plan, self._sampler_hash, self._at)
         if pin is not None and (
             self._snapshot is None or self._snapshot.fingerprint != state["made_for"].get("source")
         ):
             self._snapshot, self._plan = self.source.snapshot(pin), None
-        self._epoch, self._consumed, self._pending, self._loaded = state["epoch"], state["consumed"], True, state
+        self._at, self._loaded = Standing(state["epoch"], state["consumed"]), state
         try:
             self._planned()
         except BaseException:  # a sampler may raise anything; the pass under way goes on
-            self._snapshot, self._plan, self._sampler_hash, self._epoch, self._consumed, self._pending = before
+            self._snapshot, self._plan, self._sampler_hash, self._at = before
             self._loaded = None
             raise
         self._end_pass()

@@ -54,7 +54,7 @@ class Batches:
             batch = self._run.take(timeout)
         except StopIteration:
             feed._run, self._ended = None, True
-            feed._epoch, feed._consumed, feed._pending = feed._epoch + 1, 0, True
+            feed._at.ended()
             raise
         except WaitError:
             raise
@@ -69,8 +69,8 @@ class Batches:
                 msg = "collate_fn, transform: must not raise StopIteration; leave records out with a sampler"
                 raise ConfigError(msg) from error
             raise
-        feed._consumed, feed._pending = feed._consumed + self._counts[self._taken], False
         self._taken += 1
+        feed._at.took(self._counts[self._taken - 1], last=self._taken == len(self._counts))
         feed._meter.batches += 1
         feed._meter.samples += len(batch)
         return made
