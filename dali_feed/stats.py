@@ -29,7 +29,10 @@ class Stats:
     letters_wait      time it waited for dead letters to be taken
     step_wait_p50     what the trainer waits per step: half of the last steps at most this,
     step_wait_p99     and 99 of a hundred at most this
-    bottleneck        "source", "engine" or "trainer": the largest of these three waits
+    bottleneck        "source", "engine" or "trainer": the largest of these three waits; "" before the first batch.
+                      Where torch's own DataLoader runs a dataset, which does not tell source and decoding apart:
+                      "torch" or "trainer"; `engine_wait` is the trainer's time in next(), `trainer_wait` the time
+                      between, and what torch does not count is 0
     recent_bad        the last bad records, (where, reason)
     """
 
@@ -110,6 +113,6 @@ class Meter:
             letters_wait=self.letters_wait,
             step_wait_p50=float(np.quantile(waits, 0.5)),
             step_wait_p99=float(np.quantile(waits, 0.99)),
-            bottleneck=max(stages, key=lambda name: stages[name]),
+            bottleneck=max(stages, key=lambda name: stages[name]) if self.batches else "",
             recent_bad=tuple(self.recent_bad),
         )

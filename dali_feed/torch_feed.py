@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -295,8 +295,14 @@ class TorchFeed:
         return f"{type(self.dataset).__qualname__} with torch's own DataLoader, {how}"
 
     def stats(self) -> Stats:
-        """Batches, and what the trainer waited per step; torch does not say for whom."""
-        return self._meter.stats(0)
+        """Samples, batches, and how long the trainer was in next() (`engine_wait`) and elsewhere (`trainer_wait`).
+
+        Worker processes work beside the trainer: where it waits for a tenth of its own time, they are too slow.
+        """
+        found = self._meter.stats(0)
+        share = 0.1 if self._loader.num_workers else 1.0
+        slow = found.engine_wait > share * found.trainer_wait
+        return replace(found, bottleneck=("torch" if slow else "trainer") if found.batches else "")
 
     def close(self) -> None:
         """End the workers. Safe to call twice."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sized
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,11 +45,24 @@ def _pinned(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor
 
 
+def _rows(item: Any, size: int) -> int:
+    """How many samples are in a batch that nobody counted: the rows of the first tensor in it, or else `size`."""
+    if isinstance(item, torch.Tensor):
+        return len(item) if item.ndim else 1
+    if isinstance(item, Mapping):
+        item = list(item.values())
+    if isinstance(item, list | tuple) and item:
+        return len(item) if isinstance(item[0], str | bytes | int | float) else _rows(item[0], size)
+    return size
+
+
 class Passing:
     """One pass; each batch taken moves the state. Dropping it ends the pass."""
 
     def __init__(self, feed: TorchFeed, batches: Iterator[Any], count: int | None) -> None:
         self._feed, self._left = feed, count
+        self._asked = iter(feed._order.batches)
+        self._given: float | None = None
         self._batches: Iterator[Any] | None = batches
         self._ended = False
 
@@ -78,7 +91,8 @@ class Passing:
                 " has ended this pass"
             )
             raise ClosedError(msg)
-        begun = time.perf_counter()
+        meter, begun = feed._meter, time.perf_counter()
+        meter.trainer_wait += 0.0 if self._given is None else begun - self._given
         try:
             batch = next(self._batches)
         except StopIteration:
@@ -93,14 +107,24 @@ class Passing:
         except BaseException:
             feed._end()
             raise
-        feed._meter.step_waits.append(time.perf_counter() - begun)
-        feed._meter.batches += 1
+        self._given = time.perf_counter()
+        meter.step_waits.append(self._given - begun)
+        meter.engine_wait += self._given - begun
+        meter.batches += 1
+        meter.samples += self._size(batch)
         count = 0
         if self._left is not None:
             self._left -= 1
             count = min(feed._part, feed._planned().length - feed._at.consumed)
         feed._at.took(count, last=self._left == 0)
         return batch
+
+    def _size(self, batch: Any) -> int:
+        """Samples in a batch: as many as were asked for."""
+        if self._feed._single:
+            return 1
+        asked = next(self._asked, None)
+        return len(asked) if isinstance(asked, Sized) else _rows(batch, self._feed.batch_size)
 
     def drop(self) -> None:
         """Leave it; the workers of one that is not persistent end, also where an error's traceback still holds them."""

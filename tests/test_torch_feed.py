@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import multiprocessing
+import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -329,3 +330,41 @@ def test_batches_of_any_class_move() -> None:
     assert there["a"][0].is_meta
     assert type(there["b"]) is OrderedDict
     assert there["b"]["x"].is_meta
+
+
+class Slow(Squares):
+    """Takes its time for a sample."""
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.01)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_stats_count_samples_and_name_who_is_slow(workers: int) -> None:
+    """Samples as they were asked for, the short last batch too; "torch" before a quick loop, else "trainer"."""
+    with made(Slow(), num_workers=workers) as loader:
+        assert (loader.stats().samples, loader.stats().bottleneck) == (0, "")
+        list(loader)
+        stats = loader.stats()
+        assert (stats.samples, stats.batches, stats.bottleneck) == (20, 5, "torch")
+        assert "torch" in str(stats)
+    with made(batch_size=3) as loader:
+        for _ in loader:
+            time.sleep(0.02)  # the model
+        stats = loader.stats()
+    assert (stats.samples, stats.batches, stats.bottleneck) == (20, 7, "trainer")
+
+
+def test_stats_count_samples_that_nobody_asked_for() -> None:
+    """Of an iterable-style dataset the rows of a batch; of samples one by one, one each; of batches cut by the user."""
+    for batch_size, batches in ((3, 3), (None, 7)):
+        with DataLoader(Stream(), batch_size, device="cpu") as loader:
+            list(loader)
+            assert (loader.stats().samples, loader.stats().batches) == (7, batches)
+    with DataLoader(Squares(), batch_sampler=[[0, 1, 2], [3]], device="cpu") as loader:
+        list(loader)
+        assert loader.stats().samples == 4
+    with DataLoader(Stream(), 4, collate_fn=lambda rows: {"rows": [str(row) for row in rows]}, device="cpu") as loader:
+        list(loader)
+        assert loader.stats().samples == 7
