@@ -8,7 +8,6 @@ kind of fault, the first places in the source's own order.
 from __future__ import annotations
 
 import queue
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from dali_feed.errors import ClosedError
 from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic
 from dali_feed.inspection import HEADERS, KAFKA, look, missing_label, odd_label, options_of, sources, topic_of
 from dali_feed.letters import DeadLetters, Letter, Stage, with_original
+from dali_feed.reasons import kind_of
 from dali_feed.records import LABEL, Block, Extents, Snapshot, Source, unpack_id
 from dali_feed.screen import MAX_PIXELS, screen
 
@@ -74,13 +74,6 @@ class Report:
 
     def _of(self, name: str) -> Kind:
         return self.kinds.setdefault(name if len(self.kinds) < KINDS or name in self.kinds else OTHER, Kind())
-
-
-def kind_of(reason: str) -> str:
-    """A reason without what differs from record to record: numbers and quoted bytes."""
-    plain = re.sub(r" \(starts with .*\)", "", reason, flags=re.DOTALL)
-    plain = re.sub(r"b?\"[^\"]*\"|b?'[^']*'", "...", plain)
-    return re.sub(r"\b[0-9a-fx]*\d[0-9a-fx]*\b", "N", plain)
 
 
 def verify_all(

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from confluent_kafka import Message
 
+from dali_feed.reasons import place_of
 from dali_feed.records import LABEL, Lease
 
 __all__ = ["LABEL", "Codec", "Rows", "rows_for"]
@@ -128,7 +129,8 @@ class _Coded:
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises is about this record
             image = memoryview(value)
             said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) and error.args else str(error)
-            self.faults[row] = f"codec: {type(error).__name__}: {said}"
+            place = place_of(error, self._codec)
+            self.faults[row] = f"codec: {type(error).__name__}: {said}{f', at {place}' if place else ''}"
         else:
             for name, column in self._values.items():
                 column[row] = values[name]

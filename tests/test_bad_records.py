@@ -204,10 +204,17 @@ def test_absent_positions_are_nobodys_fault() -> None:
         assert sum(int((~b.ok).sum()) for b in batches) == 5
 
 
-@pytest.mark.parametrize("item", [Corrupt(), (broken_png(), 0), Corrupt("label: 'x' is no number", jpeg(0))])
-def test_a_source_with_nothing_good_says_which_records(item: Any) -> None:
+@pytest.mark.parametrize(
+    "items",
+    [
+        [Corrupt(), Corrupt("label: 'x' is no number", jpeg(0))],
+        [(broken_png(), 0)] * 2,
+    ],
+    ids=["several reasons", "late"],
+)
+def test_a_source_with_nothing_good_says_which_records(items: list[Any]) -> None:
     """All bad is an error that names coordinates, even where any number of bad records is allowed."""
-    with _feed([item] * 16, 4) as feed:
+    with _feed(items * 8, 4) as feed:
         with pytest.raises(BadRecordLimitError, match=r"scripted\[0\]@\d+") as caught:
             list(feed)
         assert caught.value.records[0][0].startswith("scripted[0]@")

@@ -144,7 +144,11 @@ def test_codec_gives_image_and_fields(kafka: Kafka) -> None:
     block = read(source, Extents.one(0, 0, 4))
     assert source.fields == ("label", "key", "n")
     assert payloads(block) == [b"image", b"\x05-image", b"\x05-image", b"image"]
-    assert block.faults == {1: "codec: LookupError: no such class: dragon", 2: "codec: KeyError: 'label' is missing"}
+    line = codec.__code__.co_firstlineno  # its raise, and of a value that it did not give the codec itself
+    assert block.faults == {
+        1: f"codec: LookupError: no such class: dragon, at {__file__}:{line + 3} in codec",
+        2: f"codec: KeyError: 'label' is missing, at {__file__}:{line} in codec",
+    }
     assert block.fields["label"].tolist() == [5, 0, 0, 5]
     assert block.fields["key"] == [b"a", None, None, None]
     assert block.fields["n"] == [1, None, None, 1]

@@ -60,7 +60,12 @@ LAYERS = (
             "views",
             *("screen", "headers", "headers_tiff"),  # what may reach a decoder,
             *("headers_gif", "headers_avif", "headers_av1"),  # by format
-            *("transforms", "state", "stats"),  # torchvision's classes by name; where a run stands; what it counts
+            *(
+                "transforms",
+                "state",
+                "stats",
+                "reasons",
+            ),  # torchvision's classes by name; where a run stands; what it counts
         ),
     ),
     Layer("kernels", ("kernels",), ("pure",), ("cupy", "cupy_backends")),

@@ -24,6 +24,7 @@ from dali_feed.feed.commit import commit
 from dali_feed.feed.compiling import compiled
 from dali_feed.feed.describe import described
 from dali_feed.feed.epoch import EpochRun, Setting
+from dali_feed.feed.hopeless import Proof
 from dali_feed.feed.lane import Lane
 from dali_feed.feed.memory import check_memory, slab_bytes
 from dali_feed.feed.outbox import Outbox
@@ -122,7 +123,7 @@ class Feed:
             transform, layout, decode, engine, device, self.tuning, hw_decoder_load
         )
         self._shuffle, self._sampler = shuffle, sampler
-        self._at = Standing()
+        self._at, self._proof = Standing(), Proof()
         self._loaded: dict[str, Any] | None = None
         self._snapshot: Snapshot | None = None
         self._plan: EpochPlan | None = None
@@ -284,6 +285,7 @@ class Feed:
                 look=look,
                 pool=setting.pool,
                 where=setting.where,
+                proof=self._proof,
             )
 
         return open_window
@@ -353,12 +355,7 @@ class Feed:
         self._end_pass()
 
     def commit(self) -> None:
-        """Publish for lag tools how far the epoch is; call it after a checkpoint, which alone owns the position.
-
-        Per partition its first position and the number of records that all ranks have consumed of it in this epoch;
-        its end when the epoch is over. On rank 0, and where the source can (`KafkaTopic(group=...)`); elsewhere it
-        does nothing. What goes wrong is one warning in the log, within seconds, and never an exception.
-        """
+        """Publish for lag tools how far the epoch is; call it after a checkpoint. See `dali_feed.DataLoader.commit`."""
         self._check_open()
         commit(self)
 

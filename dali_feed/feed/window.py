@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.errors import BadRecordLimitError, SourceError
+from dali_feed.errors import SourceError
 from dali_feed.external_sources.slabs import slabs_for
+from dali_feed.feed.hopeless import Proof, hopeless
 from dali_feed.feed.quarantine import Fault
 from dali_feed.feed.reading import ReadPool, ReadTask
 from dali_feed.feed.usable import Look
@@ -72,6 +73,7 @@ class Window:
         look: Look,
         pool: ReadPool,
         where: Callable[[int], str],
+        proof: Proof,
     ) -> None:
         rows = len(plan)
         self.plan, self.rows = plan, rows
@@ -88,7 +90,7 @@ class Window:
         self._installed = np.zeros(len(self.tasks), bool)
         self._all_installed = False
         self._leases: list[Lease] = []
-        self._look, self._pool, self._where = look, pool, where
+        self._look, self._pool, self._where, self._proof = look, pool, where, proof
         needed = np.zeros(len(self.tasks), bool)
         needed[self._task_of(self.order[first_slot:])] = True
         self.ahead = [self.tasks[n] for n in np.flatnonzero(needed)][::-1]  # reads to make, the next one last
@@ -134,6 +136,7 @@ class Window:
             self.reasons[a + row] = reason
             self._stages[a + row] = "source" if row in block.faults else "screen"
             self.usable[a + row] = False
+        self._proof.good |= bool(self.usable[a:b].any())
         for name, values in block.fields.items():
             if name not in self.fields:
                 array = isinstance(values, np.ndarray)
@@ -171,13 +174,8 @@ class Window:
                 self._load(self.order[k % self.rows : k % self.rows + 1])
             if self.usable[row]:
                 return row
-        records = tuple((self._where(int(self.ids[row])), reason) for row, reason in self.reasons.items())
-        told = "; ".join(f"{where}: {reason}" for where, reason in records[:5]) or "all positions are absent"
-        msg = (
-            f"window of {self.rows} records: a bad slot is taken by the next good record of its window;"
-            f" found not one good record ({told}). Look at the source, or widen Shuffle(window=...)"
-        )
-        raise BadRecordLimitError(msg, records)
+        bad = [(self._where(int(self.ids[row])), why, self._stages[row]) for row, why in self.reasons.items()]
+        raise hopeless(self.rows, bad, self._proof)
 
     def good_payloads(self, rows: Rows) -> list[memoryview]:
         """Payloads of rows that `deal` gave."""

@@ -1,0 +1,58 @@
+"""A window without one good record: what was asked for is wrong, or the data is; the two are told apart.
+
+The law: where no record has been good so far and all of the first window are bad for one reason, nobody can train with
+this configuration, and the reason and its cure are the message, a ConfigError. Anything else is bad data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dali_feed.errors import BadRecordLimitError, ConfigError
+from dali_feed.letters import Stage
+from dali_feed.reasons import kind_of
+
+__all__ = ["Proof", "hopeless"]
+
+SHOWN = 5
+_CURES = (  # what a reason speaks of, and what is to be done then; the first that fits
+    (("codec: ",), "Mend the codec, or what it is given; BadRecords is for single records"),
+    (
+        ("label", "decimal number"),
+        "Labels are whole numbers: let label= name them, or label=None leave them out, or a topic's codec= make them",
+    ),
+    (("engine='host'",), "Or give other data"),
+    (("image", "unknown format"), "Let the source's image=, or of a topic codec=, give out what holds the image"),
+)
+_CURE = {
+    "source": "Look at what wrote the records, and at what the source was asked for",
+    "screen": "Look at one of them (dali-feed inspect) and at what wrote it",
+    "decode": "Look at one of them (dali-feed verify --decode)",
+}
+
+
+@dataclass(slots=True)
+class Proof:
+    """Whether any record has been `good` since the feed was made: then the configuration is not what is wrong."""
+
+    good: bool = False
+
+
+def hopeless(rows: int, bad: Sequence[tuple[str, str, Stage]], proof: Proof) -> ConfigError | BadRecordLimitError:
+    """The error for a window of `rows` positions whose records, (where, reason, stage) each, are all bad or absent."""
+    told = "; ".join(f"{where}: {reason}" for where, reason, _ in bad[:SHOWN])
+    if not proof.good and len(bad) > 1 and len({(kind_of(reason), stage) for _, reason, stage in bad}) == 1:
+        where, reason, stage = bad[0]
+        cure = next((cure for words, cure in _CURES if any(w in reason for w in words)), _CURE[stage])
+        absent = f", {rows - len(bad)} positions absent" if rows > len(bad) else ""
+        return ConfigError(
+            f"all {len(bad)} records of the first window are bad for one reason{absent}: {reason} (such as {where})."
+            f" {cure}"
+        )
+    msg = (
+        f"window of {rows} records: a bad slot is taken by the next good record of its window;"
+        f" found not one good record ({told or 'all positions are absent'}). Look at the source, or widen"
+        " Shuffle(window=...)"
+    )
+    return BadRecordLimitError(msg, tuple((where, reason) for where, reason, _ in bad))
