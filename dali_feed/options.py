@@ -34,6 +34,8 @@ class BadRecords:
     limit        how many may be bad of any `window` slots in a row: an int, or an exact Fraction of them;
                  None: any number. Above it the run stops with a BadRecordLimitError. Absent positions
                  (offset holes) are replaced too but are nobody's fault, and do not count.
+    floor        so many may be bad where a Fraction of the window is less: of 50 images a hundredth is none. A limit of
+                 Fraction(0) is none all the same, and an int says itself how many
     window       slots, as one rank is given them; None: its whole epoch. A resumed run counts from where it resumes
     dead_letter  where they are kept to be looked at, once per record, epoch and rank: a `DeadLetterFolder` or a
                  `DeadLetterTopic` of `dali_feed.external_sources`; None: nowhere
@@ -43,6 +45,7 @@ class BadRecords:
     action: Literal["replace", "raise"] = "replace"
     dead_letter: DeadLetters | None = None
     window: int | None = None
+    floor: int = 3
 
     def __post_init__(self) -> None:
         if self.action not in ("replace", "raise"):
@@ -56,6 +59,7 @@ class BadRecords:
             raise ConfigError(msg)
         if self.window is not None:
             whole("BadRecords(window=...) other than None", self.window, 1)
+        whole("BadRecords(floor=...)", self.floor, 0)
         if self.limit is None:
             return
         if isinstance(self.limit, Fraction):
@@ -67,7 +71,9 @@ class BadRecords:
 
     def allowed(self, slots: int) -> int | None:
         """How many of `slots` slots in a row may be bad; None: any number."""
-        return int(self.limit * slots) if isinstance(self.limit, Fraction) else self.limit
+        if isinstance(self.limit, Fraction) and self.limit:
+            return max(self.floor, int(self.limit * slots))
+        return None if self.limit is None else int(self.limit)
 
 
 @dataclass(frozen=True, slots=True)

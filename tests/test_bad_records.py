@@ -325,7 +325,8 @@ def test_replacements_by_world_size_are_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"limit": -1}, {"limit": 0.1}, {"limit": True}, {"limit": Fraction(3, 2)}, {"action": "skip"}]
+    "wrong",
+    [{"limit": -1}, {"limit": 0.1}, {"limit": True}, {"limit": Fraction(3, 2)}, {"floor": 0.5}, {"action": "skip"}],
 )
 def test_options_that_cannot_be(wrong: dict[str, Any]) -> None:
     """A limit is an int, a Fraction of 0..1 or None; an action is one of two."""

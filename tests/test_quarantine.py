@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from images import QUICK, labelled
+from torchvision.transforms import v2
 
 from dali_feed.errors import BadRecordLimitError, ConfigError
 from dali_feed.feed import Feed
@@ -15,20 +16,24 @@ from dali_feed.feed.quarantine import Quarantine
 from dali_feed.options import BadRecords
 from dali_feed.testing.scripted import Corrupt, ScriptedSource
 
+SIZE = v2.Resize((16, 16))
+
 
 @given(
     bad=st.sets(st.integers(0, 59)),
     batch=st.integers(1, 20),
     window=st.integers(1, 70),
     limit=st.one_of(st.integers(0, 6), st.fractions(0, 1)),
+    floor=st.integers(0, 6),
     order=st.randoms(use_true_random=False),
 )
 def test_it_ends_where_a_window_holds_one_too_many(
-    bad: set[int], batch: int, window: int, limit: int | Fraction, order: object
+    bad: set[int], batch: int, window: int, limit: int | Fraction, floor: int, order: object
 ) -> None:
-    """At the batch in which some `window` slots in a row, counted one by one, first hold more than the limit."""
-    allowed = int(limit * window) if isinstance(limit, Fraction) else limit
-    quarantine = Quarantine(BadRecords(limit=limit, window=window), 60)
+    """At the batch in which some `window` slots in a row, counted one by one, first hold more than limit and floor."""
+    share = isinstance(limit, Fraction)
+    allowed = max(int(limit * window), floor if limit else 0) if share else int(limit)
+    quarantine = Quarantine(BadRecords(limit=limit, window=window, floor=floor), 60)
     for first in range(0, 60, batch):
         here = [slot for slot in bad if first <= slot < first + batch]
         order.shuffle(here)  # type: ignore[attr-defined]  # the screen's come before the decoder's
@@ -57,6 +62,32 @@ def test_a_window_forgives_what_lies_further_apart() -> None:
                     list(feed)
             else:
                 assert len(list(feed)) == 8
+
+
+def test_a_small_set_survives_its_first_bad_images() -> None:
+    """Of 20 images a hundredth is none, and three may be bad; the fourth ends the run and says what the limit was."""
+    for count in (1, 3, 4):
+        items = labelled(20)
+        for spot in range(0, 5 * count, 5):
+            items[spot] = Corrupt()
+        with Feed(ScriptedSource(items), 4, transform=SIZE, tuning=QUICK) as feed:
+            if count == 4:
+                with pytest.raises(
+                    BadRecordLimitError, match=r"at most 3 of this .* \(limit=1/100, floor=3\); found 4"
+                ):
+                    list(feed)
+            else:
+                assert len(list(feed)) == 5
+                assert feed.stats().bad == count
+
+
+def test_a_floor_is_for_shares_alone() -> None:
+    """A limit of none is none, an int is as many as it says, and a share above the floor is that share."""
+    assert [BadRecords(limit=limit).allowed(1000) for limit in (Fraction(0), 0, 1, Fraction(1, 100))] == [0, 0, 1, 10]
+    assert BadRecords(floor=0).allowed(99) == 0
+    assert BadRecords(limit=None).allowed(99) is None
+    with pytest.raises(ConfigError, match=r"BadRecords\(floor=\.\.\.\)"):
+        BadRecords(floor=-1)
 
 
 def test_a_window_must_be_slots() -> None:

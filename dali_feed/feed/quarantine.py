@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 
 from dali_feed.errors import BadRecordError, BadRecordLimitError
 from dali_feed.letters import Stage
@@ -61,7 +62,7 @@ class Quarantine:
             shown = "; ".join(f"{w}: {r}" for w, r in list(self.recent)[-5:])
             msg = (
                 f"bad records: at most {self._allowed} of {self._of()} slots may be bad"
-                f" (limit={self._policy.limit!s}); found {self._found(slot)}, the last of them {shown}."
+                f" ({self._limit()}); found {self._found(slot)}, the last of them {shown}."
                 " Look at the source, or raise BadRecords(limit=...)"
             )
             raise BadRecordLimitError(msg, tuple(self.recent))
@@ -69,6 +70,12 @@ class Quarantine:
     def _found(self, slot: int) -> int:
         """How many are bad in the window that ends with this slot; of an epoch all."""
         return bisect.bisect(self._at, slot) - bisect.bisect(self._at, slot - self._window)
+
+    def _limit(self) -> str:
+        """What the budget comes from."""
+        limit, floor = self._policy.limit, self._policy.floor
+        by_floor = isinstance(limit, Fraction) and int(limit * self._window) < self._allowed == floor  # type: ignore[operator]
+        return f"limit={limit!s}, floor={floor}" if by_floor else f"limit={limit!s}"
 
     def _of(self) -> str:
         return f"this epoch's {self._window}" if self._policy.window is None else f"any {self._window} successive"
