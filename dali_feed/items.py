@@ -17,6 +17,7 @@ from dali_feed.feed.pixels import Pixels
 from dali_feed.mixes import Mixes
 from dali_feed.mixing import Mixing
 from dali_feed.records import LABEL, Tabular
+from dali_feed.stacking import stacked
 from dali_feed.torch_passes import moved
 from dali_feed.user_transforms import UserTransforms
 from dali_feed.views import ViewsProgram
@@ -38,6 +39,14 @@ class Info:
     ids: torch.Tensor
     ok: torch.Tensor
     where: tuple[str, ...]
+
+
+def _array(values: Any) -> NDArray[Any] | None:
+    """A field's values in a batch as one array, where they are or can be stacked to one."""
+    whole = values if isinstance(values, np.ndarray) else stacked(values)
+    if isinstance(whole, torch.Tensor):
+        return None if whole.requires_grad or whole.dtype == torch.bfloat16 else whole.numpy()
+    return whole if isinstance(whole, np.ndarray) else None
 
 
 class Items:
@@ -96,11 +105,12 @@ class Items:
         return (*item, self._info(batch)) if isinstance(item, tuple) else (item, self._info(batch))
 
     def _companions(self, batch: Batch, epoch: int) -> dict[str, NDArray[Any]]:
-        """What the feed thread makes ready for a batch, and sends to a GPU: draws, and fields that are arrays."""
+        """What the feed thread makes ready for a batch, and sends to a GPU: draws, and fields that are arrays, or stacked to them."""
         beside = {} if self._mixes is None else self._mixes.drawn(batch, epoch)
         for name in self._feed.source.fields if self._collate is None else ():
-            if isinstance(batch.fields[name], np.ndarray) and not (self._mixes and name == LABEL):
-                beside[_FIELD + name] = batch.fields[name]
+            array = None if self._mixes and name == LABEL else _array(batch.fields[name])
+            if array is not None:
+                beside[_FIELD + name] = array
         return beside
 
     def _mixed(self, batch: Batch, mixes: Mixes) -> torch.Tensor:
@@ -115,8 +125,11 @@ class Items:
         for name in self._feed.source.fields:
             if self._mixes is not None and name == LABEL:
                 fields.append(self._mixes.labels(given))
+            elif _FIELD + name in batch.beside:
+                fields.append(given(_FIELD + name))
             else:
-                fields.append(given(_FIELD + name) if _FIELD + name in batch.beside else batch.fields[name])
+                whole = stacked(batch.fields[name])  # tensors that NumPy cannot hold
+                fields.append(moved(whole, self._device) if isinstance(whole, torch.Tensor) else whole)
         return fields
 
     def _given(self, batch: Batch, name: str) -> torch.Tensor:

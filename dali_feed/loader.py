@@ -45,6 +45,8 @@ class DataLoader:
     Gives `(images, labels)` per batch, or `(images, labels, info)` with `info=True`; just `images` where
     the source has no other fields, and a dict of columns where it is a table. images: (n, 3, height, width)
     on the device, of the dtype that the transform ends in (uint8 without one); labels: int64 (n,) on the device.
+    Further fields, which a codec gives, follow: numbers, and arrays or tensors of one shape, stacked on the device as
+    torch's default_collate would; others are lists of n.
 
     Args:
         dataset: a source; torchvision's ImageFolder, DatasetFolder or ImageNet, a Subset or ConcatDataset of them, a

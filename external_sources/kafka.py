@@ -47,7 +47,7 @@ class KafkaTopic:
             with `image` (a view into the value, or other bytes) and each name in `fields`. What it raises is a
             fault of that record. None: the value is the image.
         fields: names of the fields that the codec gives beside the image; ("label",) where None. `label` must be
-            an int; other fields may be anything.
+            an int; other fields may be anything, and a loader stacks numbers and arrays of one shape.
         config: more options of librdkafka, such as `security.protocol`, `sasl.*`, `ssl.*`, `client.rack`.
         timeout: seconds without any progress, reconnects included, after which the broker counts as unreachable.
         group: the consumer group whose offsets `loader.commit()` sets, for lag tools; None: it does nothing. Take one

@@ -81,7 +81,7 @@ LAYERS = (
         "loader",
         (
             *("loader", "feeds", "items", "mixes", "user_transforms"),
-            *("datasets", "hf_datasets", "torch_arguments", "torch_feed", "torch_passes"),
+            *("datasets", "hf_datasets", "torch_arguments", "torch_feed", "torch_passes", "stacking"),
             "dali",  # its names, no DALI
         ),
         ("pure", "kernels", "external_sources", "engines", "feed"),
