@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from dali_feed.packages import needed
+
 if TYPE_CHECKING:
     from dali_feed.loader import DataLoader
     from dali_feed.mixing import Mixing
@@ -29,7 +31,8 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+        with needed():
+            return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("dali-feed")
     msg = f"module {__name__!r} has no attribute {name!r}"

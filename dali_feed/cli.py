@@ -43,9 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _plainly() -> Iterator[None]:
     """Errors as a person at a terminal wants them."""
     from dali_feed.errors import DaliFeedError
+    from dali_feed.packages import needed
 
     try:
-        yield
+        with needed():
+            yield
     except DaliFeedError as error:
         print(f"dali-feed: {' '.join(str(error).split())}", file=sys.stderr)
         raise typer.Exit(1) from error

@@ -27,16 +27,19 @@ from warnings import warn
 import torch
 
 from dali_feed.engines.handover import tensor_of
-from dali_feed.engines.user_pipeline import read_pipeline
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
 from dali_feed.feed.passes import Batches
 from dali_feed.options import BadRecords, Tuning
+from dali_feed.packages import needed
 from dali_feed.pipeline_program import PipelineProgram
 from dali_feed.plan import Shuffle
 from dali_feed.records import Source
 from dali_feed.stats import Stats
 from dali_feed.torch_arguments import ranks, warn_once
+
+with needed():
+    from dali_feed.engines.user_pipeline import read_pipeline
 
 __all__ = ["DALIClassificationIterator", "DALIGenericIterator", "LastBatchPolicy"]
 

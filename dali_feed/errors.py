@@ -15,6 +15,7 @@ DaliFeedError
 ├── BadRecordLimitError              more bad records than the budget allows
 ├── DeadLetterError                  letters of bad records that could not be kept
 ├── EngineError                      DALI or a kernel failed for a reason that is no record's fault
+├── MissingPackageError (ImportError)  a package of others that is not installed; the message has the command
 ├── WaitError (TimeoutError, RuntimeError)  no batch within the loader's timeout
 └── ClosedError                      used after close()
 
@@ -32,6 +33,7 @@ __all__ = [
     "DataLostError",
     "DeadLetterError",
     "EngineError",
+    "MissingPackageError",
     "SourceChangedError",
     "SourceDeniedError",
     "SourceEmptyError",
@@ -114,6 +116,10 @@ class DeadLetterError(DaliFeedError):
 
 class EngineError(DaliFeedError):
     """The engine failed for a reason that is no record's fault."""
+
+
+class MissingPackageError(DaliFeedError, ImportError):
+    """A package of others is not installed: `name` is the module that was wanted."""
 
 
 class WaitError(DaliFeedError, TimeoutError, RuntimeError):

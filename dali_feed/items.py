@@ -105,7 +105,7 @@ class Items:
         return (*item, self._info(batch)) if isinstance(item, tuple) else (item, self._info(batch))
 
     def _companions(self, batch: Batch, epoch: int) -> dict[str, NDArray[Any]]:
-        """What the feed thread makes ready for a batch, and sends to a GPU: draws, and fields that are arrays, or stacked to them."""
+        """What the feed thread makes ready for a batch, and sends to a GPU: draws, and fields that make arrays."""
         beside = {} if self._mixes is None else self._mixes.drawn(batch, epoch)
         for name in self._feed.source.fields if self._collate is None else ():
             array = None if self._mixes and name == LABEL else _array(batch.fields[name])

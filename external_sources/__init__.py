@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from dali_feed.packages import needed
+
 if TYPE_CHECKING:
     from dali_feed.external_sources.arrow_rows import ArrowRows
     from dali_feed.external_sources.dead_letter_folder import DeadLetterFolder
@@ -27,6 +29,7 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+        with needed():
+            return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
     msg = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(msg)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from dali_feed.errors import ConfigError, EngineError
+from dali_feed.packages import needed
 
 __all__ = ["DeviceArray", "Launch", "compile_ptx", "device_array", "kernel", "launch", "stream_handle"]
 
@@ -138,6 +139,12 @@ def compile_ptx(name: str, arch: str, options: tuple[str, ...] = ()) -> bytes:
             nvrtc.destroyProgram(program)
 
 
+def _cupy() -> Any:
+    with needed():
+        import cupy
+    return cupy
+
+
 def kernel(name: str, options: tuple[str, ...], device: int) -> Any:
     """The `cupy.RawKernel` `name` of `name`.cu, compiled on its first use with `options` on `device`, then kept.
 
@@ -147,7 +154,7 @@ def kernel(name: str, options: tuple[str, ...], device: int) -> Any:
     found = _kernels.get(key)
     if found is not None:
         return found
-    import cupy
+    cupy = _cupy()
     from cupy.cuda.compiler import CompileException
 
     with _lock:
@@ -175,8 +182,7 @@ def launch(job: Launch, *, stream: object = None) -> None:
     handle = None if stream is None else _Handle(stream_handle(job.kernel, stream))
     device = _device_of(job)
     function = kernel(job.kernel, job.options, device)
-    import cupy
-
+    cupy = _cupy()
     with cupy.cuda.Device(device):
         try:
             function(job.grid, job.block, job.arguments, stream=handle)
@@ -199,8 +205,7 @@ def stream_handle(subject: str, stream: object) -> int:
 
 def _device_of(job: Launch) -> int:
     """The one device that all arrays lie on: memory of another place would fault later, and without a name."""
-    import cupy
-
+    cupy = _cupy()
     runtime = cupy.cuda.runtime
     places = {name: runtime.pointerGetAttributes(pointer) for name, pointer in job.pointers.items()}
     for name, place in places.items():

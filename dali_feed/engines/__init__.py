@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dali_feed.errors import ConfigError
 from dali_feed.host_program import HostProgram, compile_host
 from dali_feed.options import Tuning
+from dali_feed.packages import needed
 from dali_feed.pipeline_program import PipelineProgram
 from dali_feed.program import Program
 from dali_feed.recipe import Recipe
@@ -181,7 +182,7 @@ def compile_for(
 def make_engine(name: str, program: AnyProgram, *, batch_size: int, device: int | None, tuning: Tuning) -> Engine:
     """Build an engine; its libraries are imported here and not before."""
     module, kind = _PIPELINE if isinstance(program, PipelineProgram) else ENGINES[name]
-    engine: Engine = getattr(importlib.import_module(module), kind)(
-        program, batch_size=batch_size, device=device, tuning=tuning
-    )
+    with needed():
+        made = getattr(importlib.import_module(module), kind)
+    engine: Engine = made(program, batch_size=batch_size, device=device, tuning=tuning)
     return engine

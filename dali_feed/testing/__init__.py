@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from dali_feed.packages import needed
+
 if TYPE_CHECKING:
     from dali_feed.testing.embedded import Broker, broker
     from dali_feed.testing.publisher import Message, publish
@@ -30,6 +32,7 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+        with needed():
+            return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
     msg = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(msg)
