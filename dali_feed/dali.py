@@ -39,7 +39,8 @@ from dali_feed.stats import Stats
 from dali_feed.torch_arguments import ranks, warn_once
 
 with needed():
-    from dali_feed.engines.user_pipeline import read_pipeline
+    from dali_feed.dali_reader import read_by_graph
+    from dali_feed.engines.user_pipeline import open_pipeline, read_pipeline
 
 __all__ = ["DALIClassificationIterator", "DALIGenericIterator", "LastBatchPolicy"]
 
@@ -62,13 +63,15 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
     """Batches of a pipeline as DALI's DALIGenericIterator gives them, with a length and a state.
 
     Args:
-        pipelines: a function under `@pipeline_def`, or the Pipeline it gives, not built; or a list of one. Its batch
-            size, threads, device and queue depth are used. It takes its records from
+        pipelines: a function under `@pipeline_def`, or the Pipeline it gives, which is the iterator's own then; or a
+            list of one. Its batch size, threads, device and queue depth are used. It takes its records from
             `fn.external_source(name="image")`, the payload as uint8, and one more for each field of the source.
         output_map: names of the pipeline's outputs, in order.
-        source: where records are (`dali_feed.external_sources`); it stands in place of the reader.
+        source: where records are (`dali_feed.external_sources`); it stands in place of the reader. None: the graph has
+            one `fn.readers.file(file_root=...)`, and a FileList of that folder takes its place, with its shard for
+            `rank` and `world_size`, and its random_shuffle for `shuffle`, where those are not given.
         size: found by itself; one that is given must be what `size` says.
-        reader_name: has no effect; the source is the reader.
+        reader_name: without a source, the reader in the graph; otherwise it has no effect.
         auto_reset: True or "yes": at the end of an epoch the next one is made ready. Otherwise `reset()`, or the next
             `for`, does that.
         fill_last_batch: DALI's older name for FILL and PARTIAL.
@@ -88,7 +91,7 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
         self,
         pipelines: object,
         output_map: Sequence[str],
-        source: Source,
+        source: Source | None = None,
         size: int = -1,
         reader_name: str | None = None,
         auto_reset: str | bool | None = False,
@@ -98,7 +101,7 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
         last_batch_policy: Enum = LastBatchPolicy.FILL,
         prepare_first_batch: bool = True,
         *,
-        shuffle: bool | Shuffle = False,
+        shuffle: bool | Shuffle | None = None,
         sampler: Iterable[int] | None = None,
         seed: int = 0,
         lanes: int | None = None,
@@ -109,10 +112,16 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
     ) -> None:
         self._auto_reset = _auto_reset(auto_reset)
         self._policy = _policy(last_batch_policy, fill_last_batch)
-        if not hasattr(source, "fields"):
+        if source is not None and not hasattr(source, "fields"):
             msg = f"source: must be one of dali_feed.external_sources; found {type(source).__name__}"
             raise ConfigError(msg)
-        program = read_pipeline(pipelines, source.fields)
+        opened = open_pipeline(pipelines)
+        if source is None:
+            found = read_by_graph(opened, reader_name)
+            source, reader_name = found.source, None
+            shuffle = found.shuffle and sampler is None if shuffle is None else shuffle
+            rank, world_size = (found.rank, found.world_size) if rank is world_size is None else (rank, world_size)
+        program = read_pipeline(opened, source.fields)
         idle = {
             "reader_name": (reader_name is not None, "the source is the reader"),
             "dynamic_shape": (dynamic_shape, "shapes may differ from batch to batch"),
@@ -130,7 +139,7 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
         self._feed = Feed(
             source,
             program.batch_size,
-            shuffle=shuffle,
+            shuffle=False if shuffle is None else shuffle,
             sampler=sampler,
             drop_last=self._policy is LastBatchPolicy.DROP,
             transform=program,
@@ -158,6 +167,11 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
         if self._policy is not LastBatchPolicy.PARTIAL:
             return len(feed) * self.batch_size
         return feed._planned().lane_length * (feed.lanes // feed.world_size)
+
+    @property
+    def _size(self) -> int:
+        """DALI's own name for it, which scripts divide by the batch size."""
+        return self.size
 
     def __len__(self) -> int:
         """Batches in an epoch, the same on every rank and wherever the epoch stands."""
@@ -256,7 +270,7 @@ class DALIClassificationIterator(DALIGenericIterator):
 
     _stacklevel = 4
 
-    def __init__(self, pipelines: object, source: Source, *args: Any, **options: Any) -> None:
+    def __init__(self, pipelines: object, source: Source | None = None, *args: Any, **options: Any) -> None:
         super().__init__(pipelines, ["data", "label"], source, *args, **options)
 
 

@@ -82,7 +82,7 @@ LAYERS = (
         (
             *("loader", "feeds", "items", "mixes", "user_transforms"),
             *("datasets", "hf_datasets", "torch_arguments", "torch_feed", "torch_passes", "stacking"),
-            "dali",  # its names, no DALI
+            *("dali", "dali_reader"),  # its names, no DALI
         ),
         ("pure", "kernels", "external_sources", "engines", "feed"),
         ("torch", "torchvision", "pynvml"),

@@ -40,10 +40,10 @@ def graph(define: Callable[[], Any], **options: Any) -> Any:
     return mine
 
 
-def built() -> Any:
-    """A pipeline that can no longer be changed."""
+def taken() -> Any:
+    """A pipeline that is an iterator's already."""
     pipe = graph(image)()
-    pipe.build()
+    read_pipeline(pipe, ())
     return pipe
 
 
@@ -67,7 +67,7 @@ def built() -> Any:
         (lambda: plain, ConfigError, "found function from <lambda>"),
         (3, ConfigError, "found int"),
         ([plain, plain], ConfigError, "each rank runs its own; found 2"),
-        (built, ConfigError, "Leave out .build"),
+        (taken, ConfigError, "found one that another has taken; make one for each iterator"),
         (lambda crop: plain(), TransformError, r"no arguments; .* missing .*crop"),
     ],
 )

@@ -6,44 +6,66 @@ and the engine makes its pipelines of that.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from nvidia.dali import Pipeline, types
 
 from dali_feed.engines.dali_graph import NOTHING_BEFOREHAND
-from dali_feed.engines.pipeline_states import give_states, schema_of
+from dali_feed.engines.graph_reader import readers_in
+from dali_feed.engines.pipeline_states import give_states
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.pipeline_program import IMAGE, FieldInput, PipelineProgram, pipeline_program
 
-__all__ = ["read_pipeline"]
+__all__ = ["Opened", "open_pipeline", "read_pipeline"]
 
 _LOAD = "hw_decoder_load"
-_READER = re.compile(r"(^|_)readers__|Reader(Resize)?$|(^|_)inputs__")
+_TAKEN = "_dali_feed_taken"  # set on a pipeline that an iterator has made its own
 
 
-def read_pipeline(pipelines: object, fields: Sequence[str]) -> PipelineProgram:
-    """The program of a `@pipeline_def` function or a Pipeline that is not built; `fields` is what the source has.
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A pipeline whose graph is defined, and the name that its user knows."""
+
+    name: str
+    pipe: Any
+
+
+def open_pipeline(pipelines: object) -> Opened:
+    """A `@pipeline_def` function or the Pipeline it gives, built or not, or a list of one, with its graph defined.
 
     Raises ConfigError, TransformError for what cannot be run.
     """
-    name, pipe = _one(pipelines)
-    told = f"pipeline {name}"
+    opened = _one(pipelines)
     try:
-        pipe._build_graph()
+        if not opened.pipe._py_graph_built:
+            opened.pipe._build_graph()
     except Exception as error:
-        msg = f"{told}: its graph must build; DALI says {type(error).__name__}: {error}"
+        msg = f"pipeline {opened.name}: its graph must build; DALI says {type(error).__name__}: {error}"
         raise TransformError(msg) from error
+    return opened
+
+
+def read_pipeline(pipelines: object, fields: Sequence[str]) -> PipelineProgram:
+    """The program of what `open_pipeline` takes or gave; `fields` is what the source has. The pipeline is ours then.
+
+    Raises ConfigError, TransformError for what cannot be run.
+    """
+    opened = pipelines if isinstance(pipelines, Opened) else open_pipeline(pipelines)
+    name, pipe = opened.name, opened.pipe
+    told = f"pipeline {name}"
     inputs = _inputs(told, pipe, fields)
+    setattr(pipe, _TAKEN, True)
     decoders = _gpu_decoders(pipe)
     for op in decoders:
         _unless_said(op, **{_LOAD: 0.0})  # else a sample's pixels would depend on who stands beside it
     states, loose = give_states(pipe)
     pipe.set_outputs(*pipe._graph_outputs)
     pipe._py_graph_built = False  # the states' inputs are to be seen as well
+    pipe._backend_prepared = False  # and by DALI anew, where it was built; what that held is let go of
     try:
         graph = pipe.serialize()
         for op in decoders:
@@ -73,8 +95,8 @@ def read_pipeline(pipelines: object, fields: Sequence[str]) -> PipelineProgram:
     )
 
 
-def _one(pipelines: object) -> tuple[str, Any]:
-    """The pipeline, its graph defined and not built, and its name."""
+def _one(pipelines: object) -> Opened:
+    """The pipeline and its name."""
     if isinstance(pipelines, list | tuple):
         if len(pipelines) != 1:
             msg = f"pipelines: must be one, each rank runs its own; found {len(pipelines)}. Start a process per GPU"
@@ -98,26 +120,29 @@ def _one(pipelines: object) -> tuple[str, Any]:
             f"{'' if pipe is pipelines else f' from {name}()'}. Put @pipeline_def above the function"
         )
         raise ConfigError(msg)
-    if pipe._built or pipe._backend_prepared:
-        msg = f"pipeline {name}: must not be built; found one that is. Leave out .build(), make one for each iterator"
+    if getattr(pipe, _TAKEN, False):
+        msg = (
+            f"pipeline {name}: must be its iterator's own; found one that another has taken; make one for each iterator"
+        )
         raise ConfigError(msg)
     if not pipe.max_batch_size or pipe.max_batch_size < 1:
         msg = f"pipeline {name}: must say its batch size; found none. Use @pipeline_def(batch_size=..., ...)"
         raise ConfigError(msg)
-    return name, pipe
+    return Opened(name, pipe)
 
 
 def _inputs(told: str, pipe: Any, fields: Sequence[str]) -> dict[str, FieldInput]:
     """What the graph takes of each field. Raises ConfigError where a node asks for what the source does not have."""
     known = (IMAGE, *fields)
     found: dict[str, FieldInput] = {}
+    for reader in readers_in(pipe):
+        msg = (
+            f"{told}: must take its records from the source; found the reader {reader.kind}. Put"
+            f" {', '.join(f'fn.external_source(name={n!r})' for n in known)} in its place, or, where it is readers.file"
+            " on a folder, leave source= out"
+        )
+        raise ConfigError(msg)
     for op in pipe._ops:
-        if _READER.search(schema_of(op)):
-            msg = (
-                f"{told}: must take its records from the source; found the reader {schema_of(op)}. Put"
-                f" {', '.join(f'fn.external_source(name={n!r})' for n in known)} in its place"
-            )
-            raise ConfigError(msg)
         if type(op._op).__name__ != "ExternalSource":
             continue
         if getattr(op, "_callback", None) is not None:
