@@ -100,11 +100,13 @@ class Passing:
             feed._at.ended()
             raise
         except BaseException:  # a batch is missing: none behind it may count
+            feed._at.failed()
             feed._end()
             raise
         try:
             batch = batch if make is None else make(batch)
         except BaseException:
+            feed._at.failed()
             feed._end()
             raise
         self._given = time.perf_counter()

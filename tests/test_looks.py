@@ -13,7 +13,7 @@ import pytest
 from both_loaders import OURS_BY_TORCH, Numbers, Stream
 from dali_pipelines import augmented
 from images import QUICK, labelled
-from torch.utils.data import BatchSampler, SequentialSampler
+from torch.utils.data import BatchSampler, SequentialSampler, default_collate
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
@@ -43,7 +43,7 @@ def make(request: pytest.FixtureRequest) -> Any:
 
 def labels(batch: Any) -> list[int]:
     """Of one batch."""
-    found: list[int] = (batch[1] if isinstance(batch, tuple) else batch).tolist()
+    found: list[int] = (batch[1] if isinstance(batch, tuple | list) else batch).tolist()
     return found
 
 
@@ -138,6 +138,27 @@ def test_a_loop_of_looks_sees_new_batches(make: Any) -> None:
     with make() as loader:
         seen = [labels(next(iter(loader))) for _ in range(LOOKS + 4)]
     assert seen == [epochs[0][0]] * LOOKS + [epoch[0] for epoch in epochs]
+
+
+def test_a_pass_that_failed_is_no_look(make: Any) -> None:
+    """An error behind the first batch ends the pass and its epoch, as it does behind any other."""
+    epochs = epochs_of(make, 2)
+
+    def fails(samples: list[Any]) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            message = "the second"
+            raise LookupError(message)
+        return default_collate(samples)
+
+    calls = 0
+    with make(collate_fn=fails) as loader:
+        run = iter(loader)
+        assert labels(next(run)) == epochs[0][0]
+        with pytest.raises(LookupError, match="the second"):
+            next(run)
+        assert [labels(batch) for batch in loader] == epochs[1]
 
 
 def test_an_epoch_of_one_batch_has_been_given(make: Any) -> None:

@@ -59,11 +59,13 @@ class Batches:
         except WaitError:
             raise
         except BaseException:  # an interrupt too: its thread must not go on beside that of the next pass
+            feed._at.failed()
             feed._end_pass()
             raise
         try:
             made = make(batch)
         except BaseException as error:  # a batch is missing: none behind it may count
+            feed._at.failed()
             feed._end_pass()
             if isinstance(error, StopIteration):  # which would end the epoch without a word
                 msg = "collate_fn, transform: must not raise StopIteration; leave records out with a sampler"

@@ -24,7 +24,7 @@ class Standing:
     pending: bool = True
     _began: int = 0  # where in its epoch the last pass did
     _taken: int = 0  # batches that it gave
-    _whole: bool = False  # and whether no more were to come
+    _whole: bool = False  # and whether no more were to come, for it was at its end or failed
     _looks: int = 0  # in a row
 
     @property
@@ -49,6 +49,10 @@ class Standing:
         self.pending, self._whole = False, last
         self._taken += 1
         self._looks = 0 if self._taken > 1 else self._looks
+
+    def failed(self) -> None:
+        """The pass ended with an error: nobody just looked."""
+        self._whole = True
 
     def ended(self) -> None:
         """The pass came to its end."""
