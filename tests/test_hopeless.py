@@ -53,7 +53,7 @@ def test_labels_that_are_text(tmp_path: Path, bad: BadRecords) -> None:
 
 def test_labels_of_a_topic_that_are_text(embedded_broker: Broker) -> None:
     """The header that is no number, in a loader too, and the two ways out."""
-    publish(embedded_broker, [Message(jpeg(n), headers=[("label", b"dog")]) for n in range(8)])
+    publish(embedded_broker, [Message(jpeg(n), headers=(("label", b"dog"),)) for n in range(8)])
     with (
         DataLoader(KafkaTopic("t", embedded_broker.servers), 4, transform=SIZE, device="cpu", tuning=QUICK) as loader,
         pytest.raises(ConfigError, match=r"^all 8 records .*header label: .* found b'dog' .*@0\).*label=None.*codec="),
@@ -105,13 +105,14 @@ def test_payloads_that_are_no_images(payload: bytes, reason: str, cure: str) -> 
 
 def test_bad_data_is_no_configuration() -> None:
     """Several reasons, a single record, a window that is bad behind good ones, and pixels that no decoder takes."""
-    several = [Corrupt("one"), Corrupt("other")] * 4
-    behind = [*labelled(8), *[Corrupt("one")] * 8]
-    late = [(broken_png(), n) for n in range(8)]
+    several: list[Any] = [Corrupt("one"), Corrupt("other")] * 4
+    behind: list[Any] = [*labelled(8), *[Corrupt("one")] * 8]
+    late: list[Any] = [(broken_png(), n) for n in range(8)]
     order = {"shuffle": Shuffle(8, 1), "seed": 2}
     with Feed(ScriptedSource(behind, extent=8), 8, transform=SIZE, tuning=QUICK, **order) as feed:  # type: ignore[arg-type]
         assert feed._planned().ids(0, 0, 1)[0] < 8  # the good ones come first
-    for items in (several, [Corrupt("one")], behind, late):
+    alone: list[Any] = [Corrupt("one")]
+    for items in (several, alone, behind, late):
         with pytest.raises(BadRecordLimitError, match="Look at the source"):
             run(ScriptedSource(items, extent=8), **order, bad=BadRecords(limit=None))
 

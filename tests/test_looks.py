@@ -6,6 +6,7 @@ Each holds for sources, which we read, and for datasets that torch's own DataLoa
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from typing import Any
 
@@ -32,7 +33,7 @@ def make(request: pytest.FixtureRequest) -> Any:
     """Makes a shuffled loader of COUNT samples whose label is their number."""
 
     def made(**options: Any) -> DataLoader:
-        options = {"shuffle": True, "device": "cpu"} | options
+        options = {"shuffle": True, "device": "cpu", **options}
         if request.param == "torch":
             return DataLoader(Numbers(COUNT), BATCH, **options)
         size = v2.Resize((8, 8))
@@ -144,15 +145,14 @@ def test_a_pass_that_failed_is_no_look(make: Any) -> None:
     """An error behind the first batch ends the pass and its epoch, as it does behind any other."""
     epochs = epochs_of(make, 2)
 
+    calls = itertools.count(1)
+
     def fails(samples: list[Any]) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == 2:
+        if next(calls) == 2:
             message = "the second"
             raise LookupError(message)
         return default_collate(samples)
 
-    calls = 0
     with make(collate_fn=fails) as loader:
         run = iter(loader)
         assert labels(next(run)) == epochs[0][0]
@@ -186,7 +186,7 @@ def test_batches_left_are_those_still_to_come(make: Any) -> None:
         loader.load_state_dict(state)
         for _ in range(2):
             assert (loader.batches_left, len(loader)) == (2, COUNT // BATCH)
-            assert len(iter(loader)) == 2  # type: ignore[arg-type]
+            assert len(iter(loader)) == 2
             next(iter(loader))
         assert len(list(loader)) == 2
         assert loader.batches_left == COUNT // BATCH
