@@ -119,7 +119,7 @@ def test_bad_data_is_no_configuration() -> None:
 
 def test_holes_do_not_hide_the_reason() -> None:
     """Positions without a record are nobody's fault, and are counted."""
-    items = [Gap(), Corrupt("label: no number"), Gap(), *[Corrupt("label: no number")] * 5]
+    items: list[Any] = [Gap(), Corrupt("label: no number"), Gap(), *[Corrupt("label: no number")] * 5]
     with pytest.raises(ConfigError, match=r"^all 6 records .*one reason, 2 positions absent: label: no number"):
         run(ScriptedSource(items, extent=8))
 
