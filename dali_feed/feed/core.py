@@ -254,9 +254,7 @@ class Feed:
             _live.add(self)
             atexit.unregister(_close_all)
             atexit.register(_close_all)  # anew: what comes last runs first, and DALI's own hook is there by now
-        if self._beside is None:
-            self._beside = Beside.on(self.device, self.companions)
-        beside = self._beside
+        self._beside = beside = self._beside or Beside.on(self.device, self.companions)
         epoch, program, seed = self._at.epoch, self.program, self.seed
         return Setting(
             engine=self._engine,
