@@ -108,13 +108,14 @@ def inspect(
 ) -> None:
     """What a source holds: records, partitions, fields, formats and sizes, and the bad ones of a sample.
 
-    Tar shards are indexed on the way; the index is kept, as for a training run.
+    Tar shards are indexed on the way; the index is kept, as for a training run. Exits with 1 where no record of a
+    source's sample is good.
     """
     with _plainly():
         from dali_feed.inspection import inspect_all
 
-        bad = inspect_all(target, sample=sample, config=config or [], timeout=timeout)
-    raise typer.Exit(1 if strict and bad else 0)
+        bad, hopeless = inspect_all(target, sample=sample, config=config or [], timeout=timeout)
+    raise typer.Exit(1 if hopeless or (strict and bad) else 0)
 
 
 @app.command()

@@ -62,9 +62,14 @@ class Findings:
     unlabelled: list[str] = field(default_factory=list)
     bad: list[tuple[str, str]] = field(default_factory=list)
 
+    @property
+    def good(self) -> int:
+        """Records that can be used."""
+        return self.rows - self.absent - len(self.bad)
 
-def inspect_all(targets: Sequence[str], *, sample: int, config: Sequence[str], timeout: float) -> int:
-    """Print what each target holds; return how many bad records the samples had.
+
+def inspect_all(targets: Sequence[str], *, sample: int, config: Sequence[str], timeout: float) -> tuple[int, int]:
+    """Print what each target holds; return how many bad records the samples had, and how many sources no good one.
 
     Raises:
         ConfigError: a target or an option that cannot be.
@@ -72,13 +77,14 @@ def inspect_all(targets: Sequence[str], *, sample: int, config: Sequence[str], t
     """
     from dali_feed.inspection_view import show
 
-    bad = 0
+    bad = hopeless = 0
     for source in sources(targets, config=options_of(config), timeout=timeout):
         snapshot = source.snapshot()
         findings = look(source, snapshot, sample)
         show(source, snapshot, findings)
         bad += len(findings.bad)
-    return bad
+        hopeless += bool(findings.bad) and not findings.good
+    return bad, hopeless
 
 
 def sources(targets: Sequence[str], *, config: dict[str, str], timeout: float) -> list[Source]:

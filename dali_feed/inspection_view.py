@@ -86,8 +86,7 @@ def _bytes(snapshot: Snapshot, findings: Findings) -> str:
 
 
 def _sample(findings: Findings) -> str:
-    good = findings.rows - findings.absent - len(findings.bad)
-    parts = [f"{good:,} good", f"{len(findings.bad):,} bad", f"{findings.absent:,} absent"]
+    parts = [f"{findings.good:,} good", f"{len(findings.bad):,} bad", f"{findings.absent:,} absent"]
     return f"{findings.rows:,} record{plural(findings.rows)}: {', '.join(parts)}"
 
 
@@ -119,6 +118,10 @@ def _fields(source: Source, findings: Findings) -> list[str]:
         return lines
     if isinstance(source, KafkaTopic):
         lines.append("no header `label`: read it with KafkaTopic(..., label=None), or name another header")
+    elif isinstance(source, ShardSet) and LABEL in source.fields:
+        why = next((f": {reason}" for _, reason in findings.bad if LABEL in reason), "")
+        lines.append(f"label: there, and in no record of the sample an integer{why}")
+        lines.append("  write integers into the shards, or read the images alone: ShardSet(..., label=None)")
     elif isinstance(source, ShardSet):
         lines.append("no label: neither a .cls member nor a .json with the key label")
     else:

@@ -1,7 +1,7 @@
 """Single image files, with or without integer labels: a list of paths, or a folder per class.
 
 The law of this file: a folder gives the same list, in the same order, with the same labels as torchvision's
-`ImageFolder`; and a file that cannot be read costs its own row.
+`ImageFolder`; and a file that cannot be read, or is written while it is read, costs its own row.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from dali_feed.errors import (
     SourceNotFoundError,
 )
 from dali_feed.external_sources.slabs import SlabPool
+from dali_feed.external_sources.stamps import Stamp
 from dali_feed.records import Block, Extents, Int64s, Lease, Reader, Slabs, Snapshot, unpack_ids
 
 __all__ = ["IMG_EXTENSIONS", "FileList", "check_read", "load_file", "shared_folder"]
@@ -271,7 +272,10 @@ def load_file(path: str, lease: Lease) -> memoryview | str:
         got = more = os.preadv(fd, (view,), 0)
         while more and got < size:
             got += (more := os.preadv(fd, (view[got:],), got))
-        return view if got == size else f"the file ended at byte {got} of {size} while it was read"
+        if got < size:
+            return f"the file ended at byte {got} of {size} while it was read"
+        changed = Stamp.of(status).change(Stamp.of(os.fstat(fd)))  # half of one picture and half of another is none
+        return f"the file changed while it was read: {changed}" if changed else view
     except OSError as error:
         return _fault(path, "the file cannot be read", error)
     finally:

@@ -11,6 +11,8 @@ from dali_feed.errors import ConfigError, SourceNotFoundError
 
 __all__ = ["matches", "unique_names"]
 
+INDEXES = (".dfidx", ".idx")  # beside the shards: ours, and those of other tools
+
 _BRACE = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
@@ -23,7 +25,7 @@ def matches(pattern: str) -> list[str]:
     found = []
     for name in _braces(os.path.expanduser(pattern)):
         some = [name] if os.path.exists(name) else glob.glob(name, recursive=True)
-        some = [path for path in some if not path.endswith(".idx")]  # our own, beside the shards
+        some = [path for path in some if not path.endswith(INDEXES)]
         if not some:
             what = "file" if name != pattern else "file or match"
             msg = f"ShardSet: {pattern!r} must name files that are there; found no {what} {name!r}; check the path"

@@ -1,8 +1,8 @@
 """Read samples of tar shards into slabs: one pread for a run of neighbours, one for a lone sample.
 
 The law of this file: a sample that lacks a member or whose label is no number costs its own row; a shard
-that is not what the index says costs the read. No byte is copied twice: payloads are views of the slab
-that the kernel wrote.
+that is not what was indexed, before the first of a block's reads or after the last, costs the read. No byte
+is copied twice: payloads are views of the slab that the kernel wrote.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from dali_feed.errors import (
     SourceError,
     SourceNotFoundError,
 )
+from dali_feed.external_sources.stamps import Stamp
 from dali_feed.external_sources.tar_index import open_shard
 from dali_feed.records import Block, Extents, Int64s, Lease, Slabs, unpack_ids
 
-__all__ = ["ShardReader", "ShardTable"]
+__all__ = ["ShardReader", "ShardTable", "check_shard"]
 
 RUN_BYTES = 4 << 20  # half a slab: two runs fill one, and none needs a map of its own
 FAR_BYTES = 64 << 10
@@ -41,11 +42,12 @@ NO_LABEL = -1
 class ShardTable:
     """All samples of all shards, shard after shard: row base[p] + k is sample k of shard p.
 
-    Offset 0 says that a sample lacks the member. `label` is the suffix and, for JSON, the key of labels.
+    Offset 0 says that a sample lacks the member. `label` is the suffix and, for JSON, the key of labels; `stamps`
+    what each shard was when it was indexed.
     """
 
     names: tuple[str, ...]
-    sizes: tuple[int, ...]
+    stamps: tuple[Stamp, ...]
     digests: tuple[str, ...]
     counts: Int64s
     base: Int64s
@@ -72,7 +74,7 @@ class ShardReader:
 
         Raises:
             ConfigError: an extent that leaves the snapshot.
-            SourceChangedError: a shard is not as large as when it was indexed.
+            SourceChangedError: a shard is not what it was when it was indexed.
             DataLostError: a shard ends before a sample does, or is gone.
             ClosedError: the reader is closed or the stop event is set.
         """
@@ -136,6 +138,9 @@ class ShardReader:
                     texts[k] = self._far(fd, labels_end[k] - labels[k], labels[k], block.ids, k)
         for k in np.flatnonzero(image == 0).tolist():
             block.faults[k] = "the sample has no image member"
+        for shard in np.unique(partition).tolist():
+            if shard in self._open:
+                _check(self._paths[shard], table.stamps[shard], os.fstat(self._open[shard]))
         if table.label is not None:
             block.fields["label"] = _labels(texts, labels, table.label, block.faults)
 
@@ -170,19 +175,19 @@ class ShardReader:
         try:
             fd = open_shard(path)
         except SourceNotFoundError as error:
-            msg = f"{path}: a shard must stay while it is read; the file is gone; put it back"
-            raise DataLostError(msg) from error
-        size = os.fstat(fd).st_size
-        if size != self._table.sizes[shard]:
+            raise _gone(path) from error
+        try:
+            _check(path, self._table.stamps[shard], os.fstat(fd))
+        except SourceChangedError:
             os.close(fd)
-            msg = (
-                f"{path}: a shard must not change after it was indexed; it had {self._table.sizes[shard]} bytes and "
-                f"has {size} now; make a new ShardSet to read it as it is"
-            )
-            raise SourceChangedError(msg)
-        if len(self._open) >= OPEN_FILES:
-            os.close(self._open.popitem(last=False)[1])
+            raise
         self._open[shard] = fd
+        if len(self._open) > OPEN_FILES:
+            oldest, old = self._open.popitem(last=False)
+            try:
+                _check(self._paths[oldest], self._table.stamps[oldest], os.fstat(old))  # this block may have read it
+            finally:
+                os.close(old)
         return fd
 
     def _where(self, sample: np.int64) -> str:
@@ -192,6 +197,30 @@ class ShardReader:
     def _lost(self, sample: np.int64, byte: int) -> DataLostError:
         msg = f"{self._where(sample)}: the shard ends at byte {byte}, before the sample does; fetch the shard again"
         return DataLostError(msg)
+
+
+def check_shard(path: str, stamp: Stamp) -> None:
+    """SourceChangedError where the file at `path` is not what it was; DataLostError where there is none."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError as error:
+        raise _gone(path) from error
+    except OSError as error:
+        msg = f"{path}: a shard must be readable; found: {error.strerror} (errno {error.errno})"
+        raise SourceError(msg) from error
+    _check(path, stamp, status)
+
+
+def _check(path: str, stamp: Stamp, status: os.stat_result) -> None:
+    if changed := stamp.change(Stamp.of(status)):
+        msg = (
+            f"{path}: a shard must not change after it was indexed; {changed}; make a new ShardSet to read it as it is"
+        )
+        raise SourceChangedError(msg)
+
+
+def _gone(path: str) -> DataLostError:
+    return DataLostError(f"{path}: a shard must stay while it is read; the file is gone; put it back")
 
 
 def _room(lease: Lease, total: int) -> Callable[[int], memoryview]:

@@ -20,7 +20,7 @@ import numpy as np
 from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.external_sources import tar_index
 from dali_feed.external_sources.shard_paths import matches, unique_names
-from dali_feed.external_sources.shard_reader import ShardReader, ShardTable
+from dali_feed.external_sources.shard_reader import ShardReader, ShardTable, check_shard
 from dali_feed.external_sources.slabs import SlabPool
 from dali_feed.records import Reader, Slabs, Snapshot
 
@@ -82,6 +82,10 @@ class ShardSet:
     def __repr__(self) -> str:
         return self._title
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the index: another process, on another machine it may be, looks at its own files."""
+        return self.__dict__ | {"_table": None}
+
     @property
     def paths(self) -> tuple[str, ...]:
         """The shard files in partition order."""
@@ -99,15 +103,21 @@ class ShardSet:
 
         Raises:
             ConfigError: a pin is given; the files themselves fix this source.
+            SourceChangedError: a shard is not what it was when this ShardSet indexed it.
+            DataLostError: it is gone.
             SourceError: a shard cannot be indexed (`tar_index.build` lists how); SourceEmptyError: no sample at all.
         """
         if pin is not None:
             msg = f"{self._title}: shards are fixed by their files and take no pin; found {dict(pin)!r}"
             raise ConfigError(msg)
+        known = self._table
         table = self._load()
-        per_sample = sum(table.sizes) / int(table.counts.sum())
+        if known is not None:
+            self._check(known)
+        sizes = [stamp.size for stamp in table.stamps]
+        per_sample = sum(sizes) / int(table.counts.sum())
         digest = hashlib.sha256()
-        for name, size, count, index in zip(table.names, table.sizes, table.counts, table.digests, strict=True):
+        for name, size, count, index in zip(table.names, sizes, table.counts, table.digests, strict=True):
             digest.update(f"{name}\0{size}\0{count}\0{index}\n".encode(errors="surrogateescape"))
         return Snapshot(
             source=self._title,
@@ -137,6 +147,12 @@ class ShardSet:
                 self._table = self._tabulated(indexes)
             return self._table
 
+    def _check(self, table: ShardTable) -> None:
+        """A fingerprint is given of shards that are what they were when they were indexed, and of no others."""
+        with ThreadPoolExecutor(min(INDEX_THREADS, len(self._paths)), "dali-feed-index") as pool:
+            for _ in pool.map(check_shard, self._paths, table.stamps):
+                pass
+
     def _tabulated(self, indexes: list[tar_index.TarIndex]) -> ShardTable:
         counts = np.array([len(index) for index in indexes], np.int64)
         if not counts.any():
@@ -148,7 +164,7 @@ class ShardSet:
         labels = [index.member(wanted) for index in indexes]
         return ShardTable(
             names=self._names,
-            sizes=tuple(index.size for index in indexes),
+            stamps=tuple(index.stamp for index in indexes),
             digests=tuple(index.digest for index in indexes),
             counts=counts,
             base=np.cumsum(counts) - counts,

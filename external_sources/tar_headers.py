@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-__all__ = ["DamageError", "is_header", "members"]
+__all__ = ["DamageError", "behind", "is_header", "members"]
 
 BLOCK = 512
 WINDOW = 4096  # a small member, its header and the next header come in one read
 MAX_META = 1 << 24
+PADDING = 1 << 24  # bytes of zeros that are looked through behind the end: tar pads by 10 KiB, or up to a tape's record
 _NO_DATA = b"123456"  # links, devices, folders, pipes: their size field says nothing about data
 _REGULAR = b"0\x007"
 _META = b"xXgLK"
@@ -34,7 +35,7 @@ class DamageError(Exception):
 
 
 def members(fd: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """(path, data offset, data length) of every regular file in an archive of `end` bytes.
+    """(path, data offset, data length) of every regular file in an archive of `end` bytes; last (b"", its end, 0).
 
     Reads ustar, GNU (long names, base-256 sizes) and pax (path, size). Stops at the end marker as tar does;
     an archive without one is whole if its last member is.
@@ -73,6 +74,21 @@ def members(fd: int, end: int) -> Iterator[tuple[bytes, int, int]]:
             if kind in _REGULAR and not path.endswith(b"/"):
                 yield path, at, size
         at += (size + BLOCK - 1) // BLOCK * BLOCK
+    yield b"", at, 0
+
+
+def behind(fd: int, at: int, end: int) -> int:
+    """The first block from `at` on, where an archive ends, that is no padding of zeros; 0 where there is none."""
+    stop = min(end, at + PADDING)
+    while at < stop:
+        piece = os.pread(fd, min(1 << 20, stop - at), at)
+        zeros = len(piece) - len(piece.lstrip(b"\0"))
+        if zeros < len(piece):
+            return at + zeros // BLOCK * BLOCK
+        if not piece:
+            break
+        at += len(piece)
+    return 0
 
 
 class _Window:

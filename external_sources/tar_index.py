@@ -1,24 +1,28 @@
 """Where the members of a tar file lie: built from its headers alone, kept beside the file.
 
 The law of this file: an index tells the truth about a whole archive, or there is none. One that does not
-belong to the file's present size and mtime, or whose own digest is wrong, is built anew.
+belong to the file's present size and mtime, that is older than the file's last change, or whose own digest is wrong,
+is built anew. No file that is not an
+index of ours is ever replaced: other tools keep theirs beside the shards too.
 
 Samples follow the webdataset convention: members whose paths are equal up to the first dot of the
 basename, and which are adjacent, are one sample. The index keeps all members of all samples, whatever
 they hold, so that one index serves every choice of image and label.
 
-An index file is the magic, the SHA-256 of the rest, and the rest: five int64 (version, shard bytes, shard
-mtime in ns, samples, members), then `first`, `offset`, `length` as int64, `suffix` as int32, and the
+An index file is the magic, the SHA-256 of the rest, and the rest: six int64 (version, shard bytes, shard
+mtime in ns, samples, members, `behind`), then `first`, `offset`, `length` as int64, `suffix` as int32, and the
 suffixes joined by NUL. Little endian, nothing in it is ever executed or unpickled.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import logging
 import os
 import re
+import shlex
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,15 +32,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.errors import DataLostError, SourceChangedError, SourceDeniedError, SourceError, SourceNotFoundError
-from dali_feed.external_sources.tar_headers import DamageError, is_header, members
+from dali_feed.external_sources.stamps import Stamp
+from dali_feed.external_sources.tar_headers import DamageError, behind, is_header, members
 
-__all__ = ["TarIndex", "build", "index_path", "load", "open_shard"]
+__all__ = ["SUFFIX", "TarIndex", "build", "index_path", "load", "open_shard"]
 
 MAGIC = b"dfeedtar"
-VERSION = 1
+VERSION = 2
+SUFFIX = ".dfidx"  # of our own: Energon keeps a train-0000.tar.idx
+HEAD = 48  # bytes of the six numbers
 _Columns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]
 _META = re.compile(rb"__[^/]*__($|/)")
-_PACKED = (b"\x1f\x8b", b"BZ", b"\xfd7", b"\x28\xb5")  # gzip, bzip2, xz, zstd
+_PACKED = {  # how a compressed file begins, by what, and how it is unpacked
+    b"\x1f\x8b": ("gzip", "gzip -dc"),
+    b"BZh": ("bzip2", "bzip2 -dc"),
+    b"\xfd7zXZ": ("xz", "xz -dc"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -dc"),
+    b"\x04\x22\x4d\x18": ("lz4", "lz4 -dc"),
+    b"\x1f\x9d": ("compress", "gzip -dc"),
+    b"PK\3\4": ("zip", "unzip -p"),
+}
+_ENDINGS = re.compile(r"\.(gz|bz2|xz|zst|zstd|lz4|Z|zip)$")
+_SHORT = re.compile(r"\.(tgz|tbz2?|txz|tzst)$")
 _log = logging.getLogger("dali_feed")
 
 
@@ -44,17 +61,17 @@ _log = logging.getLogger("dali_feed")
 class TarIndex:
     """The members of one tar file, sample by sample.
 
-    size      bytes of the tar file
-    mtime_ns  its mtime when it was indexed
+    stamp     what the tar file was when it was indexed, or when this index was found to fit
+    behind    byte of what lies behind the archive's end and is not read; 0 where there is nothing
     first     int64 (samples + 1,): members first[k]..first[k+1]-1 are sample k
     offset    int64 (members,): where a member's data starts
     length    int64 (members,): bytes of data
     suffix    int32 (members,): which of `suffixes` (lower case, without the dot) the member has
-    digest    SHA-256 of all of it but mtime, as hex
+    digest    SHA-256 of the size and of all that follows `behind`, as hex
     """
 
-    size: int
-    mtime_ns: int
+    stamp: Stamp
+    behind: int
     first: NDArray[np.int64]
     offset: NDArray[np.int64]
     length: NDArray[np.int64]
@@ -103,13 +120,15 @@ def build(path: str) -> TarIndex:
     suffix: list[int] = []
     codes: dict[bytes, int] = {}
     last = b""
+    end = 0
     fd = open_shard(path)
     try:
-        before = os.fstat(fd)
-        if before.st_size == 0:
+        before = Stamp.of(os.fstat(fd))
+        if before.size == 0:
             msg = f"{path}: a shard must be a whole tar file; found an empty file; fetch or write it again"
             raise DataLostError(msg)
-        for member, at, size in members(fd, before.st_size):
+        for member, at, size in members(fd, before.size):
+            end = at
             dot = _key(member)
             if not dot:
                 continue
@@ -119,7 +138,8 @@ def build(path: str) -> TarIndex:
             offset.append(at)
             length.append(size)
             suffix.append(codes.setdefault(member[dot + 1 :].lower(), len(codes)))
-        after = os.fstat(fd)
+        more = behind(fd, end, before.size)
+        after = Stamp.of(os.fstat(fd))
     except DamageError as damage:
         raise _explained(fd, path, damage, len(first), last) from None
     except OSError as error:
@@ -127,12 +147,12 @@ def build(path: str) -> TarIndex:
         raise SourceError(msg) from error
     finally:
         os.close(fd)
-    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        msg = f"{path}: a shard must not be written while it is indexed; its size or time changed; try again later"
+    if changed := before.change(after):
+        msg = f"{path}: a shard must not be written while it is indexed; {changed}; try again later"
         raise SourceChangedError(msg)
     first.append(len(offset))
     columns = (np.array(first, "<i8"), np.array(offset, "<i8"), np.array(length, "<i8"), np.array(suffix, "<i4"))
-    return _finished(before.st_size, before.st_mtime_ns, columns, tuple(codes))
+    return _finished(before, more, columns, tuple(codes))
 
 
 def open_shard(path: str) -> int:
@@ -152,9 +172,12 @@ def open_shard(path: str) -> int:
 
 def _explained(fd: int, path: str, damage: DamageError, samples: int, last: bytes) -> SourceError:
     head = os.pread(fd, 512, 0)
-    if damage.byte == 0 and len(head) == 512 and head.strip(b"\0") and not is_header(head):
-        cure = "a compressed file; unpack it" if head[:2] in _PACKED else "something else; repack it"
-        return SourceError(f"{path}: a shard must be an uncompressed tar file, to be read by position; found {cure}")
+    packed = next((how for magic, how in _PACKED.items() if head.startswith(magic)), None)
+    no_tar = head.strip(b"\0") and not (len(head) == 512 and is_header(head))
+    if damage.byte == 0 and no_tar and (packed is not None or len(head) == 512):
+        found = "something else; repack it" if packed is None else _unpack(path, *packed)
+        msg = f"{path}: a shard must be an uncompressed tar file, to be read by position; found {found}"
+        return SourceError(msg)
     inside = samples > 0 and (not damage.member or damage.member[: _key(damage.member)] == last)
     sample = samples - 1 if inside else samples
     size = os.fstat(fd).st_size
@@ -165,11 +188,18 @@ def _explained(fd: int, path: str, damage: DamageError, samples: int, last: byte
     return DataLostError(msg)
 
 
-def _finished(size: int, mtime_ns: int, columns: _Columns, suffixes: tuple[bytes, ...]) -> TarIndex:
-    digest = hashlib.sha256(b"%d\n" % size + b"\0".join(suffixes))
+def _unpack(path: str, by: str, command: str) -> str:
+    """What a compressed file is, and the command that makes a shard of it."""
+    plain = _SHORT.sub(".tar", _ENDINGS.sub("", path))
+    target = plain if plain != path else f"{os.path.splitext(path)[0]}-plain.tar"
+    return f"a file compressed by {by}; unpack it: {command} {shlex.quote(path)} > {shlex.quote(target)}"
+
+
+def _finished(stamp: Stamp, more: int, columns: _Columns, suffixes: tuple[bytes, ...]) -> TarIndex:
+    digest = hashlib.sha256(b"%d\n" % stamp.size + b"\0".join(suffixes))
     for column in columns:
         digest.update(column.data)
-    return TarIndex(size, mtime_ns, *columns, suffixes, digest.hexdigest())
+    return TarIndex(stamp, more, *columns, suffixes, digest.hexdigest())
 
 
 def index_path(path: str, folder: str | os.PathLike[str] | None) -> Path:
@@ -177,23 +207,37 @@ def index_path(path: str, folder: str | os.PathLike[str] | None) -> Path:
     name = hashlib.sha256(os.path.abspath(path).encode(errors="surrogateescape")).hexdigest()
     if folder is None:
         cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        return Path(cache, "dali_feed", "index", f"{name}.idx")
-    return Path(folder, f"{os.path.basename(path)}-{name[:16]}.idx")
+        return Path(cache, "dali_feed", "index", f"{name}{SUFFIX}")
+    return Path(folder, f"{os.path.basename(path)}-{name[:16]}{SUFFIX}")
 
 
 def load(path: str, index_dir: str | os.PathLike[str] | None = None) -> TarIndex:
     """The index of a tar file: the kept one where it still fits, else a new one, which is then kept.
 
-    It is kept beside the file, in the user's cache where that folder cannot be written, or in `index_dir`.
+    It is kept beside the file, in the user's cache where that folder cannot be written, or in `index_dir`. A file
+    of that name which is no index of ours stays as it is. Logs a warning where the archive ends before its file does.
 
     Raises:
         SourceDeniedError: `index_dir` is given and cannot be written.
         SourceError: as `build`.
     """
-    homes = [Path(f"{path}.idx"), index_path(path, None)] if index_dir is None else [index_path(path, index_dir)]
+    index = _kept(path, index_dir)
+    if index.behind:
+        _log.warning(
+            "%s: its archive ends before byte %d, and the %d bytes from there on are not read, as tar itself does not;"
+            " where it was made by `cat a.tar b.tar`, name both files instead, or join them by `tar --concatenate`",
+            path,
+            index.behind,
+            index.stamp.size - index.behind,
+        )
+    return index
+
+
+def _kept(path: str, index_dir: str | os.PathLike[str] | None) -> TarIndex:
+    homes = [Path(path + SUFFIX), index_path(path, None)] if index_dir is None else [index_path(path, index_dir)]
     for home in homes:
         with contextlib.suppress(OSError, ValueError):  # absent, unreadable or stale: built anew
-            return _read(home, os.stat(path))
+            return _read(home, Stamp.of(os.stat(path)))
     index = build(path)
     errors: list[OSError] = []
     for home in homes:
@@ -210,9 +254,21 @@ def load(path: str, index_dir: str | os.PathLike[str] | None = None) -> TarIndex
     return index
 
 
+def _is_foreign(home: Path) -> bool:
+    """Whether a file is there that does not begin as our indexes do."""
+    try:
+        with home.open("rb") as file:
+            return file.read(len(MAGIC)) != MAGIC
+    except FileNotFoundError:
+        return False
+
+
 def _write(home: Path, index: TarIndex, mode: int) -> None:
-    """Write whole or not at all: others may read or write the same index at this moment."""
-    head = np.array([VERSION, index.size, index.mtime_ns, len(index), len(index.offset)], "<i8")
+    """Write whole or not at all: others may read or write the same index at this moment. OSError where it cannot be."""
+    if _is_foreign(home):
+        raise FileExistsError(errno.EEXIST, "a file that is no index of ours, and is left alone", str(home))
+    stamp = index.stamp
+    head = np.array([VERSION, stamp.size, stamp.mtime_ns, len(index), len(index.offset), index.behind], "<i8")
     parts = [p.tobytes() for p in (head, index.first, index.offset, index.length, index.suffix)]
     body = b"".join(parts) + b"\0".join(index.suffixes)
     home.parent.mkdir(parents=True, exist_ok=True)
@@ -227,19 +283,21 @@ def _write(home: Path, index: TarIndex, mode: int) -> None:
         raise
 
 
-def _read(home: Path, shard: os.stat_result) -> TarIndex:
+def _read(home: Path, shard: Stamp) -> TarIndex:
     """The index at `home`; ValueError where it is stale or damaged."""
-    whole = home.read_bytes()
+    with home.open("rb") as file:
+        written = os.fstat(file.fileno()).st_mtime_ns
+        whole = file.read()
     body = memoryview(whole)[40:]
-    if whole[:8] != MAGIC or len(body) < 40 or hashlib.sha256(body).digest() != whole[8:40]:
+    if whole[:8] != MAGIC or len(body) < HEAD or hashlib.sha256(body).digest() != whole[8:40]:
         msg = "damaged"
         raise ValueError(msg)
-    version, size, mtime_ns, samples, entries = np.frombuffer(body[:40], "<i8").tolist()
-    if (version, size, mtime_ns) != (VERSION, shard.st_size, shard.st_mtime_ns):
+    version, size, mtime_ns, samples, entries, more = np.frombuffer(body[:HEAD], "<i8").tolist()
+    if (version, size, mtime_ns) != (VERSION, shard.size, shard.mtime_ns) or written < shard.ctime_ns:
         msg = "stale"
         raise ValueError(msg)
-    at = 40 + 8 * (samples + 1)
-    first = np.frombuffer(body[40:at], "<i8")
+    at = HEAD + 8 * (samples + 1)
+    first = np.frombuffer(body[HEAD:at], "<i8")
     offset = np.frombuffer(body, "<i8", entries, at)
     length = np.frombuffer(body, "<i8", entries, at + 8 * entries)
     suffix = np.frombuffer(body, "<i4", entries, at + 16 * entries)
@@ -253,4 +311,4 @@ def _read(home: Path, shard: os.stat_result) -> TarIndex:
     ):
         msg = "no index of this shard"
         raise ValueError(msg)
-    return _finished(size, mtime_ns, (first, offset, length, suffix), suffixes)
+    return _finished(shard, more, (first, offset, length, suffix), suffixes)

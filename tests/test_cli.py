@@ -94,9 +94,39 @@ def test_inspect_shards(cli: Cli, shards: str) -> None:
 
 
 def test_bad_records_change_the_exit_code_only_when_asked(cli: Cli, shards: str) -> None:
-    """--strict makes bad records in the sample an exit code of 1."""
+    """--strict makes bad records in the sample an exit code of 1; without it only a source without a good one does."""
+    assert cli("inspect", shards).code == 0
     assert cli("inspect", "--strict", shards).code == 1
     assert cli("inspect", "--strict", shards.replace("*", "0"), "--sample", 1).code == 0
+
+
+@pytest.mark.parametrize("name", ["cls", "json"])
+def test_inspect_tells_text_labels_from_none(cli: Cli, tmp_path: Path, name: str) -> None:
+    """Labels that are text are shown as such, with the cure; no record is good with them, so it exits with 1."""
+    texts = {"cls": b"cat", "json": b'{"label": "cat"}'}
+    write_shard(tmp_path / "a.tar", [{"jpg": jpeg(), name: texts[name]}] * 4)
+    done = cli("inspect", tmp_path / "a.tar")
+    assert done.code == 1
+    assert "0 good, 4 bad" in done.out
+    assert "no label" not in done.out
+    words = " ".join(done.out.split())
+    assert "label: there, and in no record of the sample an integer: the label must be" in words
+    assert "cat" in words
+    assert "ShardSet(..., label=None)" in words
+    write_shard(tmp_path / "a.tar", [jpeg()] * 4)
+    done = cli("inspect", tmp_path / "a.tar")
+    assert done.code == 0
+    assert "no label: neither a .cls member nor a .json" in done.out
+
+
+def test_one_source_without_a_good_record_is_enough_to_fail(cli: Cli, tmp_path: Path) -> None:
+    """Of two targets the second is all bad: inspect exits with 1, as a run over it would end."""
+    for name, held in (("good", jpeg()), ("bad", b"<html>")):
+        (tmp_path / name).mkdir()
+        for k in range(3):
+            (tmp_path / name / f"{k}.jpg").write_bytes(held)
+    assert cli("inspect", tmp_path / "good").code == 0
+    assert cli("inspect", tmp_path / "good", tmp_path / "bad").code == 1
 
 
 def test_inspect_folders(cli: Cli, tmp_path: Path) -> None:

@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from blocks import taken
+from images import QUICK, jpeg
 
 from dali_feed.errors import ClosedError, ConfigError, SourceEmptyError, SourceError, SourceNotFoundError
 from dali_feed.external_sources import files
 from dali_feed.external_sources.files import FileList
 from dali_feed.external_sources.slabs import SlabPool
+from dali_feed.feed import Feed
+from dali_feed.options import BadRecords
 from dali_feed.records import Block, Extents
 
 TREE = {
@@ -133,6 +136,21 @@ def test_a_file_that_cannot_be_read_costs_its_own_row(tree: Path) -> None:
     assert "regular" in block.faults[3]
     assert "null" in block.faults[5]
     assert "Not a directory" in block.faults[6]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("empty", [1, 3])
+def test_empty_files_that_come_first_are_bad_records(tmp_path: Path, shuffle: bool, empty: int) -> None:
+    """Files of no bytes at the head of a folder, before any memory has been asked for, cost their slots."""
+    paths = [tmp_path / f"{k}.jpg" for k in range(8)]
+    for k, path in enumerate(paths):
+        path.write_bytes(jpeg(k) if k >= empty else b"")
+    payloads, block = read_all(FileList(paths[:empty]))
+    assert (payloads, block.faults) == ([b""] * empty, {})
+    with Feed(FileList(paths, range(8)), 4, shuffle=shuffle, bad=BadRecords(limit=None), tuning=QUICK) as feed:
+        good = [label for batch in feed for label in batch.fields["label"][batch.ok].tolist()]
+        assert sorted(good) == list(range(empty, 8))
+        assert set(feed.stats().recent_bad) == {(str(path), "empty payload") for path in paths[:empty]}
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_a_fault(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -212,7 +212,8 @@ def test_patterns(tmp_path: Path) -> None:
     assert names(f"{t}*.tar") == [f"{k:02d}" for k in range(12)]
     assert names(t + "{08..11}.tar") == ["08", "09", "10", "11"]
     assert names(t + "{0,1}{1,0}.tar") == ["00", "01", "10", "11"]
-    Path(f"{t}00.tar.idx").touch()  # an index beside its shard is no shard
+    for index in (tar_index.SUFFIX, ".idx"):
+        Path(f"{t}00.tar{index}").touch()  # an index beside its shard is no shard, ours nor another tool's
     assert names(f"{t}0[01]*") == ["00", "01"]
     assert names([f"{t}03.tar", Path(f"{t}01.tar")]) == ["03", "01"]
     twins = ShardSet([f"{t}00.tar", tmp_path / "u" / "t-00.tar", f"{t}05.tar"])

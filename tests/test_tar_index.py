@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
+import gzip
 import io
+import lzma
 import os
+import shutil
+import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -172,7 +177,7 @@ def test_a_cut_behind_a_long_name_and_a_hole_between_members_are_lost_data(tmp_p
 
 
 def test_a_damaged_header_and_what_is_no_tar_are_told_apart(tmp_path: Path) -> None:
-    """One flipped bit in a header is lost data at its byte; a compressed file is told to be unpacked."""
+    """One flipped bit in a header is lost data at its byte; a file of zeros holds no sample."""
     path = tmp_path / "a.tar"
     write_shard(path, [(b"x" * 600, 1), (b"y" * 600, 2)])
     data = bytearray(path.read_bytes())
@@ -180,12 +185,54 @@ def test_a_damaged_header_and_what_is_no_tar_are_told_apart(tmp_path: Path) -> N
     path.write_bytes(data)
     with pytest.raises(DataLostError, match=r"a\.tar#0.* byte 2560 .*checksum"):
         ShardSet(path).snapshot()
-    path.write_bytes(b"\x1f\x8b" + bytes(range(256)) * 4)
-    with pytest.raises(SourceError, match="uncompressed tar.*unpack it"):
-        ShardSet(path).snapshot()
     path.write_bytes(bytes(1024))
     with pytest.raises(SourceEmptyError, match="found none"):
         ShardSet(path).snapshot()
+
+
+PACKED = {"a.tar.gz": "gzip", "a.tgz": "gzip", "a.tar.bz2": "bzip2", "a.tar.xz": "xz", "odd.tar": "gzip"}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_compressed_shard_is_told_with_the_command_that_unpacks_it(tmp_path: Path, name: str) -> None:
+    """However small or large it is: the compression is named, and the command, run as it stands, gives a good shard."""
+    if shutil.which(PACKED[name]) is None:
+        pytest.skip(f"no {PACKED[name]}")
+    packers: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}
+    for size in (1, 100_000):
+        plain, path = tmp_path / "plain", tmp_path / f"it's {size} {name}"
+        write_shard(plain, [(os.urandom(size), 1)])
+        path.write_bytes(packers[PACKED[name]](plain.read_bytes()))
+        with pytest.raises(
+            SourceError, match=rf"uncompressed tar.* found a file compressed by {PACKED[name]};"
+        ) as told:
+            ShardSet(path).snapshot()
+        command = str(told.value).partition("unpack it: ")[2]
+        subprocess.run(["bash", "-ec", command], check=True)
+        (made,) = tmp_path.glob(f"it's {size} *.tar") if name != "odd.tar" else tmp_path.glob(f"*{size} odd-plain.tar")
+        assert made.read_bytes() == plain.read_bytes()
+
+
+@pytest.mark.parametrize("padding", [1024, 10_240, 3 << 20])
+def test_what_lies_behind_the_end_is_told_each_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, padding: int
+) -> None:
+    """`cat a.tar b.tar` is read as tar reads it, up to the first end, and a warning says how much is not read."""
+    first, second, path = tmp_path / "a.tar", tmp_path / "b.tar", tmp_path / "both.tar"
+    for shard, label in ((first, 1), (second, 2)):
+        write_shard(shard, [(b"x" * 700, label)])
+    members = first.read_bytes().rstrip(b"\0")
+    whole = members + bytes(-len(members) % 512) + bytes(padding)
+    path.write_bytes(whole)
+    assert [label for _, label, _ in rows(ShardSet(path))] == [1]
+    assert caplog.text == ""
+    path.write_bytes(whole + second.read_bytes())
+    for _ in range(2):  # from the headers, and from the kept index
+        caplog.clear()
+        assert [label for _, label, _ in rows(ShardSet(path))] == [1]
+        size = len(second.read_bytes())
+        assert f"ends before byte {len(whole)}, and the {size} bytes from there on are not read" in caplog.text
+        assert "name both files" in caplog.text
 
 
 def test_a_sparse_member_is_refused(tmp_path: Path) -> None:
@@ -200,8 +247,8 @@ def test_a_sparse_member_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_stale_or_damaged_index_is_built_anew(tmp_path: Path) -> None:
-    """A rewritten shard, a flipped bit in the index and an index of nonsense all give the shard's true rows."""
-    path, kept = tmp_path / "a.tar", tmp_path / "a.tar.idx"
+    """A rewritten shard, a flipped bit in the index and an index cut off all give the shard's true rows."""
+    path, kept = tmp_path / "a.tar", tmp_path / f"a.tar{tar_index.SUFFIX}"
     write_shard(path, [(b"old", 1)])
     rows(ShardSet(path))
     first = kept.read_bytes()
@@ -211,10 +258,39 @@ def test_a_stale_or_damaged_index_is_built_anew(tmp_path: Path) -> None:
     assert good != first
     flipped = bytearray(good)
     flipped[90] ^= 1
-    for bad in (bytes(flipped), b"", b"nonsense", good[:-3], first):
+    for bad in (bytes(flipped), good[:20], good[:-3], first):
         kept.write_bytes(bad)
         assert rows(ShardSet(path)) == [(b"new", 2, None)]
         assert kept.read_bytes() == good
+
+
+ENERGON = b"\0\0\0\0\0\0\0\0" + (2048).to_bytes(8, "little")  # offsets of samples, as Megatron-Energon keeps them
+
+
+@pytest.mark.parametrize("name", ["a.tar.idx", "a.idx", f"a.tar{tar_index.SUFFIX}"])
+@pytest.mark.parametrize("held", [ENERGON, b"nonsense", b""], ids=["energon", "nonsense", "empty"])
+def test_a_file_that_is_no_index_of_ours_is_never_replaced(cache: Path, tmp_path: Path, name: str, held: bytes) -> None:
+    """Another tool's index beside the shard stays as it is, by whatever name, and the shard is read all the same."""
+    path = tmp_path / "a.tar"
+    write_shard(path, [(b"x", 1)])
+    (tmp_path / name).write_bytes(held)
+    for _ in range(2):
+        assert rows(ShardSet(path)) == [(b"x", 1, None)]
+        assert (tmp_path / name).read_bytes() == held
+    ours = tmp_path / f"a.tar{tar_index.SUFFIX}"
+    kept = ours if ours.name != name else tar_index.index_path(str(path), None)
+    assert kept.read_bytes().startswith(tar_index.MAGIC)
+    assert {f.name for f in tmp_path.iterdir() if f != cache} == {"a.tar", name, ours.name}
+
+
+def test_index_dir_with_a_foreign_file_of_that_name_is_refused(tmp_path: Path) -> None:
+    """Where indexes must lie in one folder, a file in the way that is not ours is named and kept."""
+    path, home = tmp_path / "a.tar", tar_index.index_path(str(tmp_path / "a.tar"), tmp_path)
+    write_shard(path, [(b"x", 1)])
+    home.write_bytes(ENERGON)
+    with pytest.raises(SourceDeniedError, match=rf"no index of ours.*{home.name}"):
+        ShardSet(path, index_dir=tmp_path).snapshot()
+    assert home.read_bytes() == ENERGON
 
 
 def test_a_kept_index_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,5 +382,5 @@ def test_an_index_of_another_shard_is_not_believed(tmp_path: Path) -> None:
     write_shard(path, [(b"x" * 5000, 1)])
     good = tar_index.load(str(path))
     wrong = replace(good, offset=good.offset + 1_000_000)
-    tar_index._write(Path(f"{path}.idx"), wrong, 0o600)
+    tar_index._write(Path(f"{path}{tar_index.SUFFIX}"), wrong, 0o600)
     assert rows(ShardSet(path)) == [(b"x" * 5000, 1, None)]

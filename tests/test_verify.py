@@ -114,6 +114,25 @@ def test_verify_shards(cli: Cli, tmp_path: Path) -> None:
     assert "b.tar#3: decoder: nvImageCodec cannot decode it" in done.out
 
 
+def test_empty_files_are_bad_records_wherever_they_stand(cli: Cli, tmp_path: Path) -> None:
+    """Inspect and verify count a file of no bytes, the first of a folder, and a folder of nothing else."""
+    for name, held in (("0.jpg", b""), ("1.jpg", jpeg(1)), ("2.jpg", b"")):
+        (tmp_path / name).write_bytes(held)
+    done = cli("inspect", tmp_path)
+    assert (done.code, done.err) == (0, "")
+    assert "1 good, 2 bad" in done.out
+    assert f"{tmp_path}/0.jpg: empty payload" in done.out
+    for options in ((), ("--decode",)):
+        done = cli("verify", tmp_path, *options)
+        assert (done.code, done.err) == (1, "")
+        assert "2 records: empty payload" in done.out
+    (tmp_path / "1.jpg").write_bytes(b"")
+    for command in ("inspect", "verify"):
+        done = cli(command, tmp_path)
+        assert (done.code, done.err) == (1, "")
+        assert done.out.count(".jpg: empty payload") == 3
+
+
 def test_a_record_without_a_payload_is_bad_and_not_absent(tmp_path: Path) -> None:
     """A sample of a shard that has a label and no image counts, and its letter has no bytes."""
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
