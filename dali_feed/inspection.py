@@ -18,6 +18,7 @@ import numpy as np
 from dali_feed.errors import ConfigError, SourceDeniedError, SourceEmptyError, SourceNotFoundError
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
 from dali_feed.external_sources.files import IMG_EXTENSIONS
+from dali_feed.headers_scans import MAX_WORK, overworked
 from dali_feed.records import LABEL, Block, Extents, Snapshot, Source, unpack_ids
 from dali_feed.screen import MAX_PIXELS, UnusableError, header_of
 
@@ -234,6 +235,8 @@ def _take_image(payload: memoryview, findings: Findings) -> str | None:
         return str(error)
     if header.width * header.height > MAX_PIXELS:
         return f"{header.width}x{header.height} pixels, more than the bound of {MAX_PIXELS}"
+    if slow := overworked(payload, header.width, header.height, MAX_WORK):
+        return slow
     findings.formats[header.format] += 1
     findings.sizes.append((header.width, header.height))
     return None

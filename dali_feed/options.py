@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from dali_feed.errors import ConfigError
+from dali_feed.headers_scans import MAX_WORK
 from dali_feed.letters import DeadLetters
 
 __all__ = ["BadRecords", "Tuning", "whole"]
@@ -86,6 +87,8 @@ class Tuning:
     prefetch         batches in flight in the engine, and as many finished ones waiting for the trainer
     memory           bytes of payloads held at once (slabs); two windows per lane must fit, more of small ones
     max_pixels       an image of more pixels is a bad record: what a header may make a decoder allocate
+    max_work         so is an image of more pixels times scans: a decoder goes over a progressive JPEG once per scan,
+                     about 1.5 ns a pixel at worst, and ordinary ones have about ten
     watchdog         seconds without a batch after which a warning names the stage that is stuck, and what it is at
     hw_decoder_load  has moved to the loader: it changes pixels
     image_hint       (height, width) that most images do not exceed: a GPU decoder takes memory for them beforehand
@@ -99,6 +102,7 @@ class Tuning:
     prefetch: int = 2
     memory: int = 1 << 30
     max_pixels: int = 1 << 27
+    max_work: int = MAX_WORK
     watchdog: float = 30.0
     hw_decoder_load: None = None
     image_hint: tuple[int, int] | None = None
@@ -108,7 +112,8 @@ class Tuning:
     def __post_init__(self) -> None:
         if self.threads is not None:
             whole("Tuning(threads=...)", self.threads, 1)
-        for name, least in (("readers", 1), ("prefetch", 1), ("memory", 1 << 20), ("max_pixels", 1)):
+        least_of = {"readers": 1, "prefetch": 1, "memory": 1 << 20, "max_pixels": 1, "max_work": 1}
+        for name, least in least_of.items():
             whole(f"Tuning({name}=...)", getattr(self, name), least)
         if not isinstance(self.watchdog, int | float) or isinstance(self.watchdog, bool) or not self.watchdog > 0:
             msg = f"Tuning(watchdog=...): must be seconds above 0, math.inf for never; found {self.watchdog!r}"

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from dali_feed.headers import SKIPPED, Header, UnusableError, bmp_header, jpeg_header, png_header, webp_header
 from dali_feed.headers_avif import avif_header, is_avif
 from dali_feed.headers_gif import gif_header
+from dali_feed.headers_scans import LEAST, MAX_WORK, SCAN_BYTES, overworked
 from dali_feed.headers_tiff import tiff_header
 
 __all__ = ["MAX_PIXELS", "UNCOMMON", "Header", "Screened", "UnusableError", "header_of", "screen"]
@@ -160,12 +161,15 @@ def _tail(head: bytes, start: int) -> bytes:
 
 
 def screen(
-    payloads: Sequence[memoryview | None], max_pixels: int = MAX_PIXELS, refused: Mapping[str, str] = UNCOMMON
+    payloads: Sequence[memoryview | None],
+    max_pixels: int = MAX_PIXELS,
+    refused: Mapping[str, str] = UNCOMMON,
+    max_work: int = MAX_WORK,
 ) -> Screened:
     """Sizes of a batch's payloads, or why one is unusable. Absent rows (None) have size 0 and no reason.
 
-    A payload that announces more than `max_pixels` pixels is unusable, and so is one of a format in `refused`, with
-    the reason there. Orientation is not looked at.
+    A payload that announces more than `max_pixels` pixels is unusable, one whose pixels times scans are more than
+    `max_work`, and one of a format in `refused`, with the reason there. Orientation is not looked at.
     """
     stored: list[bytes] = []  # height and width of each row, as a JPEG stores them
     put = stored.append
@@ -198,7 +202,21 @@ def screen(
                 continue
         put(_NO_SIZE)
     sizes = np.frombuffer(b"".join(stored), ">u2").reshape(-1, 2).astype(np.int32)
-    return Screened(sizes, _settle(sizes, payloads, max_pixels, refused))
+    reasons = _settle(sizes, payloads, max_pixels, refused)
+    largest = max(map(len, filter(None, payloads)), default=0)
+    if max(int(sizes.max(initial=0)) ** 2, LEAST) * (largest // SCAN_BYTES) > max_work:
+        _weigh(sizes, payloads, max_work, reasons)
+    return Screened(sizes, reasons)
+
+
+def _weigh(
+    sizes: NDArray[np.int32], payloads: Sequence[memoryview | None], max_work: int, reasons: dict[int, str]
+) -> None:
+    """Take away what has too many scans for its size, and say so."""
+    for row, (view, (height, width)) in enumerate(zip(payloads, sizes.tolist(), strict=True)):
+        if view is not None and height and (reason := overworked(view, width, height, max_work)):
+            reasons[row] = reason
+            sizes[row] = 0
 
 
 def _settle(

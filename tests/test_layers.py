@@ -59,13 +59,8 @@ LAYERS = (
             *("host_effects", "program_run", "program_effects", "pipeline_program", "split_program", "tail_colour"),
             "views",
             *("screen", "headers", "headers_tiff"),  # what may reach a decoder,
-            *("headers_gif", "headers_avif", "headers_av1"),  # by format
-            *(
-                "transforms",
-                "state",
-                "stats",
-                "reasons",
-            ),  # torchvision's classes by name; where a run stands; what it counts
+            *("headers_gif", "headers_avif", "headers_av1", "headers_scans"),  # by format
+            *("transforms", "state", "stats", "reasons"),  # torchvision's classes by name; where a run stands; its counts
         ),
     ),
     Layer("kernels", ("kernels",), ("pure",), ("cupy", "cupy_backends")),

@@ -272,7 +272,7 @@ class Feed:
         )
 
     def _opener(self, setting: Setting) -> Callable[[WindowPlan, int], Window]:
-        look = looker(self.program, self.engine_name, self.tuning.max_pixels)
+        look = looker(self.program, self.engine_name, self.tuning)
 
         def open_window(plan: WindowPlan, first_slot: int) -> Window:
             return Window(

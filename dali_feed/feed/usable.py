@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dali_feed.engines import AnyProgram, refused_formats
+from dali_feed.options import Tuning
 from dali_feed.outline import unfit
 from dali_feed.screen import Screened, screen
 
@@ -13,12 +14,12 @@ __all__ = ["Look", "looker"]
 Look = Callable[[Sequence[memoryview | None]], Screened]
 
 
-def looker(program: AnyProgram, engine: str, max_pixels: int) -> Look:
+def looker(program: AnyProgram, engine: str, tuning: Tuning) -> Look:
     """A function of payloads that tells their sizes, and of what cannot be used the reason."""
     refused = refused_formats(engine)
 
     def look(payloads: Sequence[memoryview | None]) -> Screened:
-        found = screen(payloads, max_pixels, refused)
+        found = screen(payloads, tuning.max_pixels, refused, tuning.max_work)
         small: dict[int, str] = {}
         for view in program.views:
             small |= unfit(view.recipe, found.sizes)
