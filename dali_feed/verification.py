@@ -222,6 +222,10 @@ class _Work:
         self._stop.set()
         for thread in self._threads:
             thread.join(2)
+            if self._decode and thread.is_alive():
+                from dali_feed.engines.lingering import linger
+
+                linger(thread)
 
     def _put(self, item: Report | BaseException | None) -> None:
         while not self._stop.is_set():
@@ -234,11 +238,15 @@ class _Work:
     def _run(self) -> None:
         reader = None
         try:
-            refusal = None
+            refusal: Callable[[memoryview], str | None] | None = None
             if self._decode:
                 from dali_feed.engines.trial import Trial
 
-                refusal = Trial().refusal
+                trial = Trial()
+
+                def refusal(payload: memoryview) -> str | None:
+                    return None if self._stop.is_set() else trial.refusal(payload)
+
             reader = self._source.reader(None, self._stop)
             while not self._stop.is_set():
                 with self._lock:

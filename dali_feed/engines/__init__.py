@@ -125,6 +125,14 @@ class Engine(Protocol):
         """
         ...
 
+    def halt(self) -> None:
+        """Finish only what cannot be left: `take` and `redo`, under way or to come, raise ClosedError. Any thread."""
+        ...
+
+    def resume(self) -> None:
+        """Be ready again, once nobody waits for what was halted."""
+        ...
+
     def at_work(self) -> Sequence[int]:
         """Slots of the batch that `take` or `redo` waits for that are being worked on, where that can be told."""
         ...

@@ -5,7 +5,7 @@ nvImageCodec is DALI's own decoder; asked for a list, it gives None for each ite
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -24,8 +24,11 @@ def _decoder(threads: int) -> Any:
     )
 
 
-def refused(payloads: Sequence[Any], threads: int = 1) -> dict[int, str]:
-    """Index -> reason for every payload (bytes, uint8) that cannot be decoded on the CPU, by so many threads."""
+def refused(payloads: Sequence[Any], threads: int = 1, check: Callable[[], None] = lambda: None) -> dict[int, str]:
+    """Index -> reason for every payload (bytes, uint8) that cannot be decoded on the CPU, by so many threads.
+
+    What `check`, which is called now and then, raises ends it.
+    """
     bad: dict[int, str] = {}
     streams: list[Any] = []
     rows: list[int] = []
@@ -37,6 +40,7 @@ def refused(payloads: Sequence[Any], threads: int = 1) -> dict[int, str]:
             bad[n] = "decoder: nvImageCodec cannot parse it"
     some = 4 * threads  # images held at a time: a batch of large ones fills gigabytes
     for first in range(0, len(streams), some):
+        check()
         images = _decoder(threads).decode(streams[first : first + some])
         for n, image in zip(rows[first : first + some], images, strict=True):
             if image is None:

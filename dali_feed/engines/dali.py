@@ -24,7 +24,7 @@ from dali_feed.engines.dali_graph import PAYLOAD, build_graph
 from dali_feed.engines.devices import use
 from dali_feed.engines.failures import ends_all, engine_error, out_of_memory, stays
 from dali_feed.engines.kept import KEPT
-from dali_feed.errors import DaliFeedError, EngineError, TransformError
+from dali_feed.errors import ClosedError, DaliFeedError, EngineError, TransformError
 from dali_feed.options import Tuning
 from dali_feed.program import Program
 from dali_feed.split_program import SplitProgram
@@ -66,6 +66,7 @@ class DaliEngine:
         behind = [view.behind if isinstance(view, SplitProgram) else None for view in program.views]
         self._behind = [None if rest is None else Behind(rest, device) for rest in behind]
         self._flying: list[Work] = []
+        self._halted = False
         self._twin: Any = None
         self._main: Any = self._pipeline(self.depth)
         self._takes: dict[str, bool] = {}
@@ -157,10 +158,24 @@ class DaliEngine:
     def redo(self, work: Work, failed: Result | None = None, slots: Sequence[int] = ()) -> Result:
         """Run all of `work` on the twin pipeline: of a batch that failed DALI gives nothing out."""
         del failed, slots
+        self._check_halted()
         if self._twin is None:
             self._twin = self._pipeline(1, twin=True)
         self._start(self._twin, work)
         return self._result(self._twin, work)
+
+    def halt(self) -> None:
+        """Run nothing again: what is in flight DALI finishes, and nothing can stop it."""
+        self._halted = True
+
+    def resume(self) -> None:
+        """Be ready for batches again."""
+        self._halted = False
+
+    def _check_halted(self) -> None:
+        if self._halted:
+            msg = "dali engine: the pass was ended while its batch was run"
+            raise ClosedError(msg)
 
     def at_work(self) -> Sequence[int]:
         """DALI does not say."""
@@ -172,7 +187,7 @@ class DaliEngine:
         except Exception as error:  # ValueError, IndexError and more: whatever an operator fails with
             if stays(error, self._device):
                 raise self._failure(error) from error
-            bad = refused(work.payloads, self._threads)
+            bad = refused(work.payloads, self._threads, self._check_halted)
             return Result(None, bad) if bad else self._one_by_one(pipe, work, error)
         return self._made(outputs, work)
 

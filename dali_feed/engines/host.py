@@ -30,10 +30,11 @@ from dali_feed.engines import Result, Tail, Work, pillow
 from dali_feed.engines.devices import use
 from dali_feed.engines.dtypes import DTYPES
 from dali_feed.engines.host_steps import ImageSteps
+from dali_feed.engines.lingering import linger
 from dali_feed.engines.ranges import DECODE
 from dali_feed.engines.reduced import reduced
 from dali_feed.engines.uploads import Uploads
-from dali_feed.errors import EngineError
+from dali_feed.errors import ClosedError, EngineError
 from dali_feed.headers import UnusableError
 from dali_feed.host_program import HostProgram, Scale
 from dali_feed.options import Tuning
@@ -179,6 +180,7 @@ class HostEngine:
         self._tasks: queue.SimpleQueue[_Flight | None] = queue.SimpleQueue()  # each flight once per thread
         self._urgent: _Flight | None = None  # goes before the chunks of those in flight
         self._awaited: _Flight | None = None
+        self._halted = False
         self._workers: list[_Worker] = []
         ready = threading.Barrier(tuning.cpu_threads + 1)
         self._threads = [
@@ -243,6 +245,14 @@ class HostEngine:
         finally:
             self._urgent = None
 
+    def halt(self) -> None:
+        """Begin no image any more: each thread finishes the one it is at."""
+        self._halted = True
+
+    def resume(self) -> None:
+        """Be ready for batches again."""
+        self._halted = False
+
     def at_work(self) -> Sequence[int]:
         """The slots that threads are at."""
         awaited = self._awaited
@@ -252,6 +262,9 @@ class HostEngine:
         self._awaited = flight
         flight.wait()
         self._awaited = None
+        if self._halted:
+            msg = "host engine: the pass was ended while its batch was run"
+            raise ClosedError(msg)
         if flight.error is not None:
             error = flight.error
             msg = f"host engine: a step failed on an image that decodes; {type(error).__name__}: {error}"
@@ -293,6 +306,8 @@ class HostEngine:
         work, alone, first = flight.work, self._alone, slots.start
         windows = work.arrays["window"][first : slots.stop].tolist() if alone is not None and alone.window else None
         for slot in slots:
+            if self._halted or flight.dropped:
+                return
             worker.slot = slot
             if alone is not None and alone.reduce and self._reduced(alone, work, slot, flight.images[0][slot]):
                 continue
@@ -327,7 +342,8 @@ class HostEngine:
         return small is not None
 
     def close(self) -> None:
-        """Drop what is in flight and end the threads."""
+        """Drop what is in flight and end the threads; one that a decoder keeps ends when that is done."""
+        self._halted = True
         while self._flying:
             self._flying.popleft().dropped = True
         threads, self._threads = self._threads, []
@@ -336,3 +352,5 @@ class HostEngine:
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(2)
+                if thread.is_alive():
+                    linger(thread)

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from dali_feed import state as states
 from dali_feed.draws import check_seed
-from dali_feed.engines import Engine, make_engine
+from dali_feed.engines import Engine, lingering, make_engine
 from dali_feed.errors import ClosedError, ConfigError, DeadLetterError
 from dali_feed.external_sources.slabs import SlabPool
 from dali_feed.feed.asked import MAX_EPOCH, check_epoch, check_shares, check_shuffle
@@ -49,11 +49,15 @@ _live: weakref.WeakSet[Feed] = weakref.WeakSet()
 
 def _close_all() -> None:
     """At exit, before DALI takes its pipelines away from under a running feed."""
-    for feed in list(_live):
-        try:
-            feed.close()
-        except DeadLetterError:
-            log.exception("dead letters were lost at exit")
+    try:
+        for feed in list(_live):
+            try:
+                feed.close()
+            except DeadLetterError:
+                log.exception("dead letters were lost at exit")
+        lingering.wait()
+    except KeyboardInterrupt:
+        lingering.abandon()
 
 
 class Feed:
@@ -132,6 +136,7 @@ class Feed:
         self._run: EpochRun | None = None
         self.companions: Companions = none  # what a loader wants with each batch; the feed thread asks for it
         self._beside: Beside | None = None
+        self._leaving: EpochRun | None = None  # a pass that is over, while a decoder keeps its thread
         self._slabs, self._meter = SlabPool(slab_bytes(self.tuning.memory)), Meter()
         self._outbox = Outbox(source, self.bad.dead_letter)
         self._closed, self._pid = False, os.getpid()
@@ -219,6 +224,9 @@ class Feed:
         """
         self._check_open()
         self._leave()
+        if self._leaving is not None:
+            self._leaving.wait()
+            self._leaving = None
         plan = self._planned()
         check_memory(self)
         self._outbox.retry()
@@ -243,6 +251,7 @@ class Feed:
         run, self._run = self._run, None
         if run is not None:
             run.close()
+            self._leaving = run if run.alive else self._leaving
 
     def _setting(self) -> Setting:
         if self._pool is None:
@@ -381,16 +390,19 @@ class Feed:
     def close(self) -> None:
         """Stop all threads and let go of engine and connections. Safe to call twice and in any state.
 
+        A decoder cannot be stopped: after some seconds its thread is left to end by itself, with its image (DALI: its
+        batches), and the interpreter's end waits for it.
         Waits for dead letters on their way; DeadLetterError where they cannot be written and nobody was told yet.
         """
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
-        if self._run is not None:
-            self._run.close()
+        self._end_pass()
         if self._pool is not None:
             self._pool.close()
-        if self._engine is not None:
+        if self._engine is not None and self._leaving is not None:
+            self._leaving.at_end(self._engine.close)
+        elif self._engine is not None:
             self._engine.close()
         self._beside, self.companions = None, none  # a loader's, which holds this feed
         self._outbox.close()

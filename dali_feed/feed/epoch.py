@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dali_feed.engines import Engine
+from dali_feed.engines.lingering import linger
 from dali_feed.engines.ranges import NEXT, WAITS
 from dali_feed.errors import ClosedError, WaitError
 from dali_feed.feed.batch import Batch, Flight
@@ -30,6 +31,8 @@ from dali_feed.records import unpack_id
 from dali_feed.stats import Meter
 
 __all__ = ["EpochRun", "Setting"]
+
+PATIENCE = 5.0  # seconds that close() waits for a decoder; its thread ends later then, and the interpreter after it
 
 log = logging.getLogger("dali_feed")
 
@@ -63,6 +66,9 @@ class EpochRun:
         self._flying: deque[Flight] = deque()
         self._out: Channel[Batch | BaseException | None] = Channel(setting.prefetch)
         self._ended = False
+        self._over, self._then = False, list[Callable[[], None]]()
+        self._lock = threading.Lock()
+        setting.engine.resume()
         self._look_ahead = True  # reads may be asked for since the last look
         self._thread = threading.Thread(target=self._run, name="dali_feed-feed", daemon=True)
         self._thread.start()
@@ -108,11 +114,35 @@ class EpochRun:
             return
         self._ended = True
         self._out.close()
+        self.setting.engine.halt()
         if threading.current_thread() is self._thread:
             return  # the garbage collector ran here; the next put ends the thread
         self.setting.pool.halt()  # for as long as the thread may still ask for reads
-        self._thread.join(timeout=5)
+        self._thread.join(timeout=PATIENCE)
         self.setting.pool.resume()
+        if self.alive:
+            linger(self._thread)
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread may still use the engine: a decoder keeps it."""
+        return not self._over
+
+    def at_end(self, call: Callable[[], None]) -> None:
+        """Call it when the thread no longer uses the engine: in that thread, or here and now."""
+        with self._lock:
+            if not self._over:
+                self._then.append(call)
+                return
+        call()
+
+    def wait(self) -> None:
+        """Wait until the thread of a closed pass has ended, and say now and then what it is at."""
+        begun = time.monotonic()
+        while self.alive:
+            self._thread.join(self.setting.watchdog if self.setting.watchdog < math.inf else None)
+            if self.alive:
+                log.warning("the pass before is still ending after %.0f s: %s", time.monotonic() - begun, stuck(self))
 
     def _run(self) -> None:
         last: BaseException | None
@@ -127,7 +157,13 @@ class EpochRun:
             pass  # the trainer has gone; nobody is left to tell
         finally:
             self.setting.meter.feed_cpu += time.thread_time() - begun
-            self._clear()
+            try:
+                self._clear()
+            finally:
+                with self._lock:
+                    self._over = True
+                for call in self._then:
+                    call()
 
     def _feed(self) -> BaseException | None:
         """Feed all batches; what ends it early is returned once all batches before it have been handed over."""

@@ -1,0 +1,52 @@
+"""Threads that were told to end while a decoder keeps them: the interpreter does not end before they do.
+
+Native code cannot be stopped from outside, and a thread that is still in it when a library takes itself down brings
+the process down with it. So the end of the interpreter waits, as it does for any thread that is no daemon. Ctrl-C
+meanwhile ends the process at once, without taking anything down.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+import weakref
+
+__all__ = ["abandon", "linger", "wait"]
+
+TELL = 5.0  # seconds after which it is said what the end waits for
+
+log = logging.getLogger("dali_feed")
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+def linger(thread: threading.Thread) -> None:
+    """Let the end of the interpreter wait for a thread that ends by itself, once its decoder lets it go."""
+    _threads.add(thread)
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)  # anew: what comes last runs first, before the libraries' own hooks
+
+
+def wait() -> None:
+    """Wait for all of them."""
+    for thread in list(_threads):
+        while thread.is_alive():
+            thread.join(TELL)
+            if thread.is_alive():
+                log.warning("the process ends when a decoder has finished its image (%s); Ctrl-C ends it", thread.name)
+
+
+def abandon() -> None:
+    """End the process now, with what it has printed."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(130)
+
+
+def _at_exit() -> None:
+    try:
+        wait()
+    except KeyboardInterrupt:
+        abandon()
