@@ -28,6 +28,13 @@ def _saved(image: Image.Image, kind: str, **options: Any) -> bytes:
     return out.getvalue()
 
 
+def _slow(image: Image.Image, times: int) -> bytes:
+    """A progressive JPEG whose last scan, which refines the whole image, stands there so many times."""
+    whole = _saved(image, "JPEG", quality=30, progressive=True)
+    scan = whole.rindex(b"\xff\xda")
+    return whole[:scan] + times * whole[scan:-2] + whole[-2:]
+
+
 @functools.cache
 def seeds() -> tuple[bytes, ...]:
     """Whole images of every kind that a decoder here takes, of some hundred bytes to some thousand."""
@@ -57,6 +64,7 @@ def seeds() -> tuple[bytes, ...]:
         _saved(rgb, "TIFF", compression="tiff_lzw"),
         _saved(rgb.convert("L"), "TIFF", compression="packbits"),
         _saved(rgb.quantize(64), "GIF"),
+        *(_slow(image, 200) for image in (rgb, rgb.convert("L"), Image.new("L", (2048, 2048), 90))),
     ]
     return tuple(files)
 

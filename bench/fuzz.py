@@ -27,6 +27,9 @@ from dali_feed.testing import ScriptedSource
 BATCH = 64
 PATIENCE = 300  # seconds for a part; above it is a hang
 MAX_PIXELS = 1 << 22
+MAX_WORK = (
+    1 << 26
+)  # so that slow images are refused by the bound in good time, and not by the patience of whoever waits
 
 
 def part(engine: str, first: int, count: int) -> dict[str, object]:
@@ -40,7 +43,7 @@ def part(engine: str, first: int, count: int) -> dict[str, object]:
         transform=transform,
         engine=engine,
         bad=BadRecords(limit=None),
-        tuning=Tuning(threads=2, max_pixels=MAX_PIXELS),
+        tuning=Tuning(threads=2, max_pixels=MAX_PIXELS, max_work=MAX_WORK),
     )
     own, bad = set(), Counter[str]()
     with feed:
