@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+from numpy.typing import NDArray
+
 __all__ = ["LEAST", "MAX_WORK", "SCAN_BYTES", "overworked", "scans"]
 
 MAX_WORK = 1 << 31  # pixels times scans: sixteen times over the largest image of `screen.MAX_PIXELS`
 SCAN_BYTES = 10  # of the header of a scan of one component: no scan takes less
 LEAST = 1 << 10  # pixels that going over a smaller image costs as well
+PIECE = 1 << 18  # bytes that are looked through at a time, in a core's cache
 
 _PROGRESSIVE, _SOS, _TEM = 0xC2, 0xDA, 0x01
 _FRAMES = frozenset((0xC0, 0xC1, _PROGRESSIVE))
@@ -31,16 +35,26 @@ def scans(view: memoryview, most: int) -> int:
         if kind in _FRAMES:
             progressive, components = kind == _PROGRESSIVE, _number(view, at + 7, 1)
         at += _length(view, at, kind)
+    else:
+        return 0
     if not progressive and _number(view, at + 2, 1) == components:
         return 1
-    data = bytes(view[at - 2 :])
-    bound = data.count(b"\xff\xda")  # with those in other segments, and in what follows the image
-    return bound if bound <= most else _walked(data, most)
+    bound = _pairs(np.frombuffer(view, np.uint8, offset=at - 2))
+    return bound if bound <= most else _walked(view, at - 2, most)
 
 
-def _walked(data: bytes, most: int) -> int:
-    """The scan headers in `data` up to the end of the image, or one more than `most`."""
-    found, at = 0, 0
+def _pairs(data: NDArray[np.uint8]) -> int:
+    """How often a scan header's first two bytes are there: in other segments and behind the image as well."""
+    found = 0
+    for first in range(0, len(data), PIECE):
+        piece = data[first : first + PIECE + 1]
+        found += int(np.count_nonzero((piece[:-1] == 0xFF) & (piece[1:] == _SOS)))
+    return found
+
+
+def _walked(data: memoryview, at: int, most: int) -> int:
+    """The scan headers from `at` on up to the end of the image, or one more than `most`."""
+    found = 0
     while found <= most and (marker := _MARKER.search(data, at)):
         at, kind = marker.end(), marker[1][0]
         if kind in _LAST:
@@ -50,12 +64,12 @@ def _walked(data: bytes, most: int) -> int:
     return found
 
 
-def _length(data: bytes | memoryview, at: int, kind: int) -> int:
+def _length(data: memoryview, at: int, kind: int) -> int:
     """Bytes of the segment behind a marker."""
     return 0 if kind == _TEM else _number(data, at, 2)
 
 
-def _number(data: bytes | memoryview, at: int, size: int) -> int:
+def _number(data: memoryview, at: int, size: int) -> int:
     return int.from_bytes(data[at : at + size], "big")
 
 

@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Feed
-from dali_feed.headers_scans import MAX_WORK, overworked, scans
+from dali_feed.headers_scans import MAX_WORK, PIECE, overworked, scans
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.screen import MAX_PIXELS, header_of, screen
 from dali_feed.testing.scripted import ScriptedSource
@@ -63,6 +63,17 @@ def test_what_looks_like_a_scan_and_is_none_does_not_count() -> None:
     for name, payload in cases.items():
         assert scans(memoryview(payload), 4) == 4, name
         assert scans(memoryview(payload), 3) == 4, name
+
+
+def test_a_scan_header_over_the_border_of_two_pieces_is_seen() -> None:
+    """The search goes piece by piece through a large file, and misses none that begins at a piece's last byte."""
+    payload = slow_jpeg(16, 2)
+    first = payload.index(b"\xff\xda")
+    for more in range(-3, 4):
+        room = PIECE + more - (payload.rindex(b"\xff\xda") - first)
+        between = b"\xff\xfe" + (1 << 15).to_bytes(2, "big") + bytes((1 << 15) - 2)
+        filled = (room // len(between)) * between + bytes(room % len(between))
+        assert scans(memoryview(slow_jpeg(16, 2, between=filled)), 1) == 2
 
 
 def test_an_end_marker_inside_a_segment_hides_no_scan() -> None:
