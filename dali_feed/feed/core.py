@@ -6,17 +6,14 @@ engine. `dali_feed.DataLoader` adds torch tensors and torch's argument names.
 
 from __future__ import annotations
 
-import atexit
-import logging
 import os
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from dali_feed import state as states
 from dali_feed.draws import check_seed
-from dali_feed.engines import Engine, lingering, make_engine
-from dali_feed.errors import ClosedError, ConfigError, DeadLetterError
+from dali_feed.engines import Engine, make_engine
+from dali_feed.errors import ClosedError, ConfigError
 from dali_feed.external_sources.slabs import SlabPool
 from dali_feed.feed.asked import MAX_EPOCH, check_epoch, check_shares, check_shuffle
 from dali_feed.feed.beside import Beside, Companions, none
@@ -24,6 +21,7 @@ from dali_feed.feed.commit import commit
 from dali_feed.feed.compiling import compiled
 from dali_feed.feed.describe import described
 from dali_feed.feed.epoch import EpochRun, Setting
+from dali_feed.feed.exits import close_at_exit
 from dali_feed.feed.hopeless import Proof
 from dali_feed.feed.lane import Lane
 from dali_feed.feed.memory import check_memory, slab_bytes
@@ -42,22 +40,6 @@ from dali_feed.records import Snapshot, Source, unpack_id
 from dali_feed.stats import Meter, Stats
 
 __all__ = ["Feed"]
-
-log = logging.getLogger("dali_feed")
-_live: weakref.WeakSet[Feed] = weakref.WeakSet()
-
-
-def _close_all() -> None:
-    """At exit, before DALI takes its pipelines away from under a running feed."""
-    try:
-        for feed in list(_live):
-            try:
-                feed.close()
-            except DeadLetterError:
-                log.exception("dead letters were lost at exit")
-        lingering.wait()
-    except KeyboardInterrupt:
-        lingering.abandon()
 
 
 class Feed:
@@ -260,9 +242,7 @@ class Feed:
             self._engine = make_engine(
                 self.engine_name, self.program, batch_size=self.batch_size, device=self.device, tuning=self.tuning
             )
-            _live.add(self)
-            atexit.unregister(_close_all)
-            atexit.register(_close_all)  # anew: what comes last runs first, and DALI's own hook is there by now
+            close_at_exit(self)
         self._beside = beside = self._beside or Beside.on(self.device, self.companions)
         epoch, program, seed = self._at.epoch, self.program, self.seed
         return Setting(
