@@ -60,7 +60,7 @@ LAYERS = (
             "views",
             *("screen", "headers", "headers_tiff"),  # what may reach a decoder,
             *("headers_gif", "headers_avif", "headers_av1", "headers_scans"),  # by format
-            *("transforms", "state", "stats", "reasons"),  # torchvision's classes by name; where a run stands; its counts
+            *("transforms", "state", "stats", "reasons"),  # torchvision by name; where a run stands; its counts
         ),
     ),
     Layer("kernels", ("kernels",), ("pure",), ("cupy", "cupy_backends")),
