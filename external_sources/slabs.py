@@ -14,7 +14,7 @@ import threading
 __all__ = ["SLAB_BYTES", "SlabLease", "SlabPool", "slabs_for"]
 
 SLAB_BYTES = 8 << 20
-_NOTHING = memoryview(bytearray())  # what a lease has before its first slab: writable, as all room is
+_NO_ROOM = memoryview(bytearray())  # `room` promises a view that can be written, one of no bytes too
 
 
 def slabs_for(records: int, record_bytes: int, slab_bytes: int) -> int:
@@ -33,7 +33,7 @@ class SlabLease:
     def __init__(self, pool: SlabPool) -> None:
         self._pool = pool
         self._slabs: list[memoryview] = []
-        self._free = _NOTHING
+        self._free = _NO_ROOM
         self._filled = 0
 
     def room(self, size: int) -> memoryview:
@@ -64,7 +64,7 @@ class SlabLease:
 
     def release(self) -> None:
         """Give all slabs back."""
-        slabs, self._slabs, self._free = self._slabs, [], _NOTHING
+        slabs, self._slabs, self._free = self._slabs, [], _NO_ROOM
         filled, self._filled = self._filled, 0
         self._pool._give(slabs, filled)
 

@@ -184,6 +184,18 @@ def test_a_topic_without_labels_is_not_bad(cli: Cli, embedded: Kafka) -> None:
     assert "label=None" in done.out
 
 
+@pytest.mark.parametrize("values", [[b"", jpeg()], [b""], [None, b""]], ids=["and an image", "alone", "tombstone"])
+def test_a_topic_that_begins_with_an_empty_value(cli: Cli, kafka: Kafka, values: list[bytes | None]) -> None:
+    """Its records without bytes are bad records like others, to inspect and to verify."""
+    kafka.publish(kafka.topic, [Message(value, headers=(("label", b"1"),)) for value in values], partitions=1)
+    bad = len(values) - values.count(jpeg())
+    done = cli("inspect", f"kafka://{kafka.servers}/{kafka.topic}")
+    assert f"{len(values) - bad} good, {bad} bad, 0 absent" in done.out
+    done = cli("verify", f"kafka://{kafka.servers}/{kafka.topic}")
+    assert (done.code, done.err) == (1, "")
+    assert f"{len(values):,} of {len(values):,} positions" in done.out
+
+
 def test_long_lists_are_cut(cli: Cli, tmp_path: Path) -> None:
     """More than 20 partitions, or bad records, are counted and not listed."""
     for n in range(23):

@@ -127,6 +127,17 @@ def test_without_label(kafka: Kafka) -> None:
     assert (source.fields, block.fields, block.faults, payloads(block)) == ((), {}, {}, [b"a", b""])
 
 
+def test_empty_values_at_the_start_are_rows_of_no_bytes(kafka: Kafka) -> None:
+    """A topic that begins with a value of no bytes is read, by a codec too, and its other records are what they are."""
+    records = [Message(b""), Message(None), Message(b"img", headers=(("label", b"4"),))]
+    kafka.publish(kafka.topic, [Message(m.value, headers=m.headers, partition=0) for m in records], partitions=2)
+    source = KafkaTopic(kafka.topic, kafka.servers, label=None)
+    assert len(source.snapshot()) == 3
+    assert payloads(read(source, Extents.one(0, 0, 3))) == [b"", b"", b"img"]
+    coded = KafkaTopic(kafka.topic, kafka.servers, codec=lambda value, _key, _headers: {"image": value}, fields=())
+    assert payloads(read(coded, Extents.one(0, 0, 3))) == [b"", b"", b"img"]
+
+
 def test_codec_gives_image_and_fields(kafka: Kafka) -> None:
     """A codec's image, label and fields arrive; what it raises is that record's fault with the exception's text."""
 

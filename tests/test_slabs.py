@@ -20,7 +20,7 @@ def span(view: memoryview) -> tuple[int, int]:
     return start, start + len(view)
 
 
-@given(st.lists(st.lists(st.integers(1, 3 * SLAB), max_size=20), max_size=5))
+@given(st.lists(st.lists(st.integers(0, 3 * SLAB), max_size=20), max_size=5))
 def test_views_that_are_out_at_once_are_disjoint(leases: list[list[int]]) -> None:
     """No byte belongs to two views of any leases, whatever the sizes; each view has its size and can be written."""
     pool = SlabPool(SLAB)
@@ -32,7 +32,7 @@ def test_views_that_are_out_at_once_are_disjoint(leases: list[list[int]]) -> Non
                 views.append(lease.room(sizes[k]))
                 assert len(views[-1]) == sizes[k]
                 assert not views[-1].readonly
-    spans = sorted(map(span, views))
+    spans = sorted(span(view) for view in views if len(view))
     assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
     assert sum(map(len, views)) <= pool.leased
     for lease in out:
