@@ -76,7 +76,7 @@ def extents(which: Topic, readers: int) -> int:
                 k = tasks.get_nowait()
             except queue.Empty:
                 break
-            block = reader.read(line[k : k + 1])
+            block = reader.read(snapshot.located(line[k : k + 1]))
             assert not block.faults
             sizes[n] += sum(len(view) for view in block.payloads if view is not None)
             block.lease.release()

@@ -3,7 +3,8 @@
 The law: order is pure. Nothing here does I/O or reads a clock; world size, threads and prefetch are not
 arguments. The extents of a snapshot, permuted, laid end to end, are the line; lane l holds the l-th of L
 equal parts of it; inside a lane, windows of w extents are permuted sample by sample. A position in an
-epoch is one number: how many samples each lane has given.
+epoch is one number: how many samples each lane has given. Where a snapshot knows which positions hold a
+record, extents are cut of the records alone, and each stands once.
 
     line    [e4][e0][e7][e2][e5][e1][e6][e3]      extents, permuted by (seed, epoch)
     lanes   |------ lane 0 ----|------ lane 1 ---|
@@ -82,29 +83,33 @@ class WindowPlan:
     first    the lane position of its first slot
     extents  what to read; rows are numbered through them in this order
     order    dealt order, int64 (rows,): slot first+j holds row order[j]; None where that is j itself
+    ends     the row after each extent of the plan, int64: what is best read in one go, even where holes cut it
+             into many of `extents`
     """
 
     first: int
     extents: Extents
     order: Int64s | None
+    ends: Int64s
 
     def __len__(self) -> int:
         return int(self.extents.lengths.sum())
 
 
 def canonical(snapshot: Snapshot, extent: int) -> Extents:
-    """A snapshot cut into extents, in its canonical order."""
-    counts = -(-(snapshot.stops - snapshot.starts) // extent)
+    """A snapshot cut into extents, in its canonical order: of numbers, which `Snapshot.located` finds."""
+    first, last = snapshot.numbers
+    counts = -(-(last - first) // extent)
     partition = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
     nth = np.arange(len(partition), dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
-    start = snapshot.starts[partition] + nth * extent
-    stop = np.minimum(start + extent, snapshot.stops[partition])
+    start = first[partition] + nth * extent
+    stop = np.minimum(start + extent, last[partition])
     extents = Extents(partition, start, stop)
     return extents[np.lexsort((partition, nth))] if snapshot.interleaved else extents
 
 
 def _chosen(snapshot: Snapshot, indices: Int64s) -> Extents:
-    """Single positions of the canonical line, as an explicit sampler names them."""
+    """Single records of the canonical line, as an explicit sampler names them."""
     line = canonical(snapshot, snapshot.extent)
     ends = np.cumsum(line.lengths)
     if indices.size and (indices.min() < 0 or indices.max() >= len(snapshot)):
@@ -135,6 +140,7 @@ class EpochPlan:
         indices: Int64s | None = None,
     ) -> None:
         self.order, self.seed, self.epoch, self.lanes = order, seed, epoch, lanes
+        self._located = snapshot.located
         if indices is not None:
             line = _chosen(snapshot, indices)
         else:
@@ -169,7 +175,7 @@ class EpochPlan:
         at = lane * self.lane_length
         extents = self._cut(at + first, at + stop)
         order = permutation(self.seed, self.epoch, stop - first, ORDER_STREAM + 1, at + first) if self.mixes else None
-        return WindowPlan(first, extents, order)
+        return WindowPlan(first, self._located(extents), order, np.cumsum(extents.lengths))
 
     def ids(self, lane: int, first: int, stop: int) -> Int64s:
         """Sample ids that the plan deals at lane positions first..stop-1, before any replacement."""

@@ -4,7 +4,8 @@ The law of this file: a record is known by (partition, position) alone, packed i
 identity is the same in every run. Everything random about a sample is keyed by it.
 
 A position is a Kafka offset or a record's index in its shard. Positions may be absent: Kafka offsets
-have holes. A block says so; it never shifts the rows after a hole.
+have holes. A block says so; it never shifts the rows after a hole. Where a source knows the holes, a
+snapshot says which positions are present, and a plan deals those alone.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dali_feed.present import Present
 
 __all__ = [
     "LABEL",
@@ -118,6 +122,8 @@ class Snapshot:
     fingerprint    equal for equal contents: a state made for another one is refused
     pin            plain JSON from which `Source.snapshot(pin)` makes this very snapshot again, or None
                    where the source is fixed by its own files
+    present        which positions hold a record, where the source has learnt that; None: a plan deals all of them
+    absent         share of the positions that hold no record, 0..1: exact with `present`, else as far as is known
     """
 
     source: str
@@ -130,9 +136,27 @@ class Snapshot:
     interleaved: bool
     fingerprint: str
     pin: Mapping[str, Any] | None = None
+    present: Present | None = None
+    absent: float = 0.0
 
     def __len__(self) -> int:
+        return self.positions if self.present is None else len(self.present)
+
+    @property
+    def positions(self) -> int:
+        """How many positions there are, those that hold no record too."""
         return int((self.stops - self.starts).sum())
+
+    @property
+    def numbers(self) -> tuple[Int64s, Int64s]:
+        """What a plan deals of each partition, from and up to, int64: positions, or the numbers of `present`."""
+        if self.present is None:
+            return self.starts, self.stops
+        return np.zeros_like(self.starts), self.present.records
+
+    def located(self, numbers: Extents) -> Extents:
+        """Runs of positions that hold what a plan deals, in the same order; an extent may become several runs."""
+        return numbers if self.present is None else self.present.positions(numbers)
 
 
 class Lease(Protocol):

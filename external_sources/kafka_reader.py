@@ -2,7 +2,8 @@
 
 The law of this file: a record's row is given by its offset alone. Offsets have holes (control records, aborted
 and compacted data), so a run is done when the POSITION passes its stop: at the record `stop - 1`, at any record
-beyond it, or at the end of the partition. A read never jumps: data that is gone is an error with its offsets.
+beyond it, or at the end of the partition. A read never jumps: data that is gone is an error with its offsets. Runs
+that follow each other closely in a partition, as where holes are left out, are read on and not assigned anew.
 
 The consumer is assigned at our offsets and belongs to no group; nothing is committed. One consumer per reader,
 one reader per thread, none across fork.
@@ -22,12 +23,14 @@ from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChan
 from dali_feed.external_sources.kafka_errors import DENIED, GONE, LOG, Trouble, denied, gone, remade, unreachable
 from dali_feed.external_sources.kafka_identity import Asker
 from dali_feed.external_sources.kafka_options import SLICE_SECONDS, Identity, KafkaOptions, connect
-from dali_feed.external_sources.kafka_records import Rows, rows_for
+from dali_feed.external_sources.kafka_records import Takes, rows_for
 from dali_feed.external_sources.slabs import SlabPool
 from dali_feed.records import Block, Extents, Slabs
 
 __all__ = ["KafkaReader"]
 
+NEAR_BYTES = 4 << 20  # what is passed over rather than assigned anew: most of it has been fetched by then
+NEAR = 64  # offsets, before anything is known of their size
 MORE = 15  # records taken along with the one that was waited for: small enough that their bytes stay in cache
 CLOSE_SECONDS = 1.5
 
@@ -50,8 +53,10 @@ class KafkaReader:
         slabs: Slabs | None = None,
         stop: threading.Event | None = None,
         identity: Identity | None = None,
+        *,
+        modest: bool = False,
     ) -> None:
-        self._options = options
+        self._options, self._modest = options, modest  # one that is modest fetches little at once
         self._identity = identity or Identity()
         self._asker: Asker | None = None
         self._slabs: Slabs = SlabPool() if slabs is None else slabs
@@ -62,6 +67,7 @@ class KafkaReader:
         self._consumer: Consumer | None = None
         self._at = (-1, -1)  # the partition, and the offset from which everything is in _left or still to come
         self._left: list[Message] = []
+        self._passed = self._received = 0  # offsets, and bytes of their records
         _LIVE.add(self)
 
     def read(self, extents: Extents) -> Block:
@@ -70,6 +76,16 @@ class KafkaReader:
         lease = self._slabs.lease()
         options = self._options
         rows = rows_for(options.label, options.codec, options.fields, int(extents.lengths.sum()), lease)
+        try:
+            self.fill(extents, rows)
+        except BaseException:
+            lease.release()
+            raise
+        return Block(extents.ids(), rows.payloads, rows.columns(), lease, rows.faults)
+
+    def fill(self, extents: Extents, rows: Takes) -> None:
+        """Give `rows` each record of `extents`, with the row that it stands in. Raises what `read` does."""
+        self._guard()
         try:
             first = 0
             for partition, start, stop in zip(
@@ -82,12 +98,10 @@ class KafkaReader:
                 self._identify(int(extents.partition[0]), int(extents.start[0]))
         except BaseException as error:
             self._drop() if isinstance(error, SourceError) else self._forget()
-            lease.release()
             if isinstance(error, KafkaException):
                 msg = f"{self._options.topic} at {self._options.servers}: reading failed: {error.args[0].str()}"
                 raise SourceError(msg) from error
             raise
-        return Block(extents.ids(), rows.payloads, rows.columns(), lease, rows.faults)
 
     @property
     def trouble(self) -> str:
@@ -102,22 +116,30 @@ class KafkaReader:
             self._drop()
             self._asker = None
 
-    def _run(self, partition: int, start: int, stop: int, rows: Rows, first: int) -> None:
+    def _is_near(self, partition: int, start: int) -> bool:
+        """Whether the consumer is best left to come to `start` by itself."""
+        gap = start - self._at[1]
+        if self._at[0] != partition or gap < 0:
+            return False
+        return gap <= NEAR if not self._received else gap * self._received <= NEAR_BYTES * self._passed
+
+    def _run(self, partition: int, start: int, stop: int, rows: Takes, first: int) -> None:
         """Fill the rows from `first` on with the offsets start..stop-1."""
         shift = first - start
         want = start
         self._trouble.clear()
         wait = _Wait(self._options.timeout)
-        if self._at != (partition, start):
+        if not self._is_near(partition, start):
             self._assign(partition, start)
+        self._passed += stop - self._at[1]
         batch, self._left = self._left, []
         while True:
             for n, message in enumerate(batch):
                 error = message.error()
                 if error is not None:
                     want = max(want, self._event(error, message, partition, want, stop, wait))
-                    if want >= stop:
-                        self._at, self._left = (partition, stop), batch[n + 1 :]
+                    if want >= stop:  # an end is said once, and may prove the next run's rows absent too
+                        self._at, self._left = (partition, stop), batch[n:]
                         return
                     continue
                 offset = message.offset()
@@ -126,6 +148,7 @@ class KafkaReader:
                 if offset >= stop:
                     self._at, self._left = (partition, stop), batch[n:]
                     return
+                self._received += len(message)
                 rows.take(offset + shift, message)
                 want = offset + 1
                 if want == stop:
@@ -251,7 +274,7 @@ class KafkaReader:
         self._left = []
         if self._consumer is None:
             self._trouble.clear()
-            self._consumer = connect(self._options, self._trouble, modest=modest)
+            self._consumer = connect(self._options, self._trouble, modest=modest or self._modest)
         self._consumer.assign([TopicPartition(self._options.topic, partition, offset)])
         self._at = (partition, offset)
 

@@ -17,7 +17,7 @@ from confluent_kafka import Message
 from dali_feed.reasons import place_of
 from dali_feed.records import LABEL, Lease
 
-__all__ = ["LABEL", "Codec", "Rows", "rows_for"]
+__all__ = ["LABEL", "Codec", "Rows", "Takes", "rows_for"]
 
 
 Codec = Callable[[memoryview, bytes | None, list[tuple[str, bytes]]], Mapping[str, Any]]
@@ -26,15 +26,19 @@ _INT64 = 1 << 63
 _NOTHING = memoryview(b"")
 
 
-class Rows(Protocol):
+class Takes(Protocol):
+    """What is given records, each with its row."""
+
+    def take(self, row: int, message: Message) -> None:
+        """A record into its row. The message is nobody's afterwards: what is kept is copied."""
+        ...
+
+
+class Rows(Takes, Protocol):
     """Columns that are being filled."""
 
     payloads: list[memoryview | None]
     faults: dict[int, str]
-
-    def take(self, row: int, message: Message) -> None:
-        """Copy a record into its row."""
-        ...
 
     def columns(self) -> dict[str, Any]:
         """The fields beside the image."""

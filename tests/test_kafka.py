@@ -16,6 +16,7 @@ from dali_feed.errors import (
     StateError,
 )
 from dali_feed.external_sources.kafka import KafkaTopic
+from dali_feed.external_sources.kafka_reader import KafkaReader
 from dali_feed.external_sources.slabs import SlabPool
 from dali_feed.records import Extents, pack_ids
 from dali_feed.testing import Message
@@ -86,6 +87,36 @@ def test_holes_are_absent_rows(real_kafka: Kafka) -> None:
     reader = source.reader()
     for a, b in [(6, 11), (22, 24), (4, 7), (7, 13), (13, 24), (0, 6)]:  # some end in a hole or are nothing else
         assert payloads(reader.read(Extents.one(0, a, b))) == want[a:b]
+    reader.close()
+
+
+def test_runs_between_holes_are_read_without_a_new_assignment(
+    real_kafka: Kafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Runs that follow each other in a partition come in one go; an end that was seen serves the next run too."""
+    kafka = real_kafka
+    kafka.create(kafka.topic)
+    producer = Producer({"bootstrap.servers": kafka.servers, "transactional.id": kafka.topic})
+    producer.init_transactions(60)
+    for n in range(40):
+        producer.begin_transaction()
+        for k in range(3):
+            producer.produce(kafka.topic, value(3 * n + k), headers=[("label", b"%d" % k)])
+        producer.flush(60)
+        (producer.abort_transaction if n % 2 or n == 38 else producer.commit_transaction)(60)
+    runs = [(0, 4 * n, 4 * n + 3) for n in range(0, 38, 2)]
+    want = [value(n) for n in range(114) if n // 3 % 2 == 0]
+    made: list[object] = []
+    assign = KafkaReader._assign
+    monkeypatch.setattr(KafkaReader, "_assign", lambda *a, **options: (made.append(a), assign(*a, **options)))
+    reader = KafkaTopic(kafka.topic, kafka.servers, timeout=20).reader()
+    assert payloads(reader.read(rows(*runs))) == want
+    assert payloads(reader.read(rows((0, 150, 155)))) == [None] * 5
+    assert payloads(reader.read(rows((0, 155, 160)))) == [None] * 5
+    assert len(made) == 1
+    assert payloads(reader.read(rows(*runs[::-1]))) == [v for k in range(0, 57, 3)[::-1] for v in want[k : k + 3]]
+    assert len(made) == 1 + len(runs)
+    assert not caplog.records  # none of "connecting anew"
     reader.close()
 
 

@@ -35,7 +35,8 @@ LAYERS = (
     Layer(
         "pure",
         (
-            *("errors", "packages", "records", "letters", "options", "plan", "draws", "parcel"),  # words and order
+            *("errors", "packages", "records", "present", "letters", "options"),  # words
+            *("plan", "draws", "parcel"),  # and order
             *(
                 "recipe",
                 "geometry",

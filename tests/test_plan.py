@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.plan import EpochPlan, Order, Shuffle, canonical, resolve
-from dali_feed.records import Int64s, Snapshot, unpack_ids
+from dali_feed.present import Present
+from dali_feed.records import Extents, Int64s, Snapshot, unpack_ids
 
 
 def snapshot(
@@ -22,17 +23,23 @@ def snapshot(
     record_bytes: int = 1000,
     random_access: bool = False,
     interleaved: bool = False,
+    absent: frozenset[tuple[int, int]] | None = None,
 ) -> Snapshot:
-    """A snapshot whose partitions hold positions start..stop-1."""
+    """A snapshot whose partitions hold positions start..stop-1, and which knows those that are `absent`."""
     starts, stops = (np.array([run[k] for run in runs], np.int64) for k in (0, 1))
     names = tuple(f"p{n}" for n in range(len(runs)))
-    return Snapshot("a-source", names, starts, stops, extent, record_bytes, random_access, interleaved, "f")
+    present = None
+    if absent is not None:
+        flags = [np.array([(p, k) not in absent for k in range(*run)], bool) for p, run in enumerate(runs)]
+        present = Present.of_flags(starts.tolist(), flags)
+    order = (extent, record_bytes, random_access, interleaved)
+    return Snapshot("a-source", names, starts, stops, *order, "f", present=present)
 
 
 def all_ids(snap: Snapshot) -> list[int]:
-    """Ids of all positions, partition by partition."""
-    spans = zip(snap.starts.tolist(), snap.stops.tolist(), strict=True)
-    return [(p << 40) | k for p, (start, stop) in enumerate(spans) for k in range(start, stop)]
+    """Ids of all records, partition by partition."""
+    ends = zip(*(column.tolist() for column in snap.numbers), strict=True)
+    return [k for p, (a, b) in enumerate(ends) for k in snap.located(Extents.one(p, a, b)).ids().tolist()]
 
 
 @dataclass(frozen=True)
@@ -51,11 +58,17 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Partitions with any start, empty ones too; any extent, window, number of lanes; fewer samples than lanes."""
+    """Partitions with any start, empty ones too, any holes; any extent, window, lanes; fewer samples than lanes."""
     runs = draw(st.lists(st.tuples(st.integers(0, 2**39), st.integers(0, 40)), min_size=1, max_size=6))
     if not any(n for _, n in runs):
         runs.append((3, 1))
-    snap = snapshot(*((start, start + n) for start, n in runs), interleaved=draw(st.booleans()))
+    positions = [(p, k) for p, (start, n) in enumerate(runs) for k in range(start, start + n)]
+    absent = frozenset(draw(st.lists(st.sampled_from(positions), max_size=len(positions) - 1)))
+    snap = snapshot(
+        *((start, start + n) for start, n in runs),
+        interleaved=draw(st.booleans()),
+        absent=absent if draw(st.booleans()) else None,
+    )
     order = Order(draw(st.booleans()), draw(st.integers(1, 12)), draw(st.integers(1, 6)))
     args = {
         "seed": draw(st.integers(0, 2**64 - 1)),
@@ -117,9 +130,13 @@ def test_windows_partition_each_lane(case: Case) -> None:
                 continue
             window = plan.window(lane, first, stop)
             assert (window.first, len(window)) == (first, stop - first)
-            assert len(window.extents) <= case.order.window
+            assert len(window.ends) <= case.order.window
             assert (window.extents.lengths > 0).all()
-            assert (window.extents.lengths <= case.order.extent).all()
+            assert (
+                0 < np.diff(window.ends, prepend=0).min() <= np.diff(window.ends, prepend=0).max() <= case.order.extent
+            )
+            assert window.ends[-1] == len(window)
+            assert set(window.ends) <= set(np.cumsum(window.extents.lengths))
             ids = window.extents.ids()
             if window.order is not None:
                 np.testing.assert_array_equal(np.sort(window.order), np.arange(len(window)))
@@ -216,7 +233,7 @@ def test_unshuffled_topics_take_partitions_in_turn() -> None:
 @given(cases(), st.data())
 def test_explicit_indices(case: Case, data: st.DataObject) -> None:
     """Indices name samples of the canonical line, repeats included, and come in the order given."""
-    line = np.concatenate([[], canonical(case.snap, case.snap.extent).ids()]).astype(np.int64)
+    line = case.snap.located(canonical(case.snap, case.snap.extent)).ids()
     picked = data.draw(st.lists(st.integers(0, len(line) - 1), min_size=1, max_size=50))
     plan = EpochPlan(case.snap, case.order, seed=1, epoch=1, indices=np.array(picked))
     assert dealt(plan) == [line[picked].tolist()]
@@ -282,6 +299,18 @@ def test_indices_out_of_range(index: int) -> None:
     """An index outside the source is refused with the range, the source and the index."""
     with pytest.raises(ConfigError, match=rf"0\.\.6 for a-source; found {index}"):
         EpochPlan(snapshot((3, 10)), Order(False, 2, 2), seed=0, epoch=0, indices=np.array([0, index, 1]))
+
+
+def test_holes_that_are_known_change_which_and_not_how() -> None:
+    """A partition of six records among holes is dealt as one of six records without holes, each under its position."""
+    there = [11, 12, 15, 20, 21, 29]
+    absent = frozenset((0, k) for k in range(10, 30) if k not in there)
+    for order in (Order(True, 1, 4), Order(True, 2, 2), Order(False, 4, 1)):
+        plain, holed = snapshot((0, 6)), snapshot((10, 30), absent=absent)
+        ((a,), (b,)) = (dealt(EpochPlan(snap, order, seed=3, epoch=1)) for snap in (plain, holed))
+        assert b == [there[k] for k in a]
+    assert len(holed) == 6
+    assert holed.positions == 20
 
 
 def test_a_hundred_million_samples() -> None:

@@ -24,6 +24,7 @@ log = logging.getLogger("dali_feed")
 def progress(feed: Feed) -> Int64s:
     """Per partition its first position and the number of its positions that the trainer has consumed, int64.
 
+    Where the snapshot knows its holes, the position of the first record that would be left had they come in order.
     Between two epochs, and when no batch is left, that is the partition's end. Records that fill up the last slots
     of the lanes a second time do not lead beyond it.
     """
@@ -32,8 +33,10 @@ def progress(feed: Feed) -> Int64s:
     between = consumed == 0 and feed.epoch > 0
     if between or not feed._counts(plan, consumed):
         return snapshot.stops.copy()
-    reached = snapshot.starts + plan.given(consumed, len(snapshot.starts))
-    return np.asarray(np.minimum(reached, snapshot.stops), np.int64)
+    given = plan.given(consumed, len(snapshot.starts))
+    if snapshot.present is None:
+        return np.asarray(np.minimum(snapshot.starts + given, snapshot.stops), np.int64)
+    return snapshot.present.reached(given, snapshot.starts, snapshot.stops)
 
 
 def commit(feed: Feed) -> None:

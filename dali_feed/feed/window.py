@@ -43,15 +43,15 @@ def window_memory(records: int, extent: int, record_bytes: int, slab_bytes: int)
 
 def _tasks(plan: WindowPlan, record_bytes: int, slab_bytes: int) -> tuple[list[ReadTask], Rows]:
     """Reads of most of a slab each, never less than an extent; and the row at which each begins, and the end."""
-    lengths = plan.extents.lengths
-    ends = np.cumsum(lengths)
+    ends = plan.ends
+    runs = np.searchsorted(np.cumsum(plan.extents.lengths), ends, side="left") + 1  # up to the end of each extent
     per_read = _per_read(record_bytes, slab_bytes)
-    tasks, edges, a, first = [], [0], 0, 0
-    while a < len(lengths):
+    tasks, edges, a, first, run = [], [0], 0, 0, 0
+    while a < len(ends):
         b = max(a + 1, int(np.searchsorted(ends, first + per_read, side="right")))
         rows = int(ends[b - 1]) - first
-        tasks.append(ReadTask(plan.extents[a:b], slabs_for(rows, record_bytes, slab_bytes)))
-        first += rows
+        tasks.append(ReadTask(plan.extents[run : runs[b - 1]], slabs_for(rows, record_bytes, slab_bytes)))
+        first, run = first + rows, int(runs[b - 1])
         edges.append(first)
         a = b
     return tasks, np.asarray(edges, np.int64)

@@ -29,7 +29,7 @@ def assert_rows_are_pure(source: Source, snapshot: Snapshot, absent: int | None)
         AssertionError: names the first record that differs, or says how many are absent.
     """
     line = canonical(snapshot, snapshot.extent)
-    in_order = _read(source, [line[k : k + 1] for k in range(len(line))])
+    in_order = _read(source, [snapshot.located(line[k : k + 1]) for k in range(len(line))])
     seen = {sample: row for _, sample, row in in_order}
     missing = [sample for sample, row in seen.items() if row is None]
     assert absent is None or len(missing) == absent, (
@@ -37,7 +37,8 @@ def assert_rows_are_pure(source: Source, snapshot: Snapshot, absent: int | None)
         f" such as {[_where(source, sample) for sample in missing[:3]]}"
     )
     backwards = [line[::-1][k : k + MIXED] for k in range(0, len(line), MIXED)]
-    for asked, sample, row in _read(source, [*_singles(line), *backwards]):
+    otherwise = [snapshot.located(numbers) for numbers in (*_singles(line), *backwards)]
+    for asked, sample, row in _read(source, otherwise):
         assert row == seen[sample], (
             f"{_where(source, sample)}: a record must be the same however it is read; in order it was"
             f" {_told(seen[sample])}, in a read of {len(asked)} extents and {int(asked.lengths.sum())} positions"
@@ -46,7 +47,7 @@ def assert_rows_are_pure(source: Source, snapshot: Snapshot, absent: int | None)
 
 
 def _singles(line: Extents) -> list[Extents]:
-    """Single positions, spread over the line, back to front; the ends of extents among them."""
+    """Single records, spread over the line, back to front; the ends of extents among them."""
     ends = np.cumsum(line.lengths)
     total = int(ends[-1])
     wanted = np.unique(np.linspace(0, total - 1, min(SINGLE, total)).astype(np.int64))[::-1]
