@@ -132,7 +132,9 @@ def topic_of(target: str) -> tuple[str, str]:
 
 def _topic(target: str, config: dict[str, str], timeout: float) -> KafkaTopic:
     topic, servers = topic_of(target)
-    return KafkaTopic(topic, servers, codec=_with_headers, fields=(HEADERS,), config=config, timeout=timeout)
+    return KafkaTopic(
+        topic, servers, codec=_with_headers, fields=(HEADERS,), config=config, timeout=timeout, holes="replace"
+    )
 
 
 def _with_headers(value: memoryview, _: bytes | None, headers: list[tuple[str, bytes]]) -> dict[str, Any]:
@@ -172,7 +174,7 @@ def spread(snapshot: Snapshot, count: int) -> Extents:
 
     Single ones where that is cheap, else runs of up to 16, which cost a seek each.
     """
-    total = len(snapshot)
+    total = snapshot.positions
     count = min(count, total)
     run = 1 if snapshot.random_access else RUN
     nth = np.arange(count, dtype=np.int64)

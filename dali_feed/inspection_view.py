@@ -12,7 +12,7 @@ from rich.text import Text
 from dali_feed.engines import ENGINES, refused_formats
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
 from dali_feed.inspection import Findings
-from dali_feed.records import LABEL, Snapshot, Source
+from dali_feed.records import LABEL, MANY_ABSENT, Snapshot, Source
 
 __all__ = ["grid", "plural", "put", "show", "size_text"]
 
@@ -26,7 +26,9 @@ def show(source: Source, snapshot: Snapshot, findings: Findings) -> None:
     console = Console(highlight=False)
     console.print(Text(snapshot.source, style="bold"), soft_wrap=True)
     facts = grid()
-    put(facts, "records", f"{len(snapshot):,} in {len(snapshot.names):,} partition{plural(len(snapshot.names))}")
+    put(facts, "records", f"{_count(snapshot)} in {len(snapshot.names):,} partition{plural(len(snapshot.names))}")
+    if snapshot.absent:
+        put(facts, "holes", _holes(snapshot))
     put(facts, "payloads", _bytes(snapshot, findings))
     put(facts, "sample", _sample(findings))
     if findings.sizes:
@@ -72,16 +74,31 @@ def size_text(count: float) -> str:
     return f"{count:,.0f} bytes"
 
 
+def _count(snapshot: Snapshot) -> str:
+    """How many records there are, as far as is known."""
+    if not snapshot.absent or snapshot.present is not None:
+        return f"{len(snapshot):,}"
+    return f"about {snapshot.positions * (1 - snapshot.absent):,.0f}"
+
+
+def _holes(snapshot: Snapshot) -> str:
+    """The share of positions without a record, and what a training run does about them."""
+    share = f"about {snapshot.absent:.1%} of {snapshot.positions:,} offsets hold no record"
+    if snapshot.absent > MANY_ABSENT:
+        return f"{share}; a run reads the topic once to learn which, or repeats others there: KafkaTopic(holes=...)"
+    return f"{share}; a run repeats others there"
+
+
 def _bytes(snapshot: Snapshot, findings: Findings) -> str:
     """Payload bytes: added up where the sample is everything, else the mean times the records."""
     if not findings.payloads:
         return "unknown: the sample holds none"
     least, most, total = min(findings.payloads), max(findings.payloads), sum(findings.payloads)
     mean = total / len(findings.payloads)
-    if findings.rows == len(snapshot):
+    if findings.rows == snapshot.positions:
         whole = size_text(total)
     else:
-        whole = f"about {size_text(total / findings.rows * len(snapshot))}"  # holes included
+        whole = f"about {size_text(total / findings.rows * snapshot.positions)}"  # holes included
     return f"{whole}; mean {size_text(mean)}, from {size_text(least)} to {size_text(most)}"
 
 
@@ -142,7 +159,7 @@ def _field(name: str, values: list[int | None], findings: Findings) -> str:
 def _partitions(snapshot: Snapshot) -> Table:
     table = Table(box=None, padding=(0, 2), header_style="dim")
     table.add_column("partition", overflow="fold")
-    for name in ("first", "last", "records"):
+    for name in ("first", "last", "positions" if snapshot.absent else "records"):
         table.add_column(name, justify="right", no_wrap=True)
     rows = zip(snapshot.names, snapshot.starts.tolist(), snapshot.stops.tolist(), strict=True)
     for name, start, stop in list(rows)[:PARTITIONS]:

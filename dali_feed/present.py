@@ -77,7 +77,7 @@ class Present:
 
     def _base(self) -> Int64s:
         """Records before each partition, and all: int64 (partitions + 1,)."""
-        return self.before[np.concatenate([[0], np.cumsum(self.runs)])]
+        return np.asarray(self.before[np.concatenate([[0], np.cumsum(self.runs)])], np.int64)
 
     def reached(self, given: Int64s, starts: Int64s, stops: Int64s) -> Int64s:
         """Per partition where the record after the first `given` stands, int64; at the ends its start and its stop."""

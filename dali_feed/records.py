@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LABEL",
+    "MANY_ABSENT",
     "Block",
     "Commits",
     "Extents",
@@ -41,6 +42,7 @@ __all__ = [
 
 POSITION_BITS = 40
 LABEL = "label"  # the field that is an int64 array of classes, where a source has one
+MANY_ABSENT = 0.004  # share of positions without a record above which their slots are worth a look
 MAX_POSITION = (1 << POSITION_BITS) - 1
 MAX_PARTITION = (1 << 23) - 1  # the sign bit stays clear, so that ids are int64 tensors as they are
 

@@ -22,7 +22,7 @@ def progress(snapshot: Snapshot) -> Iterator[Callable[[int], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("records", total=len(snapshot))
+        task = bar.add_task("records", total=snapshot.positions)
         yield lambda done: bar.advance(task, done)
 
 
@@ -31,7 +31,7 @@ def show(snapshot: Snapshot, report: Report, *, decoded: bool) -> None:
     console = Console(highlight=False)
     console.print(Text(snapshot.source, style="bold"), soft_wrap=True)
     facts = grid()
-    put(facts, "records", f"{report.records:,} of {len(snapshot):,} positions; {report.absent:,} absent")
+    put(facts, "records", f"{report.records:,} of {snapshot.positions:,} positions; {report.absent:,} absent")
     put(facts, "payloads", size_text(report.size))
     put(facts, "good", f"{report.records - report.bad:,}, {'decoded' if decoded else 'by their headers'}")
     put(facts, "bad", f"{report.bad:,}")

@@ -83,7 +83,8 @@ class DeadLetterTopic:
         A record that is no letter is passed over. Raises a SourceError where the topic is not there or cannot be read.
         """
         try:
-            snapshot = KafkaTopic(self.topic, self.servers, config=self.config, timeout=self.timeout).snapshot()
+            source = KafkaTopic(self.topic, self.servers, config=self.config, timeout=self.timeout, holes="replace")
+            snapshot = source.snapshot()
         except SourceEmptyError:
             return
         options = KafkaOptions(self.topic, self.servers, None, None, (), self.timeout, self.config)

@@ -6,33 +6,31 @@ is given is the pin, and a pin whose records are gone is an error, not a smaller
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
-
-from dali_feed.errors import ConfigError, DataLostError, SourceChangedError, SourceEmptyError, StateError
+from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.external_sources.kafka_cluster import Cluster
 from dali_feed.external_sources.kafka_commit import commit_offsets
-from dali_feed.external_sources.kafka_errors import Trouble, remade
+from dali_feed.external_sources.kafka_errors import LOG, Trouble, remade
 from dali_feed.external_sources.kafka_identity import Asker
 from dali_feed.external_sources.kafka_messages import original
 from dali_feed.external_sources.kafka_options import OURS, Identity, KafkaOptions, connect
+from dali_feed.external_sources.kafka_pin import Pin, pin_of
 from dali_feed.external_sources.kafka_reader import KafkaReader
 from dali_feed.external_sources.kafka_records import LABEL, Codec
+from dali_feed.external_sources.kafka_sample import Sample, sampled
+from dali_feed.external_sources.kafka_scan import scanned
 from dali_feed.letters import Original
-from dali_feed.records import Extents, Int64s, Slabs, Snapshot
+from dali_feed.present import Present
+from dali_feed.records import MANY_ABSENT, Int64s, Slabs, Snapshot
 
 __all__ = ["KafkaTopic"]
 
 EXTENT_BYTES = 32_000_000  # shuffled runs of this size read as fast as a partition in sequence
 MAX_EXTENT = 65_536
-SAMPLED_PARTITIONS = 4
-SAMPLED_POSITIONS = 16
 
 
 class KafkaTopic:
@@ -50,6 +48,11 @@ class KafkaTopic:
             an int; other fields may be anything, and a loader stacks numbers and arrays of one shape.
         config: more options of librdkafka, such as `security.protocol`, `sasl.*`, `ssl.*`, `client.rack`.
         timeout: seconds without any progress, reconnects included, after which the broker counts as unreachable.
+        holes: what becomes of offsets that hold no record: those of aborted transactions and of the markers that end
+            each transaction, and what compaction took. "replace": each is a slot that repeats another record, and
+            `ok` is False there. "scan": a new snapshot reads the whole topic once, two consumers, to learn which
+            offsets hold a record; only those are dealt, each once, and the pin keeps what was learnt. "auto": a scan
+            where a sample of at most 512 offsets says that more than 4 in 1,000 hold none.
         group: the consumer group whose offsets `loader.commit()` sets, for lag tools; None: it does nothing. Take one
             that nobody subscribes with. It is never joined and never read: a checkpoint owns the position.
 
@@ -57,7 +60,7 @@ class KafkaTopic:
         ConfigError: an argument that cannot be, or an option in `config` that decides what is read.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what is read, and how
         self,
         topic: str,
         servers: str | Sequence[str],
@@ -67,6 +70,7 @@ class KafkaTopic:
         fields: Sequence[str] | None = None,
         config: Mapping[str, Any] | None = None,
         timeout: float = 30.0,
+        holes: Literal["auto", "scan", "replace"] = "auto",
         group: str | None = None,
     ) -> None:
         if not isinstance(topic, str) or not topic:
@@ -82,7 +86,10 @@ class KafkaTopic:
         if group is not None and (not isinstance(group, str) or not group):
             msg = f"{topic}: group must be a consumer group's name, or None; found {group!r}"
             raise ConfigError(msg)
-        self._group, self._identity = group, Identity()
+        if holes not in ("auto", "scan", "replace"):
+            msg = f'{topic}: holes must be "auto", "scan" or "replace"; found {holes!r}'
+            raise ConfigError(msg)
+        self._group, self._holes, self._identity = group, holes, Identity()
         self._options = KafkaOptions(
             topic, address, label, codec, _field_names(topic, label, codec, fields), timeout, _checked(topic, config)
         )
@@ -122,7 +129,8 @@ class KafkaTopic:
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """What the topic holds now, or, given an earlier snapshot's pin, that one again.
 
-        Ends are the last stable offsets: records of open transactions are not in it.
+        Ends are the last stable offsets: records of open transactions are not in it. A new one reads a sample, and
+        may read the whole topic (`holes`); an old one reads nothing.
 
         Raises:
             SourceNotFoundError: no such topic; the message names similar ones.
@@ -133,7 +141,7 @@ class KafkaTopic:
             SourceChangedError: the topic was deleted and made again, or its ends are lower than the pin says.
             StateError: the pin is not one of this topic.
         """
-        pinned = None if pin is None else _Pin(self._options.topic, pin)
+        pinned = None if pin is None else pin_of(self._options.topic, pin)
         trouble = Trouble()
         consumer = connect(self._options, trouble)
         try:
@@ -143,16 +151,49 @@ class KafkaTopic:
             consumer.close()
         if pinned is not None:
             topic_id = self._topic_id(pinned.topic_id)
-            pinned.check(self, lows, highs, topic_id)
+            pinned.check(self.where, lows, highs, topic_id)
             self._identity.topic_id = pinned.topic_id or topic_id
-            return self._made(pinned.starts, pinned.ends, pinned.extent, pinned.record_bytes, pinned.topic_id)
+            return pinned.snapshot(self._options.servers)
         if not (highs > lows).any():
             msg = f"{self._options.topic}: the topic must hold records; its {len(lows)} partitions are empty"
             raise SourceEmptyError(msg)
-        topic_id = self._identity.topic_id = self._topic_id(self._identity.topic_id)
-        record_bytes = self._record_bytes(lows, highs)
+        self._identity.topic_id = self._topic_id(self._identity.topic_id)
+        return self._looked_at(lows, highs).snapshot(self._options.servers)
+
+    def _looked_at(self, starts: Int64s, ends: Int64s) -> Pin:
+        """What is between these offsets, as far as it takes to plan an epoch."""
+        reader = KafkaReader(self._options, None, None, self._identity, modest=True)
+        try:
+            sample = sampled(reader, starts, ends)
+        finally:
+            reader.close()
+        present, record_bytes, absent = None, sample.record_bytes, sample.absent
+        if self._holes == "scan" or (self._holes == "auto" and absent > MANY_ABSENT):
+            present, record_bytes, absent = self._scanned(starts, ends, sample)
         extent = 1 << round(math.log2(EXTENT_BYTES / record_bytes)) if record_bytes < EXTENT_BYTES else 1
-        return self._made(lows, highs, min(extent, MAX_EXTENT), record_bytes, topic_id)
+        topic, topic_id = self._options.topic, self._identity.topic_id
+        return Pin(topic, topic_id, starts, ends, min(extent, MAX_EXTENT), record_bytes, present, absent)
+
+    def _scanned(self, starts: Int64s, ends: Int64s, sample: Sample) -> tuple[Present | None, int, float]:
+        """Which offsets hold a record (None: all), the mean size of those records, and the share of the others."""
+        topic, total = self._options.topic, int((ends - starts).sum())
+        if self._holes == "auto":
+            LOG.warning(
+                "%s: about %.1f %% of its %s offsets hold no record (aborted transactions, their markers, compaction);"
+                " it is read once, about %.3g GB, to learn which, so that each record stands once in an epoch. A state"
+                ' keeps what was learnt; KafkaTopic(holes="replace") leaves it out and fills those slots with repeats',
+                topic,
+                100 * sample.absent,
+                f"{total:,}",
+                total * (1 - sample.absent) * sample.record_bytes / 1e9,
+            )
+        present, size = scanned(lambda stop: self.reader(None, stop), topic, starts, ends)
+        if not len(present):
+            msg = f"{topic}: the topic must hold records; none of its {total} offsets has one"
+            raise SourceEmptyError(msg)
+        record_bytes = max(1, round(size / len(present)))
+        LOG.info("%s: %d of its %d offsets hold a record", topic, len(present), total)
+        return (None if len(present) == total else present), record_bytes, 1 - len(present) / total
 
     def _topic_id(self, known: str) -> str:
         """The topic's id now. Never another than the source knew: its readers hold what they read to that one."""
@@ -164,101 +205,6 @@ class KafkaTopic:
         if before and found not in (before, ""):
             raise remade(self._options.topic, before, found)
         return found or known
-
-    def _made(self, starts: Int64s, ends: Int64s, extent: int, record_bytes: int, topic_id: str) -> Snapshot:
-        topic = self._options.topic
-        pin = {
-            "topic": topic,
-            "id": topic_id,
-            "starts": starts.tolist(),
-            "ends": ends.tolist(),
-            "extent": extent,
-            "record_bytes": record_bytes,
-        }
-        held = json.dumps([topic, topic_id, pin["starts"], pin["ends"]]).encode()
-        return Snapshot(
-            source=f"kafka topic {topic} at {self._options.servers}",
-            names=tuple(f"{topic}[{p}]" for p in range(len(starts))),
-            starts=starts,
-            stops=ends,
-            extent=extent,
-            record_bytes=record_bytes,
-            random_access=False,
-            interleaved=True,
-            fingerprint=hashlib.blake2b(held, digest_size=16).hexdigest(),
-            pin=pin,
-        )
-
-    def _record_bytes(self, starts: Int64s, ends: Int64s) -> int:
-        """Mean payload size of the first records of a few partitions; further in where those offsets are holes."""
-        partition = np.flatnonzero(ends > starts)[:SAMPLED_PARTITIONS]
-        first, last = starts[partition], ends[partition]
-        span = SAMPLED_POSITIONS
-        reader = self.reader()
-        try:
-            while (first < last).any():
-                stop = np.minimum(first + span, last)
-                block = reader.read(Extents(partition.astype(np.int64), first, stop))
-                sizes = [len(view) for view in block.payloads if view]
-                block.lease.release()
-                if sizes:
-                    return max(1, round(sum(sizes) / len(sizes)))
-                first, span = stop, span * 8
-        finally:
-            reader.close()
-        return 1
-
-
-class _Pin:
-    """A snapshot's pin, read back from JSON."""
-
-    def __init__(self, topic: str, pin: Mapping[str, Any]) -> None:
-        self.topic = topic
-        try:
-            self.starts: Int64s = np.array([int(v) for v in pin["starts"]], np.int64)
-            self.ends: Int64s = np.array([int(v) for v in pin["ends"]], np.int64)
-            self.extent, self.record_bytes = int(pin["extent"]), int(pin["record_bytes"])
-            of, self.topic_id = str(pin["topic"]), str(pin.get("id", ""))
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            msg = f"{topic}: a pin must be what a snapshot of a Kafka topic gave; {type(error).__name__}: {error}"
-            raise StateError(msg) from error
-        if len(self.starts) != len(self.ends) or self.extent < 1 or (self.ends < self.starts).any():
-            msg = f"{topic}: a pin must be what a snapshot of a Kafka topic gave; its starts, ends and extent disagree"
-            raise StateError(msg)
-        if of != topic:
-            msg = f"{topic}: the pin must be of the same topic; it is of {of}"
-            raise StateError(msg)
-
-    def check(self, source: KafkaTopic, lows: Int64s, highs: Int64s, topic_id: str) -> None:
-        """That everything it promises is still there; partitions that came later do not matter."""
-        topic, n = self.topic, len(self.starts)
-        if "" not in (self.topic_id, topic_id) and self.topic_id != topic_id:
-            raise remade(topic, self.topic_id, topic_id)
-        if len(lows) < n:
-            msg = f"{topic}: the snapshot has {n} partitions and the topic now {len(lows)}: it was made anew"
-            raise SourceChangedError(msg)
-        held = self.ends > self.starts
-        lost = np.flatnonzero(held & (lows[:n] > self.starts))
-        if len(lost):
-            which = "; ".join(
-                f"{source.where(p, int(self.starts[p]))}: offsets {self.starts[p]}.."
-                f"{min(lows[p], self.ends[p]) - 1} are gone (the broker holds {lows[p]}..{highs[p] - 1})"
-                for p in lost[:5].tolist()
-            )
-            msg = (
-                f"{which}{f'; and {len(lost) - 5} more partitions' if len(lost) > 5 else ''}: the snapshot promised "
-                "them and retention or deletion took them; take a new snapshot, and give the topic a longer retention"
-            )
-            raise DataLostError(msg)
-        cut = np.flatnonzero(held & (highs[:n] < self.ends))
-        if len(cut):
-            p = int(cut[0])
-            msg = (
-                f"{topic}[{p}]: the snapshot ends at offset {self.ends[p]} and the partition now at {highs[p]}"
-                f"{f', and {len(cut) - 1} more are shorter' if len(cut) > 1 else ''}: the topic was truncated or made "
-                "anew; take a new snapshot"
-            )
-            raise SourceChangedError(msg)
 
 
 def _field_names(topic: str, label: str | None, codec: Codec | None, fields: Sequence[str] | None) -> tuple[str, ...]:

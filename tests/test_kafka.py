@@ -106,9 +106,14 @@ def test_runs_between_holes_are_read_without_a_new_assignment(
         (producer.abort_transaction if n % 2 or n == 38 else producer.commit_transaction)(60)
     runs = [(0, 4 * n, 4 * n + 3) for n in range(0, 38, 2)]
     want = [value(n) for n in range(114) if n // 3 % 2 == 0]
-    made: list[object] = []
+    made: list[int] = []
     assign = KafkaReader._assign
-    monkeypatch.setattr(KafkaReader, "_assign", lambda *a, **options: (made.append(a), assign(*a, **options)))
+
+    def counted(reader: KafkaReader, partition: int, offset: int, *, modest: bool = False) -> None:
+        made.append(offset)
+        assign(reader, partition, offset, modest=modest)
+
+    monkeypatch.setattr(KafkaReader, "_assign", counted)
     reader = KafkaTopic(kafka.topic, kafka.servers, timeout=20).reader()
     assert payloads(reader.read(rows(*runs))) == want
     assert payloads(reader.read(rows((0, 150, 155)))) == [None] * 5

@@ -18,7 +18,7 @@ from dali_feed.records import Extents
 def test_what_is_present_comes_back_from_its_packing(parts: list[tuple[int, list[bool]]]) -> None:
     """A packed map, through JSON, is the same map and counts each partition's records; one of no records is refused."""
     starts = np.array([start for start, _ in parts], np.int64)
-    stops = starts + [len(flags) for _, flags in parts]
+    stops = starts + np.array([len(flags) for _, flags in parts], np.int64)
     present = Present.of_flags(starts.tolist(), [np.array(flags, bool) for _, flags in parts])
     told = json.loads(json.dumps(packed(present, starts)))
     assert present.records.tolist() == [sum(flags) for _, flags in parts]

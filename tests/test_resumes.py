@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker.handle import Kafka
-from confluent_kafka import Producer
+from broker.handle import Kafka, in_transactions
 from images import broken_png, jpeg, labelled, text
 from torchvision.transforms import v2
 
@@ -85,19 +84,14 @@ def test_a_topic_resumes_anywhere(kafka: Kafka, shuffle: bool | Shuffle) -> None
     assert_resumes_anywhere(source, transform=CROP, shuffle=shuffle, positions=3, absent=0)
 
 
-def test_a_topic_with_aborted_transactions_resumes_anywhere(real_kafka: Kafka) -> None:
-    """Offsets of aborted records and of transaction markers are holes, and stay holes."""
+@pytest.mark.parametrize(("holes", "absent"), [("replace", 2 * 5 + 4), ("auto", 0)])
+def test_a_topic_with_aborted_transactions_resumes_anywhere(real_kafka: Kafka, holes: Any, absent: int) -> None:
+    """Offsets of aborted records and of transaction markers are holes and stay holes, or are left out."""
     topic = real_kafka.create(real_kafka.topic)
-    producer = Producer({"bootstrap.servers": real_kafka.servers, "transactional.id": topic})
-    producer.init_transactions(60)
-    for turn in range(4):
-        producer.begin_transaction()
-        for n in range(5):
-            producer.produce(topic, jpeg(5 * turn + n), headers=[("label", b"%d" % n)])
-        producer.flush(60)
-        (producer.abort_transaction if turn % 2 else producer.commit_transaction)(60)
-    source = KafkaTopic(topic, real_kafka.servers)
-    assert_resumes_anywhere(source, transform=CROP, shuffle=Shuffle(4, 3), positions=3, absent=2 * 5 + 4)
+    records = [Message(jpeg(n), headers=(("label", b"%d" % (n % 5)),)) for n in range(20)]
+    in_transactions(real_kafka, topic, records, 5, lambda turn: bool(turn % 2))
+    source = KafkaTopic(topic, real_kafka.servers, holes=holes)
+    assert_resumes_anywhere(source, transform=CROP, shuffle=Shuffle(4, 3), positions=3, absent=absent)
 
 
 class Broken(ScriptedSource):

@@ -19,7 +19,7 @@ from dali_feed.feed.asked import MAX_EPOCH, check_epoch, check_shares, check_shu
 from dali_feed.feed.beside import Beside, Companions, none
 from dali_feed.feed.commit import commit
 from dali_feed.feed.compiling import compiled
-from dali_feed.feed.describe import described
+from dali_feed.feed.describe import described, warn_of_holes
 from dali_feed.feed.epoch import EpochRun, Setting
 from dali_feed.feed.exits import close_at_exit
 from dali_feed.feed.hopeless import Proof
@@ -131,6 +131,7 @@ class Feed:
         if self._snapshot is None:
             self._check_open()
             self._snapshot = self.source.snapshot()
+            warn_of_holes(self._snapshot)
         return self._snapshot
 
     @property

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
+
+from dali_feed.records import MANY_ABSENT, Snapshot
 
 if TYPE_CHECKING:
     from dali_feed.feed.core import Feed
 
-__all__ = ["described"]
+__all__ = ["described", "warn_of_holes"]
+
+log = logging.getLogger("dali_feed")
 
 
 def described(feed: Feed) -> str:
-    """Six lines: what is there, in which order, extents, windows, batches, engine."""
+    """Six lines: what is there, in which order, extents, windows, batches, engine; one more of holes, if any."""
     snapshot, order = feed.snapshot, feed.order
     samples, window = len(snapshot), feed.window_samples
     megabytes = snapshot.record_bytes / 1e6
@@ -34,6 +39,7 @@ def described(feed: Feed) -> str:
     return "\n".join(
         (
             f"{snapshot.source}: {samples:,} samples in {len(snapshot.names):,} partitions, {size}",
+            *_holes(snapshot),
             f"order: {how}",
             f"extents: {-(-samples // order.extent):,} of up to {order.extent:,} samples, {read}",
             f"windows: {order.window:,} extents, {window:,} samples, {held}",
@@ -41,3 +47,27 @@ def described(feed: Feed) -> str:
             f"engine: {feed.engine_name} on {device}{pixels}",
         )
     )
+
+
+def _holes(snapshot: Snapshot) -> list[str]:
+    """A line where positions hold no record, as far as is known."""
+    if not snapshot.absent:
+        return []
+    if snapshot.present is not None:
+        share = f"{1 - len(snapshot) / snapshot.positions:.2%} of {snapshot.positions:,} positions hold no record"
+        return [f"holes: {share}, and are left out: {len(snapshot.present.start):,} runs of records"]
+    return [
+        f"holes: about {snapshot.absent:.2%} of {snapshot.positions:,} positions hold no record; others stand there"
+    ]
+
+
+def warn_of_holes(snapshot: Snapshot) -> None:
+    """Warn where more than a few slots of an epoch are known to repeat other records."""
+    if snapshot.present is None and snapshot.absent > MANY_ABSENT:
+        log.warning(
+            "%s: about %.1f %% of its %s positions hold no record; as many slots of an epoch repeat another one, with"
+            ' ok False. KafkaTopic(holes="scan") reads the topic once, and then deals each record once',
+            snapshot.source,
+            100 * snapshot.absent,
+            f"{snapshot.positions:,}",
+        )

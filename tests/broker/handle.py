@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from broker import real
+from confluent_kafka import Producer
 
 from dali_feed.external_sources.kafka import KafkaTopic
 from dali_feed.records import Block, Extents
@@ -67,3 +69,18 @@ def read(source: KafkaTopic, extents: Extents) -> Block:
 def rows(*runs: tuple[int, int, int]) -> Extents:
     """Extents of (partition, start, stop) runs."""
     return Extents(*(np.array(column, np.int64) for column in zip(*runs, strict=True)))
+
+
+def in_transactions(
+    kafka: Kafka, topic: str, records: Sequence[Message], each: int, aborted: Callable[[int], bool]
+) -> None:
+    """Publish in transactions of `each` records, the k-th of them aborted where `aborted(k)`."""
+    producer = Producer({"bootstrap.servers": kafka.servers, "transactional.id": topic})
+    producer.init_transactions(60)
+    for k, first in enumerate(range(0, len(records), each)):
+        producer.begin_transaction()
+        for record in records[first : first + each]:
+            headers: Any = list(record.headers)
+            producer.produce(topic, record.value, record.key, partition=record.partition or 0, headers=headers)
+        producer.flush(60)
+        (producer.abort_transaction if aborted(k) else producer.commit_transaction)(60)
