@@ -13,6 +13,8 @@ record, extents are cut of the records alone, and each stands once.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -176,6 +178,14 @@ class EpochPlan:
         extents = self._cut(at + first, at + stop)
         order = permutation(self.seed, self.epoch, stop - first, ORDER_STREAM + 1, at + first) if self.mixes else None
         return WindowPlan(first, self._located(extents), order, np.cumsum(extents.lengths))
+
+    def others(self, lane: int, first: int) -> Iterator[WindowPlan]:
+        """The windows after the one at lane position `first`: of the lane, of later ones, and round the line's end."""
+        for turn in range(self.lanes + 1):
+            at = (lane + turn) % self.lanes
+            for a, b in itertools.pairwise(self.bounds(at).tolist()):
+                if a < b and (0 < turn < self.lanes or (a > first if turn == 0 else a < first)):
+                    yield self.window(at, a, b)
 
     def ids(self, lane: int, first: int, stop: int) -> Int64s:
         """Sample ids that the plan deals at lane positions first..stop-1, before any replacement."""

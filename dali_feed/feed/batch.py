@@ -97,12 +97,12 @@ class Flight:
         raise IndexError(msg)
 
     def own_faults(self) -> list[tuple[int, Fault]]:
-        """Slots whose own record is bad; absent ones have no reason and are left out."""
+        """Slots whose own record is bad; absent ones have no reason, and borrowed ones are told in their own window."""
         faults: list[tuple[int, Fault]] = []
         for slot in np.flatnonzero(~self.ok).tolist():
             window, at = self.place(slot)
             row = int(window.order[at])
-            if row in window.reasons:
+            if row in window.reasons and not window.borrowed:
                 faults.append((slot, window.fault(row)))
         return faults
 

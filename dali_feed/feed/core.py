@@ -7,7 +7,7 @@ engine. `dali_feed.DataLoader` adds torch tensors and torch's argument names.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 from dali_feed import state as states
@@ -23,7 +23,7 @@ from dali_feed.feed.describe import described, warn_of_holes
 from dali_feed.feed.epoch import EpochRun, Setting
 from dali_feed.feed.exits import close_at_exit
 from dali_feed.feed.hopeless import Proof
-from dali_feed.feed.lane import Lane
+from dali_feed.feed.lane import Lane, OpenWindow
 from dali_feed.feed.memory import check_memory, slab_bytes
 from dali_feed.feed.outbox import Outbox
 from dali_feed.feed.passes import Batches
@@ -32,7 +32,7 @@ from dali_feed.feed.reading import ReadPool
 from dali_feed.feed.sampling import digest_of, indices_of
 from dali_feed.feed.standing import Standing
 from dali_feed.feed.usable import looker
-from dali_feed.feed.window import Window
+from dali_feed.feed.window import Empty, Window
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan import EpochPlan, Order, Shuffle, WindowPlan, resolve
 from dali_feed.recipe import Decoding, Layout
@@ -261,10 +261,10 @@ class Feed:
             watchdog=self.tuning.watchdog,
         )
 
-    def _opener(self, setting: Setting) -> Callable[[WindowPlan, int], Window]:
-        look = looker(self.program, self.engine_name, self.tuning)
+    def _opener(self, setting: Setting) -> OpenWindow:
+        look, empty = looker(self.program, self.engine_name, self.tuning), Empty()
 
-        def open_window(plan: WindowPlan, first_slot: int) -> Window:
+        def open_window(plan: WindowPlan, first_slot: int, others: Callable[[], Iterator[WindowPlan]]) -> Window:
             return Window(
                 plan,
                 first_slot,
@@ -274,6 +274,8 @@ class Feed:
                 pool=setting.pool,
                 where=setting.where,
                 proof=self._proof,
+                empty=empty,
+                others=others,
             )
 
         return open_window

@@ -39,8 +39,13 @@ class Proof:
     good: bool = False
 
 
-def hopeless(rows: int, bad: Sequence[tuple[str, str, Stage]], proof: Proof) -> ConfigError | BadRecordLimitError:
-    """The error for a window of `rows` positions whose records, (where, reason, stage) each, are all bad or absent."""
+def hopeless(
+    rows: int, bad: Sequence[tuple[str, str, Stage]], proof: Proof, more: str = ""
+) -> ConfigError | BadRecordLimitError:
+    """The error for a window of `rows` positions whose records, (where, reason, stage) each, are all bad or absent.
+
+    `more`: of which other windows that holds too.
+    """
     told = "; ".join(f"{where}: {reason}" for where, reason, _ in bad[:SHOWN])
     if not proof.good and len(bad) > 1 and len({(kind_of(reason), stage) for _, reason, stage in bad}) == 1:
         where, reason, stage = bad[0]
@@ -51,7 +56,7 @@ def hopeless(rows: int, bad: Sequence[tuple[str, str, Stage]], proof: Proof) -> 
             f" {cure}"
         )
     msg = (
-        f"window of {rows} records: a bad slot is taken by the next good record of its window;"
+        f"window of {rows} records{more}: a bad slot is taken by the next good record of its window;"
         f" found not one good record ({told or 'all positions are absent'}). Look at the source, or widen"
         " Shuffle(window=...)"
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ __all__ = ["Chunk", "Lane", "Piece"]
 CHUNK = 1024
 WINDOWS_AHEAD = 1
 
-OpenWindow = Callable[[WindowPlan, int], Window]
+OpenWindow = Callable[[WindowPlan, int, Callable[[], Iterator[WindowPlan]]], Window]
 Prepare = Callable[[list[memoryview]], list[Any]]
 Draw = Callable[[NDArray[Any], NDArray[np.int64]], Parameters]
 
@@ -77,14 +78,15 @@ class Lane:
             return False
         first, stop = int(self._bounds[self._next_window]), int(self._bounds[self._next_window + 1])
         from_slot = max(0, self._resume_at - first)
-        self._open.append(self._open_window(self._plan.window(self._lane, first, stop), from_slot))
+        others = partial(self._plan.others, self._lane, first)
+        self._open.append(self._open_window(self._plan.window(self._lane, first, stop), from_slot, others))
         if len(self._open) == 1:
             self._slot = from_slot
         self._next_window += 1
         return True
 
     def _current(self) -> Window:
-        if self._open and self._slot == self._open[0].rows:
+        if self._open and self._slot == self._open[0].slots:
             self._dealt = [window for window in (*self._dealt, self._open.popleft()) if window.left]
             self._slot = 0
         if not self._open:
@@ -116,7 +118,7 @@ class Lane:
         first, k = self._slot, 0
         while missing > 0 and (k < len(self._open) or self._open_one()):
             window = self._open[k]
-            stop = min(first + missing, window.rows)
+            stop = min(first + missing, window.slots)
             if not window.loaded(first, stop):
                 return False
             missing -= stop - first
@@ -127,7 +129,7 @@ class Lane:
         """Wait for the reads that the next `count` slots need, as far as they lie in the current window."""
         if self._chunk is None or len(self._chunk) < count:
             window = self._current()
-            window.wait(self._slot, min(self._slot + count, window.rows))
+            window.wait(self._slot, min(self._slot + count, window.slots))
 
     def take(self, count: int) -> list[Piece]:
         """The next `count` slots, which must be there. May wait for reads."""
@@ -143,8 +145,8 @@ class Lane:
     def _deal(self, needed: int) -> Piece:
         window = self._current()
         first = self._slot
-        stop = min(first + needed, window.rows)
-        wide = min(first + max(CHUNK, needed), window.rows)
+        stop = min(first + needed, window.slots)
+        wide = min(first + max(CHUNK, needed), window.slots)
         if window.loaded(first, wide):
             stop = wide
         rows, ok = window.deal(first, stop)

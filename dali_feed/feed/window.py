@@ -1,14 +1,15 @@
 """A window in memory: its records, read piece by piece, and the rule of who stands in which slot.
 
 The law: slots never shift. The slot of a record that is absent or bad is taken by the next good record
-of the window in dealt order, from the first again after the last. The rule sees neither batches nor
-ranks, and it can be asked again when a record turns out to be bad late: payloads stay until the window's
-last batch has left.
+of the window in dealt order, from the first again after the last. A window without any record borrows those
+of the next one that has some: its slot k goes as slot k of that one would, and is not ok. The rule sees neither
+batches nor ranks, and it can be asked again when a record turns out to be bad late: payloads stay until the
+window's last batch has left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from dali_feed.letters import Stage
 from dali_feed.plan import WindowPlan
 from dali_feed.records import Block, Lease
 
-__all__ = ["Window", "window_memory"]
+__all__ = ["Empty", "Window", "window_memory"]
 
 Rows = NDArray[np.int64]
 
@@ -57,13 +58,31 @@ def _tasks(plan: WindowPlan, record_bytes: int, slab_bytes: int) -> tuple[list[R
     return tasks, np.asarray(edges, np.int64)
 
 
+class Empty:
+    """Windows of an epoch that were found without a record, and which one stands in for each. One thread's."""
+
+    def __init__(self) -> None:
+        self.stands_in: dict[tuple[int, int, int], WindowPlan] = {}
+
+    @staticmethod
+    def key(plan: WindowPlan) -> tuple[int, int, int]:
+        """What tells a window of an epoch from the others."""
+        return int(plan.extents.partition[0]), int(plan.extents.start[0]), len(plan)
+
+
+class _NoRecordError(Exception):
+    """A window holds no record at all."""
+
+
 class Window:
     """Rows are numbered as they are read, slots as they are dealt. Used by the feed thread alone.
 
-    `left` counts the slots whose batch has not left the engine yet.
+    slots     how many it has; as many as rows, unless those are borrowed
+    borrowed  whether its records are another window's, for it has none
+    left      slots whose batch has not left the engine yet
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what it holds, and whom it asks
         self,
         plan: WindowPlan,
         first_slot: int,
@@ -74,26 +93,36 @@ class Window:
         pool: ReadPool,
         where: Callable[[int], str],
         proof: Proof,
+        empty: Empty,
+        others: Callable[[], Iterator[WindowPlan]],
     ) -> None:
-        rows = len(plan)
-        self.plan, self.rows = plan, rows
-        self.left = rows - first_slot
-        self.ids = plan.extents.ids()
-        self.order = plan.order if plan.order is not None else np.arange(rows, dtype=np.int64)
+        self.slots = len(plan)
+        self.left = self.slots - first_slot
+        self.borrowed = False
+        self._sizes = record_bytes, slab_bytes
+        self._look, self._pool, self._where, self._proof = look, pool, where, proof
+        self._own, self._empty, self._others = plan, empty, others
+        self._begin(plan)
+        needed = np.zeros(len(self.tasks), bool)
+        needed[self._task_of(self.order[first_slot:])] = Empty.key(plan) not in empty.stands_in
+        self.ahead = [self.tasks[n] for n in np.flatnonzero(needed)][::-1]  # reads to make, the next one last
+
+    def _begin(self, plan: WindowPlan) -> None:
+        """Let its records be those of `plan`, of which nothing has been read."""
+        rows = self.rows = len(plan)
+        self.plan, self.ids = plan, plan.extents.ids()
+        order = plan.order if plan.order is not None else np.arange(rows, dtype=np.int64)
+        self.order = order if rows == self.slots else np.resize(order, max(rows, self.slots))
         self.payloads: list[memoryview | None] = [None] * rows
         self.sizes = np.zeros((rows, 2), np.int32)
         self.usable = np.zeros(rows, bool)
         self.reasons: dict[int, str] = {}
         self._stages: dict[int, Stage] = {}
         self.fields: dict[str, Any] = {}
-        self.tasks, self._edges = _tasks(plan, record_bytes, slab_bytes)
+        self.tasks, self._edges = _tasks(plan, *self._sizes)
         self._installed = np.zeros(len(self.tasks), bool)
         self._all_installed = False
         self._leases: list[Lease] = []
-        self._look, self._pool, self._where, self._proof = look, pool, where, proof
-        needed = np.zeros(len(self.tasks), bool)
-        needed[self._task_of(self.order[first_slot:])] = True
-        self.ahead = [self.tasks[n] for n in np.flatnonzero(needed)][::-1]  # reads to make, the next one last
 
     def _task_of(self, rows: Rows) -> Rows:
         return np.searchsorted(self._edges, rows, side="right") - 1
@@ -110,6 +139,7 @@ class Window:
 
     def wait(self, first: int, stop: int) -> None:
         """Wait until the records of slots first..stop-1 have been read."""
+        self._borrow_if_known()
         self._load(self.order[first:stop])
 
     def _load(self, rows: Rows) -> None:
@@ -158,22 +188,60 @@ class Window:
 
     def deal(self, first: int, stop: int) -> tuple[Rows, NDArray[np.bool_]]:
         """The rows that stand in slots first..stop-1, and which of them are the slots' own. May wait for reads."""
+        self._borrow_if_known()
         rows = self.order[first:stop].copy()
         self._load(rows)
         ok = self.usable[rows]
         behind = None
-        for n in np.flatnonzero(~ok)[::-1].tolist():  # from the back: a run of bad slots shares what follows it
-            rows[n] = rows[n + 1] if behind == n + 1 else self._next_good(first + n)
-            behind = n
-        return rows, ok
+        try:
+            for n in np.flatnonzero(~ok)[::-1].tolist():  # from the back: a run of bad slots shares what follows it
+                rows[n] = rows[n + 1] if behind == n + 1 else self._next_good(first + n)
+                behind = n
+        except _NoRecordError:
+            self._borrow()
+            return self.deal(first, stop)
+        return rows, ok & (not self.borrowed)
+
+    def _borrow_if_known(self) -> None:
+        """Where an earlier window's search found this one empty, nothing of it is read."""
+        if not self.borrowed and Empty.key(self._own) in self._empty.stands_in:
+            self._borrow()
+
+    def _borrow(self) -> None:
+        """Take the records of the next window that has some; where none has, BadRecordLimitError."""
+        passed, stands_in = [Empty.key(self._own)], self._empty.stands_in
+        self.ahead = []
+        known = stands_in.get(passed[0])
+        for other in self._others() if known is None else (known,):
+            plan = stands_in.get(Empty.key(other), other)  # what that one's own search came to
+            self.release()
+            self._begin(plan)
+            if self._has_record():
+                stands_in.update(dict.fromkeys(passed, plan))
+                self.borrowed = True
+                return
+            passed.append(Empty.key(plan))
+        self.release()
+        raise hopeless(self.slots, (), self._proof, ", and all others")
+
+    def _has_record(self) -> bool:
+        """Whether any of its positions holds a record; reads as far as it takes to know."""
+        for row in self._edges[:-1].tolist():
+            self._load(np.asarray([row]))
+            if self.reasons or any(payload is not None for payload in self.payloads):
+                return True
+        return False
 
     def _next_good(self, slot: int) -> int:
-        for k in range(slot + 1, slot + self.rows):
-            row = int(self.order[k % self.rows])
+        count = len(self.order)
+        for k in range(slot + 1, slot + count):
+            row = int(self.order[k % count])
             if not self.usable[row]:
-                self._load(self.order[k % self.rows : k % self.rows + 1])
+                self._load(self.order[k % count : k % count + 1])
             if self.usable[row]:
                 return row
+        if not self.reasons:
+            raise _NoRecordError
         bad = [(self._where(int(self.ids[row])), why, self._stages[row]) for row, why in self.reasons.items()]
         raise hopeless(self.rows, bad, self._proof)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import threading
 from collections import Counter
@@ -84,8 +85,8 @@ def assert_resumes_anywhere(  # noqa: PLR0913  what a run is made of, as in Feed
     options = {"shuffle": shuffle, "transform": transform, "seed": seed, "lanes": lanes, "drop_last": drop_last}
     with _told("the snapshot, or a read of single records"):
         snapshot = _stable_snapshot(source)
-        assert_rows_are_pure(source, snapshot, absent)
-    check = _Check(source, snapshot, batch_size, options)
+        missing = assert_rows_are_pure(source, snapshot, absent)
+    check = _Check(source, snapshot, missing, batch_size, options)
     runs = {size: check.whole_run(size) for size in sizes}
     wanted = runs[sizes[0]]
     for size in sizes[1:]:
@@ -221,8 +222,10 @@ class _Ranks:
 class _Check:
     """One source, with what it is run with."""
 
-    def __init__(self, source: Source, snapshot: Snapshot, batch_size: int, options: dict[str, Any]) -> None:
-        self._source = source
+    def __init__(
+        self, source: Source, snapshot: Snapshot, missing: set[int], batch_size: int, options: dict[str, Any]
+    ) -> None:
+        self._source, self._missing = source, missing
         self._batch_size, self._options = batch_size, options
         chosen = {name: options[name] for name in ("seed", "lanes", "drop_last")}
         self._plan = EpochPlan(snapshot, resolve(options["shuffle"], snapshot), epoch=0, **chosen)
@@ -282,11 +285,24 @@ class _Check:
             first = int(bounds[max(0, int(np.searchsorted(bounds, consumed, side="right")) - 1)])
             if consumed < plan.lane_length:
                 may.update(plan.ids(lane, first, plan.lane_length).tolist())
+                for a, b in itertools.pairwise(bounds[bounds >= first].tolist()):
+                    may.update(self._borrowed(lane, a, b))
         more = asked - may
         assert not more, (
             f"{at}: rank {rank} may read the windows that its lanes stood in, and what follows, once;"
             f" it read {more.total()} positions more, such as {self._where(next(iter(more)))}"
         )
+
+    def _borrowed(self, lane: int, first: int, stop: int) -> list[int]:
+        """What a window reads of others: where it has no record, all until one that has some."""
+        read: list[int] = []
+        if self._missing.issuperset(self._plan.ids(lane, first, stop).tolist()):
+            for other in self._plan.others(lane, first):
+                ids = other.extents.ids().tolist()
+                read += ids
+                if not self._missing.issuperset(ids):
+                    break
+        return read
 
     def _compare(self, wanted: list[_Slots], found: list[_Slots], first: int, at: str) -> None:
         for n, (a, b) in enumerate(zip(wanted, found, strict=False), first):

@@ -17,8 +17,10 @@ SINGLE = 24  # positions that are read by themselves
 MIXED = 8  # extents in a read of several
 
 
-def assert_rows_are_pure(source: Source, snapshot: Snapshot, absent: int | None) -> None:
+def assert_rows_are_pure(source: Source, snapshot: Snapshot, absent: int | None) -> set[int]:
     """Read everything in canonical order, and parts of it again otherwise; every row must come out the same.
+
+    Returns the ids of the positions that hold no record.
 
     Args:
         source: what is read.
@@ -44,6 +46,7 @@ def assert_rows_are_pure(source: Source, snapshot: Snapshot, absent: int | None)
             f" {_told(seen[sample])}, in a read of {len(asked)} extents and {int(asked.lengths.sum())} positions"
             f" it is {_told(row)}"
         )
+    return set(missing)
 
 
 def _singles(line: Extents) -> list[Extents]:
