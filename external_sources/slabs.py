@@ -11,6 +11,8 @@ from __future__ import annotations
 import mmap
 import threading
 
+from dali_feed.errors import ConfigError
+
 __all__ = ["SLAB_BYTES", "SlabLease", "SlabPool", "slabs_for"]
 
 SLAB_BYTES = 8 << 20
@@ -40,6 +42,7 @@ class SlabLease:
         """A writable view of `size` bytes: the rest of the last slab, a new slab, or one of its own."""
         self._filled += size
         if size > len(self._free):
+            self._check(size)
             if size > self._pool.slab_bytes // 2:  # a large record would waste most of a slab's rest
                 own = self._pool._take(max(size, self._pool.slab_bytes))
                 self._slabs.append(own)
@@ -51,6 +54,16 @@ class SlabLease:
             self._slabs.append(self._free)
         view, self._free = self._free[:size], self._free[size:]
         return view
+
+    def _check(self, size: int) -> None:
+        """Raise ConfigError where one read would take more than there is for all of them."""
+        most, held = self._pool.most, self.size + max(size, self._pool.slab_bytes)
+        if most is not None and held > most:
+            msg = (
+                f"Tuning(memory={most}): must hold each read; one takes {held} bytes or more, its last record {size}."
+                " Give several times as much, or a narrower Shuffle(extent=...)"
+            )
+            raise ConfigError(msg)
 
     @property
     def slab_bytes(self) -> int:
@@ -73,11 +86,11 @@ class SlabPool:
     """Slabs of `slab_bytes` each; up to `keep_bytes` of returned ones wait for the next lease.
 
     Thread-safe. `leased` is what is out now, `peak` the most that ever was, `filled` what
-    payloads took in the leases given back so far; all in bytes.
+    payloads took in the leases given back so far; all in bytes. A lease may take `most` bytes.
     """
 
-    def __init__(self, slab_bytes: int = SLAB_BYTES, keep_bytes: int = 256 << 20) -> None:
-        self.slab_bytes = slab_bytes
+    def __init__(self, slab_bytes: int = SLAB_BYTES, keep_bytes: int = 256 << 20, most: int | None = None) -> None:
+        self.slab_bytes, self.most = slab_bytes, most
         self._keep = keep_bytes // slab_bytes
         self._idle: list[memoryview] = []
         self._lock = threading.Lock()

@@ -91,7 +91,9 @@ def test_one_bad_window_is_no_empty_one() -> None:
     """Records that are all bad end the run as ever: only holes are nobody's fault."""
     items = holed(24, range(4))
     items[4:8] = [Corrupt()] * 4
-    with pytest.raises(BadRecordLimitError, match=r"window of 8 records: .*found not one good record \(scripted\[0\]@4"):
+    with pytest.raises(
+        BadRecordLimitError, match=r"window of 8 records: .*found not one good record \(scripted\[0\]@4"
+    ):
         dealt(items, shuffle=False, bad=BadRecords(limit=None))
 
 

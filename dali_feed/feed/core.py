@@ -24,6 +24,7 @@ from dali_feed.feed.epoch import EpochRun, Setting
 from dali_feed.feed.exits import close_at_exit
 from dali_feed.feed.hopeless import Proof
 from dali_feed.feed.lane import Lane, OpenWindow
+from dali_feed.feed.measured import Measured
 from dali_feed.feed.memory import check_memory, slab_bytes
 from dali_feed.feed.outbox import Outbox
 from dali_feed.feed.passes import Batches
@@ -119,7 +120,7 @@ class Feed:
         self.companions: Companions = none  # what a loader wants with each batch; the feed thread asks for it
         self._beside: Beside | None = None
         self._leaving: EpochRun | None = None  # a pass that is over, while a decoder keeps its thread
-        self._slabs, self._meter = SlabPool(slab_bytes(self.tuning.memory)), Meter()
+        self._slabs, self._meter = SlabPool(slab_bytes(self.tuning.memory), most=self.tuning.memory), Meter()
         self._outbox = Outbox(source, self.bad.dead_letter)
         self._closed, self._pid = False, os.getpid()
 
@@ -256,6 +257,8 @@ class Feed:
             draw=lambda sizes, ids: program.parameters(sizes, ids, seed, epoch),
             beside=lambda batch: beside(batch, epoch),
             memory=self.tuning.memory,
+            sizes=Measured(self.snapshot.record_bytes, self._slabs.slab_bytes, self.tuning.memory),
+            readers=self.tuning.readers,
             prefetch=self.tuning.prefetch,
             same_size=program.fixed and program.size is None,
             watchdog=self.tuning.watchdog,
@@ -268,8 +271,7 @@ class Feed:
             return Window(
                 plan,
                 first_slot,
-                record_bytes=self.snapshot.record_bytes,
-                slab_bytes=self._slabs.slab_bytes,
+                sizes=setting.sizes,
                 look=look,
                 pool=setting.pool,
                 where=setting.where,

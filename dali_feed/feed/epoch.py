@@ -22,6 +22,7 @@ from dali_feed.errors import ClosedError, WaitError
 from dali_feed.feed.batch import Batch, Flight
 from dali_feed.feed.channel import Channel
 from dali_feed.feed.lane import Draw, Lane
+from dali_feed.feed.measured import Measured
 from dali_feed.feed.outbox import Outbox
 from dali_feed.feed.quarantine import Fault, Quarantine
 from dali_feed.feed.reading import ReadPool
@@ -50,6 +51,8 @@ class Setting:
     draw: Draw
     beside: Callable[[Batch], None]
     memory: int
+    sizes: Measured
+    readers: int
     prefetch: int
     same_size: bool
     watchdog: float
@@ -198,7 +201,10 @@ class EpochRun:
             self._read_ahead()
         with WAITS["read_wait"], self.setting.meter.waiting("read_wait"):
             for lane in self._lanes:
+                known = bool(self.setting.sizes)
                 lane.wait(count)
+                if not known and self.setting.sizes:
+                    self._read_ahead()
         dealt = sum(lane.dealt for lane in self._lanes)
         pieces = [piece for lane in self._lanes for piece in lane.take(count)]
         self._look_ahead = sum(lane.dealt for lane in self._lanes) > dealt
@@ -258,8 +264,12 @@ class EpochRun:
             self._out.put(batch)
 
     def _read_ahead(self) -> None:
-        """Ask for reads in dealt order, lane by lane in turn, as far as each lane's part of the memory goes."""
+        """Ask for reads in dealt order, lane by lane in turn, as far as each lane's part of the memory goes.
+
+        Before the first is done nothing is known of sizes but a sample: no more than the readers can be at.
+        """
         part = self.setting.memory // len(self._lanes)
+        most = math.inf if self.setting.sizes else self.setting.readers
         ahead = [(lane, lane.reads_ahead()) for lane in self._lanes]
         while ahead:
             for turn in list(ahead):
@@ -269,6 +279,9 @@ class EpochRun:
                     ahead.remove(turn)
                 else:
                     self.setting.pool.request(task)
+                    most -= 1
+                if most <= 0:
+                    return
 
     def _clear(self) -> None:
         """Leave engine and memory as the next epoch needs them."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Callable
 
 from dali_feed.engines.ranges import READ
-from dali_feed.errors import ClosedError, DaliFeedError, SourceError
-from dali_feed.records import Block, Extents, Reader, Slabs, Source
+from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceError
+from dali_feed.records import Block, Extents, Reader, Slabs, Source, unpack_id
 
 __all__ = ["ReadPool", "ReadTask"]
 
@@ -16,9 +17,10 @@ __all__ = ["ReadPool", "ReadTask"]
 class ReadTask:
     """One read: what, and, once `done` is set, its block or the error that took its place."""
 
-    def __init__(self, extents: Extents, estimate: int) -> None:
+    def __init__(self, extents: Extents, estimate: Callable[[], int]) -> None:
         self.extents = extents
-        self.held = estimate  # bytes of slabs; what they really are once it is done
+        self._estimate = estimate
+        self._held: int | None = None
         self.requested = False
         self.done = threading.Event()
         self._block: Block | None = None
@@ -26,13 +28,18 @@ class ReadTask:
         self._dropped = False
         self._lock = threading.Lock()
 
+    @property
+    def held(self) -> int:
+        """Bytes of slabs: an estimate, which gets better as other reads are done; what they really are once it is."""
+        return self._estimate() if self._held is None else self._held
+
     def finish(self, block: Block | None, error: BaseException | None) -> None:
         """Called once by a reader thread."""
         with self._lock:
             if self._dropped and block is not None:
                 block.lease.release()
                 block = None
-            self.held = 0 if block is None else block.lease.size
+            self._held = 0 if block is None else block.lease.size
             self._block, self._error = block, error
         self.done.set()
 
@@ -99,6 +106,8 @@ class ReadPool:
                     task.finish(block, None)
                 except DaliFeedError as error:
                     error.add_note("Stage: read")
+                    if isinstance(error, ConfigError):
+                        error.add_note(f"Read: {self._told(task.extents)}")
                     task.finish(None, error)
                 except BaseException as error:  # noqa: BLE001  a source may raise anything; the trainer must hear of it
                     msg = f"{type(self._source).__name__}: read raised {type(error).__name__}: {error}"
@@ -112,6 +121,11 @@ class ReadPool:
         finally:
             if reader is not None:
                 reader.close()
+
+    def _told(self, extents: Extents) -> str:
+        """Which records a read is of."""
+        first = unpack_id(int(extents[:1].ids()[0]))
+        return f"{int(extents.lengths.sum())} records from {self._source.where(*first)}"
 
     def halt(self) -> None:
         """End the reads under way, those queued and those still to be asked for."""

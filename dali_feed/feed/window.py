@@ -10,6 +10,7 @@ window's last batch has left.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from dali_feed.errors import SourceError
 from dali_feed.external_sources.slabs import slabs_for
 from dali_feed.feed.hopeless import Proof, hopeless
+from dali_feed.feed.measured import Measured
 from dali_feed.feed.quarantine import Fault
 from dali_feed.feed.reading import ReadPool, ReadTask
 from dali_feed.feed.usable import Look
@@ -42,16 +44,16 @@ def window_memory(records: int, extent: int, record_bytes: int, slab_bytes: int)
     return full * slabs_for(read, record_bytes, slab_bytes) + slabs_for(rest, record_bytes, slab_bytes)
 
 
-def _tasks(plan: WindowPlan, record_bytes: int, slab_bytes: int) -> tuple[list[ReadTask], Rows]:
+def _tasks(plan: WindowPlan, sizes: Measured) -> tuple[list[ReadTask], Rows]:
     """Reads of most of a slab each, never less than an extent; and the row at which each begins, and the end."""
     ends = plan.ends
     runs = np.searchsorted(np.cumsum(plan.extents.lengths), ends, side="left") + 1  # up to the end of each extent
-    per_read = _per_read(record_bytes, slab_bytes)
+    per_read = _per_read(sizes.record_bytes, sizes.slab_bytes)
     tasks, edges, a, first, run = [], [0], 0, 0, 0
     while a < len(ends):
         b = max(a + 1, int(np.searchsorted(ends, first + per_read, side="right")))
         rows = int(ends[b - 1]) - first
-        tasks.append(ReadTask(plan.extents[run : runs[b - 1]], slabs_for(rows, record_bytes, slab_bytes)))
+        tasks.append(ReadTask(plan.extents[run : runs[b - 1]], partial(sizes.slabs, rows)))
         first, run = first + rows, int(runs[b - 1])
         edges.append(first)
         a = b
@@ -82,13 +84,12 @@ class Window:
     left      slots whose batch has not left the engine yet
     """
 
-    def __init__(  # noqa: PLR0913  what it holds, and whom it asks
+    def __init__(
         self,
         plan: WindowPlan,
         first_slot: int,
         *,
-        record_bytes: int,
-        slab_bytes: int,
+        sizes: Measured,
         look: Look,
         pool: ReadPool,
         where: Callable[[int], str],
@@ -99,7 +100,7 @@ class Window:
         self.slots = len(plan)
         self.left = self.slots - first_slot
         self.borrowed = False
-        self._sizes = record_bytes, slab_bytes
+        self._measured = sizes
         self._look, self._pool, self._where, self._proof = look, pool, where, proof
         self._own, self._empty, self._others = plan, empty, others
         self._begin(plan)
@@ -119,10 +120,11 @@ class Window:
         self.reasons: dict[int, str] = {}
         self._stages: dict[int, Stage] = {}
         self.fields: dict[str, Any] = {}
-        self.tasks, self._edges = _tasks(plan, *self._sizes)
+        self.tasks, self._edges = _tasks(plan, self._measured)
         self._installed = np.zeros(len(self.tasks), bool)
         self._all_installed = False
         self._leases: list[Lease] = []
+        self._read = 0  # rows
 
     def _task_of(self, rows: Rows) -> Rows:
         return np.searchsorted(self._edges, rows, side="right") - 1
@@ -154,6 +156,10 @@ class Window:
     def _install(self, n: int, block: Block) -> None:
         a, b = int(self._edges[n]), int(self._edges[n + 1])
         self._leases.append(block.lease)
+        self._measured.add(b - a, min(block.lease.size, sum(map(len, filter(None, block.payloads)))))
+        self._read += b - a
+        if (held := sum(lease.size for lease in self._leases)) > self._measured.memory:
+            raise self._measured.too_large(self._where(int(self.ids[0])), self.rows, held, self._read)
         if len(block.payloads) != b - a:
             first, last = self._where(int(self.ids[a])), self._where(int(self.ids[b - 1]))
             msg = f"read of {first} to {last}: must give one row per position, {b - a}; found {len(block.payloads)}"

@@ -1,0 +1,47 @@
+"""How large records are in truth: a snapshot has it from a sample, which may say nothing of where a reader is.
+
+The law of this file: what is asked for ahead fits into the memory by what has been read so far, and a window that in
+truth does not fit ends the run with its figures. An order is never changed by it: extents and windows are a plan's.
+"""
+
+from __future__ import annotations
+
+from dali_feed.errors import ConfigError
+from dali_feed.external_sources.slabs import slabs_for
+
+__all__ = ["Measured"]
+
+
+class Measured:
+    """Mean payload size: the snapshot's until reads say that records are larger. The feed thread's own.
+
+    memory  bytes of slabs that a window may take
+    """
+
+    def __init__(self, record_bytes: int, slab_bytes: int, memory: int) -> None:
+        self._told, self.slab_bytes, self.memory = record_bytes, slab_bytes, memory
+        self._rows = self._bytes = 0
+
+    def __bool__(self) -> bool:
+        return self._rows > 0
+
+    def add(self, rows: int, size: int) -> None:
+        """So many positions were read, with so many bytes of payloads in slabs."""
+        self._rows, self._bytes = self._rows + rows, self._bytes + size
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of a record, on the safe side of the two."""
+        return max(self._told, self._bytes // max(1, self._rows))
+
+    def slabs(self, records: int) -> int:
+        """Bytes of slabs that so many records take: an estimate."""
+        return slabs_for(records, self.record_bytes, self.slab_bytes)
+
+    def too_large(self, first: str, records: int, held: int, rows: int) -> ConfigError:
+        """The error of a window from `first` on of which `rows` of its records take `held` bytes: more than may be."""
+        return ConfigError(
+            f"Tuning(memory={self.memory}): must hold each window; one of {records} records from {first} takes {held}"
+            f" bytes for {rows} of them alone, where the source's sample says {self._told} a record. Give several"
+            f" times {held // max(1, rows) * records} bytes, or a narrower Shuffle(extent=..., window=...)"
+        )
