@@ -84,7 +84,7 @@ class Window:
     left      slots whose batch has not left the engine yet
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what a window needs, each by name
         self,
         plan: WindowPlan,
         first_slot: int,
