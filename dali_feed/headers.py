@@ -1,9 +1,10 @@
-"""Image headers, read as strictly as the decoders read them.
+"""Image headers, read as strictly as the decoders read them: what all formats share, and JPEG.
 
-The law of this file: whatever a function here accepts, the decoder's own header parser accepts too, with the
-same size. That parser's failure is fatal (DALI dies with it), so these walks go as far as its walks go: a
-JPEG up to its scan, a PNG up to IEND, a WebP up to its EXIF chunk. What would only make decoding fail
-is checked where it costs little; the rest is for the decoder to say.
+The law of this file and of `headers_*.py`: whatever a function here accepts, the decoder's own header parser accepts
+too, with the same size. That parser's failure is fatal (DALI dies with it), so these walks go as far as its walks go: a
+JPEG up to its scan, a PNG up to IEND, a WebP up to its end. What would only make decoding fail is checked where it
+costs little; the rest is for the decoder to say. Where other programs read a file whose header that parser stumbles
+over, the header has the file written anew without the stumbling block (`Header.plain`), and that is decoded.
 
 Offsets are unsigned and every read goes through `struct`, which raises past the end; `screen.header_of`
 turns that into "cut off". All walks are bounded.
@@ -12,32 +13,23 @@ turns that into "cut off". All walks are bounded.
 from __future__ import annotations
 
 import struct
-import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = [
     "SKIPPED",
     "Header",
     "UnusableError",
-    "bmp_header",
     "exif_orientation",
     "jpeg_header",
-    "png_header",
-    "webp_header",
 ]
 
 MAX_SEGMENTS = 1 << 16  # JPEG header segments and fill bytes
-MAX_CHUNKS = 1 << 16  # PNG and WebP
+MAX_STRAY = 1 << 16  # bytes in a row that are no segment
 MAX_SIDE = (1 << 31) - 1
 TAIL = 2048  # where an end marker is looked for
 
 _SEGMENT = struct.Struct(">BBH").unpack_from  # 0xff, marker, length
 _FRAME = struct.Struct(">BHHB").unpack_from  # precision, height, width, components
-_CHUNK = struct.Struct(">I4s").unpack_from
-_IHDR = struct.Struct(">IIBBBBB").unpack_from
-_RIFF_CHUNK = struct.Struct("<4sI").unpack_from
-_BMP_INFO = struct.Struct("<IiiHHI12xI").unpack_from  # header size, width, height, planes, bits, compression, colours
-_BMP_CORE = struct.Struct("<IHHHH").unpack_from
 
 _SOS, _APP1 = 0xDA, 0xE1
 _FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended and progressive, all with Huffman coding
@@ -50,9 +42,6 @@ _OTHER_FRAMES = {
 }
 SKIPPED = {0xC4, 0xDB, 0xDC, 0xDD, 0xFE, *range(0xE0, 0xF0)}  # DHT, DQT, DNL, DRI, COM, APP0..15
 
-_PNG_DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
-_PNG_COMPONENTS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
-
 
 class UnusableError(ValueError):
     """A payload that no decoder may see; the text is the reason."""
@@ -60,11 +49,13 @@ class UnusableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What an image says of itself, as stored: sizes are those before any EXIF rotation.
+    """What an image says of itself, as it is decoded.
 
-    format       'jpeg', 'png', 'webp', 'bmp', 'tiff', 'gif' or 'avif'
+    format       'jpeg', 'png', 'webp', 'bmp', 'tiff', 'pnm', 'gif' or 'avif'
+    width, height  before any EXIF rotation; but of a TIFF, which Pillow turns, after that
     components   samples per pixel; 3 for a palette
-    orientation  EXIF 1..8; 1 where there is none
+    orientation  EXIF 1..8, which is not applied; 1 where there is none
+    plain        the file as decoders are given it, where that is not the file as it is
     """
 
     format: str
@@ -72,6 +63,7 @@ class Header:
     height: int
     components: int
     orientation: int = 1
+    plain: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not (0 < self.width <= MAX_SIDE and 0 < self.height <= MAX_SIDE):
@@ -99,9 +91,14 @@ def jpeg_header(view: memoryview) -> Header:
     """The frame of a JPEG whose header segments are sound up to its first scan, and which has an end marker."""
     frame: tuple[int, int, int] | None = None
     orientation = 1
-    at = 2
+    whole: list[memoryview] = []  # the segments as far as stray bytes stand among them
+    at, kept = 2, 0
     for _ in range(MAX_SEGMENTS):
         marker, length = _jpeg_segment(view, at)
+        if not marker:
+            whole += (view[kept:at],)
+            at = kept = _jpeg_marker(view, at)
+            continue
         if marker == _SOS:
             break
         if marker in _FRAMES:
@@ -126,15 +123,27 @@ def jpeg_header(view: memoryview) -> Header:
     if bytes(view[max(at + 2 + length, len(view) - TAIL) :]).rfind(b"\xff\xd9") < 0:
         msg = f"JPEG cut off: no end marker in its last {TAIL} bytes"
         raise UnusableError(msg)
-    return Header("jpeg", width, height, components, orientation)
+    plain = b"".join((*whole, view[kept:])) if whole else None
+    return Header("jpeg", width, height, components, orientation, plain)
+
+
+def _jpeg_marker(view: memoryview, at: int) -> int:
+    """Where the first marker behind the stray bytes at `at` is: libjpeg skips them, nvImageCodec gives up."""
+    stray = bytes(view[at : at + MAX_STRAY])
+    start = stray.find(b"\xff", 1)
+    while stray.startswith(b"\xff\0", start):
+        start = stray.find(b"\xff", start + 2)
+    if start < 0 or at == 2:  # the third byte is part of what everybody knows a JPEG by
+        msg = f"JPEG damaged: {stray[0]:02x} {stray[1]:02x} at byte {at}, where a marker should be"
+        raise UnusableError(msg)
+    return at + start
 
 
 def _jpeg_segment(view: memoryview, at: int) -> tuple[int, int]:
-    """Marker and length of the header segment at `at`, which is whole; length 0 for a fill byte."""
+    """Marker and length of the header segment at `at`, which is whole; length 0 for a fill byte, marker 0 for none."""
     lead, marker, length = _SEGMENT(view, at)
     if lead != 0xFF or marker == 0:
-        msg = f"JPEG damaged: {lead:02x} {marker:02x} at byte {at}, where a marker should be"
-        raise UnusableError(msg)
+        return 0, 0
     if marker == 0xFF:
         return marker, 0
     if marker in _OTHER_FRAMES:
@@ -170,131 +179,3 @@ def _jpeg_frame(view: memoryview, at: int, length: int) -> tuple[int, int, int]:
             msg = f"JPEG damaged: sampling factors {factors >> 4}x{factors & 15}"
             raise UnusableError(msg)
     return height, width, components
-
-
-def png_header(view: memoryview) -> Header:
-    """The IHDR of a PNG whose chunks are whole up to IEND."""
-    length, name = _CHUNK(view, 8)
-    if name != b"IHDR" or length != 13:
-        msg = "PNG damaged: its first chunk is not IHDR"
-        raise UnusableError(msg)
-    width, height, depth, colour, compression, filtering, interlace = _IHDR(view, 16)
-    if zlib.crc32(view[12:29]) != struct.unpack_from(">I", view, 29)[0]:
-        msg = "PNG damaged: the checksum of IHDR is wrong"
-        raise UnusableError(msg)
-    if depth not in _PNG_DEPTHS.get(colour, ()) or compression or filtering or interlace > 1:
-        msg = f"PNG damaged: no such format (bits {depth}, colour type {colour}, interlace {interlace})"
-        raise UnusableError(msg)
-    seen: set[bytes] = set()
-    orientation = 1
-    at = 33
-    for _ in range(MAX_CHUNKS):
-        if at + 12 > len(view):
-            msg = "PNG cut off: no IEND chunk"
-            raise UnusableError(msg)
-        length, name = _CHUNK(view, at)
-        if at + 12 + length > len(view):
-            msg = f"PNG cut off: chunk {name!r} at byte {at} ends at {at + 12 + length} of {len(view)} bytes"
-            raise UnusableError(msg)
-        seen.add(name)
-        if name == b"IEND":
-            break
-        if name == b"IHDR" or (name == b"PLTE" and (length % 3 or not 3 <= length <= 768)):
-            msg = f"PNG damaged: chunk {name!r} of length {length} at byte {at}"
-            raise UnusableError(msg)
-        if name == b"eXIf" and orientation == 1:
-            orientation = exif_orientation(bytes(view[at + 8 : at + 8 + length]))
-        at += 12 + length
-    else:
-        msg = f"PNG with more than {MAX_CHUNKS} chunks"
-        raise UnusableError(msg)
-    if b"IDAT" not in seen or (colour == 3 and b"PLTE" not in seen):
-        msg = f"PNG damaged: no {'IDAT' if b'IDAT' not in seen else 'PLTE'} chunk"
-        raise UnusableError(msg)
-    return Header("png", width, height, _PNG_COMPONENTS[colour], orientation)
-
-
-def webp_header(view: memoryview) -> Header:
-    """The size of a WebP whose chunks are whole, from VP8, VP8L or VP8X."""
-    (size,) = struct.unpack_from("<I", view, 4)
-    if size + 8 > len(view):
-        msg = f"WebP cut off: says {size + 8} bytes and has {len(view)}"
-        raise UnusableError(msg)
-    view = view[: size + 8]
-    name, length = _RIFF_CHUNK(view, 12)
-    if name != b"VP8X":
-        return _webp_image(view, 12)
-    flags = view[20]
-    width, height = (int.from_bytes(view[at : at + 3], "little") + 1 for at in (24, 27))
-    if length < 10 or flags & 2:
-        msg = "WebP is animated, which the decoders reject" if flags & 2 else "WebP damaged: VP8X chunk too short"
-        raise UnusableError(msg)
-    image, orientation, odd = None, 0, length & 1
-    at = 20 + length + (length & 1)
-    for _ in range(MAX_CHUNKS):
-        if at + 8 > len(view):
-            break
-        name, length = _RIFF_CHUNK(view, at)
-        if at + 8 + length > len(view):
-            msg = f"WebP cut off: chunk {name!r} at byte {at} ends at {at + 8 + length} of {len(view)} bytes"
-            raise UnusableError(msg)
-        if name in (b"VP8 ", b"VP8L") and image is None:
-            image = _webp_image(view, at)
-        elif name == b"EXIF" and flags & 8 and not orientation:
-            if odd:  # the decoder's parser forgets the padding byte and runs off the end
-                msg = "WebP with an odd-sized chunk before its EXIF chunk, which the decoders cannot read"
-                raise UnusableError(msg)
-            orientation = exif_orientation(bytes(view[at + 8 : at + 8 + length]).removeprefix(b"Exif\0\0"))
-        odd |= length & 1
-        at += 8 + length + (length & 1)
-    if image is None or (image.width, image.height) != (width, height):
-        msg = f"WebP damaged: no image of the canvas size {width}x{height}"
-        raise UnusableError(msg)
-    if flags & 8 and not orientation:
-        msg = "WebP damaged: announces an EXIF chunk and has none"
-        raise UnusableError(msg)
-    return Header("webp", width, height, 4 if flags & 16 else 3, orientation or 1)
-
-
-def _webp_image(view: memoryview, at: int) -> Header:
-    """The size in the VP8 or VP8L chunk at `at`."""
-    name, length = _RIFF_CHUNK(view, at)
-    if at + 8 + length > len(view):
-        msg = f"WebP cut off: chunk {name!r} ends at {at + 8 + length} of {len(view)} bytes"
-        raise UnusableError(msg)
-    at += 8
-    if name == b"VP8 " and length >= 10 and bytes(view[at + 3 : at + 6]) == b"\x9d\x01\x2a" and not view[at] & 1:
-        width, height = struct.unpack_from("<HH", view, at + 6)
-        return Header("webp", width & 0x3FFF, height & 0x3FFF, 3)
-    if name == b"VP8L" and length >= 5 and view[at] == 0x2F:
-        (bits,) = struct.unpack_from("<I", view, at + 1)
-        if bits >> 29 == 0:
-            return Header("webp", (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1, 4 if bits >> 28 & 1 else 3)
-    msg = f"WebP damaged: chunk {name!r} is no image"
-    raise UnusableError(msg)
-
-
-def bmp_header(view: memoryview) -> Header:
-    """The size of a BMP whose pixels are all there."""
-    (start, header) = struct.unpack_from("<II", view, 10)
-    if header == 12:
-        _, width, height, planes, bits = _BMP_CORE(view, 14)
-        compression, colours = 0, 0
-    elif header >= 40:
-        _, width, height, planes, bits, compression, colours = _BMP_INFO(view, 14)
-        width, height = abs(width), abs(height)  # a negative height counts rows from the top
-    else:
-        msg = f"BMP with a header of {header} bytes"
-        raise UnusableError(msg)
-    if planes != 1 or bits not in {0: (1, 4, 8, 24, 32), 1: (8,), 3: (16, 32)}.get(compression, ()):
-        msg = f"BMP with {bits} bits per pixel, compression {compression} and {planes} planes is not supported"
-        raise UnusableError(msg)
-    if bits <= 8 and colours > 1 << bits:
-        msg = f"BMP damaged: {colours} colours in {bits} bits per pixel"
-        raise UnusableError(msg)
-    palette = 0 if bits > 8 else (colours or 1 << bits) * (3 if header == 12 else 4)
-    pixels = 0 if compression == 1 else (width * bits + 31) // 32 * 4 * height
-    if start < 14 + header + palette or start + max(pixels, 1) > len(view):
-        msg = f"BMP cut off or damaged: pixels at byte {start}, at least {pixels} long, in {len(view)} bytes"
-        raise UnusableError(msg)
-    return Header("bmp", width, height, 4 if bits == 32 else 3)

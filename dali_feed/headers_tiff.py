@@ -1,7 +1,8 @@
-"""TIFF headers, read as strictly as the decoder's parser reads them (the law of `headers.py`).
+"""TIFF headers: the chain of image directories to its end, and the first image, which Pillow decodes.
 
-That parser follows the chain of image directories to its end and needs four fields of the first; the
-tags it takes must have the types it expects. Image data that lies outside the payload is refused too.
+nvImageCodec is not given them: it ends the process on some that are turned, and reads foreign memory for others. What
+is accepted has the size that Pillow finds, turned as the orientation says. Image data that lies outside the payload,
+tiles far larger than the image, and samples that Pillow has no mode for are refused here already.
 """
 
 from __future__ import annotations
@@ -14,16 +15,22 @@ __all__ = ["tiff_header"]
 
 MAX_DIRECTORIES = 1024
 MAX_PLANES = 32
+MAX_SAMPLES = 6  # of a pixel
+TILE = 1 << 22  # pixels of a tile that need no larger image: a decoder makes room for whole ones
 
-_WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _ORIENTATION, _SAMPLES = 256, 257, 258, 262, 274, 277
+_WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC, _ORIENTATION, _SAMPLES = 256, 257, 258, 259, 262, 274, 277
 _STRIP_OFFSETS, _ROWS, _STRIP_BYTES = 273, 278, 279
 _TILE_WIDTH, _TILE_HEIGHT, _TILE_OFFSETS, _TILE_BYTES = 322, 323, 324, 325
-_SUBIFD, _FORMAT = 330, 339
-_PALETTE = 3
-_SINGLE = {_WIDTH, _HEIGHT, _PHOTOMETRIC, _ORIENTATION, _SAMPLES, _ROWS, _TILE_WIDTH, _TILE_HEIGHT}
+_FORMAT = 339
+_RGB, _PALETTE, _YCBCR = 2, 3, 6  # photometric interpretations
+_RAW, _JPEGS = 1, (6, 7)  # compressions
+_SINGLE = {_WIDTH, _HEIGHT, _COMPRESSION, _PHOTOMETRIC, _ORIENTATION, _SAMPLES, _ROWS, _TILE_WIDTH, _TILE_HEIGHT}
 _SHORTS = {_BITS, _FORMAT}
-_LISTS = {_STRIP_OFFSETS, _STRIP_BYTES, _TILE_OFFSETS, _TILE_BYTES, _SUBIFD}
-_TYPES = {3: "H", 4: "I", 13: "I"}  # SHORT, LONG, IFD
+_LISTS = {_STRIP_OFFSETS, _STRIP_BYTES, _TILE_OFFSETS, _TILE_BYTES}
+_TYPES = {3: "H", 4: "I"}  # SHORT, LONG
+_DEPTHS = {1: (1, 2, 4, 8, 12, 16, 32), 2: (8, 16, 32), 3: (32,)}  # bits by format: unsigned, signed, float
+_KINDS = {1: "unsigned", 2: "signed", 3: "float"}
+_TURNED = (5, 6, 7, 8)  # orientations that exchange width and height
 
 
 def tiff_header(view: memoryview) -> Header:
@@ -57,9 +64,8 @@ def _tags(view: memoryview, order: str, at: int) -> dict[int, tuple[int, ...]]:
         if (
             tag in tags
             or code is None
-            or (tag in _SINGLE and (count != 1 or kind == 13))
+            or (tag in _SINGLE and count != 1)
             or (tag in _SHORTS and (kind != 3 or not 1 <= count <= MAX_PLANES))
-            or (tag == _SUBIFD and kind == 3)
         ):
             msg = f"TIFF damaged: tag {tag} of type {kind} with {count} values"
             raise UnusableError(msg)
@@ -76,41 +82,58 @@ def _tags(view: memoryview, order: str, at: int) -> dict[int, tuple[int, ...]]:
 
 def _image(size: int, tags: dict[int, tuple[int, ...]]) -> Header:
     """What the tags of one directory say, checked against each other and the payload."""
-    palette = tags.get(_PHOTOMETRIC) == (_PALETTE,)
-    if _SAMPLES not in tags and tags.get(_PHOTOMETRIC) in ((0,), (1,)):
-        tags[_SAMPLES] = (1,)
-    needed = {_WIDTH: "ImageWidth", _HEIGHT: "ImageLength", _BITS: "BitsPerSample", _SAMPLES: "SamplesPerPixel"}
-    missing = [name for tag, name in needed.items() if tag not in tags and not (tag == _SAMPLES and palette)]
+    missing = [name for tag, name in ((_WIDTH, "ImageWidth"), (_HEIGHT, "ImageLength")) if tag not in tags]
     if missing:
-        msg = f"TIFF without {' and '.join(missing)}, which the decoders need"
+        msg = f"TIFF without {' and '.join(missing)}"
         raise UnusableError(msg)
-    samples = 3 if palette else tags[_SAMPLES][0]
-    if not 1 <= samples <= MAX_PLANES:
+    width, height = tags[_WIDTH][0], tags[_HEIGHT][0]
+    samples = _samples(tags)
+    _check_data(size, tags, width * height)
+    if tags.get(_ORIENTATION, (1,))[0] in _TURNED:
+        width, height = height, width
+    return Header("tiff", width, height, 3 if tags.get(_PHOTOMETRIC) == (_PALETTE,) else samples)
+
+
+def _samples(tags: dict[int, tuple[int, ...]]) -> int:
+    """Samples of a pixel, such as Pillow reads. What is not said is one sample of one bit, as it is for Pillow."""
+    compression, photometric = tags.get(_COMPRESSION, (_RAW,))[0], tags.get(_PHOTOMETRIC, (0,))[0]
+    (samples,) = tags.get(_SAMPLES, (3 if compression in _JPEGS and photometric in (_RGB, _YCBCR) else 1,))
+    if not 1 <= samples <= MAX_SAMPLES:
         msg = f"TIFF with {samples} samples per pixel"
         raise UnusableError(msg)
-    # absent entries count as 0 bits and format 0 (unsigned), as they do in the decoder's parser
-    bits = (16,) * 3 if palette else (tags[_BITS] + (0,) * MAX_PLANES)[:samples]
-    formats = (tags.get(_FORMAT, ()) + (0,) * MAX_PLANES)[:samples]
-    for depth, kind in zip(bits, formats, strict=True):
-        if depth > 64 or kind > 4 or (kind == 3 and depth not in (16, 32, 64)):
-            msg = f"TIFF with {depth} bits per sample of format {kind} is not supported"
-            raise UnusableError(msg)
+    bits, formats = set(tags.get(_BITS, (1,))[:samples]), set(tags.get(_FORMAT, (1,))[:samples])
+    depth, kind = bits.pop(), formats.pop()
+    if bits or formats:
+        msg = f"TIFF whose samples are not alike: bits {tags.get(_BITS)}, formats {tags.get(_FORMAT)}"
+        raise UnusableError(msg)
+    if depth not in _DEPTHS.get(kind, ()) or (samples > 1 and (depth == 32 or kind > 1)):
+        what = f"{samples} {_KINDS.get(kind, f'format {kind}')} sample{'s' if samples > 1 else ''} of {depth} bits"
+        msg = f"TIFF with {what} per pixel is not supported"
+        raise UnusableError(msg)
+    return samples
+
+
+def _check_data(size: int, tags: dict[int, tuple[int, ...]], pixels: int) -> None:
+    """Strips or tiles must lie in the payload."""
     tiled = _TILE_WIDTH in tags
     if tiled != (_TILE_HEIGHT in tags) or (tiled and _ROWS in tags):
         msg = "TIFF damaged: half of a tile size, or tiles and strips at once"
         raise UnusableError(msg)
-    if (0,) in (tags.get(tag) for tag in (_ROWS, _TILE_WIDTH, _TILE_HEIGHT)):  # the parser divides by them
+    if (0,) in (tags.get(tag) for tag in (_ROWS, _TILE_WIDTH, _TILE_HEIGHT)):
         msg = "TIFF damaged: strips or tiles of no size"
+        raise UnusableError(msg)
+    tile = tags[_TILE_WIDTH][0] * tags[_TILE_HEIGHT][0] if tiled else 0
+    if tile > max(TILE, 4 * pixels):
+        msg = f"TIFF with tiles of {tags[_TILE_WIDTH][0]}x{tags[_TILE_HEIGHT][0]} pixels in an image of {pixels}"
         raise UnusableError(msg)
     starts = tags.get(_TILE_OFFSETS if tiled else _STRIP_OFFSETS, ())
     sizes = tags.get(_TILE_BYTES if tiled else _STRIP_BYTES, ())
+    if not sizes and tags.get(_COMPRESSION, (_RAW,)) == (_RAW,):
+        sizes = (1,) * len(starts)  # old files leave them out; a decoder finds out whether the pixels are there
     if not starts or len(starts) != len(sizes):
         msg = f"TIFF damaged: {len(starts)} offsets and {len(sizes)} sizes of its image data"
         raise UnusableError(msg)
-    end = max(start + size for start, size in zip(starts, sizes, strict=True))
+    end = max(start + length for start, length in zip(starts, sizes, strict=True))
     if end > size:
         msg = f"TIFF cut off: image data up to byte {end} of {size}"
         raise UnusableError(msg)
-    orientation = tags.get(_ORIENTATION, (1,))[0]
-    orientation = orientation if 1 <= orientation <= 8 else 1
-    return Header("tiff", tags[_WIDTH][0], tags[_HEIGHT][0], samples, orientation)

@@ -232,7 +232,7 @@ def _judge(source: Source, block: Block, findings: Findings) -> None:
 
 def _take_image(payload: memoryview, findings: Findings) -> str | None:
     try:
-        header = header_of(payload, refused={})
+        header = header_of(payload)
     except UnusableError as error:
         return str(error)
     if header.width * header.height > MAX_PIXELS:

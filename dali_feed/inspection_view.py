@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dali_feed.engines import ENGINES, refused_formats
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
 from dali_feed.inspection import Findings
 from dali_feed.records import LABEL, MANY_ABSENT, Snapshot, Source
@@ -33,7 +32,7 @@ def show(source: Source, snapshot: Snapshot, findings: Findings) -> None:
     put(facts, "sample", _sample(findings))
     if findings.sizes:
         formats = findings.formats.most_common()
-        put(facts, "formats", ", ".join(_format(name, count) for name, count in formats))
+        put(facts, "formats", ", ".join(f"{name} ({count:,})" for name, count in formats))
         put(facts, "sizes", _sizes(findings.sizes))
     for n, line in enumerate(_fields(source, findings)):
         put(facts, "" if n else "fields", line)
@@ -105,13 +104,6 @@ def _bytes(snapshot: Snapshot, findings: Findings) -> str:
 def _sample(findings: Findings) -> str:
     parts = [f"{findings.good:,} good", f"{len(findings.bad):,} bad", f"{findings.absent:,} absent"]
     return f"{findings.rows:,} record{plural(findings.rows)}: {', '.join(parts)}"
-
-
-def _format(name: str, count: int) -> str:
-    """A format with its count, and the engines that take it where not all do: gif (12; engine host only)."""
-    takers = [engine for engine in ENGINES if name not in refused_formats(engine)]
-    only = "" if len(takers) == len(ENGINES) else f"; engine {' or '.join(takers)} only"
-    return f"{name} ({count:,}{only})"
 
 
 def _sizes(sizes: list[tuple[int, int]]) -> str:

@@ -45,7 +45,7 @@ _WHO = {"source": "source", "screen": "screen", "decode": "decoder"}
 def _still_bad(letter: Letter) -> str | None:
     """Screened again; decoded too, where the decoder had refused it. What the source said stands."""
     payload = memoryview(letter.payload)
-    reason = screen([payload], MAX_PIXELS, {}).reasons.get(0)
+    reason = screen([payload], MAX_PIXELS).reasons.get(0)
     if reason is None and letter.stage == "decode":
         from dali_feed.engines.trial import Trial
 

@@ -12,24 +12,25 @@ is final: the quick way accepts a subset of what `header_of` accepts, with the s
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.headers import SKIPPED, Header, UnusableError, bmp_header, jpeg_header, png_header, webp_header
+from dali_feed.headers import SKIPPED, Header, UnusableError, jpeg_header
 from dali_feed.headers_avif import avif_header, is_avif
+from dali_feed.headers_bmp import bmp_header
 from dali_feed.headers_gif import gif_header
+from dali_feed.headers_png import png_header
+from dali_feed.headers_pnm import is_pnm, pnm_header
 from dali_feed.headers_scans import LEAST, MAX_WORK, SCAN_BYTES, overworked
 from dali_feed.headers_tiff import tiff_header
+from dali_feed.headers_webp import webp_header
 
-__all__ = ["MAX_PIXELS", "UNCOMMON", "Header", "Screened", "UnusableError", "header_of", "screen"]
+__all__ = ["MAX_PIXELS", "Header", "Screened", "UnusableError", "header_of", "screen"]
 
 MAX_PIXELS = 1 << 27  # a bound on width * height: a few bytes can announce an image that fills all memory
-# Formats that only some engines take, and why one that takes none of them does not.
-UNCOMMON: Mapping[str, str] = MappingProxyType({"gif": "GIF is not supported", "avif": "AVIF is not supported"})
 
 _READERS: tuple[tuple[bytes, str, Callable[[memoryview], Header]], ...] = (
     (b"\xff\xd8", "JPEG", jpeg_header),
@@ -88,16 +89,18 @@ _STEPS = _Steps()
 class Screened:
     """What a batch's payloads say of themselves.
 
-    sizes    int32 (n, 2): height and width as stored; 0 where a payload is unusable or absent
+    sizes    int32 (n, 2): height and width as decoded; 0 where a payload is unusable or absent
     reasons  row -> why its payload is unusable
+    plain    row -> what a decoder must be given instead of its payload (`Header.plain`)
     """
 
     sizes: NDArray[np.int32]
     reasons: dict[int, str]
+    plain: dict[int, memoryview] = field(default_factory=dict)
 
 
-def header_of(payload: memoryview | bytes, refused: Mapping[str, str] = UNCOMMON) -> Header:
-    """Format, size, components and orientation of one payload. Formats in `refused` have their reason there.
+def header_of(payload: memoryview | bytes) -> Header:
+    """Format, size, components and orientation of one payload.
 
     Raises:
         UnusableError: no decoder may see it; the text says why.
@@ -109,10 +112,10 @@ def header_of(payload: memoryview | bytes, refused: Mapping[str, str] = UNCOMMON
         name, read = "WebP", webp_header
     elif read is None and is_avif(view):
         name, read = "AVIF", avif_header
+    elif read is None and is_pnm(start):
+        name, read = "PNM", pnm_header
     if read is None:
         raise UnusableError(_refusal(start))
-    if name.lower() in refused:
-        raise UnusableError(refused[name.lower()])
     try:
         return read(view)
     except (struct.error, IndexError) as error:
@@ -160,16 +163,11 @@ def _tail(head: bytes, start: int) -> bytes:
     return head[start : at + 14] if usual else b""
 
 
-def screen(
-    payloads: Sequence[memoryview | None],
-    max_pixels: int = MAX_PIXELS,
-    refused: Mapping[str, str] = UNCOMMON,
-    max_work: int = MAX_WORK,
-) -> Screened:
+def screen(payloads: Sequence[memoryview | None], max_pixels: int = MAX_PIXELS, max_work: int = MAX_WORK) -> Screened:
     """Sizes of a batch's payloads, or why one is unusable. Absent rows (None) have size 0 and no reason.
 
-    A payload that announces more than `max_pixels` pixels is unusable, one whose pixels times scans are more than
-    `max_work`, and one of a format in `refused`, with the reason there. Orientation is not looked at.
+    A payload that announces more than `max_pixels` pixels is unusable, and one whose pixels times scans are more than
+    `max_work`. EXIF orientation is not looked at.
     """
     stored: list[bytes] = []  # height and width of each row, as a JPEG stores them
     put = stored.append
@@ -202,43 +200,42 @@ def screen(
                 continue
         put(_NO_SIZE)
     sizes = np.frombuffer(b"".join(stored), ">u2").reshape(-1, 2).astype(np.int32)
-    reasons = _settle(sizes, payloads, max_pixels, refused)
+    found = Screened(sizes, {})
+    _settle(found, payloads, max_pixels)
     largest = max(map(len, filter(None, payloads)), default=0)
     if max(int(sizes.max(initial=0)) ** 2, LEAST) * (largest // SCAN_BYTES) > max_work:
-        _weigh(sizes, payloads, max_work, reasons)
-    return Screened(sizes, reasons)
+        _weigh(found, payloads, max_work)
+    return found
 
 
-def _weigh(
-    sizes: NDArray[np.int32], payloads: Sequence[memoryview | None], max_work: int, reasons: dict[int, str]
-) -> None:
+def _weigh(found: Screened, payloads: Sequence[memoryview | None], max_work: int) -> None:
     """Take away what has too many scans for its size, and say so."""
-    for row, (view, (height, width)) in enumerate(zip(payloads, sizes.tolist(), strict=True)):
+    for row, (payload, (height, width)) in enumerate(zip(payloads, found.sizes.tolist(), strict=True)):
+        view = found.plain.get(row, payload)  # what the decoder is given
         if view is not None and height and (reason := overworked(view, width, height, max_work)):
-            reasons[row] = reason
-            sizes[row] = 0
+            found.reasons[row] = reason
+            found.sizes[row] = 0
 
 
-def _settle(
-    sizes: NDArray[np.int32], payloads: Sequence[memoryview | None], max_pixels: int, refused: Mapping[str, str]
-) -> dict[int, str]:
+def _settle(found: Screened, payloads: Sequence[memoryview | None], max_pixels: int) -> None:
     """Fill in the sizes that the quick way left at 0, take away those above the bound, and say why."""
-    reasons: dict[int, str] = {}
+    sizes, reasons = found.sizes, found.reasons
     for row in [] if sizes.all() else np.flatnonzero((sizes == 0).any(axis=1)).tolist():
         view = payloads[row]
         if view is None:
             continue
         try:
-            header = header_of(view, refused)
+            header = header_of(view)
         except UnusableError as error:
             reasons[row] = str(error)
             sizes[row] = 0
         else:
             sizes[row] = header.height, header.width
+            if header.plain is not None:
+                found.plain[row] = memoryview(header.plain)
     if int(sizes.max(initial=0)) ** 2 > max_pixels:
         pixels = sizes[:, 0].astype(np.int64) * sizes[:, 1]
         for row in np.flatnonzero(pixels > max_pixels).tolist():
             height, width = sizes[row].tolist()
             reasons[row] = f"{width}x{height} is {width * height} pixels, more than the bound of {max_pixels}"
             sizes[row] = 0
-    return reasons

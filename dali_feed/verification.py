@@ -158,7 +158,7 @@ class _Judge:
     def part(self, block: Block, refusal: Callable[[memoryview], str | None] | None) -> Report:
         """A block's own report, with letters of its bad records where they are wanted."""
         found = Report()
-        screened = screen(block.payloads, MAX_PIXELS, {}).reasons
+        screened = screen(block.payloads, MAX_PIXELS).reasons
         for row, held in enumerate(block.payloads):
             if held is None and row not in block.faults:
                 found.absent += 1

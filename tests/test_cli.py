@@ -150,7 +150,7 @@ def test_inspect_names_the_engine_of_what_not_all_take(cli: Cli, tmp_path: Path)
     assert "2 good, 0 bad, 0 absent" in done.out
     assert "1 good, 0 bad, 0 absent" in done.out
     assert "jpeg (1)" in done.out
-    assert done.out.count("gif (1; engine host only)") == 2
+    assert done.out.count("gif (1)") == 2
     assert done.out.count("70x50 (1)") == 2
 
 

@@ -1,4 +1,4 @@
-"""GIF and AVIF in the host engine: Pillow's pixels in torchvision's steps; other engines say who takes them."""
+"""GIF and AVIF in the engines: Pillow's pixels in torchvision's steps."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from test_pixels import decoded, photographs
 from torchvision.transforms import v2
 from torchvision_way import applied
 
-from dali_feed.engines import ENGINES, Engine, Work, make_engine, pillow, refused_formats
+from dali_feed.engines import ENGINES, Engine, Work, make_engine, pillow
 from dali_feed.feed import Feed
 from dali_feed.headers import Header, UnusableError
 from dali_feed.host_program import compile_host
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.recipe import RandomResizedCrop, Recipe, Resize
-from dali_feed.screen import UNCOMMON, screen
+from dali_feed.screen import screen
 from dali_feed.testing.scripted import ScriptedSource
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
@@ -51,7 +51,7 @@ def run(recipe: Recipe, payloads: Sequence[bytes]) -> tuple[list[torch.Tensor], 
     """The images, each a batch of its own, and the parameters that each took."""
     program = compile_host(recipe)
     views = [memoryview(payload) for payload in payloads]
-    screened = screen(views, refused=refused_formats("host"))
+    screened = screen(views)
     assert not screened.reasons
     made = program.parameters(screened.sizes, np.arange(len(views)), 0, 0).arrays
     engine = make_engine("host", program, batch_size=1, device=None, tuning=Tuning(threads=2))
@@ -147,7 +147,7 @@ def test_threads_change_nothing() -> None:
     """A mixed batch is the same with one thread and with eight, and when it is run over and over."""
     program = compile_host(Recipe((RandomResizedCrop((16, 16)),)))
     views = [memoryview(payload) for payload in mixed(64)]
-    made = program.parameters(screen(views, refused={}).sizes, np.arange(64), 0, 0).arrays
+    made = program.parameters(screen(views).sizes, np.arange(64), 0, 0).arrays
     found = []
     for threads, times in ((1, 1), (8, 4)):
         engine = make_engine("host", program, batch_size=64, device=None, tuning=Tuning(threads=threads))
@@ -185,7 +185,7 @@ def engine() -> Iterator[Engine]:
 def marks(engine: Engine, payloads: Sequence[bytes]) -> dict[int, str]:
     """The bad slots of a batch that passes the screen whole."""
     views = [memoryview(payload) for payload in payloads]
-    screened = screen(views, refused=refused_formats("host"))
+    screened = screen(views)
     assert not screened.reasons
     program = compile_host(Recipe((Resize((8, 8)),)))
     arrays = program.parameters(screened.sizes, np.arange(len(views)), 0, 0).arrays
@@ -244,13 +244,6 @@ def test_without_its_codec_an_avif_is_bad(engine: Engine, monkeypatch: pytest.Mo
     assert marks(engine, payloads) == {0: reason}
 
 
-def test_what_each_engine_takes() -> None:
-    """The host engine takes all that the screen knows; the others say who takes the rest."""
-    assert refused_formats("host") == {}
-    for name in set(ENGINES) - {"host"}:
-        assert set(refused_formats(name)) == set(UNCOMMON)
-
-
 def fed(payloads: Sequence[bytes], engine: str) -> tuple[list[Any], Feed]:
     """The batches of 8 that a feed gives of the payloads, in their order, and the feed, closed."""
     items = [(payload, n) for n, payload in enumerate(payloads)]
@@ -269,22 +262,28 @@ def fed(payloads: Sequence[bytes], engine: str) -> tuple[list[Any], Feed]:
 
 
 @AVIF
-def test_a_feed_of_all_formats() -> None:
-    """Host delivers every record with its pixels; dali replaces GIFs and AVIFs in their slots and says why."""
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_feed_of_all_formats(engine: str) -> None:
+    """Every engine delivers every record: what its decoder does not take has Pillow's pixels, and steps of its own."""
     payloads = mixed(32)
-    batches, feed = fed(payloads, "host")
+    batches, feed = fed(payloads, engine)
     assert np.concatenate([batch.ids for batch in batches]).tolist() == list(range(32))
     assert feed.stats().bad == 0
     images = np.concatenate([np.asarray(batch.images) for batch in batches])
     for n, payload in enumerate(payloads):
         assert np.array_equal(images[n], opened(payload).transpose(2, 0, 1))
 
-    batches, feed = fed(payloads, "dali")
-    ok = np.concatenate([batch.ok for batch in batches])
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_pillow_cannot_decode_costs_its_slot(engine: str) -> None:
+    """On every engine a GIF that passes the screen and no decoder is replaced in its slot, with the reason."""
+    payloads = [broken_gif() if n in (3, 12) else (gif, jpeg)[n % 2](n, 16, 16) for n in range(24)]
+    batches, feed = fed(payloads, engine)
     ids = np.concatenate([batch.ids for batch in batches])
-    assert ok.tolist() == [n % 4 in (0, 3) for n in range(32)]
-    assert ids.tolist() == [n if n % 4 in (0, 3) else n - n % 4 + 3 for n in range(32)]
-    assert feed.stats().bad == 16
-    reasons = dict(feed.stats().recent_bad)
-    assert reasons["scripted[0]@1"] == "GIF is not supported by the dali engine; engine='host' takes it"
-    assert reasons["scripted[0]@2"] == "AVIF is not supported by the dali engine; engine='host' takes it"
+    assert ids.tolist() == [{3: 4, 12: 13}.get(n, n) for n in range(24)]
+    assert [where for where, _ in feed.stats().recent_bad] == ["scripted[0]@3", "scripted[0]@12"]
+    for _, reason in feed.stats().recent_bad:
+        assert reason.startswith("decoder: Pillow cannot decode it: OSError: broken data stream")
+    images = np.concatenate([np.asarray(batch.images) for batch in batches])
+    for n, sample in enumerate(ids.tolist()):
+        assert np.array_equal(images[n], opened(payloads[sample]).transpose(2, 0, 1))

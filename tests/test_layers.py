@@ -60,7 +60,8 @@ LAYERS = (
             *("host_effects", "program_run", "program_effects", "pipeline_program", "split_program", "tail_colour"),
             "views",
             *("screen", "headers", "headers_tiff"),  # what may reach a decoder,
-            *("headers_gif", "headers_avif", "headers_av1", "headers_scans"),  # by format
+            *("headers_png", "headers_webp", "headers_bmp", "headers_pnm", "headers_gif", "headers_avif"),  # by format
+            *("headers_av1", "headers_scans"),
             *("transforms", "state", "stats", "reasons"),  # torchvision by name; where a run stands; its counts
         ),
     ),

@@ -23,7 +23,6 @@ from dali_feed.packages import needed
 from dali_feed.pipeline_program import PipelineProgram
 from dali_feed.program import Program
 from dali_feed.recipe import Recipe
-from dali_feed.screen import UNCOMMON
 from dali_feed.split_program import compile_dali
 from dali_feed.steps import Finish
 from dali_feed.views import ViewsProgram
@@ -39,7 +38,6 @@ __all__ = [
     "choose_engine",
     "compile_for",
     "make_engine",
-    "refused_formats",
 ]
 
 
@@ -163,14 +161,6 @@ def choose_engine(name: str | None, device: int | None, *, graph: bool) -> str:
         msg = "engine: 'host' runs torchvision's transforms; found a DALI graph function. Leave engine out"
         raise ConfigError(msg)
     return name
-
-
-def refused_formats(name: str) -> dict[str, str]:
-    """What that engine does not take of the formats that the screen knows, each with the reason."""
-    if name == "host":
-        return {}
-    cure = "engine='host' takes it"
-    return {known: f"{known.upper()} is not supported by the {name} engine; {cure}" for known in UNCOMMON}
 
 
 def compile_for(

@@ -10,7 +10,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from nvidia import nvimgcodec
+
+from dali_feed.engines.codec import nvimgcodec
 
 __all__ = ["refused"]
 

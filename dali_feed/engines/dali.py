@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from nvidia.dali import Pipeline
 from nvidia.dali.backend import ReleaseUnusedMemory
-from nvidia.dali.tensors import TensorCPU, TensorListCPU
+from nvidia.dali.tensors import TensorListCPU
 
 from dali_feed.engines import Result, Tail, Work
 from dali_feed.engines.behind import Behind
@@ -23,6 +23,7 @@ from dali_feed.engines.culprits import refused
 from dali_feed.engines.dali_graph import PAYLOAD, build_graph
 from dali_feed.engines.devices import use
 from dali_feed.engines.failures import ends_all, engine_error, out_of_memory, stays
+from dali_feed.engines.fed import Feeder, prepared
 from dali_feed.engines.kept import KEPT
 from dali_feed.errors import ClosedError, DaliFeedError, EngineError, TransformError
 from dali_feed.options import Tuning
@@ -65,7 +66,8 @@ class DaliEngine:
         self._threads = tuning.cpu_threads if device is None else tuning.gpu_threads
         behind = [view.behind if isinstance(view, SplitProgram) else None for view in program.views]
         self._behind = [None if rest is None else Behind(rest, device) for rest in behind]
-        self._flying: list[Work] = []
+        self._flying: list[tuple[Work, dict[int, str]]] = []  # with slots that are bad, and then not in the pipeline
+        self._fed = Feeder(self._threads)
         self._halted = False
         self._twin: Any = None
         self._main: Any = self._pipeline(self.depth)
@@ -118,7 +120,7 @@ class DaliEngine:
 
     def prepare(self, payloads: list[memoryview]) -> list[Any]:
         """DALI's view of each payload."""
-        return [TensorCPU(view) for view in payloads]
+        return prepared(payloads)
 
     def _feed(self, pipe: Any, work: Work) -> None:
         # What pipe.feed_input, and below pipe.run and pipe.outputs, end in: their checks, made anew for each batch,
@@ -129,7 +131,12 @@ class DaliEngine:
             if self._has_input(name):
                 feed(name, TensorListCPU(rows), None, False)
 
-    def _start(self, pipe: Any, work: Work) -> None:
+    def _start(self, pipe: Any, work: Work) -> tuple[Work, dict[int, str]]:
+        """Feed a batch: what is in flight now. With bad slots nothing is fed."""
+        payloads, bad = self._fed(work.payloads)
+        work = Work(payloads, work.arrays, work.fields)
+        if bad:
+            return work, bad
         try:
             self._feed(pipe, work)
             pipe._pipe.Run()
@@ -138,20 +145,21 @@ class DaliEngine:
         except Exception as error:
             what = f"a batch of {len(work.payloads)} cannot be fed"
             raise engine_error(_ENGINE, what, error, self._device) from error
+        return work, bad
 
     def submit(self, work: Work) -> None:
         """Start a batch."""
-        self._start(self._main, work)
-        self._flying.append(work)
+        self._flying.append(self._start(self._main, work))
 
     def take(self) -> Result:
         """The oldest batch; where it failed, its bad slots."""
-        work = self._flying.pop(0)
-        return self._result(self._main, work)
+        return self._result(self._main, *self._flying.pop(0))
 
     def discard(self) -> None:
         """Wait for the oldest batch and drop it."""
-        self._flying.pop(0)
+        _, bad = self._flying.pop(0)
+        if bad:
+            return
         with suppress(Exception):  # a failed batch is gone as well as a good one
             self._main._pipe.Outputs(None)
 
@@ -161,8 +169,7 @@ class DaliEngine:
         self._check_halted()
         if self._twin is None:
             self._twin = self._pipeline(1, twin=True)
-        self._start(self._twin, work)
-        return self._result(self._twin, work)
+        return self._result(self._twin, *self._start(self._twin, work))
 
     def halt(self) -> None:
         """Run nothing again: what is in flight DALI finishes, and nothing can stop it."""
@@ -181,7 +188,9 @@ class DaliEngine:
         """DALI does not say."""
         return ()
 
-    def _result(self, pipe: Any, work: Work) -> Result:
+    def _result(self, pipe: Any, work: Work, bad: dict[int, str]) -> Result:
+        if bad:
+            return Result(None, bad)
         try:
             outputs = pipe._pipe.Outputs(None)
         except Exception as error:  # ValueError, IndexError and more: whatever an operator fails with
@@ -243,6 +252,7 @@ class DaliEngine:
     def close(self) -> None:
         """Drop both pipelines, with which DALI joins its threads, and give back the memory that it keeps of them."""
         self._flying.clear()
+        self._fed.close()
         if self._device is not None and self._main is not None:
             KEPT.let_go()  # before its memory's pool goes
         self._main = self._twin = None

@@ -1,6 +1,6 @@
 """The host engine: nvImageCodec decodes just the window, torch resizes it at once on the same core.
 
-What nvImageCodec does not know and Pillow does goes to Pillow, by its first byte.
+What nvImageCodec is not given goes to `pillow.py`, by its first byte.
 
 The law: pixels are those of torchvision v2 on tensors, bit for bit, for every op. The steps run in the
 recipe's order, through torchvision's own kernels wherever a recipe uses more than the common ones.
@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from nvidia import nvimgcodec
 
 from dali_feed.engines import Result, Tail, Work, pillow
+from dali_feed.engines.codec import nvimgcodec
 from dali_feed.engines.devices import use
 from dali_feed.engines.dtypes import DTYPES
 from dali_feed.engines.host_steps import ImageSteps

@@ -1,4 +1,7 @@
-"""GIF and AVIF through Pillow: the first image of a file, with the pixels of `Image.open(file).convert("RGB")`.
+"""What nvImageCodec is not given: the first image of a GIF, AVIF, TIFF, BMP or PNM.
+
+It does not know the first two, and of the others it has died, or gave other pixels than everybody else. They are those
+of Pillow's `Image.open(file).convert("RGB")` (`pillow_tiff.py` says where not).
 
 The law: whatever the bytes, there come pixels of the size that the screen found, or an UnusableError with the reason.
 Nothing of Pillow's own state is changed, and its bound on pixels is not asked: the screen's is the one that counts.
@@ -15,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.engines.pillow_tiff import tiff_pixels
+from dali_feed.engines.pnm import pnm_pixels
 from dali_feed.headers import Header, UnusableError
 from dali_feed.screen import header_of
 
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FIRST_BYTES", "decode"]
 
-FIRST_BYTES = b"G\0"  # what GIF and AVIF begin with, and nothing that nvImageCodec is given
+FIRST_BYTES = b"G\0IMBP"  # what they begin with, and nothing that nvImageCodec is given
 
 
 @functools.cache
@@ -67,8 +72,26 @@ def _avif(payload: memoryview, header: Header) -> NDArray[np.uint8]:
     return np.broadcast_to(pixels[..., :3], (header.height, header.width, 3))
 
 
+def _bmp(payload: memoryview, header: Header) -> NDArray[np.uint8]:
+    from PIL.BmpImagePlugin import BmpImageFile
+
+    with BmpImageFile(io.BytesIO(payload)) as image:
+        _agree(image.size, header)
+        return np.asarray(image.convert("RGB"))
+
+
+def _tiff(payload: memoryview, header: Header) -> NDArray[np.uint8]:
+    pixels = tiff_pixels(payload)
+    _agree(pixels.shape[1::-1], header)
+    return pixels
+
+
+def _pnm(payload: memoryview, _: Header) -> NDArray[np.uint8]:
+    return pnm_pixels(payload)
+
+
 _BANDS = {"L": 1, "RGB": 3, "RGBA": 4}
-_DECODERS = {"gif": _gif, "avif": _avif}
+_DECODERS = {"gif": _gif, "avif": _avif, "bmp": _bmp, "tiff": _tiff, "pnm": _pnm}
 
 
 def _agree(size: tuple[int, int], header: Header) -> None:
@@ -85,7 +108,7 @@ def decode(payload: memoryview, window: Sequence[int] | None = None) -> NDArray[
     Raises:
         UnusableError: there is no such image in the payload; the text says why.
     """
-    header = header_of(payload, refused={})  # read again, since Pillow must find the same size
+    header = header_of(payload)  # read again, since Pillow must find the same size
     if header.format not in _DECODERS:
         msg = f"decoder: {header.format} is not for Pillow"
         raise UnusableError(msg)
@@ -93,6 +116,9 @@ def decode(payload: memoryview, window: Sequence[int] | None = None) -> NDArray[
         pixels = _DECODERS[header.format](payload, header)
     except UnusableError:
         raise
+    except ImportError as error:
+        msg = f"decoder: {header.format.upper()} needs Pillow, which is not installed: pip install pillow"
+        raise UnusableError(msg) from error
     except Exception as error:  # its parsers are Python and may raise anything
         msg = f"decoder: Pillow cannot decode it: {type(error).__name__}: {error}"
         raise UnusableError(msg) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dali_feed.engines.host import decoded, new_decoder
-from dali_feed.headers import UnusableError
+from dali_feed.screen import UnusableError, header_of
 
 __all__ = ["Trial"]
 
@@ -17,7 +17,8 @@ class Trial:
     def refusal(self, payload: memoryview) -> str | None:
         """Why a screened payload cannot be decoded, or None."""
         try:
-            decoded(self._decoder, payload, None)
+            plain = header_of(payload).plain
+            decoded(self._decoder, payload if plain is None else memoryview(plain), None)
         except UnusableError as error:
             return str(error)
         return None

@@ -265,7 +265,7 @@ class Feed:
         )
 
     def _opener(self, setting: Setting) -> OpenWindow:
-        look, empty = looker(self.program, self.engine_name, self.tuning), Empty()
+        look, empty = looker(self.program, self.tuning), Empty()
 
         def open_window(plan: WindowPlan, first_slot: int, others: Callable[[], Iterator[WindowPlan]]) -> Window:
             return Window(

@@ -1,10 +1,10 @@
-"""Which payloads an engine and a recipe can use: screened by their headers, and of a size that every op takes."""
+"""Which payloads a recipe can use: screened by their headers, and of a size that every op takes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dali_feed.engines import AnyProgram, refused_formats
+from dali_feed.engines import AnyProgram
 from dali_feed.options import Tuning
 from dali_feed.outline import unfit
 from dali_feed.screen import Screened, screen
@@ -14,15 +14,14 @@ __all__ = ["Look", "looker"]
 Look = Callable[[Sequence[memoryview | None]], Screened]
 
 
-def looker(program: AnyProgram, engine: str, tuning: Tuning) -> Look:
+def looker(program: AnyProgram, tuning: Tuning) -> Look:
     """A function of payloads that tells their sizes, and of what cannot be used the reason."""
-    refused = refused_formats(engine)
 
     def look(payloads: Sequence[memoryview | None]) -> Screened:
-        found = screen(payloads, tuning.max_pixels, refused, tuning.max_work)
+        found = screen(payloads, tuning.max_pixels, tuning.max_work)
         small: dict[int, str] = {}
         for view in program.views:
             small |= unfit(view.recipe, found.sizes)
-        return Screened(found.sizes, {**small, **found.reasons}) if small else found
+        return Screened(found.sizes, {**small, **found.reasons}, found.plain) if small else found
 
     return look

@@ -115,6 +115,7 @@ class Window:
         order = plan.order if plan.order is not None else np.arange(rows, dtype=np.int64)
         self.order = order if rows == self.slots else np.resize(order, max(rows, self.slots))
         self.payloads: list[memoryview | None] = [None] * rows
+        self._plain: dict[int, memoryview] = {}  # what decoders are given instead
         self.sizes = np.zeros((rows, 2), np.int32)
         self.usable = np.zeros(rows, bool)
         self.reasons: dict[int, str] = {}
@@ -172,6 +173,7 @@ class Window:
             self.reasons[a + row] = reason
             self._stages[a + row] = "source" if row in block.faults else "screen"
             self.usable[a + row] = False
+        self._plain |= {a + row: plain for row, plain in screened.plain.items()}
         self._proof.good |= bool(self.usable[a:b].any())
         for name, values in block.fields.items():
             if name not in self.fields:
@@ -252,7 +254,9 @@ class Window:
         raise hopeless(self.rows, bad, self._proof)
 
     def good_payloads(self, rows: Rows) -> list[memoryview]:
-        """Payloads of rows that `deal` gave."""
+        """Payloads of rows that `deal` gave, as decoders are given them."""
+        if self._plain:
+            return [self._plain.get(row, self.payloads[row]) for row in rows.tolist()]
         return [self.payloads[row] for row in rows.tolist()]
 
     def good_fields(self, rows: Rows) -> dict[str, Any]:
@@ -270,7 +274,7 @@ class Window:
 
     def release(self) -> None:
         """Give all memory back; views into it must not be used any more."""
-        self.payloads = []
+        self.payloads, self._plain = [], {}
         for task, installed in zip(self.tasks, self._installed, strict=True):
             if not installed:
                 task.drop()

@@ -1,0 +1,30 @@
+"""nvImageCodec, imported so that it does not talk: what becomes of a payload is told by us, and where it lies.
+
+It and the OpenCV in it read how much they are to print from the environment when they are loaded, and print to the
+user's terminal. The user's own setting wins, and the environment is left as it was.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["nvimgcodec"]
+
+_SILENT = {"PYNVIMGCODEC_VERBOSITY": "0", "OPENCV_LOG_LEVEL": "SILENT"}
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    ours = {name: value for name, value in _SILENT.items() if name not in os.environ}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name in ours:
+            del os.environ[name]
+
+
+with _silent():
+    from nvidia import nvimgcodec

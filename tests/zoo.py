@@ -1,0 +1,133 @@
+"""Small good files of every kind that the screen takes."""
+
+from __future__ import annotations
+
+import functools
+import io
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from skimage import data
+
+__all__ = ["big_endian_tiff", "encode", "scan_at", "zoo"]
+
+ICC = b"i" * 5000  # longer than what the quick way reads at once
+
+
+def encode(image: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
+    """An image as a file."""
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+@functools.cache
+def big_endian_tiff() -> bytes:
+    """A gray 7x5 TIFF in Motorola order."""
+    entries = ((256, 7), (257, 5), (258, 8), (259, 1), (262, 1), (273, 122), (277, 1), (278, 5), (279, 35))
+    head = b"MM\0*" + struct.pack(">IH", 8, len(entries))
+    return head + b"".join(struct.pack(">HHIHH", tag, 3, 1, value, 0) for tag, value in entries) + bytes(4 + 35)
+
+
+def chunk(name: bytes, body: bytes) -> bytes:
+    """A PNG chunk."""
+    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+
+def interlaced_png(gray: NDArray[np.uint8]) -> bytes:
+    """A gray PNG in Adam7 order."""
+    passes = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
+    rows = [row for y, x, down, right in passes for row in gray[y::down, x::right]]
+    head = struct.pack(">IIBBBBB", *gray.shape[::-1], 8, 0, 0, 0, 1)
+    body = zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+
+
+@functools.cache
+def zoo() -> dict[str, bytes]:
+    """Small good files of every kind that is taken."""
+    colour = Image.fromarray(data.astronaut()[:93, :120]).resize((40, 31))  # type: ignore[no-untyped-call]
+    gray, alpha = colour.convert("L"), colour.convert("RGBA")
+    wide = Image.fromarray(np.asarray(gray).astype(np.uint16) * 257)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    pages = io.BytesIO()
+    colour.save(pages, "TIFF", save_all=True, append_images=[gray])
+    top_down = bytearray(encode(colour, "BMP"))
+    struct.pack_into("<i", top_down, 22, -31)
+    jpeg, palette = encode(colour), encode(colour.convert("P"), "BMP")
+    turned = alpha.resize((41, 33))
+    red = [Image.new("RGB", colour.size, "red"), Image.new("RGB", colour.size, "blue")]
+    return {
+        "jpeg": jpeg,
+        "jpeg progressive": encode(colour, progressive=True),
+        "jpeg optimized": encode(colour, optimize=True),
+        "jpeg gray": encode(gray),
+        "jpeg cmyk": encode(colour.convert("CMYK")),
+        "jpeg 4:4:4": encode(colour, subsampling=0),
+        "jpeg 4:2:2": encode(colour, subsampling=1),
+        "jpeg restarts": encode(colour, restart_marker_rows=1),
+        "jpeg exif": encode(colour, exif=exif),
+        "jpeg icc": encode(colour, icc_profile=ICC, exif=exif),
+        "jpeg fill bytes": jpeg[:20] + b"\xff\xff" + jpeg[20:],
+        "jpeg trailing junk": jpeg + bytes(1000),
+        "jpeg stray bytes": jpeg[:20] + b"stray" + jpeg[20:],
+        "jpeg stray zeros": jpeg[:20] + bytes(3) + jpeg[20 : scan_at(jpeg)] + b"\xff\0" + jpeg[scan_at(jpeg) :],
+        "jpeg 1x1": encode(colour.resize((1, 1))),
+        "png rgb": encode(colour, "PNG"),
+        "png rgba": encode(alpha, "PNG"),
+        "png palette": encode(colour.convert("P"), "PNG"),
+        "png gray": encode(gray, "PNG"),
+        "png 1 bit": encode(colour.convert("1"), "PNG"),
+        "png 16 bit": encode(wide, "PNG"),
+        "png interlaced": interlaced_png(np.asarray(gray)),
+        "png exif": encode(colour, "PNG", exif=exif),
+        "png animated": encode(colour, "PNG", save_all=True, append_images=red),
+        "png animated beside its image": encode(
+            colour, "PNG", save_all=True, append_images=red, default_image=True, exif=exif
+        ),
+        "webp lossy": encode(colour, "WEBP"),
+        "webp lossless": encode(colour, "WEBP", lossless=True),
+        "webp alpha": encode(alpha.resize((40, 31)), "WEBP"),
+        "webp exif": encode(colour, "WEBP", exif=exif),
+        "webp alpha exif": encode(turned, "WEBP", exif=exif),
+        "webp alpha exif icc": encode(turned, "WEBP", exif=exif, icc_profile=b"x" * 333),
+        "webp without its exif": encode(colour, "WEBP", exif=exif).replace(b"EXIF", b"JUNK"),
+        "bmp": encode(colour, "BMP"),
+        "bmp top down": bytes(top_down),
+        "bmp palette": palette,
+        "bmp of 16 bits": bmp(40, 16),
+        "bmp 565": bmp(40, 16, 0xF800, 0x7E0, 0x1F),
+        "bmp 32 bits, header 52": bmp(52, 32, 0xFF0000, 0xFF00, 0xFF),
+        "bmp rgba": encode(alpha, "BMP"),
+        "tiff": encode(colour, "TIFF"),
+        "tiff lzw": encode(colour, "TIFF", compression="tiff_lzw"),
+        "tiff gray": encode(gray, "TIFF"),
+        "tiff palette": encode(colour.convert("P"), "TIFF"),
+        "tiff 16 bit": encode(wide, "TIFF"),
+        "tiff pages": pages.getvalue(),
+        "tiff big endian": big_endian_tiff(),
+        "tiff of one bit": encode(colour.convert("1"), "TIFF"),
+        "tiff turned": encode(colour, "TIFF", tiffinfo={274: 6}),
+        "pnm ppm": encode(colour, "PPM"),
+        "pnm pgm": encode(gray, "PPM"),
+        "pnm pbm": encode(colour.convert("1"), "PPM"),
+        "pnm of text": b"P2\n# gray\n3 2\n15\n0 1 2\n3 4 15\n",
+    }
+
+
+def bmp(header: int, bits: int, *masks: int) -> bytes:
+    """A BMP of 5x3 pixels, with bit fields where there are masks."""
+    info = struct.pack("<IiiHHI20x", header, 5, 3, 1, bits, 3 if masks else 0)
+    info = (info + struct.pack(f"<{len(masks)}I", *masks)).ljust(header, b"\0")
+    body = bytes(range(17, 17 + 3 * (-(-5 * bits // 32) * 4)))
+    return b"BM" + struct.pack("<IHHI", 14 + len(info) + len(body), 0, 0, 14 + len(info)) + info + body
+
+
+def scan_at(file: bytes) -> int:
+    """Where a JPEG's first scan header starts."""
+    return file.index(b"\xff\xda")
