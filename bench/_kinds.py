@@ -212,7 +212,7 @@ def _exif(orientation: int) -> bytes:
 
 
 def pillows() -> Iterator[tuple[str, bytes]]:
-    """All that Pillow writes: each mode in each format and, of TIFF, each compression; with each orientation."""
+    """All that Pillow writes: each mode in each format and, of TIFF, each compression; turned, too."""
     colour = Image.fromarray(levels(3))
     modes = {mode: colour.convert(mode) for mode in ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I", "F")}
     modes["I;16"] = Image.fromarray(levels(1, "u2")[..., 0])
@@ -224,7 +224,8 @@ def pillows() -> Iterator[tuple[str, bytes]]:
     )
     kinds += [("TIFF", {"compression": name}) for name in names.split()]
     for (mode, image), (kind, options) in itertools.product(modes.items(), kinds):
-        for turned in ORIENTATIONS if kind in ("JPEG", "PNG", "WEBP", "TIFF") else (1,):
+        all_ways = kind in ("JPEG", "PNG", "WEBP") or options.get("compression") == "raw"
+        for turned in ORIENTATIONS if all_ways else (1, 6) if kind == "TIFF" else (1,):
             more: dict[str, Any] = {"tiffinfo": {274: turned}} if kind == "TIFF" else {"exif": _exif(turned)}
             try:
                 with warnings.catch_warnings():

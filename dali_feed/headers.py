@@ -31,7 +31,8 @@ TAIL = 2048  # where an end marker is looked for
 _SEGMENT = struct.Struct(">BBH").unpack_from  # 0xff, marker, length
 _FRAME = struct.Struct(">BHHB").unpack_from  # precision, height, width, components
 
-_SOS, _APP1 = 0xDA, 0xE1
+_SOS, _APP1, _APP14 = 0xDA, 0xE1, 0xEE
+_ADOBE = b"\xff\xee\x00\x0eAdobe\x00\x64\0\0\0\0\0"  # four colours as they are, inverted as Photoshop has them
 _FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended and progressive, all with Huffman coding
 _OTHER_FRAMES = {
     **dict.fromkeys((0xC5, 0xC6, 0xC7), "hierarchical"),
@@ -90,7 +91,7 @@ def exif_orientation(block: bytes) -> int:
 def jpeg_header(view: memoryview) -> Header:
     """The frame of a JPEG whose header segments are sound up to its first scan, and which has an end marker."""
     frame: tuple[int, int, int] | None = None
-    orientation = 1
+    orientation, adobe = 1, False
     whole: list[memoryview] = []  # the segments as far as stray bytes stand among them
     at, kept = 2, 0
     for _ in range(MAX_SEGMENTS):
@@ -108,6 +109,8 @@ def jpeg_header(view: memoryview) -> Header:
             frame = _jpeg_frame(view, at, length)
         elif marker == _APP1 and orientation == 1 and bytes(view[at + 4 : at + 10]) == b"Exif\0\0":
             orientation = exif_orientation(bytes(view[at + 10 : at + 2 + length]))
+        elif marker == _APP14:
+            adobe = adobe or bytes(view[at + 4 : at + 9]) == b"Adobe"
         at += 2 + length if length else 1
     else:
         msg = f"JPEG with more than {MAX_SEGMENTS} header segments"
@@ -124,6 +127,8 @@ def jpeg_header(view: memoryview) -> Header:
         msg = f"JPEG cut off: no end marker in its last {TAIL} bytes"
         raise UnusableError(msg)
     plain = b"".join((*whole, view[kept:])) if whole else None
+    if components == 4 and not adobe:  # which Pillow and torchvision take for inverted all the same
+        plain = b"\xff\xd8" + _ADOBE + (plain or bytes(view))[2:]
     return Header("jpeg", width, height, components, orientation, plain)
 
 

@@ -68,6 +68,12 @@ def zoo() -> dict[str, bytes]:
         "jpeg optimized": encode(colour, optimize=True),
         "jpeg gray": encode(gray),
         "jpeg cmyk": encode(colour.convert("CMYK")),
+        "jpeg cmyk unmarked": encode(colour.convert("CMYK")).replace(
+            b"\xff\xee\x00\x0eAdobe", b"\xff\xee\x00\x0eJunk!"
+        ),
+        "jpeg cmyk unmarked, stray": encode(colour.convert("CMYK"))
+        .replace(b"Adobe", b"Junk!")
+        .replace(b"\xff\xdb", b"abc\xff\xdb", 1),
         "jpeg 4:4:4": encode(colour, subsampling=0),
         "jpeg 4:2:2": encode(colour, subsampling=1),
         "jpeg restarts": encode(colour, restart_marker_rows=1),
