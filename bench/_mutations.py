@@ -6,9 +6,11 @@ import functools
 import io
 import random
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from _kinds import ORIENTATIONS, bmps, levels, made_odd, pnms, tiff
 from PIL import Image
 
 __all__ = ["late", "mutated", "seeds"]
@@ -65,8 +67,26 @@ def seeds() -> tuple[bytes, ...]:
         _saved(rgb.convert("L"), "TIFF", compression="packbits"),
         _saved(rgb.quantize(64), "GIF"),
         *(_slow(image, 200) for image in (rgb, rgb.convert("L"), Image.new("L", (2048, 2048), 90))),
+        *_kinds(),
     ]
     return tuple(files)
+
+
+def _kinds() -> Iterator[bytes]:
+    """TIFFs of every photometric interpretation, turned and laid out in every way, and what Pillow does not write."""
+    ways = ((0, 1), (1, 1), (1, 2), (2, 3), (2, 4), (3, 1), (5, 4), (6, 3), (8, 3))
+    for n, turned in enumerate(ORIENTATIONS):
+        for k in (n, n + 5):
+            photometric, samples = ways[k % len(ways)]
+            how: dict[str, Any] = {"tile": (None, 16)[k % 2], "planar": k % 3 == 0, "deflate": k % 4 == 1}
+            how["extra"] = (2,) if (photometric, samples) in ((1, 2), (2, 4)) else ()
+            yield tiff(levels(samples), photometric=photometric, orientation=turned, **how)
+    for dtype in ("u2", "i1", "i2", "f4"):
+        yield tiff(levels(1, dtype), photometric=1, orientation=6, order=">")
+    yield tiff(levels(3, "u2"), photometric=2, orientation=8, deflate=True)
+    yield tiff(levels(1) >> 7, photometric=1, bits=1, orientation=5, without=(258, 277, 339))
+    for some, step in ((pnms(), 5), (bmps(), 9), (made_odd(), 11)):
+        yield from [payload for _, payload in some][::step]
 
 
 def late(height: int, width: int) -> bytes:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import itertools
-import sys
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import imagecodecs
 import numpy as np
 import tifffile
+from kinds_bench import kinds
 
-__all__ = ["by_imagecodecs", "by_tifffile", "kinds"]
+__all__ = ["by_imagecodecs", "by_tifffile"]
 
 _COMPRESSIONS = ("lzw", "deflate", "packbits", "jpeg", "lzma", "zstd", "webp", "png", "jpeg2000", "jpegxl", "jpegxr")
 _SHAPES = (("minisblack", 1), ("miniswhite", 1), ("rgb", 3), ("rgb", 4), ("separated", 4), ("cielab", 3), ("ycbcr", 3))
@@ -23,20 +21,6 @@ _CODECS = (
     *("apng", "avif", "bmp", "brunsli", "gif", "heif", "jpeg", "jpeg2k", "jpeg8", "jpegls", "jpegsof3", "jpegxl"),
     *("jpegxr", "ljpeg", "mozjpeg", "png", "qoi", "rgbe", "spng", "tiff", "ultrahdr", "webp"),
 )
-
-
-def _module() -> Any:
-    """bench/_kinds.py, which is no package that could be imported."""
-    path = Path(__file__).parents[1] / "bench" / "_kinds.py"
-    spec = importlib.util.spec_from_file_location("bench_kinds", path)
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-kinds = _module()
 
 
 def by_tifffile() -> Iterator[tuple[str, bytes]]:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
-from kinds_others import by_imagecodecs, by_tifffile, kinds
+from kinds_bench import kinds
+from kinds_others import by_imagecodecs, by_tifffile
 from numpy.typing import NDArray
 from PIL import Image
 from torchvision.transforms import v2
