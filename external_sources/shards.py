@@ -28,7 +28,7 @@ __all__ = ["ShardSet"]
 
 EXTENT_BYTES = 8 << 20
 INDEX_THREADS = 8
-IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "gif", "avif")
+IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "gif", "avif", "ppm", "pgm")
 _LOADING = threading.Lock()  # of the module, so that a ShardSet can be pickled
 
 
