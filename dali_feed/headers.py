@@ -134,10 +134,14 @@ def jpeg_header(view: memoryview) -> Header:
 
 def _jpeg_marker(view: memoryview, at: int) -> int:
     """Where the first marker behind the stray bytes at `at` is: libjpeg skips them, nvImageCodec gives up."""
-    stray = bytes(view[at : at + MAX_STRAY])
-    start = stray.find(b"\xff", 1)
-    while stray.startswith(b"\xff\0", start):
-        start = stray.find(b"\xff", start + 2)
+    start = -1
+    for most in (64, MAX_STRAY):
+        stray = bytes(view[at : at + most])
+        start = stray.find(b"\xff", 1)
+        while stray.startswith(b"\xff\0", start):
+            start = stray.find(b"\xff", start + 2)
+        if start >= 0:
+            break
     if start < 0 or at == 2:  # the third byte is part of what everybody knows a JPEG by
         msg = f"JPEG damaged: {stray[0]:02x} {stray[1]:02x} at byte {at}, where a marker should be"
         raise UnusableError(msg)

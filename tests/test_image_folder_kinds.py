@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from dali_pipelines import plain
 from gif_avif import opened
 from images import QUICK, bad_tables, broken_png, jpeg
 from kinds_bench import kinds
@@ -22,6 +23,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader
+from dali_feed.dali import DALIClassificationIterator
 from dali_feed.engines import ENGINES, pillow
 from dali_feed.external_sources import DeadLetterFolder
 from dali_feed.feed import Feed
@@ -155,6 +157,18 @@ def quarantined(payloads: Sequence[bytes], engine: str, letters: DeadLetterFolde
     with Feed(source, 4, shuffle=False, transform=resize, engine=engine, bad=bad, tuning=QUICK) as feed:
         list(feed)
         return dict(feed.stats().recent_bad)
+
+
+def test_a_users_own_pipeline_gets_them_too() -> None:
+    """Its decoder sees an image like any other, of Pillow's pixels; one that Pillow refuses costs its slot."""
+    payloads = [kinds.tiff(kinds.levels(4), photometric=5, orientation=6), jpeg(1), gray_tiff(LEVELS / 251), jpeg(3)]
+    source = ScriptedSource([(payload, n) for n, payload in enumerate(payloads)], extent=4)
+    with DALIClassificationIterator(plain, source, bad=BadRecords(limit=None)) as batches:
+        (batch,) = next(iter(batches))
+        assert batch["label"].flatten().tolist() == [0, 1, 3, 3]
+        whole = torch.from_numpy(opened(payloads[0]).astype(np.float32))
+        assert abs(batch["data"][0].float().mean() - whole.mean()) < 4  # made larger
+        assert [where for where, _ in batches.stats().recent_bad] == ["scripted[0]@2"]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -18,6 +18,8 @@ from dali_feed.headers import UnusableError
 
 __all__ = ["Feeder", "prepared"]
 
+_JPEG = 0xFF  # asked for first: most are
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Aside:
@@ -27,9 +29,9 @@ class _Aside:
 
 
 def prepared(payloads: Sequence[memoryview]) -> list[Any]:
-    """DALI's view of each payload, or a mark that there is something to do first."""
+    """DALI's view of each payload, none of them empty, or a mark that there is something to do first."""
     aside = pillow.FIRST_BYTES
-    return [_Aside(view) if view and view[0] in aside else TensorCPU(view) for view in payloads]
+    return [TensorCPU(view) if (first := view[0]) == _JPEG or first not in aside else _Aside(view) for view in payloads]
 
 
 class Feeder:
