@@ -90,6 +90,21 @@ def test_a_folder_has_imagefolders_pixels(engine: str, tmp_path: Path) -> None:
     assert apart.abs().float().mean() <= (0 if engine == "host" else 0.5)
 
 
+@pytest.mark.gpu
+def test_a_gpu_gives_the_same_pixels(tmp_path: Path) -> None:
+    """What Pillow decodes reaches a GPU's graph as it is: the host engine's pixels, JPEGs aside."""
+    (tmp_path / "a").mkdir()
+    for name, payload in files().items():
+        if not name.endswith((".jpg", ".png")):
+            (tmp_path / "a" / name).write_bytes(payload)
+    folder = ImageFolder(str(tmp_path), transform=v2.Compose([v2.ToImage(), v2.CenterCrop(7)]))
+    found = []
+    for engine, device in (("host", "cpu"), ("dali", "cuda:0")):
+        with DataLoader(folder, 16, engine=engine, device=device, tuning=QUICK, bad=BadRecords(limit=0)) as loader:
+            found.append(torch.cat([images.cpu() for images, _ in loader]))
+    assert torch.equal(*found)
+
+
 def test_wide_gray_has_its_upper_bits() -> None:
     """Of 16 and 12 bits the upper eight are taken, whatever the byte order; Pillow would cut off at 255."""
     values = (LEVELS.astype(np.uint16) << 8) + 77

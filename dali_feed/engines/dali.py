@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -134,7 +135,7 @@ class DaliEngine:
     def _start(self, pipe: Any, work: Work) -> tuple[Work, dict[int, str]]:
         """Feed a batch: what is in flight now. With bad slots nothing is fed."""
         payloads, bad = self._fed(work.payloads)
-        work = Work(payloads, work.arrays, work.fields)
+        work = replace(work, payloads=payloads)
         if bad:
             return work, bad
         try:
