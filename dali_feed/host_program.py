@@ -22,13 +22,14 @@ from dali_feed.batch_draws import BatchDraws
 from dali_feed.colour import jitter_draws, steps_of
 from dali_feed.finishing import Place, last_erasing
 from dali_feed.geometry import center_window, crop_windows, padded, resized
-from dali_feed.host_effects import EffectStep, effect_rows, effect_step
+from dali_feed.host_effects import EffectStep, effect_rows, effect_step, grain_seeds
 from dali_feed.nesting import numbered, pick_streams, picks
 from dali_feed.outline import STREAMS_PER_OP, outline
 from dali_feed.program import Ints, Parameters
 from dali_feed.recipe import (
     CenterCrop,
     ColorJitter,
+    Drawn,
     DType,
     Fill,
     Flip,
@@ -49,6 +50,7 @@ from dali_feed.recipe import (
 )
 from dali_feed.recipe_auto import AugMix
 from dali_feed.recipe_effects import Effect, RandomErasing
+from dali_feed.recipe_noise import Noise
 from dali_feed.reduction import reductions
 from dali_feed.steps import Finish
 
@@ -86,10 +88,10 @@ class Margin:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """To the height and width (int32) of row `key`."""
+    """To the height and width (int32) of row `key`; where the interpolation is drawn, its number is the third."""
 
     key: str
-    interpolation: Interpolation
+    interpolation: Interpolation | Drawn
     antialias: bool
 
 
@@ -186,7 +188,7 @@ class HostProgram:
         if self.reduce:
             h, w = sizes[:, 0].astype(np.int64), sizes[:, 1].astype(np.int64)
             y, x, wh, ww = arrays["window"].T.astype(np.int64) if self.window else (0 * h, 0 * w, h, w)
-            arrays["reduce"] = reductions(h, w, (y, x, wh, ww), *arrays["scale0"].T.astype(np.int64))
+            arrays["reduce"] = reductions(h, w, (y, x, wh, ww), *arrays["scale0"].T[:2].astype(np.int64))
         out = np.stack([run.h, run.w], axis=1)
         if self.size is None:
             arrays["size"] = out
@@ -221,6 +223,8 @@ def _compute(run: _Run, arrays: dict[str, NDArray[np.generic]], op: Op, n: int, 
         arrays[f"effect{n}"] = effect_rows(op, run, first, run.h, run.w)
         if isinstance(op, AugMix):
             arrays[f"effect{n}_weights"] = mixture(op, run, first)
+        if isinstance(op, Noise):
+            arrays[f"effect{n}_seed"] = grain_seeds(run, first)
     elif isinstance(op, Nest):
         drawn = np.concatenate([run.draw(first + k) for k in range(pick_streams(op))])
         arrays[f"pick{n}"] = picks(op, drawn)
@@ -237,7 +241,7 @@ def _compute_own(run: _Run, arrays: dict[str, NDArray[np.generic]], op: Op, n: i
         case RandomResizedCrop():
             arrays[crop] = _rows(*run.windows(op, first, run.h, run.w))
             run.h, run.w = np.full_like(run.h, op.size[0]), np.full_like(run.w, op.size[1])
-            arrays[f"scale{n}"] = _rows(run.h, run.w)
+            arrays[f"scale{n}"] = _rows(run.h, run.w, *run.interpolations(op, first))
         case Resize():
             run.h, run.w = resized(run.h, run.w, op.size, op.max_size)
             arrays[f"scale{n}"] = _rows(run.h, run.w)

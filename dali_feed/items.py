@@ -58,12 +58,13 @@ class Items:
         self._columns = feed.source.columns if isinstance(feed.source, Tabular) else ()
         self._last = feed.program.recipe.layout == "NHWC"
         self._several = isinstance(feed.program, ViewsProgram)
+        self._channels = [view.recipe.channels for view in feed.program.views]
 
     def __call__(self, batch: Batch) -> Any:
         """The item of a batch."""
         if self._mixes is not None:
             return self._whole(batch, *self._mixed(batch, self._mixes))
-        views = [self._shown(each) for each in (batch, *batch.more)]
+        views = [self._shown(each, view) for view, each in enumerate((batch, *batch.more))]
         where = self._where(batch)
         changed = [None if own is None else own(view, where) for view, own in zip(views, self._own, strict=True)]
         names = self._feed.source.fields
@@ -92,7 +93,7 @@ class Items:
         return (*item, self._info(batch)) if isinstance(item, tuple) else (item, self._info(batch))
 
     def _mixed(self, batch: Batch, mixes: Mixes) -> tuple[torch.Tensor, list[Any]]:
-        plain = self._shown(batch) if batch.tail is None else None
+        plain = self._shown(batch, 0) if batch.tail is None else None
         images, drawn = mixes.images(batch, plain)
         if plain is None and self._last:
             images = images.permute(0, 3, 1, 2)
@@ -122,10 +123,11 @@ class Items:
         where = tuple(map(self._feed._where, batch.ids.tolist()))
         return Info(torch.from_numpy(batch.ids), torch.from_numpy(batch.ok), where)
 
-    def _shown(self, pixels: Pixels) -> torch.Tensor:
-        """Finished, and in torch's order of dimensions."""
+    def _shown(self, pixels: Pixels, view: int) -> torch.Tensor:
+        """Finished, in torch's order of dimensions, of as many channels as the user's transform gives."""
         images = self._as_made(pixels)
-        return images.permute(0, 3, 1, 2) if self._last else images
+        images = images.permute(0, 3, 1, 2) if self._last else images
+        return images if self._channels[view] == 3 else images[:, : self._channels[view]].contiguous()
 
     def _as_made(self, pixels: Pixels) -> torch.Tensor:
         if pixels.tail is not None:

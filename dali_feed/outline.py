@@ -6,6 +6,7 @@ an op cannot take is known by its header's size, so that it is a bad record and 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from dali_feed.colour import steps_of
 from dali_feed.erasing import ERASING_STREAMS
 from dali_feed.errors import TransformError
-from dali_feed.geometry import padded, resized
+from dali_feed.geometry import TRIES, padded, resized
 from dali_feed.nesting import pick_streams, walk
 from dali_feed.perspective import PERSPECTIVE_STREAMS
 from dali_feed.recipe import (
@@ -37,6 +38,8 @@ from dali_feed.recipe import (
 )
 from dali_feed.recipe_auto import AugMix, Auto, AutoAugment, RandAugment
 from dali_feed.recipe_effects import Effect, GaussianBlur, Grayscale, RandomErasing, RandomPerspective, RandomSolarize
+from dali_feed.recipe_noise import NoisyErasing
+from dali_feed.recipe_own import Own, name_of
 
 __all__ = ["STREAMS_PER_OP", "Outline", "outline", "unfit"]
 
@@ -60,13 +63,15 @@ def outline(recipe: Recipe) -> Outline:
     size: tuple[int, int] | None = None
     dtype: DType = "uint8"
     streams: list[int] = []
-    normalized = False
+    normalized, channels = False, 3
     for n, op in walk(recipe.ops):
-        if normalized and not isinstance(op, Flip | ToFloat | Normalize | RandomErasing | Nest):
+        channels = op.channels if isinstance(op, Grayscale) else channels
+        _check_channels(op, channels)
+        if normalized and not isinstance(op, Flip | ToFloat | Normalize | RandomErasing | NoisyErasing | Nest):
             name = _NAMES.get(type(op).__name__, type(op).__name__)
             msg = f"{name}: pixels are resampled and recoloured before Normalize; move it in front of it"
             raise TransformError(msg)
-        streams += range(n * STREAMS_PER_OP, n * STREAMS_PER_OP + _draws(op))
+        streams += [n * STREAMS_PER_OP + k for k in _streams(op)]
         size = _size(op, size)
         _check_units(op, dtype)
         if isinstance(op, ToFloat):
@@ -83,6 +88,17 @@ def outline(recipe: Recipe) -> Outline:
     return Outline(size, dtype, streams)
 
 
+def _check_channels(op: Op, channels: int) -> None:
+    """Three values for one channel."""
+    fields = ("fill", "value", "mean", "std")
+    values = (getattr(op, name, None) for name in fields)
+    three = next((value for value in values if isinstance(value, tuple) and len(value) == 3), None)
+    if channels == 1 and three is not None:
+        name = _NAMES.get(type(op).__name__, type(op).__name__)
+        msg = f"{name}: images have one channel behind Grayscale(1), so it takes one number; found {three}"
+        raise TransformError(msg)
+
+
 def _check_units(op: Op, dtype: DType) -> None:
     """Values that torchvision has no meaning for in the units that pixels have there."""
     most = 255 if dtype == "uint8" else 1
@@ -91,6 +107,14 @@ def _check_units(op: Op, dtype: DType) -> None:
         raise TransformError(msg)
     if isinstance(op, RandomErasing) and dtype == "uint8" and not all(0 <= v < 256 for v in np.atleast_1d(op.value)):
         msg = f"RandomErasing: value must lie in 0..255 where pixels are uint8; found {op.value}"
+        raise TransformError(msg)
+    if isinstance(op, NoisyErasing) and dtype == "uint8":
+        msg = (
+            "RandomErasing: needs float pixels where its value is drawn; found uint8. Put it behind ToTensor or ToDtype"
+        )
+        raise TransformError(msg)
+    if isinstance(op, Own) and dtype != "uint8":
+        msg = f"transform: {name_of(op.function)} is given PIL images, so it must stand in front of {dtype}"
         raise TransformError(msg)
     if isinstance(op, Auto) and dtype != "uint8":
         cure = "Put it in front of ToTensor or ToDtype"
@@ -104,7 +128,15 @@ _EFFECT_DRAWS: dict[type[Effect], int] = {
     RandomPerspective: PERSPECTIVE_STREAMS,
     AutoAugment: 2,
     AugMix: 0,  # it draws for itself: it takes more streams than an op has
+    Own: 0,
 }
+
+
+def _streams(op: Op) -> Iterable[int]:
+    """Which of its streams every sample draws from."""
+    if isinstance(op, RandomResizedCrop) and op.interpolation == "random":
+        return 0, TRIES
+    return range(_draws(op))
 
 
 def _draws(op: Op) -> int:

@@ -172,6 +172,7 @@ class _Compiler:
         match op:
             case RandomResizedCrop():
                 self.resample(op, lambda run: run.windows(op, first, run.h, run.w))
+                self.modes(op, first)
             case Resize():
                 self.resample(op)
             case CenterCrop():
@@ -240,6 +241,12 @@ class _Compiler:
             run.h, run.w = resized(h, w, size, most)
 
         self.maker(make)
+
+    def modes(self, op: RandomResizedCrop, first: int) -> None:
+        """The interpolation that each sample draws."""
+        if op.interpolation == "random":
+            key = f"mode{self.k}"
+            self.maker(lambda run: run.arrays.update({key: run.interpolations(op, first)[0].astype(np.int32)}))
 
     def crop(
         self,

@@ -50,6 +50,8 @@ LAYERS = (
                 "recipe_rules",
                 "recipe_effects",
                 "recipe_auto",
+                "recipe_noise",
+                "recipe_own",
                 "auto_augment",
                 "nesting",
                 "erasing",
@@ -59,6 +61,7 @@ LAYERS = (
             *("host_effects", "program_run", "program_effects", "pipeline_program", "split_program", "views"),
             *("screen", "headers", "headers_tiff"),  # what may reach a decoder,
             *("headers_gif", "headers_avif", "headers_av1"),  # by format
+            *("transforms_timm", "transform_fields", "transform_names", "wrappers"),  # who is known, and how it is read
             *("transforms", "state", "stats"),  # torchvision's classes by name; where a run stands; what it counts
         ),
     ),
@@ -75,7 +78,7 @@ LAYERS = (
         "loader",
         (
             *("loader", "feeds", "items", "mixes", "user_transforms"),
-            *("datasets", "hf_datasets", "torch_arguments", "torch_feed"),
+            *("datasets", "hf_datasets", "image_datasets", "torch_arguments", "torch_feed"),
             "dali",  # its names, no DALI
         ),
         ("pure", "kernels", "external_sources", "engines", "feed"),

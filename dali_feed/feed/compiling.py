@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dali_feed.engines import AnyProgram, choose_engine, compile_for
+from dali_feed.engines import ON_CPU, AnyProgram, choose_engine, compile_for
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.graph_function import compile_function, is_graph_function
+from dali_feed.nesting import walk
 from dali_feed.options import Tuning
 from dali_feed.pipeline_program import PipelineProgram
-from dali_feed.recipe import Decoding, Layout
+from dali_feed.recipe import Decoding, Layout, Recipe
+from dali_feed.recipe_own import Own
 from dali_feed.transforms import lower
 from dali_feed.views import ViewsProgram, as_views
 
@@ -57,6 +59,7 @@ def compiled(
     views = as_views(transform)
     if views is None:
         recipe = replace(lower(transform), layout=layout, decode=decode, hw_decoder_load=load)
+        name = _on_cpu_where_asked(name, engine, [recipe])
         return name, compile_for(name, recipe, device, tuning)
     if decode != "exact":
         msg = f'decode: "{decode}" is for one view, which says what of an image it needs; found several'
@@ -65,6 +68,7 @@ def compiled(
         msg = "transform: a list is one of torchvision's transforms; found a DALI graph function, which stands alone"
         raise TransformError(msg)
     recipes = [replace(lower(each), layout=layout, hw_decoder_load=load) for each in views.transforms]
+    name = _on_cpu_where_asked(name, engine, recipes)
     programs: list[Any] = [compile_for(name, recipe, device, whole=True) for recipe in recipes]  # of one kind
     return name, ViewsProgram(tuple(programs))
 
@@ -75,3 +79,9 @@ def _share(load: object) -> float:
         msg = f"hw_decoder_load: must lie in 0..1; found {load!r}"
         raise ConfigError(msg)
     return float(load)
+
+
+def _on_cpu_where_asked(name: str, engine: str | None, recipes: list[Recipe]) -> str:
+    """The host engine where nobody chose and functions of PIL images are among the ops: those run on the CPU."""
+    asks = any(isinstance(op, Own) for recipe in recipes for _, op in walk(recipe.ops))
+    return ON_CPU if engine is None and asks else name
