@@ -138,7 +138,7 @@ def _torchvisions(dataset: Any, find: Found) -> Files | str:
 
 
 def _timms(dataset: Any) -> Files | str:
-    reader = dataset.reader
+    reader: Any = dataset.reader
     kind: Any = getattr(sys.modules.get("timm.data.readers.reader_image_folder"), "ReaderImageFolder", None)
     if not isinstance(kind, type) or not isinstance(reader, kind):
         return f"its reader {type(reader).__name__} is not a folder's"
@@ -148,8 +148,9 @@ def _timms(dataset: Any) -> Files | str:
     if dataset.load_bytes or dataset.input_img_mode != "RGB" or dataset.additional_features is not None:
         return "its samples are not RGB images with a label (load_bytes, input_img_mode, additional_features)"
     paths, targets = _pairs("samples")(reader)
-    names = sorted(reader.class_to_idx, key=reader.class_to_idx.__getitem__)
-    whole = [reader.class_to_idx[name] for name in names] == list(range(len(names)))
+    numbers = dataset.reader.class_to_idx
+    names = sorted(numbers, key=numbers.__getitem__)
+    whole = [numbers[name] for name in names] == list(range(len(names)))
     return _checked(
         dataset, Files(paths, targets, names if whole else None, dataset.transform, dataset.target_transform)
     )

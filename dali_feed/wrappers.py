@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import dis
+import inspect
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -145,9 +146,7 @@ def _all(rule: Callable[[Any], bool], values: Iterable[Any]) -> bool:
 
 def _hands_on(function: types.FunctionType, kind: type) -> bool:
     """Whether its code can do no more than call what its object holds, in loops over it."""
-    if function.__closure__ or function.__code__.co_argcount != 2 or function.__code__.co_flags & 0x0C:
-        return False
-    return _is_plain(function.__code__, kind, _DEPTH)
+    return function.__code__.co_argcount == 2 and _is_plain_method(function, kind, _DEPTH + 1)
 
 
 def _is_plain(code: types.CodeType, kind: type, depth: int) -> bool:
@@ -170,4 +169,6 @@ def _is_plain(code: types.CodeType, kind: type, depth: int) -> bool:
 def _is_plain_method(method: Any, kind: type, depth: int) -> bool:
     if not isinstance(method, types.FunctionType):
         return True  # of the object itself, or of a list
-    return not method.__closure__ and _is_plain(method.__code__, kind, depth - 1)
+    own = method.__closure__ or method.__defaults__ or method.__kwdefaults__ or _NAMES.intersection(method.__globals__)
+    more = method.__code__.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    return not own and not more and _is_plain(method.__code__, kind, depth - 1)
