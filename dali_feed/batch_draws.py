@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from dali_feed.draws import uniforms
 from dali_feed.geometry import TRIES, Window, random_windows
 from dali_feed.recipe import Interpolation, RandomResizedCrop
+from dali_feed.recipe_fit import ResizeKeepRatio
 
 __all__ = ["DRAWN", "BatchDraws"]
 
@@ -31,8 +32,8 @@ class BatchDraws:
         at = self._rows[stream]
         return self._drawn[at : at + 4]
 
-    def interpolations(self, op: RandomResizedCrop, first: int) -> tuple[Ints, ...]:
-        """Which of DRAWN each sample is resized by, where it is drawn: by the stream behind those of the tries."""
+    def interpolations(self, op: RandomResizedCrop | ResizeKeepRatio, first: int) -> tuple[Ints, ...]:
+        """Which of DRAWN each sample is resized by, where it is drawn: by the stream behind those of ten tries."""
         if op.interpolation != "random":
             return ()
         return ((self.draw(first + TRIES)[0].astype(np.float64) * len(DRAWN)).astype(np.int64),)

@@ -13,6 +13,7 @@ from dali_feed.batch_draws import BatchDraws
 from dali_feed.erasing import erased, erased_several
 from dali_feed.outline import STREAMS_PER_OP
 from dali_feed.perspective import PERSPECTIVE_STREAMS, corners
+from dali_feed.pillow_augment import pillow_choices
 from dali_feed.recipe_auto import AugMix, Auto
 from dali_feed.recipe_effects import (
     Effect,
@@ -30,6 +31,7 @@ from dali_feed.recipe_effects import (
 )
 from dali_feed.recipe_noise import GaussianNoise, Noise, NoisyErasing
 from dali_feed.recipe_own import Own
+from dali_feed.recipe_pillow import Pillow
 from dali_feed.recipe_rules import Fill
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "EffectStep",
     "Erase",
     "Grain",
+    "Picture",
     "Skew",
     "blur_sigmas",
     "effect_rows",
@@ -131,7 +134,18 @@ class Ask:
     op: Own
 
 
-EffectStep = Call | Blur | Erase | Skew | Augment | Grain | Ask
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Operations of Pillow as row `key` (float64: chains, steps, 5) names them; see dali_feed.pillow_augment.
+
+    Of a MixAugment image and chains are mixed by the weights (float32) of row `key` + "_weights".
+    """
+
+    key: str
+    op: Pillow
+
+
+EffectStep = Call | Blur | Erase | Skew | Augment | Grain | Ask | Picture
 
 
 def whether(op: Effect, run: BatchDraws, first: int) -> NDArray[np.bool_]:
@@ -167,6 +181,8 @@ def effect_rows(op: Effect, run: BatchDraws, first: int, h: Ints, w: Ints) -> ND
         return choices(op, run, first)
     if isinstance(op, NoisyErasing):
         return erased_several(op, run, first, STREAMS_PER_OP, h, w)
+    if isinstance(op, Pillow):
+        return pillow_choices(op, run, first)
     return whether(op, run, first)
 
 
@@ -184,5 +200,7 @@ def effect_step(op: Effect, key: str) -> EffectStep:
         return Grain(key, op)
     if isinstance(op, Own):
         return Ask(key, op)
+    if isinstance(op, Pillow):
+        return Picture(key, op)
     kernel, argument = _KERNELS[type(op)]
     return Call(key, kernel, (getattr(op, argument),) if isinstance(argument, str) else argument)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dali_feed.recipe_effects import Effect, Grayscale
+from dali_feed.recipe_fit import Fit
 from dali_feed.recipe_rules import Fill, Range, check_p, check_range, refuse
 
 __all__ = [
@@ -285,6 +286,7 @@ Op = (
     | ToFloat
     | Normalize
     | Effect
+    | Fit
     | Nest
 )
 Branches = tuple[tuple[Op, ...], ...]

@@ -12,6 +12,7 @@ from typing import Literal
 from dali_feed.recipe_auto import Auto
 from dali_feed.recipe_noise import Noise
 from dali_feed.recipe_own import Own
+from dali_feed.recipe_pillow import Pillow
 from dali_feed.recipe_rules import Fill, Range, check_p, check_range, refuse
 
 __all__ = [
@@ -174,4 +175,5 @@ Effect = (
     | Auto
     | Noise
     | Own
+    | Pillow
 )

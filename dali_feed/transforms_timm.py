@@ -11,8 +11,10 @@ from typing import Any, Literal
 
 from dali_feed.recipe import Drawn, Interpolation, Op, RandomResizedCrop, ToFloat
 from dali_feed.recipe_effects import RandomErasing
+from dali_feed.recipe_fit import CropOrPad, ResizeKeepRatio, TrimBorder
 from dali_feed.recipe_noise import NoisyErasing
-from dali_feed.transform_fields import fail, interpolation_of, pair
+from dali_feed.recipe_pillow import LayerAugment, Look, MixAugment, Part, PolicyAugment
+from dali_feed.transform_fields import fail, fill_of, interpolation_of, pair
 
 __all__ = ["TIMM", "is_timm"]
 
@@ -37,6 +39,25 @@ def _random_resized_crop(t: Any) -> Op:
     return RandomResizedCrop(pair(t, t.size), (float(s0), float(s1)), (float(r0), float(r1)), _maybe_drawn(t))
 
 
+def _keep_ratio(t: Any) -> Op:
+    (s0, s1), (a0, a1) = t.random_scale_range, t.random_aspect_range
+    return ResizeKeepRatio(
+        pair(t, t.size),
+        float(t.longest),
+        _maybe_drawn(t),
+        float(t.random_scale_prob),
+        (float(s0), float(s1)),
+        bool(t.random_scale_area),
+        float(t.random_aspect_prob),
+        (float(a0), float(a1)),
+    )
+
+
+def _crop_or_pad(t: Any) -> Op:
+    anywhere = type(t).__name__ == "RandomCropOrPad"
+    return CropOrPad(pair(t, t.size), anywhere, fill_of(t), t.padding_mode)
+
+
 def _erasing(t: Any) -> Op:
     low, high = map(math.exp, t.log_aspect_ratio)
     scale, ratio = (float(t.min_area), float(t.max_area)), (low, high)
@@ -54,10 +75,48 @@ def _whole_levels(t: Any) -> Op:
     return ToFloat(name, scale=False)  # type: ignore[arg-type]
 
 
+def _part(one: Any) -> Part:
+    most = float(one.magnitude_max or 10.0)
+    return Part(str(one.name), float(one.prob), float(one.magnitude), max(float(one.magnitude_std), 0.0), most)
+
+
+def _look(parts: list[Any]) -> Look:
+    """Of the first, whose settings are all others'."""
+    if not parts:
+        return Look()
+    found, known = parts[0].kwargs, parts[0].hparams
+    fill, filters = tuple(int(level) for level in found["fillcolor"]), found["resample"]
+    several = tuple(map(int, filters)) if isinstance(filters, tuple | list) else (int(filters),)
+    shift, share = float(known.get("translate_const", 250)), float(known.get("translate_pct", 0.45))
+    return Look((fill[0], fill[1], fill[2]), several, shift, share)
+
+
+def _policies(t: Any) -> Op:
+    parts = [part for policy in t.policy for part in policy]
+    return PolicyAugment(tuple(tuple(map(_part, policy)) for policy in t.policy), _look(parts))
+
+
+def _layers(t: Any) -> Op:
+    weights = () if t.choice_weights is None else tuple(map(float, t.choice_weights))
+    return LayerAugment(tuple(map(_part, t.ops)), int(t.num_layers), weights, _look(t.ops))
+
+
+def _mix(t: Any) -> Op:
+    parts = tuple(map(_part, t.ops))
+    return MixAugment(parts, float(t.alpha), int(t.width), int(t.depth), bool(t.blended), _look(t.ops))
+
+
 TIMM: dict[str, Callable[[Any], Op | None]] = {
+    "AugMixAugment": _mix,
+    "AutoAugment": _policies,
+    "CenterCropOrPad": _crop_or_pad,
     "MaybePILToTensor": lambda _: None,
     "MaybeToTensor": lambda _: ToFloat("float32", scale=True),
+    "RandAugment": _layers,
+    "RandomCropOrPad": _crop_or_pad,
     "RandomErasing": _erasing,
     "RandomResizedCropAndInterpolation": _random_resized_crop,
+    "ResizeKeepRatio": _keep_ratio,
     "ToTensor": _whole_levels,
+    "TrimBorder": lambda t: TrimBorder(int(t.border_size)),
 }

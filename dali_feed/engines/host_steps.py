@@ -22,8 +22,9 @@ from dali_feed.engines.host_augment_steps import augment
 from dali_feed.engines.host_effect_steps import blur, call, erase, skew
 from dali_feed.engines.host_grain_steps import grain
 from dali_feed.engines.host_own_steps import ask
+from dali_feed.engines.host_pillow_steps import picture
 from dali_feed.engines.host_tail import split_tail
-from dali_feed.host_effects import Ask, Augment, Blur, Call, Erase, Grain, Skew
+from dali_feed.host_effects import Ask, Augment, Blur, Call, Erase, Grain, Picture, Skew
 from dali_feed.host_program import Crop, HostProgram, HostStep, Jitter, Margin, Mirror, Move, Pick, Scale, Turn
 from dali_feed.recipe import Fill, Normalize, ToFloat
 
@@ -163,6 +164,7 @@ _APPLY: dict[type[HostStep], Callable[..., torch.Tensor]] = {
     Move: _move,
     Normalize: _normalize,
     Pick: _pick,
+    Picture: picture,
     Scale: _scale,
     Skew: skew,
     ToFloat: _to_float,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +15,13 @@ from dali_feed.options import Tuning
 from dali_feed.pipeline_program import PipelineProgram
 from dali_feed.recipe import Decoding, Layout, Recipe
 from dali_feed.recipe_own import Own
+from dali_feed.recipe_pillow import Pillow
 from dali_feed.transforms import lower
 from dali_feed.views import ViewsProgram, as_views
 
 __all__ = ["compiled"]
+
+log = logging.getLogger("dali_feed")
 
 
 def compiled(
@@ -59,8 +64,12 @@ def compiled(
     views = as_views(transform)
     if views is None:
         recipe = replace(lower(transform), layout=layout, decode=decode, hw_decoder_load=load)
-        name = _on_cpu_where_asked(name, engine, [recipe])
-        return name, compile_for(name, recipe, device, tuning)
+        return _by_either(
+            name,
+            engine if device is not None else name,
+            [recipe],
+            lambda name: compile_for(name, recipe, device, tuning),
+        )
     if decode != "exact":
         msg = f'decode: "{decode}" is for one view, which says what of an image it needs; found several'
         raise ConfigError(msg)
@@ -68,9 +77,11 @@ def compiled(
         msg = "transform: a list is one of torchvision's transforms; found a DALI graph function, which stands alone"
         raise TransformError(msg)
     recipes = [replace(lower(each), layout=layout, hw_decoder_load=load) for each in views.transforms]
-    name = _on_cpu_where_asked(name, engine, recipes)
-    programs: list[Any] = [compile_for(name, recipe, device, whole=True) for recipe in recipes]  # of one kind
-    return name, ViewsProgram(tuple(programs))
+
+    def whole(name: str) -> ViewsProgram[Any]:
+        return ViewsProgram(tuple(compile_for(name, recipe, device, whole=True) for recipe in recipes))  # of one kind
+
+    return _by_either(name, engine if device is not None else name, recipes, whole)
 
 
 def _share(load: object) -> float:
@@ -81,7 +92,20 @@ def _share(load: object) -> float:
     return float(load)
 
 
-def _on_cpu_where_asked(name: str, engine: str | None, recipes: list[Recipe]) -> str:
-    """The host engine where nobody chose and functions of PIL images are among the ops: those run on the CPU."""
-    asks = any(isinstance(op, Own) for recipe in recipes for _, op in walk(recipe.ops))
-    return ON_CPU if engine is None and asks else name
+def _by_either(
+    name: str, engine: str | None, recipes: list[Recipe], compile_by: Callable[[str], AnyProgram]
+) -> tuple[str, AnyProgram]:
+    """By the engine of that name; on a GPU, where nobody chose, by the host engine what DALI has no way for.
+
+    Pillow's operations and functions of PIL images are the CPU's, too.
+    """
+    if engine is not None:
+        return name, compile_by(name)
+    if any(isinstance(op, Own | Pillow) for recipe in recipes for _, op in walk(recipe.ops)):
+        return ON_CPU, compile_by(ON_CPU)
+    try:
+        return name, compile_by(name)
+    except TransformError as error:
+        made = ON_CPU, compile_by(ON_CPU)
+        log.info("engine: %s; the host engine runs it", error)
+        return made
