@@ -50,17 +50,7 @@ def compiled(
         msg = 'decode: "region" decodes the window of a transform; found a graph, which has its own. Leave decode out'
         raise ConfigError(msg)
     if graph:
-        if layout != "NCHW":
-            msg = f"layout: a DALI graph function gives its own; found {layout!r}. Transpose in the graph"
-            raise ConfigError(msg)
-        if not isinstance(transform, PipelineProgram):
-            program = compile_function(transform)  # type: ignore[arg-type]
-            program.recipe = replace(program.recipe, hw_decoder_load=load)
-            return name, program
-        if load:
-            msg = f"hw_decoder_load: a pipeline of your own gives it to its decoder; found {load} here. Leave it out"
-            raise ConfigError(msg)
-        return name, transform
+        return name, _graph(transform, layout, load)
     views = as_views(transform)
     if views is None:
         recipe = replace(lower(transform), layout=layout, decode=decode, hw_decoder_load=load)
@@ -82,6 +72,21 @@ def compiled(
         return ViewsProgram(tuple(compile_for(name, recipe, device, whole=True) for recipe in recipes))  # of one kind
 
     return _by_either(name, engine if device is not None else name, recipes, whole)
+
+
+def _graph(transform: Any, layout: Layout, load: float) -> AnyProgram:
+    """A graph of the user's."""
+    if layout != "NCHW":
+        msg = f"layout: a DALI graph function gives its own; found {layout!r}. Transpose in the graph"
+        raise ConfigError(msg)
+    if not isinstance(transform, PipelineProgram):
+        program = compile_function(transform)
+        program.recipe = replace(program.recipe, hw_decoder_load=load)
+        return program
+    if load:
+        msg = f"hw_decoder_load: a pipeline of your own gives it to its decoder; found {load} here. Leave it out"
+        raise ConfigError(msg)
+    return transform
 
 
 def _share(load: object) -> float:
