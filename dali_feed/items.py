@@ -64,7 +64,7 @@ class Items:
         """The item of a batch."""
         if self._mixes is not None:
             return self._whole(batch, *self._mixed(batch, self._mixes))
-        views = [self._shown(each, view) for view, each in enumerate((batch, *batch.more))]
+        views = [self._cut(self._shown(each), view) for view, each in enumerate((batch, *batch.more))]
         where = self._where(batch)
         changed = [None if own is None else own(view, where) for view, own in zip(views, self._own, strict=True)]
         names = self._feed.source.fields
@@ -93,12 +93,13 @@ class Items:
         return (*item, self._info(batch)) if isinstance(item, tuple) else (item, self._info(batch))
 
     def _mixed(self, batch: Batch, mixes: Mixes) -> tuple[torch.Tensor, list[Any]]:
-        plain = self._shown(batch, 0) if batch.tail is None else None
+        plain = self._shown(batch) if batch.tail is None else None
         images, drawn = mixes.images(batch, plain)
         if plain is None and self._last:
             images = images.permute(0, 3, 1, 2)
         given = [(name, batch.fields[name]) for name in self._feed.source.fields]
         where = self._where(batch)
+        images = self._cut(images, 0)
         return images, [mixes.labels(v, drawn, where) if name == LABEL else self._field(v) for name, v in given]
 
     def _where(self, batch: Batch) -> Callable[[int], str]:
@@ -123,11 +124,15 @@ class Items:
         where = tuple(map(self._feed._where, batch.ids.tolist()))
         return Info(torch.from_numpy(batch.ids), torch.from_numpy(batch.ok), where)
 
-    def _shown(self, pixels: Pixels, view: int) -> torch.Tensor:
-        """Finished, in torch's order of dimensions, of as many channels as the user's transform gives."""
+    def _shown(self, pixels: Pixels) -> torch.Tensor:
+        """Finished, and in torch's order of dimensions."""
         images = self._as_made(pixels)
-        images = images.permute(0, 3, 1, 2) if self._last else images
-        return images if self._channels[view] == 3 else images[:, : self._channels[view]].contiguous()
+        return images.permute(0, 3, 1, 2) if self._last else images
+
+    def _cut(self, images: torch.Tensor, view: int) -> torch.Tensor:
+        """Of as many channels as the user's transform gives: where it is one, three that are equal come."""
+        channels = self._channels[view]
+        return images if channels == 3 else images[:, :channels].contiguous()
 
     def _as_made(self, pixels: Pixels) -> torch.Tensor:
         if pixels.tail is not None:

@@ -10,7 +10,7 @@ from images import QUICK, labelled, pixels, png
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from dali_feed import DataLoader
+from dali_feed import DataLoader, Mixing
 from dali_feed.errors import TransformError
 from dali_feed.feed import Feed
 from dali_feed.testing.scripted import ScriptedSource
@@ -89,6 +89,17 @@ def test_views_have_channels_of_their_own() -> None:
     with DataLoader(ScriptedSource(labelled(4)), 4, transform=views, device="cpu", tuning=QUICK) as loader:
         gray, colours = next(iter(loader))[0]
     assert (gray.shape[1], colours.shape[1]) == (1, 3)
+
+
+@ENGINES
+def test_it_is_mixed_as_colours_are(engine: str) -> None:
+    """One channel, of two images by the same weights."""
+    ends = (v2.Grayscale(1), FLOAT)
+    found = images(*ends, engine=engine, collate_fn=Mixing(mixup=0.4, classes=8))
+    colours = images(v2.Grayscale(3), FLOAT, engine=engine, collate_fn=Mixing(mixup=0.4, classes=8))
+    assert found.shape == (6, 1, 16, 16)
+    assert torch.equal(found, colours[:, :1])
+    assert not torch.equal(found, images(*ends, engine=engine))
 
 
 @pytest.mark.parametrize(
