@@ -22,6 +22,7 @@ from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Shuffle, Tuning
 from dali_feed.engines import Result, Work, compile_for, make_engine
+from dali_feed.engines.handover import tensor_of
 from dali_feed.host_program import HostProgram
 from dali_feed.program import Program
 from dali_feed.recipe import Decoding
@@ -196,7 +197,7 @@ def _prepared(payloads: list[bytes], compiled: Program | HostProgram, batch: int
 def result_tensor(result: Result, device: torch.device) -> torch.Tensor:
     """A batch as the loader gives it: as it is, or with the finish step on the device."""
     if result.tail is None:
-        return torch.utils.dlpack.from_dlpack(result.images)
+        return tensor_of(result.images)
     from dali_feed.engines.gpu_tail import finished  # CuPy, which only a GPU needs
 
     return finished(result.images, result.tail, device)

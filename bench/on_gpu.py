@@ -26,7 +26,8 @@ FIRST = (
 def gpu_tests() -> list[str]:
     """The files with GPU tests, those of the loader first; the others may import packages that are not here."""
     found = [path.name for path in sorted((ROOT / "tests").glob("test_*.py")) if GPU_TEST.search(path.read_text())]
-    return sorted(found, key=lambda name: (not name.startswith("test_loader"), name))
+    first = ("test_next", "test_loader", "test_pixels_in")
+    return sorted(found, key=lambda name: (not name.startswith(first), name))
 
 
 class Parts:

@@ -24,9 +24,9 @@ from enum import Enum, unique
 from typing import Any, Self
 from warnings import warn
 
-import numpy as np
 import torch
 
+from dali_feed.engines.handover import tensor_of
 from dali_feed.engines.user_pipeline import read_pipeline
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
@@ -39,8 +39,6 @@ from dali_feed.stats import Stats
 from dali_feed.torch_arguments import ranks, warn_once
 
 __all__ = ["DALIClassificationIterator", "DALIGenericIterator", "LastBatchPolicy"]
-
-_PINNED = 3  # DLPack's number for host memory that CUDA knows; torch does not take it
 
 
 @unique
@@ -190,7 +188,7 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
 
     def _made(self, batch: Batch) -> dict[str, torch.Tensor]:
         missing = self.batch_size - len(batch) if self._policy is LastBatchPolicy.FILL else 0
-        outputs = (_filled(_tensor(out), missing) for out in (batch.images, *(each.images for each in batch.more)))
+        outputs = (_filled(tensor_of(out), missing) for out in (batch.images, *(each.images for each in batch.more)))
         return dict(zip(self.output_map, outputs, strict=True))
 
     def next(self) -> list[dict[str, torch.Tensor]]:
@@ -287,13 +285,6 @@ def _warn_of_randomness(program: PipelineProgram, stacklevel: int) -> None:
             UserWarning,
             stacklevel=stacklevel,
         )
-
-
-def _tensor(out: Any) -> torch.Tensor:
-    if out.__dlpack_device__()[0] == _PINNED:
-        return torch.from_numpy(np.asarray(out))
-    tensor: torch.Tensor = torch.utils.dlpack.from_dlpack(out)
-    return tensor
 
 
 def _filled(rows: torch.Tensor, missing: int) -> torch.Tensor:

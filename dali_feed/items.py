@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from dali_feed.engines.handover import tensor_of
 from dali_feed.feed import Batch, Feed
 from dali_feed.feed.pixels import Pixels
 from dali_feed.mixes import Mixes
@@ -19,6 +22,8 @@ from dali_feed.user_transforms import UserTransforms
 from dali_feed.views import ViewsProgram
 
 __all__ = ["Info", "Items"]
+
+_FIELD = "field "  # and its name: what goes with a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +64,19 @@ class Items:
         self._last = feed.program.recipe.layout == "NHWC"
         self._several = isinstance(feed.program, ViewsProgram)
         self._channels = [view.recipe.channels for view in feed.program.views]
+        feed.companions = self._companions
 
     def __call__(self, batch: Batch) -> Any:
         """The item of a batch."""
         if self._mixes is not None:
-            return self._whole(batch, *self._mixed(batch, self._mixes))
+            return self._whole(batch, self._mixed(batch, self._mixes), self._fields(batch))
         views = [self._cut(self._shown(each), view) for view, each in enumerate((batch, *batch.more))]
         where = self._where(batch)
         changed = [None if own is None else own(view, where) for view, own in zip(views, self._own, strict=True)]
-        names = self._feed.source.fields
         if self._collate is None:
             joined = [view if each is None else self._joined(each) for view, each in zip(views, changed, strict=True)]
-            fields = [self._field(batch.fields[name]) for name in names]
-            return self._whole(batch, joined if self._several else joined[0], fields)
-        lists = [self._listed(batch.fields[name]) for name in names]
+            return self._whole(batch, joined if self._several else joined[0], self._fields(batch))
+        lists = [self._listed(batch.fields[name]) for name in self._feed.source.fields]
         alone = [view.unbind(0) if each is None else each for view, each in zip(views, changed, strict=True)]
         first = list(map(list, zip(*alone, strict=True))) if self._several else alone[0]  # per sample its views
         samples = [self._item(*sample) for sample in zip(first, *lists, strict=True)]
@@ -92,15 +96,37 @@ class Items:
             return item
         return (*item, self._info(batch)) if isinstance(item, tuple) else (item, self._info(batch))
 
-    def _mixed(self, batch: Batch, mixes: Mixes) -> tuple[torch.Tensor, list[Any]]:
+    def _companions(self, batch: Batch, epoch: int) -> dict[str, NDArray[Any]]:
+        """What the feed thread makes ready for a batch, and sends to a GPU: draws, and fields that are arrays."""
+        beside = {} if self._mixes is None else self._mixes.drawn(batch, epoch)
+        for name in self._feed.source.fields if self._collate is None else ():
+            if isinstance(batch.fields[name], np.ndarray) and not (self._mixes and name == LABEL):
+                beside[_FIELD + name] = batch.fields[name]
+        return beside
+
+    def _mixed(self, batch: Batch, mixes: Mixes) -> torch.Tensor:
         plain = self._shown(batch) if batch.tail is None else None
-        images, drawn = mixes.images(batch, plain)
-        if plain is None and self._last:
-            images = images.permute(0, 3, 1, 2)
-        given = [(name, batch.fields[name]) for name in self._feed.source.fields]
-        where = self._where(batch)
-        images = self._cut(images, 0)
-        return images, [mixes.labels(v, drawn, where) if name == LABEL else self._field(v) for name, v in given]
+        images = mixes.images(batch, plain)
+        images = images.permute(0, 3, 1, 2) if plain is None and self._last else images
+        return self._cut(images, 0)
+
+    def _fields(self, batch: Batch) -> list[Any]:
+        """As the source has them, arrays as tensors on the device; mixed labels as they are mixed."""
+        given = functools.partial(self._given, batch)
+        fields: list[Any] = []
+        for name in self._feed.source.fields:
+            if self._mixes is not None and name == LABEL:
+                fields.append(self._mixes.labels(given))
+            else:
+                fields.append(given(_FIELD + name) if _FIELD + name in batch.beside else batch.fields[name])
+        return fields
+
+    def _given(self, batch: Batch, name: str) -> torch.Tensor:
+        """What went with a batch, in memory of its own: who keeps labels would keep the block that they came in."""
+        if name in batch.sent:
+            sent: torch.Tensor = batch.sent[name].on(torch.cuda.current_stream(self._device))
+            return sent.clone()
+        return torch.from_numpy(batch.beside[name]).to(self._device)
 
     def _where(self, batch: Batch) -> Callable[[int], str]:
         return lambda slot: self._feed._where(int(batch.ids[slot]))
@@ -114,11 +140,6 @@ class Items:
 
     def _listed(self, values: Any) -> Any:
         return values.tolist() if isinstance(values, np.ndarray) else values
-
-    def _field(self, values: Any) -> Any:
-        if isinstance(values, np.ndarray):
-            return torch.from_numpy(values).to(self._device, non_blocking=True)
-        return values
 
     def _info(self, batch: Batch) -> Info:
         where = tuple(map(self._feed._where, batch.ids.tolist()))
@@ -139,7 +160,4 @@ class Items:
             from dali_feed.engines.gpu_tail import finished  # CuPy: on a GPU only
 
             return finished(pixels.images, pixels.tail, self._device)
-        if isinstance(pixels.images, torch.Tensor):
-            return pixels.images
-        images: torch.Tensor = torch.utils.dlpack.from_dlpack(pixels.images)
-        return images
+        return tensor_of(pixels.images)

@@ -6,14 +6,17 @@ resumed run mixes as it would have, at any world size.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from dali_feed.engines.uploads import size_of
+from dali_feed.engines.uploads import shape_of, size_of
 from dali_feed.errors import ConfigError
-from dali_feed.mixing import Mixed, Mixing, label_pairs, mixed, soft_labels
+from dali_feed.kernels.mix import Mix
+from dali_feed.mixing import Mixed, Mixing, label_pairs, mixed
 from dali_feed.outline import outline
 from dali_feed.records import LABEL
 from dali_feed.views import ViewsProgram
@@ -24,7 +27,11 @@ if TYPE_CHECKING:
     from dali_feed.feed import Batch, Feed
     from dali_feed.user_transforms import UserTransforms
 
-__all__ = ["Mixes", "mix_in_place"]
+__all__ = ["Mixes", "mix_in_place", "spread"]
+
+_NAMES = tuple(field.name for field in dataclasses.fields(Mixed))
+_DRAWN = "mix "  # and a name of these: what goes with a batch
+_LABELS, _WEIGHTS = "labels that meet", "weights of both"
 
 
 class Mixes:
@@ -55,55 +62,102 @@ class Mixes:
         cure = "Let the transform end in ToDtype(torch.float32, scale=True)"
         return ConfigError(f"collate_fn: MixUp and CutMix mix floats; found images of {found}. {cure}")
 
-    def images(self, batch: Batch, plain: torch.Tensor | None) -> tuple[torch.Tensor, Mixed]:
-        """The batch's images (n, 3, height, width), mixed, and what was drawn.
+    def drawn(self, batch: Batch, epoch: int) -> dict[str, NDArray[Any]]:
+        """What goes with a batch: the draws, and the labels that meet in each sample with the weights of both.
 
-        `plain`: the images where nothing is left to finish; their memory is written to.
+        Nothing where its images cannot be mixed, which `images` tells. Raises ConfigError for labels that are no
+        classes, and names the first record where one is outside them.
         """
-        if plain is None:
-            height, width = size_of(batch.images)
-        elif not plain.is_floating_point():
-            raise self._not_float(plain.dtype)
-        elif plain.ndim == 4 and plain.shape[1] == 3:
-            height, width = plain.shape[2:]
-        else:
-            cure = "Let a graph of your own end in channels, height, width"
-            msg = f"collate_fn: MixUp and CutMix mix images (n, 3, height, width); found {tuple(plain.shape)}. {cure}"
-            raise ConfigError(msg)
+        size = self._size(batch)
+        if size is None:
+            return {}
         feed = self._feed
-        lanes = feed.lanes // feed.world_size  # each has an equal part of the batch
-        drawn = mixed(self._mixing, batch.ids, feed.seed, feed.epoch, (height, width), lanes)
-        if plain is None:
-            from dali_feed.engines.gpu_tail import finished  # CuPy: on a GPU only
+        drawn = mixed(self._mixing, batch.ids, feed.seed, epoch, size, self._lanes)
+        pairs, weights = label_pairs(self._checked(batch), drawn)
+        return {
+            **{_DRAWN + name: getattr(drawn, name) for name in _NAMES},
+            _LABELS: pairs,
+            _WEIGHTS: weights,
+        }
 
-            return finished(batch.images, batch.tail, self._device, drawn), drawn  # type: ignore[arg-type]
-        if plain.is_cuda:
-            from dali_feed.engines.gpu_tail import mixed_up
+    @property
+    def _lanes(self) -> int:
+        return self._feed.lanes // self._feed.world_size  # each has an equal part of the batch
 
-            return mixed_up(plain, drawn), drawn
-        return mix_in_place(plain, drawn, lanes), drawn
+    def _size(self, batch: Batch) -> tuple[int, int] | None:
+        if batch.tail is not None:
+            return size_of(batch.images)
+        shape = shape_of(batch.images)
+        if len(shape) != 4:
+            return None
+        last = self._feed.program.recipe.layout == "NHWC"
+        height, width, channels = shape[1:] if last else (*shape[2:], shape[1])
+        return (height, width) if channels == 3 else None
 
-    def labels(self, labels: Any, drawn: Mixed, where: Callable[[int], str]) -> Any:
-        """A distribution, float32 (n, classes); without classes the labels and weights of two, (n, 2) each.
-
-        Raises ConfigError for labels that are no classes, and names the first record where one is outside them.
-        """
-        mixing = self._mixing
+    def _checked(self, batch: Batch) -> NDArray[Any]:
+        mixing, labels = self._mixing, batch.fields[LABEL]
         if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind not in "iu":
             found = labels.dtype if isinstance(labels, np.ndarray) else type(labels[0]).__name__
             msg = f"collate_fn: MixUp and CutMix mix labels that are whole numbers of classes; found {found}"
             raise ConfigError(msg)
         if mixing.classes is None:
-            pairs, weights = label_pairs(labels, drawn)
-            return self._there(pairs), self._there(weights)
+            return labels
         for slot in np.flatnonzero((labels < 0) | (labels >= mixing.classes))[:1].tolist():
             rule = f"labels must lie in 0..{mixing.classes - 1}, as classes says"
-            msg = f"collate_fn: {rule}; found {labels[slot]} in {where(slot)}"
+            where = self._feed._where(int(batch.ids[slot]))
+            msg = f"collate_fn: {rule}; found {labels[slot]} in {where}"
             raise ConfigError(msg)
-        return self._there(soft_labels(labels, drawn, mixing.classes, mixing.smoothing))
+        return labels.astype(np.int64, copy=False)  # which all of them fit, for a comparison on the device
 
-    def _there(self, values: Any) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(self._device, non_blocking=True)
+    def images(self, batch: Batch, plain: torch.Tensor | None) -> torch.Tensor:
+        """The batch's images (n, 3, height, width), mixed.
+
+        `plain`: the images where nothing is left to finish; their memory is written to.
+        """
+        if plain is not None and not plain.is_floating_point():
+            raise self._not_float(plain.dtype)
+        if plain is not None and _LABELS not in batch.beside:
+            cure = "Let a graph of your own end in channels, height, width"
+            msg = f"collate_fn: MixUp and CutMix mix images (n, 3, height, width); found {tuple(plain.shape)}. {cure}"
+            raise ConfigError(msg)
+        known = batch.beside if plain is not None and not plain.is_cuda else batch.sent
+        drawn = {name: known[_DRAWN + name] for name in _NAMES}
+        if plain is None:
+            from dali_feed.engines.gpu_tail import finished  # CuPy: on a GPU only
+
+            return finished(batch.images, batch.tail, self._device, _on_gpu(drawn))  # type: ignore[arg-type]
+        if plain.is_cuda:
+            from dali_feed.engines.gpu_tail import mixed_up
+
+            return mixed_up(plain, _on_gpu(drawn))
+        return mix_in_place(plain, Mixed(**drawn), self._lanes)
+
+    def labels(self, given: Callable[[str], torch.Tensor]) -> Any:
+        """A distribution, float32 (n, classes); without classes the labels and weights of two, (n, 2) each.
+
+        `given`: what went with the batch, by name, on the device.
+        """
+        mixing, pairs, weights = self._mixing, given(_LABELS), given(_WEIGHTS)
+        if mixing.classes is None:
+            return pairs, weights
+        return spread(pairs, weights, mixing.classes, mixing.smoothing)
+
+
+def _on_gpu(drawn: dict[str, Any]) -> Mix:
+    return Mix(drawn["partner"], drawn["weight"], drawn["box"])
+
+
+def spread(pairs: torch.Tensor, weights: torch.Tensor, classes: int, smoothing: float) -> torch.Tensor:
+    """`dali_feed.mixing.soft_labels` of label_pairs, bit for bit, on the device that they are on, without a wait.
+
+    Element by element: what adds to chosen places has no fixed order on a GPU, or waits in torch's deterministic mode.
+    """
+    numbers = torch.arange(classes, device=pairs.device)
+    shares = weights * float(np.float32(1 - smoothing))
+    soft = torch.full((len(pairs), classes), smoothing / classes, dtype=torch.float32, device=pairs.device)
+    for k in range(2):
+        soft += torch.where(numbers == pairs[:, k : k + 1], shares[:, k : k + 1], 0.0)
+    return soft
 
 
 def mix_in_place(images: torch.Tensor, drawn: Mixed, lanes: int = 1) -> torch.Tensor:

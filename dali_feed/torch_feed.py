@@ -38,7 +38,7 @@ def moved(item: Any, device: torch.device) -> Any:
     if device.type == "cpu":
         return item
     if isinstance(item, torch.Tensor):
-        return item.to(device, non_blocking=True)
+        return _pinned(item, device).to(device, non_blocking=True)
     if callable(getattr(item, "to", None)):
         return item.to(device)
     if isinstance(item, MutableMapping):
@@ -51,6 +51,14 @@ def moved(item: Any, device: torch.device) -> Any:
         there = [moved(value, device) for value in item]
         return tuple(there) if isinstance(item, tuple) else there
     return item
+
+
+def _pinned(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """In page-locked memory where it goes to a GPU: a copy from other memory waits for what the GPU has to do."""
+    plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided and not tensor.requires_grad
+    if device.type == "cuda" and tensor.device.type == "cpu" and plain and not tensor.is_pinned():
+        return tensor.pin_memory()  # of a tensor with a class of its own it would make a plain one
+    return tensor
 
 
 class _Batches:

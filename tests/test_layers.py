@@ -35,7 +35,7 @@ LAYERS = (
     Layer(
         "pure",
         (
-            *("errors", "records", "letters", "options", "plan", "draws"),  # words and order
+            *("errors", "records", "letters", "options", "plan", "draws", "parcel"),  # words and order
             *(
                 "recipe",
                 "geometry",

@@ -56,12 +56,15 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The finish step where the consumer runs it, on its own stream: what to do, flips and rectangles per sample."""
+    """The finish step where the consumer runs it, on its own stream: what to do, flips and rectangles per sample.
+
+    These are arrays of NumPy's, or have been sent to the device: `dali_feed.engines.parcels.Sent`.
+    """
 
     finish: Finish
-    flip_x: NDArray[Any] | None
-    flip_y: NDArray[Any] | None
-    erase: NDArray[Any] | None = None
+    flip_x: Any | None
+    flip_y: Any | None
+    erase: Any | None = None
 
     @classmethod
     def of(cls, finish: Finish | None, arrays: Mapping[str, NDArray[Any]]) -> Tail | None:

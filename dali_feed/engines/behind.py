@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from dali_feed.engines import Tail
 from dali_feed.engines.dtypes import DTYPES
 from dali_feed.engines.host_steps import ImageSteps
-from dali_feed.engines.uploads import Uploaded
+from dali_feed.engines.parcels import Parcels
+from dali_feed.engines.uploads import Uploaded, Uploads
 from dali_feed.errors import EngineError, TransformError
 from dali_feed.host_program import HostProgram
 from dali_feed.split_program import SplitProgram
@@ -28,6 +29,7 @@ class Behind:
         self._program, self._steps = program, ImageSteps(program)
         self._device = torch.device("cpu") if device is None else torch.device("cuda", device)
         self._stream = None if device is None else torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        self._parcels = None if device is None else Parcels(Uploads(device))
 
     def __call__(self, images: Any, tail: Tail | None, arrays: dict[str, NDArray[Any]]) -> tuple[Any, Tail | None]:
         """What becomes of the graph's `images`, and what is left then; `tail`: what the graph left undone, on a GPU."""
@@ -46,8 +48,9 @@ class Behind:
     def _there(self, images: Any, tail: Tail, arrays: dict[str, NDArray[Any]]) -> tuple[Any, Tail | None]:
         from dali_feed.engines.gpu_tail import finished  # CuPy: on a GPU only
 
+        sent = None if self._parcels is None else self._parcels.with_tails([tail], {})[0][0]
         with torch.cuda.stream(self._stream):
-            out = self._run(finished(images, tail, self._device), arrays)
+            out = self._run(finished(images, sent or tail, self._device), arrays)
             done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             done.record()
         return Uploaded(out, done), Tail.of(self._program.finish, arrays)

@@ -23,6 +23,7 @@ from dali_feed.engines.culprits import refused
 from dali_feed.engines.dali_graph import PAYLOAD, build_graph
 from dali_feed.engines.devices import use
 from dali_feed.engines.failures import ends_all, engine_error, out_of_memory, stays
+from dali_feed.engines.kept import KEPT
 from dali_feed.errors import DaliFeedError, EngineError, TransformError
 from dali_feed.options import Tuning
 from dali_feed.program import Program
@@ -227,10 +228,8 @@ class DaliEngine:
     def close(self) -> None:
         """Drop both pipelines, with which DALI joins its threads, and give back the memory that it keeps of them."""
         self._flying.clear()
-        if self._device is not None and self._main is not None and any(view.finish for view in self._program.views):
-            from dali_feed.engines.gpu_tail import let_go  # CuPy: on a GPU only
-
-            let_go()
+        if self._device is not None and self._main is not None:
+            KEPT.let_go()  # before its memory's pool goes
         self._main = self._twin = None
         if self._device is not None:
             with suppress(Exception):  # the GPU may have failed for good

@@ -7,55 +7,47 @@ that the finish is done with it.
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 
 from dali_feed.engines import Tail
 from dali_feed.engines.dtypes import DTYPES
+from dali_feed.engines.handover import keep, owned
+from dali_feed.engines.parcels import there
 from dali_feed.engines.ranges import FINISH
 from dali_feed.engines.uploads import Uploaded, consumers_stream
 from dali_feed.kernels.finish import finish
 from dali_feed.kernels.mix import Mix, mix
-from dali_feed.mixing import Mixed
 
-__all__ = ["exported", "finished", "let_go", "mixed_up"]
-
-_lock = threading.Lock()  # loaders may be used in several threads
-_kept: deque[tuple[torch.cuda.Event, Any]] = deque()  # what finishes that have been enqueued may still read
+__all__ = ["exported", "finished", "mixed_up"]
 
 
-def _on(device: torch.device, values: NDArray[Any] | None) -> torch.Tensor | None:
-    return None if values is None else torch.from_numpy(values).to(device, non_blocking=True)
+def _mix(mixing: Mix, stream: torch.cuda.Stream) -> Mix:
+    return Mix(*(there(each, stream) for each in (mixing.partner, mixing.weight, mixing.box)))
 
 
-def _mix(device: torch.device, drawn: Mixed) -> Mix:
-    return Mix(*(_on(device, each) for each in (drawn.partner, drawn.weight, drawn.box)))
-
-
-def finished(images: Any, tail: Tail, device: torch.device, drawn: Mixed | None = None) -> torch.Tensor:
+def finished(images: Any, tail: Tail, device: torch.device, mixing: Mix | None = None) -> torch.Tensor:
     """One launch on torch's current stream; returns (n, 3, height, width), or what the recipe's layout says.
 
     `images`: uint8 (n, height, width, 3) on `device`, ready for any stream: with __cuda_array_interface__, or Uploaded.
+    Rows of `tail` and `mixing` are arrays of NumPy's, or `Sent`.
     """
     with FINISH:
-        return _finished(images, tail, device, drawn)
+        return _finished(images, tail, device, mixing)
 
 
-def mixed_up(images: torch.Tensor, drawn: Mixed) -> torch.Tensor:
+def mixed_up(images: torch.Tensor, mixing: Mix) -> torch.Tensor:
     """Finished images (n, 3, height, width) mixed into new memory, one launch on torch's current stream."""
     with FINISH:
         dense = images if images.is_contiguous(memory_format=torch.channels_last) else images.contiguous()
         out = torch.empty_like(dense)
         stream = torch.cuda.current_stream(images.device)
-        mix(dense, out, _mix(images.device, drawn), stream=stream)
+        mix(dense, out, _mix(mixing, stream), stream=stream)
         return out
 
 
-def _finished(images: Any, tail: Tail, device: torch.device, drawn: Mixed | None) -> torch.Tensor:
+def _finished(images: Any, tail: Tail, device: torch.device, mixing: Mix | None) -> torch.Tensor:
     stream = torch.cuda.current_stream(device)
     pixels = images.on(stream) if isinstance(images, Uploaded) else images
     n, height, width, channels = pixels.__cuda_array_interface__["shape"]
@@ -68,39 +60,25 @@ def _finished(images: Any, tail: Tail, device: torch.device, drawn: Mixed | None
         out,
         scale=None if whole else tail.finish.scale,
         bias=None if whole else tail.finish.bias,
-        flip_x=_on(device, tail.flip_x),
-        flip_y=_on(device, tail.flip_y),
-        erase=_on(device, tail.erase),
+        flip_x=there(tail.flip_x, stream),
+        flip_y=there(tail.flip_y, stream),
+        erase=there(tail.erase, stream),
         erase_value=tail.finish.erase,
-        mix=None if drawn is None else _mix(device, drawn),
+        mix=None if mixing is None else _mix(mixing, stream),
         layout=layout,
         stream=stream,
     )
     if pixels is images:
-        _keep(images, stream)
+        keep(images, stream)
     return out
 
 
-def exported(images: Any, tail: Tail, device: int, stream: int | None, options: dict[str, Any]) -> Any:
-    """A DLPack capsule of the finished batch, ready on the consumer's `stream`; -1 is torch's current one."""
-    there = torch.device("cuda", device)
-    if stream == -1:
-        return finished(images, tail, there).__dlpack__(stream=-1, **options)
-    with torch.cuda.stream(consumers_stream(stream, there)):
-        return finished(images, tail, there).__dlpack__(stream=-1, **options)
+def exported(images: Any, tail: Tail | None, device: int, stream: int | None, options: dict[str, Any]) -> Any:
+    """A DLPack capsule of the finished batch, ready on the consumer's `stream`; -1 is torch's current one.
 
-
-def _keep(images: Any, stream: torch.cuda.Stream) -> None:
-    done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    done.record(stream)
-    with _lock:
-        _kept.append((done, images))
-        while _kept and _kept[0][0].query():  # type: ignore[no-untyped-call]
-            _kept.popleft()
-
-
-def let_go() -> None:
-    """Wait for the finishes that have been enqueued, and let go of what they read."""
-    with _lock:
-        while _kept:
-            _kept.popleft()[0].synchronize()
+    Without a `tail` it is a copy of the images.
+    """
+    place = torch.device("cuda", device)
+    with torch.cuda.stream(None if stream == -1 else consumers_stream(stream, place)):
+        made = owned(images, place) if tail is None else finished(images, tail, place)
+        return made.__dlpack__(stream=-1, **options)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Uploaded", "Uploads", "consumers_stream", "size_of"]
+__all__ = ["Uploaded", "Uploads", "consumers_stream", "shape_of", "size_of"]
 
 
 def consumers_stream(stream: int | None, device: torch.device) -> torch.cuda.Stream:
@@ -47,10 +47,18 @@ class Uploaded:
         return self._images.__dlpack__(stream=-1, **options)
 
 
+def shape_of(images: Any) -> tuple[int, ...]:
+    """Of an engine's images: a tensor, Uploaded, or DALI's own on either device, whose `shape` is a method."""
+    if isinstance(images, torch.Tensor | Uploaded):
+        return tuple(images.shape)
+    shown = getattr(images, "__cuda_array_interface__", None) or images.__array_interface__
+    return tuple(shown["shape"])
+
+
 def size_of(images: Any) -> tuple[int, int]:
-    """Height and width of images (n, height, width, 3) that are not finished: Uploaded, or DALI's own."""
-    shape = images.shape if isinstance(images, Uploaded) else images.__cuda_array_interface__["shape"]
-    return shape[1], shape[2]
+    """Height and width of images (n, height, width, 3) that are not finished."""
+    _, height, width, _ = shape_of(images)
+    return height, width
 
 
 class Uploads:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,12 +27,16 @@ class Batch(Pixels):
     ids     int64 (n,): the samples that stand in the slots
     ok      bool (n,): False where another record stands in for an absent or bad one
     more    further views of the images; or what a user's pipeline gives after its first output
+    beside  what else goes with it, arrays by name
+    sent    on a GPU, those of them that can be sent to one: `dali_feed.engines.parcels.Sent`
     """
 
     fields: dict[str, Any]
     ids: NDArray[np.int64]
     ok: NDArray[np.bool_]
     more: tuple[Pixels, ...] = ()
+    beside: dict[str, NDArray[Any]] = field(default_factory=dict)
+    sent: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.ids)

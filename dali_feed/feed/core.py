@@ -19,6 +19,7 @@ from dali_feed.engines import Engine, make_engine
 from dali_feed.errors import ClosedError, ConfigError, DeadLetterError
 from dali_feed.external_sources.slabs import SlabPool
 from dali_feed.feed.asked import MAX_EPOCH, check_epoch, check_shares, check_shuffle
+from dali_feed.feed.beside import Beside, Companions, none
 from dali_feed.feed.commit import commit
 from dali_feed.feed.compiling import compiled
 from dali_feed.feed.describe import described
@@ -128,6 +129,8 @@ class Feed:
         self._engine: Engine | None = None
         self._pool: ReadPool | None = None
         self._run: EpochRun | None = None
+        self.companions: Companions = none  # what a loader wants with each batch; the feed thread asks for it
+        self._beside: Beside | None = None
         self._slabs, self._meter = SlabPool(slab_bytes(self.tuning.memory)), Meter()
         self._outbox = Outbox(source, self.bad.dead_letter)
         self._closed, self._pid = False, os.getpid()
@@ -233,6 +236,9 @@ class Feed:
             _live.add(self)
             atexit.unregister(_close_all)
             atexit.register(_close_all)  # anew: what comes last runs first, and DALI's own hook is there by now
+        if self._beside is None:
+            self._beside = Beside.on(self.device, self.companions)
+        beside = self._beside
         epoch, program, seed = self._epoch, self.program, self.seed
         return Setting(
             engine=self._engine,
@@ -242,6 +248,7 @@ class Feed:
             source=self.snapshot.source,
             where=self._where,
             draw=lambda sizes, ids: program.parameters(sizes, ids, seed, epoch),
+            beside=lambda batch: beside(batch, epoch),
             memory=self.tuning.memory,
             prefetch=self.tuning.prefetch,
             same_size=program.fixed and program.size is None,
@@ -373,6 +380,7 @@ class Feed:
             self._pool.close()
         if self._engine is not None:
             self._engine.close()
+        self._beside, self.companions = None, none  # a loader's, which holds this feed
         self._outbox.close()
 
     def __enter__(self) -> Self:

@@ -45,6 +45,7 @@ class Setting:
     source: str
     where: Callable[[int], str]
     draw: Draw
+    beside: Callable[[Batch], None]
     memory: int
     prefetch: int
     same_size: bool
@@ -215,6 +216,7 @@ class EpochRun:
                 result = self.setting.engine.redo(flight.work, result, mended)
         self._landed += len(flight)
         batch = flight.done(result)
+        self.setting.beside(batch)
         self._look_ahead |= any(piece.chunk.window.left == 0 for piece in flight.pieces)  # memory went back
         with WAITS["trainer_wait"], self.setting.meter.waiting("trainer_wait"):
             self._out.put(batch)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dali_feed.engines import Tail
+from dali_feed.engines.handover import is_foreign
 
 __all__ = ["Pixels"]
 
@@ -29,9 +30,10 @@ class Pixels:
         """The finished images; without a copy where nothing is left to finish. On a GPU they are ready on `stream`.
 
         (n, 3, height, width), or (n, height, width, 3) with `Feed(layout="NHWC")`. `stream`: as DLPack says. Each call
-        that has to finish makes a new array.
+        that has to finish makes a new array. So does each for what a user's graph left in DALI's memory on a GPU:
+        DALI would let go of it by waiting for the device.
         """
-        if self.tail is None:
+        if self.tail is None and not is_foreign(self.images):
             return self.images.__dlpack__(**({} if stream is None else {"stream": stream}), **options)
         from dali_feed.engines.gpu_tail import exported  # CuPy: on a GPU only
 
