@@ -1,6 +1,6 @@
 """Each kernel's GB/s beside a device-to-device copy of as many bytes, on one GPU.
 
-    python bench/bench_kernels.py [--kernels finish mix unpack tokens] [--batch 256] [--runs 50] [--warm 10]
+    python bench/bench_kernels.py [--kernels finish jitter mix unpack tokens] [--batch 256] [--runs 50] [--warm 10]
 
 A launch is checked and compiled before the clock. CUDA events stand around it, as around the copy: the L2 cache is
 written over before them, which keeps the device busy until all is enqueued, so that no time of the host is counted.
@@ -22,7 +22,9 @@ from typing import Any
 import numpy as np
 from _harness import RESULTS, Rows, facts
 
+from dali_feed.colour import KINDS
 from dali_feed.kernels import finish as finish_module
+from dali_feed.kernels import jitter as jitter_module
 from dali_feed.kernels import mix as mix_module
 from dali_feed.kernels import tokens as tokens_module
 from dali_feed.kernels import unpack as unpack_module
@@ -85,6 +87,26 @@ def finishes(cp: Any, batch: int) -> Iterator[Case]:
                 yield Case("finish", f"{dtype} {layout}{name}", prepare, moved)
 
 
+def jitters(cp: Any, batch: int) -> Iterator[Case]:
+    """One adjustment, all four, and those with a contrast that wants every step before it twice."""
+    images = _bytes(cp, batch, SIZE, SIZE, 3)
+    out = cp.empty(images.shape, np.uint8)
+    for names in (
+        ("brightness",),
+        ("contrast",),
+        ("hue",),
+        ("contrast", "brightness", "saturation", "hue"),
+        ("hue", "saturation", "brightness", "contrast"),
+    ):
+        steps = cp.tile(cp.asarray([[(KINDS[name], 0.1) for name in names]], cp.float32), (batch, 1, 1))
+
+        def prepare(steps: Any = steps) -> Launch:
+            return jitter_module.prepare(images, out, steps)
+
+        moved = jitter_module.bytes_moved(images.shape, contrasts=names.count("contrast"))
+        yield Case("jitter", ", ".join(names), prepare, moved)
+
+
 def mixes(cp: Any, batch: int) -> Iterator[Case]:
     """Batches that something else made."""
     for dtype, memory in DTYPES.items():
@@ -145,6 +167,7 @@ def token_batches(cp: Any, _: int) -> Iterator[Case]:
 
 CASES: dict[str, Callable[[Any, int], Iterator[Case]]] = {
     "finish": finishes,
+    "jitter": jitters,
     "mix": mixes,
     "unpack": unpacks,
     "tokens": token_batches,

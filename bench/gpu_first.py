@@ -104,6 +104,12 @@ def _case(name: str) -> tuple[Any, tuple[Any, ...], dict[str, Any], dict[str, ND
         given: dict[str, Any] = {"scale": scale, "bias": bias, "flip_x": np.arange(5, dtype=np.int32) % 2}
         wanted = module.finish_reference(images, dtype="float32", **given)
         return module, (images,), given, {"out": np.zeros_like(wanted)}, {"out": wanted}
+    if name == "jitter":
+        images = rng.integers(0, 256, (5, 36, 52, 3), np.uint8)
+        kinds, factors = np.array([[1, 2, 3, 4], [4, 3, 2, 1]] * 3)[:5], rng.uniform(-0.5, 0.5, (5, 4))
+        steps = np.stack([kinds, factors + (kinds != 4)], axis=-1).astype(np.float32)
+        wanted = module.jitter_reference(images, steps)
+        return module, (images,), {"steps": steps}, {"out": np.zeros_like(wanted)}, {"out": wanted}
     if name == "mix":
         floats = rng.random((5, 3, 36, 52), np.float32)
         mixing = module.Mix(np.roll(np.arange(5, dtype=np.int32), 1), np.full(5, 0.3, np.float32), None)
@@ -283,7 +289,7 @@ def _of(ask: Callable[[str, str], str], name: str) -> Callable[[str], str]:
 
 CHECKS: dict[str, Callable[[str], str]] = {
     "versions": versions,
-    **{f"kernel-{name}": _of(kernel, name) for name in ("finish", "mix", "unpack", "tokens")},
+    **{f"kernel-{name}": _of(kernel, name) for name in ("finish", "jitter", "mix", "unpack", "tokens")},
     "decode": decode,
     **{f"engine-{name}": _of(engine, name) for name in ("dali", "host")},
     **{f"neighbours-{name}": _of(neighbours, name) for name in ("dali", "host")},

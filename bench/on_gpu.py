@@ -18,8 +18,8 @@ ROOT = HERE.parent
 GPU_TEST = re.compile(r"mark\.gpu|both_ways")
 TOY = ("--photos", "24")
 FIRST = (
-    *("versions", "kernel-finish", "kernel-mix", "kernel-unpack", "kernel-tokens", "decode", "engine-dali"),
-    *("engine-host", "neighbours-dali", "neighbours-host", "decoder-load", "next-returns", "no-sync"),
+    *("versions", "kernel-finish", "kernel-jitter", "kernel-mix", "kernel-unpack", "kernel-tokens", "decode"),
+    *("engine-dali", "engine-host", "neighbours-dali", "neighbours-host", "decoder-load", "next-returns", "no-sync"),
 )
 
 
@@ -60,7 +60,7 @@ class Parts:
 
     def kernels(self) -> Iterator[Check]:
         """Each kernel beside a copy of as many bytes."""
-        for kernel in ("finish", "mix", "unpack", "tokens"):
+        for kernel in ("finish", "jitter", "mix", "unpack", "tokens"):
             yield self._bench("kernels", kernel, "bench_kernels.py", "--kernels", kernel, *self._results())
 
     def decode(self) -> Iterator[Check]:

@@ -17,6 +17,7 @@ from dali_feed.host_program import HostProgram, compile_host
 from dali_feed.outline import outline
 from dali_feed.program import Ints, Parameters, Program, compile_recipe
 from dali_feed.recipe import Recipe, ToFloat
+from dali_feed.tail_colour import with_kernel
 
 __all__ = ["SplitProgram", "compile_dali"]
 
@@ -46,18 +47,20 @@ class SplitProgram(Program):
 def compile_dali(recipe: Recipe, *, on_gpu: bool, region_decode: bool | None = None) -> Program:
     """The program of the dali engine; all of it is a graph where DALI has the operators.
 
+    On a GPU the finish step takes the colour steps before it; see dali_feed.tail_colour.
     `region_decode`: as `compile_recipe` takes it; None: on the CPU.
 
     Raises TransformError where ops stand in an order that has no meaning, or need what DALI has not while images may
     still have several sizes.
     """
     region_decode = not on_gpu if region_decode is None else region_decode
+    ended = with_kernel if on_gpu else lambda program: program
     try:
-        return compile_recipe(recipe, region_decode=region_decode)
+        return ended(compile_recipe(recipe, region_decode=region_decode))
     except TransformError as error:
         known = outline(recipe)  # an order without meaning has none on any engine
         cut = _cut(recipe)
-        graph = compile_recipe(Recipe(recipe.ops[:cut], "NHWC"), region_decode=region_decode)
+        graph = ended(compile_recipe(Recipe(recipe.ops[:cut], "NHWC"), region_decode=region_decode))
         if graph.size is None or known.size is None:
             msg = f"{error}, and this one between transforms that give all images one size"
             raise TransformError(msg) from error

@@ -81,7 +81,7 @@ class Warp:
 
 @dataclass(frozen=True, slots=True)
 class Colour:
-    """`steps` colour steps, colour{k} (float32: steps, 12), with or without a mean and a hue; see dali_feed.colour."""
+    """`steps` colour steps, colour{k} (float32: steps, 14), with or without a mean and a hue; see dali_feed.colour."""
 
     k: int
     steps: int
@@ -123,7 +123,8 @@ class Erase:
 class Finish:
     """flip_x, flip_y (int32) where there are any; value * scale + bias per channel; cast; to `layout`.
 
-    With `erase`, rectangle erase (int32: y, x, height, width) of what comes out is that value.
+    With `erase`, rectangle erase (int32: y, x, height, width) of what comes out is that value. With `adjusts`, that
+    many colour steps come before all this: adjust (float32: adjusts, 2), a kind and a factor each, of dali_feed.colour.
     """
 
     dtype: DType
@@ -133,6 +134,7 @@ class Finish:
     flip_y: bool
     layout: Layout = "NCHW"
     erase: Colours | None = None
+    adjusts: int = 0
 
 
 class CustomStep(Protocol):

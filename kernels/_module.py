@@ -7,6 +7,7 @@ and nothing is allocated, copied or waited for on the way to a launch.
 from __future__ import annotations
 
 import functools
+import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ _CUPY_ADDS = ("-ftz=true", "--device-as-default-execution-space")
 _LOG_LINES = 12
 _NO_NVRTC = "torch brings NVRTC along; without it, install the CUDA toolkit's"
 
-_NUMBERS = '#include "_numbers.cuh"\n'
+_INCLUDE = re.compile(r'^#include "(_\w+\.cuh)"\n', re.MULTILINE)
 
 _lock = threading.Lock()
 _kernels: dict[tuple[str, tuple[str, ...], int], Any] = {}
@@ -222,12 +223,15 @@ class _Handle:
 
 @functools.cache
 def _source(name: str) -> str:
+    """The kernel with its headers in the place of their #include: NVRTC has no search path here."""
     text = (files("dali_feed.kernels") / f"{name}.cu").read_text(encoding="utf-8")
-    if _NUMBERS in text:
-        before, after = text.split(_NUMBERS)
-        shared = (files("dali_feed.kernels") / "_numbers.cuh").read_text(encoding="utf-8")
-        text = f'{before}#line 1 "_numbers.cuh"\n{shared}#line {before.count(chr(10)) + 2} "{name}.cu"\n{after}'
-    return text
+    out, done = "", 0
+    for found in _INCLUDE.finditer(text):
+        header = (files("dali_feed.kernels") / found[1]).read_text(encoding="utf-8")
+        after = text.count("\n", 0, found.end()) + 1
+        out += f'{text[done : found.start()]}#line 1 "{found[1]}"\n{header}#line {after} "{name}.cu"\n'
+        done = found.end()
+    return out + text[done:]
 
 
 def _failed(name: str, arch: str, options: tuple[str, ...], log: str) -> EngineError:

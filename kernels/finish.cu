@@ -17,13 +17,22 @@
 //   MIX             1: with a partner. Off, its arguments are there and unused
 //   CHANNELS_LAST   0: one plane per channel, 1: channels last
 //   PIXELS          how many neighbouring pixels of a row a thread does. 4 needs width % 4 == 0, images aligned to 4
-//                   bytes and out to 4 of its elements: then a thread loads 3 words and stores whole vectors (16 bytes
-//                   of float32, 8 of the 16-bit types). 1 has no such needs. Neither has a tail to care for.
+//                   bytes and out to 4 of its elements, 2 the same of 2; 1 has no such needs. None has a tail to care
+//                   for. A thread loads 3 words of PIXELS bytes, and into each plane it stores a vector of PIXELS.
+//   VECTOR          of channels last, where PIXELS is not 1, the bytes of a store: 16, which needs samples of a multiple
+//                   of 16 bytes and out aligned to it, or PIXELS elements. A thread's own elements are 3 times as long,
+//                   so a warp exchanges them in shared memory: its threads store vectors side by side. 0
+//                   elsewhere.
 //
 // Bytes moved: 3 * (1 + size of an output element) per pixel: 15 for float32, 9 for the 16-bit types, 6 for uint8.
 // With MIX 3 more where the weight is not 1: a partner's bytes are read wherever its pixels show.
 
 #include "_numbers.cuh"
+#if VECTOR
+#include "_stage.cuh"
+#endif
+
+#define THREADS 256
 
 template <class T>
 struct alignas(sizeof(T) * PIXELS) Pack {
@@ -115,7 +124,7 @@ DEVICE void finished(const Job& job, unsigned sample, unsigned y, unsigned x, fl
 
 // Block x runs over the groups of PIXELS pixels of one sample, block y over samples. The launcher holds
 // height * width below 2^31, so positions inside a plane fit 32 bits; everything across planes is 64 bits wide.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(THREADS)
 finish(const byte_t* __restrict__ images, out_t* __restrict__ out,
        const byte_t* __restrict__ flip_x, int flip_x_size,
        const byte_t* __restrict__ flip_y, int flip_y_size,
@@ -127,8 +136,16 @@ finish(const byte_t* __restrict__ images, out_t* __restrict__ out,
        float bias_0, float bias_1, float bias_2,
        float erased_0, float erased_1, float erased_2) {
     const unsigned groups_in_row = static_cast<unsigned>(width) / PIXELS;
+    const unsigned groups = groups_in_row * static_cast<unsigned>(height);
+#if VECTOR
+    __shared__ Stage<out_t, 3 * PIXELS> stages[THREADS / 32];
+    const unsigned position = blockIdx.x * blockDim.x + threadIdx.x, first = position - threadIdx.x % 32;
+    if (first >= groups) return;  // a whole warp; of another one all threads store, so some do the last group once more
+    const unsigned group = position < groups ? position : groups - 1, lanes = groups - first < 32 ? groups - first : 32;
+#else
     const unsigned group = blockIdx.x * blockDim.x + threadIdx.x;
-    if (group >= groups_in_row * static_cast<unsigned>(height)) return;
+    if (group >= groups) return;
+#endif
     const unsigned y = group / groups_in_row;
     const unsigned x = (group - y * groups_in_row) * PIXELS;
     const offset_t plane = static_cast<offset_t>(height) * static_cast<offset_t>(width);
@@ -161,18 +178,20 @@ finish(const byte_t* __restrict__ images, out_t* __restrict__ out,
         }
 #endif
 
-        Pack<out_t> done[3];  // planes: done[c] is a run of channel c; channels last: the same 3 * PIXELS in pixel order
+#if VECTOR
+        Lane<out_t, 3 * PIXELS> done;
+#pragma unroll
+        for (int i = 0; i < 3 * PIXELS; ++i) done.at[i] = cast(value[i / 3][i % 3]);
+        store_run(out + 3 * (sample * plane + static_cast<offset_t>(first) * PIXELS), lanes, done,
+                  stages[threadIdx.x / 32]);
+#else
+        Pack<out_t> done[3];  // planes: done[c] is a run of channel c; channels last, of one pixel: its channels
 #pragma unroll
         for (int p = 0; p < PIXELS; ++p) {
 #pragma unroll
             for (int c = 0; c < 3; ++c) {
                 const out_t result = cast(value[p][c]);
-#if CHANNELS_LAST
-                const int slot = 3 * p + c;
-                done[slot / PIXELS].at[slot % PIXELS] = result;
-#else
                 done[c].at[p] = result;
-#endif
             }
         }
 
@@ -185,5 +204,6 @@ finish(const byte_t* __restrict__ images, out_t* __restrict__ out,
             *reinterpret_cast<Pack<out_t>*>(out + (3 * static_cast<offset_t>(sample) + i) * plane + here) = done[i];
 #endif
         }
+#endif
     }
 }

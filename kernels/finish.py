@@ -120,8 +120,12 @@ def prepare(  # noqa: PLR0913 - the same as finish
     rectangles, _ = _RULES.parameter("erase", erase, ("<i4",), (samples, 4))
     partner, weight, box = pointers(_RULES, mix, samples)
 
-    wide = width % 4 == 0 and source.pointer % 4 == 0 and target.pointer % (4 * target.itemsize) == 0
-    pixels = 4 if wide else 1
+    fits = (width, source.pointer, target.pointer // target.itemsize)
+    pixels = next(count for count in (4, 2, 1) if all(number % count == 0 for number in fits))
+    vector = 0
+    if last and pixels > 1:
+        whole = target.nbytes // samples % 16 == 0 and target.pointer % 16 == 0
+        vector = 16 if whole else pixels * target.itemsize
     return Launch(
         kernel="finish",
         options=(
@@ -129,6 +133,7 @@ def prepare(  # noqa: PLR0913 - the same as finish
             f"-DCHANNELS_LAST={int(last)}",
             f"-DPIXELS={pixels}",
             f"-DMIX={int(mix is not None)}",
+            f"-DVECTOR={vector}",
         ),
         grid=(-(-height * width // pixels // _BLOCK), min(samples, GRID_Y), 1),
         block=(_BLOCK, 1, 1),

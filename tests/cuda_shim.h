@@ -1,5 +1,5 @@
-// Enough of CUDA C++ for g++ to compile a kernel's .cu unchanged: threads run one after another in loops, so a kernel
-// that needs __syncthreads or shared memory does not belong here. kernels_host.py writes the file that includes this.
+// Enough of CUDA C++ for g++ to compile a kernel's .cu unchanged: the threads of a block run one after another, each up to
+// its end or to a barrier (cuda_shim_block.h). kernels_host.py writes the file that includes this.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -9,15 +9,15 @@
 #include <tuple>
 #include <type_traits>
 
-struct Index3 {
-    unsigned x, y, z;
-};
-static thread_local Index3 blockIdx, threadIdx, blockDim, gridDim;
+#include "cuda_shim_block.h"
 
 #define __global__
 #define __device__
 #define __forceinline__ inline
 #define __launch_bounds__(threads)
+#define __shared__ static  // one block runs at a time
+#define __syncthreads() shim::block().wait(shim::Barrier::block)
+#define __syncwarp() shim::block().wait(shim::Barrier::warp)
 
 static inline unsigned __float_as_uint(float v) {
     unsigned bits;
@@ -64,14 +64,10 @@ struct Host<Kernel> {
         blockDim = *block;
         for (unsigned bz = begin->z; bz < end->z; ++bz)
             for (unsigned by = begin->y; by < end->y; ++by)
-                for (unsigned bx = begin->x; bx < end->x; ++bx)
-                    for (unsigned tz = 0; tz < block->z; ++tz)
-                        for (unsigned ty = 0; ty < block->y; ++ty)
-                            for (unsigned tx = 0; tx < block->x; ++tx) {
-                                blockIdx = {bx, by, bz};
-                                threadIdx = {tx, ty, tz};
-                                Kernel(args...);
-                            }
+                for (unsigned bx = begin->x; bx < end->x; ++bx) {
+                    blockIdx = {bx, by, bz};
+                    shim::block().run([&] { Kernel(args...); });
+                }
     }
 
     // One launch from stdin, its outputs to stdout; every array lies in a heap block of exactly its size, so that the

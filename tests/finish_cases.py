@@ -17,9 +17,19 @@ from dali_feed.kernels.mix import Mix
 DTYPES = ("float32", "float16", "bfloat16", "uint8")
 LAYOUTS = ("NCHW", "NHWC")
 MEMORY = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "uint8": np.uint8}
+# Bytes of a store, by layout and pixels a thread: planes and single pixels need no other than their own.
+VECTORS = {
+    dtype: {
+        (last, pixels): (0,) if not last or pixels == 1 else tuple({pixels * np.dtype(kind).itemsize, 16})
+        for last, pixels in itertools.product((0, 1), (1, 2, 4))
+    }
+    for dtype, kind in MEMORY.items()
+}
 VARIANTS = tuple(
-    (f"-DOUT_{dtype.upper()}", f"-DCHANNELS_LAST={last}", f"-DPIXELS={pixels}", f"-DMIX={mix}")
-    for dtype, last, pixels, mix in itertools.product(DTYPES, (0, 1), (1, 4), (0, 1))
+    (f"-DOUT_{dtype.upper()}", f"-DCHANNELS_LAST={last}", f"-DPIXELS={pixels}", f"-DMIX={mix}", f"-DVECTOR={vector}")
+    for dtype, forms in VECTORS.items()
+    for (last, pixels), vectors in forms.items()
+    for mix, vector in itertools.product((0, 1), vectors)
 )
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 Array = npt.NDArray[Any]

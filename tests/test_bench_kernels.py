@@ -40,7 +40,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("bench_kernels")
 
 
-@pytest.mark.parametrize("name", ["finish", "mix", "unpack", "tokens"])
+@pytest.mark.parametrize("name", ["finish", "jitter", "mix", "unpack", "tokens"])
 def test_every_case_is_a_launch_that_is_allowed(bench: Any, name: str) -> None:
     """Each case of a kernel prepares launches of that kernel without CuPy's random numbers, and counts its bytes."""
     cases = list(bench.CASES[name](stand_in(), 2))

@@ -38,6 +38,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from kernels_both import Kernel, both_ways
 from kernels_host import HostKernel, compile_for_host, compile_sanitized, run_sanitized
+from sass import instructions, named
 from torchvision.transforms import v2
 
 from dali_feed.errors import EngineError
@@ -121,6 +122,18 @@ def test_a_usual_batch(kernel: Kernel, dtype: str, layout: str, colour: bool, mi
     assert_same_bits(out, finish_reference(**case, dtype=dtype, layout=layout))
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [(98, 98), (37, 518)])
+def test_a_width_that_two_divides(kernel: Kernel, dtype: str, layout: str, size: tuple[int, int]) -> None:
+    """Widths such as 98 and 518 are done two pixels at a time, and exactly, a partner's too."""
+    case = random_case(dtype, (3, *size), mix=True)
+    out = out_for(case["images"], dtype, layout)
+    (job,) = kernel(out=out, **case, dtype=dtype, layout=layout)
+    assert job.options[2] == "-DPIXELS=2"
+    assert_same_bits(out, finish_reference(**case, dtype=dtype, layout=layout))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_edges_of_floats(kernel: Kernel, dtype: str) -> None:
     """Subnormals, overflow, ties, NaN and -0 come out as in the reference, in spite of CuPy's -ftz=true."""
@@ -159,7 +172,7 @@ def test_positions_beyond_32_bits(host: HostKernel, layout: str) -> None:
 def test_no_byte_beside_the_arrays(tmp_path: Path) -> None:
     """Under the address and undefined-behaviour sanitizers every variant stays inside arrays of exactly its size."""
     jobs, expected = [], b""
-    shapes = ((1, 1, 1), (2, 3, 1), (1, 2, 7), (3, 5, 8), (2, 1, 4), (1, 16, 68), (2, 33, 31))
+    shapes = ((1, 1, 1), (2, 3, 1), (1, 2, 7), (3, 5, 8), (2, 1, 4), (1, 16, 68), (2, 33, 31), (2, 1, 2), (1, 8, 6))
     for (dtype, layout), shape in itertools.product(itertools.product(DTYPES, LAYOUTS), shapes):
         for given_flips, mix in itertools.product((True, False), repeat=2):
             case = random_case(dtype, shape, colour=given_flips, mix=mix)
@@ -191,9 +204,21 @@ def test_nvrtc_compiles_every_variant(options: tuple[str, ...], arch: str) -> No
     assert ".ftz" not in ptx, "CuPy's -ftz=true reached an operation that can round"
     assert ".local" not in ptx, "an index is not a constant"
     if options[2] == "-DPIXELS=4" and options[0] != "-DOUT_UINT8":  # four bytes may also be one 32-bit store
-        assert "st.global.v4." in ptx
+        assert "st.global.v4." in ptx or options[4] == "-DVECTOR=8"
     if options[0] == "-DOUT_BFLOAT16":
         assert ("cvt.rn.bf16.f32" in ptx) == (arch != "sm_75")
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("pixels", [2, 4])
+def test_channels_last_is_stored_sixteen_bytes_at_a_time(tmp_path: Path, dtype: str, pixels: int, arch: str) -> None:
+    """Assembled, all that a usual variant writes are stores of 16 bytes, and all it keeps lies in registers."""
+    options = (f"-DOUT_{dtype.upper()}", "-DCHANNELS_LAST=1", f"-DPIXELS={pixels}", "-DMIX=1", "-DVECTOR=16")
+    assert options in VARIANTS
+    found = instructions(tmp_path, "finish", arch, options)
+    assert named(found, "STG") == {"STG.E.128"}
+    assert not named(found, "STL") | named(found, "LDL")
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_strides_of_single_elements_do_not_count() -> None:
     assert job.options[1] == "-DCHANNELS_LAST=0"
 
 
-def test_four_pixels_at_a_time_only_where_words_are_aligned() -> None:
+def test_four_or_two_pixels_at_a_time_only_where_words_are_aligned() -> None:
     """Vectors need rows, images and out at their own borders; anything else goes pixel by pixel."""
     images, out = np.zeros((2, 4, 8, 3), np.uint8), np.zeros((2, 3, 4, 8), np.float32)
     at, to = images.ctypes.data // 64 * 64, out.ctypes.data // 64 * 64 + 2**32
@@ -103,9 +103,37 @@ def test_four_pixels_at_a_time_only_where_words_are_aligned() -> None:
         return prepare(*moved).options[2]
 
     assert pixels(0, 0) == pixels(4, 16) == "-DPIXELS=4"
-    assert {pixels(1, 0), pixels(2, 0), pixels(0, 4), pixels(0, 8)} == {"-DPIXELS=1"}
-    odd = prepare(OnDevice(np.zeros((2, 4, 6, 3), np.uint8)), OnDevice(np.zeros((2, 3, 4, 6), np.float32)))
-    assert odd.options[2] == "-DPIXELS=1"
+    assert pixels(2, 0) == pixels(0, 8) == pixels(2, 24) == "-DPIXELS=2"
+    assert {pixels(1, 0), pixels(0, 4), pixels(2, 4), pixels(3, 12)} == {"-DPIXELS=1"}
+    for width, expected in ((98, 2), (518, 2), (224, 4), (299, 1)):
+        some = np.zeros((2, 4, width, 3), np.uint8), np.zeros((2, 3, 4, width), np.float32)
+        assert prepare(*(OnDevice(array) for array in some)).options[2] == f"-DPIXELS={expected}"
+
+
+@pytest.mark.parametrize(
+    ("size", "kind", "at", "vector"),
+    [
+        ((224, 224), np.float16, 0, 16),
+        ((224, 224), np.uint8, 0, 16),
+        ((518, 518), np.float32, 0, 16),
+        ((518, 518), np.float16, 0, 4),  # samples of 8 bytes more than a multiple of 16
+        ((98, 98), np.float32, 0, 16),
+        ((2, 6), np.uint8, 0, 2),
+        ((1, 4), np.float16, 0, 8),
+        ((224, 224), np.float16, 8, 8),
+        ((224, 224), np.float16, 4, 4),
+        ((299, 299), np.float32, 0, 0),
+    ],
+)
+def test_stores_of_sixteen_bytes_where_every_sample_begins_at_one(
+    size: tuple[int, int], kind: type, at: int, vector: int
+) -> None:
+    """Channels last is stored in vectors of 16 bytes, or of the pixels that a thread has, by size and alignment."""
+    images: Any = np.zeros((3, *size, 3), np.uint8)
+    out: Any = np.zeros((3, *size, 3), kind)
+    images_at, out_at = images.ctypes.data // 64 * 64, out.ctypes.data // 64 * 64 + 2**32 + at
+    job = prepare(OnDevice(images, data=(images_at, False)), OnDevice(out, data=(out_at, False)), layout="NHWC")
+    assert job.options[4] == f"-DVECTOR={vector}"
 
 
 def test_layout_of_three_by_three_images_must_be_said() -> None:

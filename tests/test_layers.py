@@ -62,15 +62,8 @@ LAYERS = (
                 "perspective",
             ),  # small ops, and ops in ops,
             *("batch_draws", "steps", "program", "host_program", "graph_function"),  # and how each engine is told
-            *(
-                "host_effects",
-                "program_run",
-                "program_effects",
-                "program_fit",
-                "pipeline_program",
-                "split_program",
-                "views",
-            ),
+            *("host_effects", "program_run", "program_effects", "program_fit", "pipeline_program", "split_program"),
+            *("tail_colour", "views"),
             *("screen", "headers", "headers_tiff"),  # what may reach a decoder,
             *("headers_gif", "headers_avif", "headers_av1"),  # by format
             *("transforms_timm", "transform_fields", "transform_names", "wrappers"),  # who is known, and how it is read

@@ -14,8 +14,8 @@ import pytest
 
 BENCH = Path(__file__).parents[1] / "bench"
 FIRST = (
-    *("versions", "kernel-finish", "kernel-mix", "kernel-unpack", "kernel-tokens", "decode", "engine-dali"),
-    *("engine-host", "neighbours-dali", "neighbours-host", "decoder-load", "next-returns", "no-sync"),
+    *("versions", "kernel-finish", "kernel-jitter", "kernel-mix", "kernel-unpack", "kernel-tokens", "decode"),
+    *("engine-dali", "engine-host", "neighbours-dali", "neighbours-host", "decoder-load", "next-returns", "no-sync"),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from wire import Wire
 
 from dali_feed.engines import Tail
-from dali_feed.engines.parcels import Parcels
+from dali_feed.engines.parcels import Parcels, Sent
 from dali_feed.parcel import ALIGNED, can_travel, pack, packing, unpacked
 from dali_feed.steps import Finish
 
@@ -102,3 +103,12 @@ def test_the_rows_of_all_views_and_what_else_there_is_go_in_one_copy() -> None:
     assert {name: each.on(None).tolist() for name, each in sent.items()} == {"labels": [7, 5]}
     assert Parcels(wire, pinned=False).with_tails([None], {}) == ([None], {})
     assert wire.count == 1
+
+
+def test_no_row_of_a_tail_stays_behind() -> None:
+    """Whatever a sample takes into the finish step travels with the batch, its colour steps as well."""
+    finish = Finish("float32", (1.0,) * 3, (0.0,) * 3, flip_x=True, flip_y=True, layout="NCHW", adjusts=4)
+    rows = {each.name: np.zeros((2, 4, 2), np.float32) for each in fields(Tail) if each.name != "finish"}
+    ((tail,), _) = Parcels(Wire(), pinned=False).with_tails([Tail(finish, **rows)], {})
+    assert all(isinstance(getattr(tail, name), Sent) for name in rows)
+    assert "adjust" in rows

@@ -186,7 +186,7 @@ def test_colour_steps() -> None:
     assert program(ops).steps[1] == Colour(1, 3, contrast=False, hue=True)
     assert program(ColorJitter(contrast=(1.0, 2.0))).steps[1] == Colour(1, 1, contrast=True, hue=False)
     found = program(ops).parameters(np.full((600, 2), 8), np.arange(600), 0, 0).arrays["colour1"]
-    assert found.shape == (600, 3, 12)
+    assert found.shape == (600, 3, 14)
     assert found.dtype == np.float32
     is_brightness = (found[:, :, 1] == 0) & (found[:, :, 11] == 0)
     assert (is_brightness.sum(axis=1) == 1).all()

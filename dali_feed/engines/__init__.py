@@ -56,20 +56,21 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The finish step where the consumer runs it, on its own stream: what to do, flips and rectangles per sample.
+    """The finish step where the consumer runs it, on its own stream: what to do, and what each sample takes into it.
 
-    These are arrays of NumPy's, or have been sent to the device: `dali_feed.engines.parcels.Sent`.
+    The latter are arrays of NumPy's, or have been sent to the device: `dali_feed.engines.parcels.Sent`.
     """
 
     finish: Finish
     flip_x: Any | None
     flip_y: Any | None
     erase: Any | None = None
+    adjust: Any | None = None
 
     @classmethod
     def of(cls, finish: Finish | None, arrays: Mapping[str, NDArray[Any]]) -> Tail | None:
         """The tail of a batch with these parameters, where there is something to finish."""
-        rows = (arrays.get(name) for name in ("flip_x", "flip_y", "erase"))
+        rows = (arrays.get(name) for name in ("flip_x", "flip_y", "erase", "adjust"))
         return None if finish is None else cls(finish, *rows)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from nvidia.dali import fn, math, types
 
 from dali_feed.batch_draws import DRAWN
@@ -42,6 +43,7 @@ _DTYPE = {
 # A uint8 result is cut off, not rounded, in torchvision; DALI rounds. Just under one half makes them agree.
 _CUT = -0.4995
 _CUT_HUE = 255.999 / 255  # and so it goes from 0..1 back to uint8 after a turn of the hue
+_CHANNELS = np.array([[[5, 3, 1]]], np.float32)  # where red, green and blue stand on the circle of hues
 
 
 class _Inputs:
@@ -118,36 +120,53 @@ def _colour(step: Colour, image: Any, given: _Inputs, *, gpu: bool) -> Any:
     for n in range(step.steps):
         matrix = fn.reshape(steps[n, 0:9], shape=[3, 3])
         shift = steps[n, 10] + _CUT
-        if step.contrast:
-            mean = fn.reductions.mean(image, axes=[0, 1])
-            mean = mean.cpu() if gpu else mean
-            shift = shift + steps[n, 9] * fn.reductions.sum(mean * types.Constant(GRAY), axes=[0])
-        image = fn.coord_transform(image, M=matrix, T=fn.stack(*[shift] * 3), dtype=types.UINT8)
+        if not step.contrast:
+            image = _moved(image, matrix, shift, types.UINT8)
+        elif gpu:
+            image = _contrast_apart(image, matrix, shift, steps[n, 9].gpu(), device="gpu")
+        else:
+            image = _moved(image, matrix, shift + steps[n, 9] * _gray_mean(image), types.UINT8)
         if step.hue:
-            image = _turn_hue(image, 6 * steps[n, 11])
+            image = _turn_hue(image, 6 * steps[n, 11], device="gpu" if gpu else "cpu")
     return fn.reshape(image, layout="HWC")
 
 
-def _turn_hue(image: Any, sixths: Any) -> Any:
+def _moved(image: Any, matrix: Any, shift: Any, dtype: Any) -> Any:
+    return fn.coord_transform(image, M=matrix, T=fn.stack(*[shift] * 3), dtype=dtype)
+
+
+def _gray_mean(image: Any, *, device: str = "cpu") -> Any:
+    mean = fn.reductions.mean(image, axes=[0, 1])
+    return fn.reductions.sum(mean * types.Constant(GRAY, device=device), axes=[0])
+
+
+def _contrast_apart(image: Any, matrix: Any, shift: Any, gain: Any, *, device: str) -> Any:
+    """The step with its mean added behind the matrix.
+
+    As an argument of the matrix it would be copied to the host, and DALI's thread would wait for the GPU.
+    """
+    moved = _moved(image, matrix, shift, types.FLOAT)
+    return fn.cast(moved + gain * _gray_mean(image, device=device), dtype=types.UINT8)
+
+
+def _turn_hue(image: Any, sixths: Any, *, device: str = "cpu") -> Any:
     """Turn the hue by so many sixths of the circle, in HSV.
 
     Value v and chroma c stay; with the hue in sixths, channel n of red 5, green 3, blue 1 becomes
     v - c * clamp(min(k, 4 - k), 0, 1), k = (n + hue) mod 6 (Alvy Ray Smith's hexcone without its cases).
     """
-    r, g, b = (fn.cast(fn.slice(image, n, 1, axes=[2]), dtype=types.FLOAT) for n in range(3))
+    # Given as lists: numbers in their place would be constants on the GPU, which DALI copies back in every batch.
+    r, g, b = (fn.cast(fn.slice(image, start=[n], shape=[1], axes=[2]), dtype=types.FLOAT) for n in range(3))
     v = math.max(r, math.max(g, b))
     c = v - math.min(r, math.min(g, b))
     is_r = v == r
     is_g = (v == g) & (v != r)
     is_b = (v != r) & (v != g)
     hue = sixths + (is_r * (g - b) + is_g * (b - r) + is_b * (r - g)) / math.max(c, 1.0) + 2 * is_g + 4 * is_b
-    channels = []
-    for n in (5, 3, 1):
-        k = n + hue
-        k = k - 6 * math.floor(k / 6)
-        level = v - c * math.clamp(math.min(k, 4 - k), 0.0, 1.0)
-        channels.append(fn.cast(math.floor(level * _CUT_HUE), dtype=types.UINT8))
-    return fn.cat(*channels, axis=2)
+    k = types.Constant(_CHANNELS, device=device) + hue
+    k = k - 6 * math.floor(k / 6)
+    level = v - c * math.clamp(math.min(k, 4 - k), 0.0, 1.0)
+    return fn.cast(math.floor(level * _CUT_HUE), dtype=types.UINT8)
 
 
 def _effect(step: Blur | Bits | Solarize | Erase, image: Any, given: _Inputs) -> Any:
@@ -168,6 +187,9 @@ def _erase(image: Any, rect: Any, fill: Colours) -> Any:
 
 
 def _finish(step: Finish, image: Any, given: _Inputs) -> Any:
+    if step.adjusts:
+        msg = f"dali engine: a graph on the CPU does its own colour; found {step!r}, made for a GPU"
+        raise TypeError(msg)
     flip_x = given("flip_x", types.INT32, 0) if step.flip_x else 0
     if step.flip_y:
         image = fn.flip(image, horizontal=0, vertical=given("flip_y", types.INT32, 0))

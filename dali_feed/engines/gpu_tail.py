@@ -18,6 +18,7 @@ from dali_feed.engines.parcels import there
 from dali_feed.engines.ranges import FINISH
 from dali_feed.engines.uploads import Uploaded, consumers_stream
 from dali_feed.kernels.finish import finish
+from dali_feed.kernels.jitter import jitter
 from dali_feed.kernels.mix import Mix, mix
 
 __all__ = ["exported", "finished", "mixed_up"]
@@ -56,7 +57,7 @@ def _finished(images: Any, tail: Tail, device: torch.device, mixing: Mix | None)
     out = torch.empty(shape, dtype=DTYPES[tail.finish.dtype], device=device)
     whole = out.dtype == torch.uint8  # pixels as they are; only a float has a scale
     finish(
-        pixels,
+        pixels if tail.adjust is None else _adjusted(pixels, there(tail.adjust, stream), stream),
         out,
         scale=None if whole else tail.finish.scale,
         bias=None if whole else tail.finish.bias,
@@ -70,6 +71,13 @@ def _finished(images: Any, tail: Tail, device: torch.device, mixing: Mix | None)
     )
     if pixels is images:
         keep(images, stream)
+    return out
+
+
+def _adjusted(pixels: Any, steps: Any, stream: torch.cuda.Stream) -> torch.Tensor:
+    """The batch after its colour steps, in new memory: what DALI gave may be another view's too."""
+    out = torch.empty(pixels.__cuda_array_interface__["shape"], dtype=torch.uint8, device=stream.device)
+    jitter(pixels, out, steps, stream=stream)
     return out
 
 

@@ -7,7 +7,7 @@ feeds it packs and sends them, on a stream of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +19,7 @@ from dali_feed.views import viewed
 
 __all__ = ["Parcels", "Sent", "there"]
 
-_ROWS = ("flip_x", "flip_y", "erase")  # of a tail
+_ROWS = tuple(each.name for each in fields(Tail) if each.name != "finish")
 
 
 class _Block(Protocol):

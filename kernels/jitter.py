@@ -1,0 +1,177 @@
+"""`jitter`: brightness, contrast, saturation, hue and gray, per sample and in its own order, in one launch (jitter.cu).
+
+Law: `jitter_reference` is the truth: torchvision v2's operations on uint8 in float32, each rounded as torch rounds it,
+and the values cut off to whole levels after every step. The kernel equals it bit for bit, in every variant and on
+every architecture.
+
+Beside torchvision's own functions on the CPU it is the same to the bit for images whose gray adds up to less than 2^24
+(66,000 pixels, 256 x 256, at the least), where torch's CPU multiplies and adds in one rounding. Beyond that torch sums
+in float32, and its mean may be off in the last digits: single values differ by one level.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dali_feed.colour import KINDS, MAX_STEPS
+from dali_feed.kernels._module import Launch, launch
+from dali_feed.kernels._numbers import fma
+from dali_feed.kernels._rules import COUNT_LIMIT, Rules
+
+__all__ = ["bytes_moved", "jitter", "jitter_reference", "prepare"]
+
+_THREADS = 1024
+_RULES = Rules("jitter")
+_NAMES = {float(number): name for name, number in KINDS.items()}
+
+Floats = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
+
+
+def jitter(images: object, out: object, steps: object, *, stream: object = None) -> None:
+    """Write the adjusted batch into `out`: one launch, no allocation, no copy, no wait.
+
+    Arrays are anything on one GPU with `__cuda_array_interface__` (CuPy, torch, ...), N, H, W >= 1:
+
+    - `images`: uint8 (N, H, W, 3), C contiguous.
+    - `out`: the same, apart from `images`.
+    - `steps`: float32 (N, count, 2), count from 1 to 64: for each sample its steps in order, each a number of
+      `dali_feed.colour.KINDS` and a factor as torchvision's `adjust_...` takes it (of hue -0.5 .. 0.5).
+    - `stream`: as in `finish`.
+
+    An image is one block's work, so a batch of fewer images than the GPU has multiprocessors leaves some without any.
+    Raises ConfigError for an argument that breaks one of these rules, EngineError if the kernel cannot be run.
+    """
+    launch(prepare(images, out, steps), stream=stream)
+
+
+def prepare(images: object, out: object, steps: object) -> Launch:
+    """Check the arguments of `jitter` and return the launch they make. Pure: it looks at no memory and at no device."""
+    source = _RULES.array("images", images, ("|u1",))
+    if len(source.shape) != 4 or source.shape[3] != 3 or 0 in source.shape:
+        _RULES.refuse("images", "must have shape (N, H, W, 3) with N, H, W >= 1", source.shape)
+    _RULES.dense("images", source)
+    samples, height, width, _ = source.shape
+    if max(height * width, samples) >= COUNT_LIMIT:
+        _RULES.refuse("images", f"must be fewer than {COUNT_LIMIT}, of fewer pixels each", source.shape)
+    target = _RULES.array("out", out, ("|u1",))
+    if target.shape != source.shape:
+        _RULES.refuse("out", f"must have the shape of images, {source.shape}", target.shape)
+    _RULES.dense("out", target)
+    _RULES.writable("out", target, ("images", source))
+    given = _RULES.array("steps", steps, ("<f4",))
+    if len(given.shape) != 3 or given.shape[::2] != (samples, 2) or not 1 <= given.shape[1] <= MAX_STEPS:
+        _RULES.refuse("steps", f"must have shape ({samples}, 1 to {MAX_STEPS}, 2)", given.shape)
+    _RULES.dense("steps", given)
+
+    pixels, vector = _variant(height * width, source.pointer, target.pointer)
+    groups = height * width // pixels
+    return Launch(
+        kernel="jitter",
+        options=("-DOUT_UINT8", f"-DPIXELS={pixels}", f"-DVECTOR={vector}"),
+        grid=(samples, 1, 1),
+        block=(min(_THREADS, -(-groups // 32) * 32), 1, 1),
+        arguments=(
+            *(np.uint64(array.pointer) for array in (source, target, given)),
+            *(np.int32(size) for size in (given.shape[1], height, width)),
+        ),
+        pointers={"images": source.pointer, "out": target.pointer, "steps": given.pointer},
+    )
+
+
+def _variant(pixels: int, source: int, target: int) -> tuple[int, int]:
+    """Pixels that a thread does at a time, and the bytes of its stores."""
+    if pixels % 4 or source % 4 or target % 4:
+        return 1, 1
+    return 4, 4 if pixels % 16 or target % 16 else 16
+
+
+def jitter_reference(images: Bytes, steps: npt.ArrayLike) -> Bytes:
+    """The same on the host."""
+    out = np.empty_like(images)
+    with np.errstate(all="ignore"):  # a factor may be anything
+        for image, own, target in zip(images, np.asarray(steps, np.float32), out, strict=True):
+            value = image.astype(np.float32)
+            for number, factor in own:
+                value = _stepped(value, _NAMES.get(float(number), "nothing"), factor)
+            target[...] = value.astype(np.uint8)
+    return out
+
+
+def bytes_moved(shape: Sequence[int], *, contrasts: float = 1.0) -> int:
+    """Bytes that one launch reads and writes for images of `shape` (N, H, W, 3).
+
+    `contrasts`: steps a sample that want a mean, each a pass more. The steps themselves are not counted.
+    """
+    return round(math.prod(shape) * (2 + contrasts))
+
+
+def _stepped(value: Floats, name: str, factor: np.float32) -> Floats:
+    if name == "brightness":
+        return _level(value * factor)
+    if name == "contrast":
+        total, count = np.uint64(np.trunc(_gray(value)).sum(dtype=np.float64)), np.float32(value[..., 0].size)
+        return _blend(value, np.array(np.float32(total) / count), factor)
+    if name == "saturation":
+        return _blend(value, np.trunc(_gray(value))[..., None], factor)
+    if name == "hue":
+        return _turned(value, factor)
+    if name in ("gray", "gray_rounded"):
+        gray = np.trunc(_gray(value)) if name == "gray" else np.rint(_gray(value))
+        return np.repeat(gray[..., None], 3, axis=-1)
+    return value
+
+
+def _clamped(value: Floats, top: float) -> Floats:
+    return np.where(value > 0, np.where(value < top, value, np.float32(top)), np.float32(0))
+
+
+def _level(value: Floats) -> Floats:
+    return np.trunc(_clamped(value, 255))
+
+
+def _gray(value: Floats) -> Floats:
+    r, g, b = (value[..., c] for c in range(3))
+    red, green, blue = (np.float32(weight) for weight in (0.2989, 0.587, 0.114))
+    return fma(b, np.array(blue), fma(g, np.array(green), r * red))
+
+
+def _blend(value: Floats, other: Floats, factor: np.float32) -> Floats:
+    return _level(fma(other, np.array(np.float32(1) - factor), value * factor))
+
+
+def _turned(value: Floats, turn: np.float32) -> Floats:
+    one, unit, scale = np.float32(1), np.float32(1 / 255), np.float32(255.999)
+    r, g, b = (value[..., c] * unit for c in range(3))
+    v, least = np.maximum(r, np.maximum(g, b)), np.minimum(r, np.minimum(g, b))
+    plain = v == least
+    span, divisor = v - least, np.where(plain, one, v - least)
+    s = span / np.where(plain, one, v)
+    is_r, is_g = v == r, (v == g) & (v != r)
+
+    def choose(red: Any, green: Any, blue: Any) -> Floats:
+        chosen: Floats = np.where(is_r, red, np.where(is_g, green, blue))
+        return chosen
+
+    start = choose(np.float32(0), np.float32(2), np.float32(4))
+    h = ((v - choose(b, r, g)) / divisor + start) - (v - choose(g, b, r)) / divisor
+    h = h * np.float32(1 / 6) + one
+    h = np.where(h >= 1, h - one, h)
+    h = h + turn
+    h = _clamped(np.where(h >= 1, h - one, np.where(h < 0, h + one, h)), 1)
+
+    h6 = h * np.float32(6)
+    sector, part = np.trunc(h6), h6 - np.trunc(h6)
+    sf, without = s * part, one - s
+    most = _level(v * scale)
+    q = _level(_clamped((one - sf) * v, 1) * scale)
+    t = _level(_clamped((sf + without) * v, 1) * scale)
+    low = _level(_clamped(without * v, 1) * scale)
+    places = (sector % 6).astype(np.int64)
+    red, green, blue = (most, q, low, low, t, most), (t, most, most, q, low, low), (low, low, t, most, most, q)
+    return np.stack([np.choose(places, some) for some in (red, green, blue)], axis=-1)
