@@ -27,6 +27,7 @@ from dali_feed.recipe_auto import (
     RandAugment,
     TrivialAugmentWide,
 )
+from dali_feed.recipe_pillow import MixAugment
 
 __all__ = ["Space", "bins_of", "choices", "mixture", "space_of"]
 
@@ -144,7 +145,7 @@ def _chains(op: AugMix, run: BatchDraws, first: int) -> Ints:
     return np.stack(chains, axis=1)
 
 
-def mixture(op: AugMix, run: BatchDraws, first: int) -> NDArray[np.float32]:
+def mixture(op: AugMix | MixAugment, run: BatchDraws, first: int) -> NDArray[np.float32]:
     """Weights of the image itself and of each chain: float32 (n, 1 + width)."""
     own = range(first, first + 2 * GAMMA_TRIES)
     inner = [number * STREAMS_PER_OP for number in inner_numbers(op, first // STREAMS_PER_OP, op.width)]

@@ -8,10 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.draws import uniforms
-from dali_feed.geometry import Window, random_windows
-from dali_feed.recipe import RandomResizedCrop
+from dali_feed.geometry import TRIES, Window, random_windows
+from dali_feed.recipe import Interpolation, RandomResizedCrop
+from dali_feed.recipe_fit import ResizeKeepRatio
 
-__all__ = ["BatchDraws"]
+__all__ = ["DRAWN", "BatchDraws"]
+
+DRAWN: tuple[Interpolation, ...] = ("bilinear", "bicubic")  # what an interpolation is drawn from
 
 Ints = NDArray[np.int64]
 
@@ -28,6 +31,12 @@ class BatchDraws:
         """A stream's four uniforms, float32 (4, n)."""
         at = self._rows[stream]
         return self._drawn[at : at + 4]
+
+    def interpolations(self, op: RandomResizedCrop | ResizeKeepRatio, first: int) -> tuple[Ints, ...]:
+        """Which of DRAWN each sample is resized by, where it is drawn: by the stream behind those of ten tries."""
+        if op.interpolation != "random":
+            return ()
+        return ((self.draw(first + TRIES)[0].astype(np.float64) * len(DRAWN)).astype(np.int64),)
 
     def windows(self, op: RandomResizedCrop, first: int, h: Ints, w: Ints) -> Window:
         """Crop windows in images of those sizes; try t draws from stream first + t."""

@@ -18,6 +18,7 @@ from dali_feed.errors import SourceEmptyError, TransformError
 from dali_feed.external_sources.arrow_rows import ArrowRows
 from dali_feed.external_sources.files import IMG_EXTENSIONS, FileList
 from dali_feed.hf_datasets import hf_rows
+from dali_feed.image_datasets import Files, files_of, is_plain, torchvisions_loader
 from dali_feed.recipe import Recipe
 from dali_feed.records import Source
 from dali_feed.transforms import lower
@@ -51,7 +52,8 @@ def is_source(dataset: object) -> bool:
 def lower_dataset(dataset: object) -> Lowered | str:
     """The dataset as a source and a transform, or why not: a clause without its subject.
 
-    Taken are torchvision's ImageFolder, DatasetFolder and ImageNet; Subset (and so random_split) and ConcatDataset
+    Taken are torchvision's ImageFolder, DatasetFolder and ImageNet, and its and timm's other datasets of files with a
+    label; Subset (and so random_split) and ConcatDataset
     of them; a list of paths, or of (path, label) pairs;
     Hugging Face's Dataset with a column of images, and Subset of it.
     """
@@ -72,6 +74,9 @@ def _lowered(dataset: Any) -> Lowered:
         if kind is not None and isinstance(dataset, kind):
             _must_be_plain(dataset, kind)
             return take(dataset)
+    files = files_of(dataset)
+    if files is not None:
+        return _refuse(files) if isinstance(files, str) else _made(files)
     rows = hf_rows(dataset)
     if rows is not None:
         return Lowered(rows) if isinstance(rows, ArrowRows) else _refuse(rows)
@@ -86,28 +91,30 @@ def _loaded(module: str, name: str) -> type | None:
 
 
 def _must_be_plain(dataset: Any, kind: type) -> None:
-    """A subclass that gives its samples in a way of its own is not what its base class is."""
-    for name in ("__getitem__", "__getitems__", "__len__"):
-        if getattr(type(dataset), name, None) is not getattr(kind, name, None):
-            _refuse(f"{type(dataset).__qualname__} has a {name} of its own")
+    odd = is_plain(dataset, kind)
+    if odd is not None:
+        _refuse(odd)
 
 
 def _folder(dataset: Any, kind: type) -> Lowered:
     _must_be_plain(dataset, kind)
-    module = sys.modules["torchvision.datasets.folder"]
-    known = [getattr(module, name, None) for name in ("default_loader", "pil_loader", "accimage_loader")]
-    if dataset.loader not in known:
-        _refuse(f"its loader={getattr(dataset.loader, '__name__', dataset.loader)!r} is not torchvision's own")
+    odd = torchvisions_loader(dataset)
+    if odd is not None:
+        _refuse(odd)
     if type(dataset.transforms).__name__ not in ("NoneType", "StandardTransform"):
         _refuse("its transforms= take image and label together")
-    if not dataset.samples:
+    paths, targets = [path for path, _ in dataset.samples], [target for _, target in dataset.samples]
+    return _made(Files(paths, targets, dataset.classes, dataset.transform, dataset.target_transform))
+
+
+def _made(files: Files) -> Lowered:
+    if not len(files.paths):
         _refuse("is empty")
-    paths, targets = zip(*dataset.samples, strict=True)
-    labels = _labels(targets, dataset.target_transform)
-    classes = tuple(dataset.classes)
+    labels = _labels(files.targets, files.target_transform)
+    classes = tuple(files.classes or ())
     whole = all(isinstance(name, str) for name in classes) and 0 <= min(labels) <= max(labels) < len(classes)
-    whole = whole and dataset.target_transform is None
-    return Lowered(FileList(paths, labels, classes=classes if whole else None), dataset.transform)
+    whole = whole and files.target_transform is None
+    return Lowered(FileList(files.paths, labels, classes=classes if whole else None), files.transform)
 
 
 def _labels(targets: Sequence[Any], change: Callable[[Any], Any] | None) -> list[int]:

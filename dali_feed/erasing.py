@@ -10,20 +10,27 @@ from numpy.typing import NDArray
 from dali_feed.batch_draws import BatchDraws
 from dali_feed.draws import uniforms
 from dali_feed.geometry import TRIES, Window
+from dali_feed.nesting import inner_numbers
 from dali_feed.recipe_effects import RandomErasing
+from dali_feed.recipe_noise import NoisyErasing
 
-__all__ = ["ERASING_STREAMS", "erased"]
+__all__ = ["ERASING_STREAMS", "erased", "erased_several"]
 
 ERASING_STREAMS = 2  # that every sample draws from: whether at all, and the first try
 
 Ints = NDArray[np.int64]
 
 
-def _tried(op: RandomErasing, h: Ints, w: Ints, drawn: NDArray[np.float32]) -> tuple[NDArray[np.bool_], Window]:
-    """Rectangles of some tries, `drawn` (tries, 4, n) -> (tries, n) each, and which are smaller than the image."""
+def _tried(
+    op: RandomErasing | NoisyErasing, h: Ints, w: Ints, drawn: NDArray[np.float32], count: Ints | int = 1
+) -> tuple[NDArray[np.bool_], Window]:
+    """Rectangles of some tries, `drawn` (tries, 4, n) -> (tries, n) each, and which are smaller than the image.
+
+    `count` of them share an area.
+    """
     area_u, ratio_u, y_u, x_u = drawn.astype(np.float64).transpose(1, 0, 2)
     low, high = math.log(op.ratio[0]), math.log(op.ratio[1])
-    area = (h * w) * (op.scale[0] + (op.scale[1] - op.scale[0]) * area_u)
+    area = (h * w) * (op.scale[0] + (op.scale[1] - op.scale[0]) * area_u) / count
     aspect = np.exp(low + (high - low) * ratio_u)
     th = np.rint(np.sqrt(area * aspect)).astype(np.int64)
     tw = np.rint(np.sqrt(area / aspect)).astype(np.int64)
@@ -49,3 +56,24 @@ def erased(op: RandomErasing, run: BatchDraws, first: int, h: Ints, w: Ints) -> 
         for edge, later in zip((y, x, eh, ew), tried, strict=True):
             edge[todo] = np.where(some, np.take_along_axis(later, best, 0)[0], 0)
     return y, x, eh, ew
+
+
+def erased_several(op: NoisyErasing, run: BatchDraws, first: int, per_op: int, h: Ints, w: Ints) -> NDArray[np.int32]:
+    """Rectangles y, x, height, width of each sample, int32 (n, most, 4); empty ones where there are fewer.
+
+    Stream `first` says whether at all, and how many; try t of a rectangle draws from the t-th of its own streams;
+    an op has `per_op` of them.
+    """
+    u = run.draw(first)
+    on = u[0] < op.p
+    count = op.least + (u[1].astype(np.float64) * (op.most - op.least + 1)).astype(np.int64)
+    starts = [number * per_op for number in inner_numbers(op, first // per_op, op.most)]
+    streams = [start + t for start in starts for t in range(TRIES)]
+    drawn = uniforms(run.seed, run.epoch, run.ids, streams).reshape(op.most, TRIES, 4, len(run.ids))
+    out = np.zeros((len(run.ids), op.most, 4), np.int32)
+    for k, each in enumerate(drawn):
+        fits, tried = _tried(op, h, w, each, count)
+        best, some = fits.argmax(axis=0)[None], fits.any(axis=0) & on & (k < count)
+        for edge, later in enumerate(tried):
+            out[:, k, edge] = np.where(some, np.take_along_axis(later, best, 0)[0], 0)
+    return out

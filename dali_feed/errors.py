@@ -55,7 +55,7 @@ class ConfigError(DaliFeedError, ValueError):
 
 
 class TransformError(ConfigError):
-    """A transform that the recipe cannot express; the message lists what it can."""
+    """A transform that the recipe cannot express; the message names the nearest that it can."""
 
 
 class StateError(ConfigError):

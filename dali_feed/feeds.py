@@ -12,15 +12,16 @@ from typing import Any
 from warnings import warn
 
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, default_collate
 
-from dali_feed.datasets import is_source, lower_dataset
+from dali_feed.datasets import Lowered, is_source, lower_dataset
 from dali_feed.errors import ConfigError, TransformError
+from dali_feed.external_sources.files import FileList
 from dali_feed.feed import Feed
 from dali_feed.mixing import Mixing
 from dali_feed.torch_arguments import layout, refuse, tuned, warn_once
 from dali_feed.torch_feed import TorchFeed
-from dali_feed.user_transforms import UserTransforms, split
+from dali_feed.user_transforms import UserTransforms, leaves_pil, split
 
 __all__ = ["Asked", "feed_for"]
 
@@ -74,6 +75,8 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
             msg = "transform: the dataset has one already; give it to the dataset or to the loader, not to both"
             raise ConfigError(msg)
         transform = lowered.transform if theirs else transform
+        if _wants_pil(source, lowered, asked.torchs["collate_fn"], transform):
+            return "leaves PIL images, which its collate_fn is to be given"
     other = _other_batches(asked)
     if other is not None:
         return other
@@ -106,6 +109,13 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
     if not asked.torchs["in_order"]:
         warn_once("in_order=False", "batches always come in order", _USER)
     return feed, own
+
+
+def _wants_pil(dataset: Any, lowered: Lowered, collate: Any, transform: Any) -> bool:
+    """Whether torch would hand a collate_fn of the user's the images as they were opened."""
+    default = collate is None or collate is default_collate or isinstance(collate, Mixing)
+    named = not isinstance(dataset, list | tuple) and isinstance(lowered.source, FileList)  # else ours gave the samples
+    return not default and named and Mixing.lowered(collate) is None and leaves_pil(transform)
 
 
 def _other_batches(asked: Asked) -> str | None:

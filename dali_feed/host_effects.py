@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from dali_feed.auto_augment import Space, bins_of, choices, space_of
 from dali_feed.batch_draws import BatchDraws
-from dali_feed.erasing import erased
+from dali_feed.erasing import erased, erased_several
+from dali_feed.outline import STREAMS_PER_OP
 from dali_feed.perspective import PERSPECTIVE_STREAMS, corners
+from dali_feed.pillow_augment import pillow_choices
 from dali_feed.recipe_auto import AugMix, Auto
 from dali_feed.recipe_effects import (
     Effect,
@@ -27,18 +29,25 @@ from dali_feed.recipe_effects import (
     RandomPosterize,
     RandomSolarize,
 )
+from dali_feed.recipe_noise import GaussianNoise, Noise, NoisyErasing
+from dali_feed.recipe_own import Own
+from dali_feed.recipe_pillow import Pillow
 from dali_feed.recipe_rules import Fill
 
 __all__ = [
+    "Ask",
     "Augment",
     "Blur",
     "Call",
     "EffectStep",
     "Erase",
+    "Grain",
+    "Picture",
     "Skew",
     "blur_sigmas",
     "effect_rows",
     "effect_step",
+    "grain_seeds",
     "whether",
 ]
 
@@ -46,7 +55,7 @@ Ints = NDArray[np.int64]
 
 # By op: torchvision's kernel, and its arguments or the op's field that is one.
 _KERNELS: dict[type[Effect], tuple[str, str | tuple[int, ...]]] = {
-    Grayscale: ("rgb_to_grayscale_image", (3,)),
+    Grayscale: ("rgb_to_grayscale_image", "channels"),
     RandomGrayscale: ("rgb_to_grayscale_image", (3,)),
     RandomInvert: ("invert_image", ()),
     RandomPosterize: ("posterize_image", "bits"),
@@ -106,7 +115,37 @@ class Augment:
     fill: Fill | None
 
 
-EffectStep = Call | Blur | Erase | Skew | Augment
+@dataclass(frozen=True, slots=True)
+class Grain:
+    """Noise of the op by a generator that starts from row `key` + "_seed" (int64).
+
+    Of a NoisyErasing in the rectangles (int32: most, 4) of row `key`.
+    """
+
+    key: str
+    op: Noise
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The user's function, of a PIL image."""
+
+    key: str
+    op: Own
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Operations of Pillow as row `key` (float64: chains, steps, 5) names them; see dali_feed.pillow_augment.
+
+    Of a MixAugment image and chains are mixed by the weights (float32) of row `key` + "_weights".
+    """
+
+    key: str
+    op: Pillow
+
+
+EffectStep = Call | Blur | Erase | Skew | Augment | Grain | Ask | Picture
 
 
 def whether(op: Effect, run: BatchDraws, first: int) -> NDArray[np.bool_]:
@@ -122,6 +161,13 @@ def blur_sigmas(op: GaussianBlur, run: BatchDraws, first: int) -> NDArray[np.flo
     return sigmas
 
 
+def grain_seeds(run: BatchDraws, first: int) -> NDArray[np.int64]:
+    """Where the generator of each sample's noise starts, of 48 bits: the last two numbers of the op's first stream."""
+    high, low = (run.draw(first)[2:].astype(np.float64) * 2**24).astype(np.int64)
+    seeds: NDArray[np.int64] = high << 24 | low
+    return seeds
+
+
 def effect_rows(op: Effect, run: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[Any]:
     """What the op's step takes, a row per sample."""
     if isinstance(op, GaussianBlur):
@@ -133,6 +179,10 @@ def effect_rows(op: Effect, run: BatchDraws, first: int, h: Ints, w: Ints) -> ND
         return corners(op, drawn, h, w).astype(np.int32)
     if isinstance(op, Auto):
         return choices(op, run, first)
+    if isinstance(op, NoisyErasing):
+        return erased_several(op, run, first, STREAMS_PER_OP, h, w)
+    if isinstance(op, Pillow):
+        return pillow_choices(op, run, first)
     return whether(op, run, first)
 
 
@@ -146,5 +196,11 @@ def effect_step(op: Effect, key: str) -> EffectStep:
         return Skew(key, op.interpolation, op.fill)
     if isinstance(op, Auto):
         return Augment(key, space_of(op), bins_of(op), isinstance(op, AugMix), op.interpolation, op.fill)
+    if isinstance(op, GaussianNoise | NoisyErasing):
+        return Grain(key, op)
+    if isinstance(op, Own):
+        return Ask(key, op)
+    if isinstance(op, Pillow):
+        return Picture(key, op)
     kernel, argument = _KERNELS[type(op)]
     return Call(key, kernel, (getattr(op, argument),) if isinstance(argument, str) else argument)

@@ -22,13 +22,15 @@ from dali_feed.batch_draws import BatchDraws
 from dali_feed.colour import jitter_draws, steps_of
 from dali_feed.finishing import Place, last_erasing
 from dali_feed.geometry import center_window, crop_windows, padded, resized
-from dali_feed.host_effects import EffectStep, effect_rows, effect_step
+from dali_feed.geometry_fit import kept_ratio, lacking, placed, trimmed
+from dali_feed.host_effects import EffectStep, effect_rows, effect_step, grain_seeds
 from dali_feed.nesting import numbered, pick_streams, picks
 from dali_feed.outline import STREAMS_PER_OP, outline
 from dali_feed.program import Ints, Parameters
 from dali_feed.recipe import (
     CenterCrop,
     ColorJitter,
+    Drawn,
     DType,
     Fill,
     Flip,
@@ -49,6 +51,9 @@ from dali_feed.recipe import (
 )
 from dali_feed.recipe_auto import AugMix
 from dali_feed.recipe_effects import Effect, RandomErasing
+from dali_feed.recipe_fit import CropOrPad, Fit, ResizeKeepRatio, TrimBorder
+from dali_feed.recipe_noise import Noise
+from dali_feed.recipe_pillow import MixAugment
 from dali_feed.reduction import reductions
 from dali_feed.steps import Finish
 
@@ -86,10 +91,10 @@ class Margin:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """To the height and width (int32) of row `key`."""
+    """To the height and width (int32) of row `key`; where the interpolation is drawn, its number is the third."""
 
     key: str
-    interpolation: Interpolation
+    interpolation: Interpolation | Drawn
     antialias: bool
 
 
@@ -186,7 +191,7 @@ class HostProgram:
         if self.reduce:
             h, w = sizes[:, 0].astype(np.int64), sizes[:, 1].astype(np.int64)
             y, x, wh, ww = arrays["window"].T.astype(np.int64) if self.window else (0 * h, 0 * w, h, w)
-            arrays["reduce"] = reductions(h, w, (y, x, wh, ww), *arrays["scale0"].T.astype(np.int64))
+            arrays["reduce"] = reductions(h, w, (y, x, wh, ww), *arrays["scale0"].T[:2].astype(np.int64))
         out = np.stack([run.h, run.w], axis=1)
         if self.size is None:
             arrays["size"] = out
@@ -219,13 +224,17 @@ def _compute(run: _Run, arrays: dict[str, NDArray[np.generic]], op: Op, n: int, 
     first = n * STREAMS_PER_OP
     if isinstance(op, Effect):
         arrays[f"effect{n}"] = effect_rows(op, run, first, run.h, run.w)
-        if isinstance(op, AugMix):
+        if isinstance(op, AugMix | MixAugment):
             arrays[f"effect{n}_weights"] = mixture(op, run, first)
+        if isinstance(op, Noise):
+            arrays[f"effect{n}_seed"] = grain_seeds(run, first)
     elif isinstance(op, Nest):
         drawn = np.concatenate([run.draw(first + k) for k in range(pick_streams(op))])
         arrays[f"pick{n}"] = picks(op, drawn)
         for number, inner in (one for branch in numbered(op, n) for one in branch):
             _compute(run, arrays, inner, number, window=False)
+    elif isinstance(op, Fit):
+        _fit(run, arrays, op, n)
     else:
         _compute_own(run, arrays, op, n, window=window)
 
@@ -237,7 +246,7 @@ def _compute_own(run: _Run, arrays: dict[str, NDArray[np.generic]], op: Op, n: i
         case RandomResizedCrop():
             arrays[crop] = _rows(*run.windows(op, first, run.h, run.w))
             run.h, run.w = np.full_like(run.h, op.size[0]), np.full_like(run.w, op.size[1])
-            arrays[f"scale{n}"] = _rows(run.h, run.w)
+            arrays[f"scale{n}"] = _rows(run.h, run.w, *run.interpolations(op, first))
         case Resize():
             run.h, run.w = resized(run.h, run.w, op.size, op.max_size)
             arrays[f"scale{n}"] = _rows(run.h, run.w)
@@ -270,6 +279,24 @@ def _compute_own(run: _Run, arrays: dict[str, NDArray[np.generic]], op: Op, n: i
             pass  # the same for every sample
 
 
+def _fit(run: _Run, arrays: dict[str, NDArray[np.generic]], op: Fit, n: int) -> None:
+    first = n * STREAMS_PER_OP
+    if isinstance(op, ResizeKeepRatio):
+        run.h, run.w = kept_ratio(op, run.h, run.w, run.draw(first))
+        arrays[f"scale{n}"] = _rows(run.h, run.w, *run.interpolations(op, first))
+        return
+    if isinstance(op, TrimBorder):
+        y, x, h, w = trimmed(op, run.h, run.w)
+    else:
+        y, x, h, w = window = placed(op, run.h, run.w, run.draw(first))
+        if op.mode != "constant":
+            edges = lacking(run.h, run.w, window)
+            arrays[f"margin{n}"] = _rows(*edges)
+            y, x = y + edges[1], x + edges[0]
+    arrays[f"crop{n}"] = _rows(y, x, h, w)
+    run.h, run.w = h, w
+
+
 def _steps(op: Op, n: int, *, window: bool) -> list[HostStep]:
     """What the op does to pixels; nothing is left of a crop whose window the decoder takes."""
     if isinstance(op, Effect):
@@ -280,16 +307,19 @@ def _steps(op: Op, n: int, *, window: bool) -> list[HostStep]:
 
 
 def _own_steps(op: Op, n: int, *, window: bool) -> list[HostStep]:
-    crop: list[HostStep] = [] if window else [Crop(f"crop{n}", op.fill if isinstance(op, RandomCrop) else 0.0)]
+    fill = op.fill if isinstance(op, RandomCrop | CropOrPad) else 0.0
+    crop: list[HostStep] = [] if window else [Crop(f"crop{n}", fill)]
     steps: list[HostStep] = []
     match op:
         case RandomResizedCrop():
             steps = [*crop, Scale(f"scale{n}", op.interpolation, op.antialias)]
+        case ResizeKeepRatio():
+            steps = [Scale(f"scale{n}", op.interpolation, antialias=True)]
         case Resize():
             steps = [Scale(f"scale{n}", op.interpolation, op.antialias)]
-        case CenterCrop():
+        case CenterCrop() | TrimBorder():
             steps = crop
-        case RandomCrop():
+        case RandomCrop() | CropOrPad():
             steps = crop if op.mode == "constant" else [Margin(f"margin{n}", op.fill, op.mode), *crop]
         case Pad():
             steps = [Margin(f"margin{n}", op.fill, op.mode)]

@@ -72,13 +72,14 @@ class Items:
         self._columns = feed.source.columns if isinstance(feed.source, Tabular) else ()
         self._last = feed.program.recipe.layout == "NHWC"
         self._several = isinstance(feed.program, ViewsProgram)
+        self._channels = [view.recipe.channels for view in feed.program.views]
         feed.companions = self._companions
 
     def __call__(self, batch: Batch) -> Any:
         """The item of a batch."""
         if self._mixes is not None:
             return self._whole(batch, self._mixed(batch, self._mixes), self._fields(batch))
-        views = [self._shown(each) for each in (batch, *batch.more)]
+        views = [self._cut(self._shown(each), view) for view, each in enumerate((batch, *batch.more))]
         where = self._where(batch)
         changed = [None if own is None else own(view, where) for view, own in zip(views, self._own, strict=True)]
         if self._collate is None:
@@ -116,7 +117,8 @@ class Items:
     def _mixed(self, batch: Batch, mixes: Mixes) -> torch.Tensor:
         plain = self._shown(batch) if batch.tail is None else None
         images = mixes.images(batch, plain)
-        return images.permute(0, 3, 1, 2) if plain is None and self._last else images
+        images = images.permute(0, 3, 1, 2) if plain is None and self._last else images
+        return self._cut(images, 0)
 
     def _fields(self, batch: Batch) -> list[Any]:
         """As the source has them, arrays as tensors on the device; mixed labels as they are mixed."""
@@ -160,6 +162,11 @@ class Items:
         """Finished, and in torch's order of dimensions."""
         images = self._as_made(pixels)
         return images.permute(0, 3, 1, 2) if self._last else images
+
+    def _cut(self, images: torch.Tensor, view: int) -> torch.Tensor:
+        """Of as many channels as the user's transform gives: where it is one, three that are equal come."""
+        channels = self._channels[view]
+        return images if channels == 3 else images[:, :channels].contiguous()
 
     def _as_made(self, pixels: Pixels) -> torch.Tensor:
         if pixels.tail is not None:

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from dali_feed.errors import TransformError
 from dali_feed.recipe import Branches, Nest, Op, RandomApply, RandomOrder
 from dali_feed.recipe_auto import AugMix
+from dali_feed.recipe_noise import NoisyErasing
+from dali_feed.recipe_pillow import LayerAugment, MixAugment, Pillow
 
 __all__ = ["branches_of", "inner_numbers", "numbered", "pick_streams", "picks", "walk"]
 
@@ -27,11 +29,16 @@ def branches_of(op: Nest) -> Branches:
     return (op.ops,) if isinstance(op, RandomApply) else op.branches
 
 
-def inner_numbers(op: Nest | AugMix, n: int, count: int) -> list[int]:
+def inner_numbers(op: Nest | AugMix | NoisyErasing | Pillow, n: int, count: int) -> list[int]:
     """Numbers of `count` ops within op number n. TransformError where numbers run out."""
     depth = 0 if n < 1 << _TOP else 1 + (n.bit_length() - 1 - _TOP) // _INNER
     if depth >= _DEEPEST or count >= 1 << _INNER:
-        what, others = ("chains", "nests") if isinstance(op, AugMix) else ("transforms", "others of its kind")
+        kinds = {
+            "AugMix": ("chains", "nests"),
+            "NoisyErasing": ("rectangles", "nests"),
+            "LayerAugment": ("layers", "nests"),
+        }
+        what, others = kinds.get(type(op).__name__, ("transforms", "others of its kind"))
         rule = f"takes fewer than {1 << _INNER} {what} and lies in fewer than {_DEEPEST} {others}"
         msg = f"{type(op).__name__}: {rule}; found {op!r}"
         raise TransformError(msg)
@@ -48,7 +55,7 @@ def numbered(op: Nest, n: int) -> list[list[tuple[int, Op]]]:
 def walk(ops: Iterable[Op]) -> Iterator[tuple[int, Op]]:
     """All ops with their numbers: a nest, then what is in it, before what stands behind it."""
     every = list(enumerate(ops))
-    nest = next((op for _, op in every if isinstance(op, Nest | AugMix)), None)
+    nest = next((op for _, op in every if isinstance(op, Nest | AugMix | NoisyErasing | Pillow)), None)
     if nest is not None and len(every) > 1 << _TOP:
         msg = f"{type(nest).__name__}: stands in a recipe of {1 << _TOP} transforms at most; found {len(every)}"
         raise TransformError(msg)
@@ -63,6 +70,11 @@ def _walk(ops: Iterable[tuple[int, Op]]) -> Iterator[tuple[int, Op]]:
                 yield from _walk(branch)
         elif isinstance(op, AugMix):
             inner_numbers(op, n, op.width)
+        elif isinstance(op, NoisyErasing):
+            inner_numbers(op, n, op.most)
+        elif isinstance(op, Pillow):
+            chains = op.width if isinstance(op, MixAugment) else op.layers if isinstance(op, LayerAugment) else 1
+            inner_numbers(op, n, chains)
 
 
 def pick_streams(op: Nest) -> int:

@@ -26,6 +26,7 @@ from dali_feed.geometry import Window, center_window, crop_windows, padded, resi
 from dali_feed.nesting import numbered, picks
 from dali_feed.outline import STREAMS_PER_OP, outline
 from dali_feed.program_effects import effect
+from dali_feed.program_fit import fit, modes
 from dali_feed.program_run import Run
 from dali_feed.recipe import (
     CenterCrop,
@@ -48,6 +49,7 @@ from dali_feed.recipe import (
     ToFloat,
 )
 from dali_feed.recipe_effects import Effect, RandomErasing
+from dali_feed.recipe_fit import Fit, ResizeKeepRatio
 from dali_feed.steps import Colour, Colours, Decode, Finish, Resample, Rotate, Slice, Step, Warp
 
 __all__ = ["Parameters", "Program", "compile_recipe"]
@@ -164,6 +166,8 @@ class _Compiler:
             self.step(lambda _: make, fill)
         elif isinstance(op, Nest):
             self.nest(op, first)
+        elif isinstance(op, Fit):
+            fit(self, op, first)
         else:
             self.own_op(op, first)
 
@@ -172,6 +176,7 @@ class _Compiler:
         match op:
             case RandomResizedCrop():
                 self.resample(op, lambda run: run.windows(op, first, run.h, run.w))
+                modes(self, op, first)
             case Resize():
                 self.resample(op)
             case CenterCrop():
@@ -220,15 +225,22 @@ class _Compiler:
         fill = self.fill(op, op.fill, op.mode if op.pads else "constant")
         self.crop(op.size, lambda run: crop_windows(run.h, run.w, op, run.draw(first)), inside=not op.pads, fill=fill)
 
-    def resample(self, op: RandomResizedCrop | Resize, choose: Callable[[Run], Window] | None = None) -> None:
-        """Open a resize of what is there now, or of the window of it that `choose` gives."""
+    def resample(
+        self,
+        op: RandomResizedCrop | Resize | ResizeKeepRatio,
+        choose: Callable[[Run], Window] | None = None,
+        sizes: Callable[[Run, Ints, Ints], tuple[Ints, Ints]] | None = None,
+    ) -> None:
+        """Open a resize of what is there now, or of the window of it that `choose` gives; to `size`, or to `sizes`."""
         at_decoder = choose is not None and self.at_source and self.region_decode
         self.close()
         self.window |= at_decoder
         self.k += 1
         size, most = op.size, getattr(op, "max_size", None)
-        fixed = None if isinstance(size, int) else size
-        self.open = Resample(self.k, fixed, choose is not None and not at_decoder, op.interpolation, op.antialias)
+        fixed = None if isinstance(size, int) or sizes is not None else size
+        self.open = Resample(
+            self.k, fixed, choose is not None and not at_decoder, op.interpolation, getattr(op, "antialias", True)
+        )
         self.least = fixed or (None if most or not isinstance(size, int) else (size, size))
 
         def make(run: Run) -> None:
@@ -237,7 +249,7 @@ class _Compiler:
             if at_decoder:
                 run.window, y, x = (y, x, h, w), zero, zero
             run.roi = tuple(edge.astype(np.float64) for edge in (y, x, y + h, x + w))
-            run.h, run.w = resized(h, w, size, most)
+            run.h, run.w = resized(h, w, size, most) if sizes is None else sizes(run, h, w)
 
         self.maker(make)
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from dali_feed.recipe_effects import Effect
+from dali_feed.recipe_effects import Effect, Grayscale
+from dali_feed.recipe_fit import Fit
 from dali_feed.recipe_rules import Fill, Range, check_p, check_range, refuse
 
 __all__ = [
     "CenterCrop",
     "ColorJitter",
+    "Drawn",
     "Fill",
     "Flip",
     "Nest",
@@ -34,6 +36,7 @@ __all__ = [
 ]
 
 Interpolation = Literal["nearest-exact", "bilinear", "bicubic"]
+Drawn = Literal["random"]  # bilinear or bicubic, as each sample draws
 DType = Literal["uint8", "float32", "float16", "bfloat16"]
 Layout = Literal["NCHW", "NHWC"]
 Decoding = Literal["exact", "reduced", "region"]
@@ -60,7 +63,7 @@ class RandomResizedCrop:
     size: tuple[int, int]
     scale: Range = (0.08, 1.0)
     ratio: Range = (3 / 4, 4 / 3)
-    interpolation: Interpolation = "bilinear"
+    interpolation: Interpolation | Drawn = "bilinear"
     antialias: bool = True
 
     def __post_init__(self) -> None:
@@ -283,6 +286,7 @@ Op = (
     | ToFloat
     | Normalize
     | Effect
+    | Fit
     | Nest
 )
 Branches = tuple[tuple[Op, ...], ...]
@@ -304,3 +308,8 @@ class Recipe:
     layout: Layout = "NCHW"
     decode: Decoding = "exact"
     hw_decoder_load: float = 0.0
+
+    @property
+    def channels(self) -> int:
+        """Of each image: 1 where it is made gray so; a batch then has three that are equal."""
+        return next((op.channels for op in reversed(self.ops) if isinstance(op, Grayscale)), 3)

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dali_feed.recipe_auto import Auto
+from dali_feed.recipe_noise import Noise
+from dali_feed.recipe_own import Own
+from dali_feed.recipe_pillow import Pillow
 from dali_feed.recipe_rules import Fill, Range, check_p, check_range, refuse
 
 __all__ = [
@@ -30,7 +33,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Grayscale:
-    """Three channels of the same gray."""
+    """Gray, in three channels of the same or in one."""
+
+    channels: Literal[1, 3] = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,4 +173,7 @@ Effect = (
     | RandomErasing
     | RandomPerspective
     | Auto
+    | Noise
+    | Own
+    | Pillow
 )

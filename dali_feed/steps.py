@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dali_feed.recipe import DType, Interpolation, Layout
+from dali_feed.recipe import Drawn, DType, Interpolation, Layout
 
 __all__ = [
     "Bits",
@@ -40,12 +40,15 @@ class Decode:
 
 @dataclass(frozen=True, slots=True)
 class Resample:
-    """To `size`, or per-sample size{k} (float32: height, width); `roi`: from roi{k} (float32: y0, x0, y1, x1) only."""
+    """To `size`, or per-sample size{k} (float32: height, width); `roi`: from roi{k} (float32: y0, x0, y1, x1) only.
+
+    Interpolation "random": by number mode{k} (int32) of dali_feed.batch_draws.DRAWN.
+    """
 
     k: int
     size: tuple[int, int] | None
     roi: bool
-    interpolation: Interpolation
+    interpolation: Interpolation | Drawn
     antialias: bool
 
 

@@ -18,6 +18,7 @@ from dali_feed.errors import TransformError
 from dali_feed.host_program import HostProgram
 from dali_feed.program import Ints, Parameters, Program
 from dali_feed.recipe import Recipe
+from dali_feed.wrappers import taken_apart
 
 __all__ = ["MAX_VIEWS", "Views", "ViewsProgram", "as_views", "by_view", "viewed"]
 
@@ -47,10 +48,16 @@ class Views:
 
 
 def as_views(transform: object) -> Views | None:
-    """A list of transforms, or `Views`, as views; None for another transform, a subclass with its own call included."""
+    """A list of transforms, `Views`, or an object that makes a list by transforms it holds, as views.
+
+    None for another transform, a subclass of Views with its own call included.
+    """
     if isinstance(transform, list | tuple):
         return Views(transform)
-    return transform if isinstance(transform, Views) and type(transform).__call__ is Views.__call__ else None
+    if isinstance(transform, Views) and type(transform).__call__ is Views.__call__:
+        return transform
+    apart = None if transform is None or isinstance(transform, Views | Recipe) else taken_apart(transform)
+    return Views(apart) if isinstance(apart, list) else None
 
 
 def _seed_of(view: int, seed: int) -> int:

@@ -24,6 +24,7 @@ from torch.utils.data import (
     random_split,
 )
 from torch.utils.data import DataLoader as TorchLoader
+from torchvision import transforms as v1
 from torchvision.datasets import DatasetFolder, ImageFolder
 from torchvision.io import decode_image
 from torchvision.transforms import v2
@@ -208,6 +209,36 @@ def test_collate_fn_gets_the_samples(root: Path) -> None:
             assert type(seen[-1][0][1]) is int
 
 
+def fast_collate(samples: list[Any]) -> Any:
+    """As apex's: of PIL images, whose size is a pair, in whole levels."""
+    images, targets = [image for image, _ in samples], torch.tensor([target for _, target in samples])
+    width, height = images[0].size[0], images[0].size[1]
+    batch = torch.zeros((len(images), 3, height, width), dtype=torch.uint8)
+    for n, image in enumerate(images):
+        batch[n] += torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)
+    return batch, targets
+
+
+@pytest.mark.parametrize("crop", [v2.CenterCrop(16), v1.Compose([v1.CenterCrop(16), v1.RandomHorizontalFlip(0.0)])])
+def test_a_collate_fn_that_wants_pil_images_is_given_them(root: Path, crop: Any) -> None:
+    """By torch's own loader, with the reason in its warning; with a transform that makes tensors by ours."""
+    data = ImageFolder(str(root), crop)
+    with pytest.warns(
+        UserWarning, match="ImageFolder leaves PIL images, which its collate_fn is to be given; torch's own"
+    ):
+        loader = DataLoader(data, 4, device="cpu", collate_fn=fast_collate)
+    with loader:
+        for (a, x), (b, y) in zip(loader, TorchLoader(data, 4, collate_fn=fast_collate), strict=True):
+            assert torch.equal(a, b)
+            assert torch.equal(x, y)
+    with pytest.raises(ConfigError, match="leaves PIL images, which its collate_fn is to be given"):
+        DataLoader(data, 4, device="cpu", collate_fn=fast_collate, fallback="error")
+    with DataLoader(data, 4, device="cpu", fallback="error", collate_fn=default_collate) as ours:
+        assert isinstance(ours._feed, Feed)
+    with DataLoader(tensors(root), 4, device="cpu", fallback="error", collate_fn=default_collate) as ours:
+        assert isinstance(ours._feed, Feed)
+
+
 def test_a_folder_resumes_in_the_middle(root: Path) -> None:
     """With torchvision's own random transforms, which draw from our seed, bit for bit."""
     transform = v2.Compose([v2.RandomResizedCrop(8), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)])
@@ -233,8 +264,6 @@ def test_labels_are_int64_numbers(root: Path) -> None:
 
 def test_parts_are_compared_by_what_their_transforms_do(root: Path) -> None:
     """Texts leave things out: two crops that print alike and fill differently are not the same."""
-    from torchvision import transforms as v1
-
     crops = [v1.Compose([v1.RandomCrop(40, padding=9, fill=fill), v1.ToTensor()]) for fill in (0, 0, 255)]
     folders = [ImageFolder(str(root), crop) for crop in crops]
     assert repr(crops[0]) == repr(crops[2])

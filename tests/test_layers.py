@@ -51,17 +51,24 @@ LAYERS = (
                 "recipe_rules",
                 "recipe_effects",
                 "recipe_auto",
+                "recipe_pillow",
+                "pillow_augment",
+                "recipe_fit",
+                "geometry_fit",
+                "recipe_noise",
+                "recipe_own",
                 "auto_augment",
                 "nesting",
                 "erasing",
                 "perspective",
             ),  # small ops, and ops in ops,
             *("batch_draws", "steps", "program", "host_program", "graph_function"),  # and how each engine is told
-            *("host_effects", "program_run", "program_effects", "pipeline_program", "split_program", "tail_colour"),
-            "views",
+            *("host_effects", "program_run", "program_effects", "program_fit", "pipeline_program", "split_program"),
+            *("tail_colour", "views"),
             *("screen", "headers", "headers_tiff"),  # what may reach a decoder,
             *("headers_png", "headers_webp", "headers_bmp", "headers_pnm", "headers_gif", "headers_avif"),  # by format
             *("headers_av1", "headers_scans"),
+            *("transforms_timm", "transform_fields", "transform_names", "wrappers"),  # who is known, and how it is read
             *("transforms", "state", "stats", "reasons"),  # torchvision by name; where a run stands; its counts
         ),
     ),
@@ -78,7 +85,8 @@ LAYERS = (
         "loader",
         (
             *("loader", "feeds", "items", "mixes", "user_transforms"),
-            *("datasets", "hf_datasets", "torch_arguments", "torch_feed", "torch_passes", "stacking"),
+            *("datasets", "hf_datasets", "image_datasets", "torch_arguments"),
+            *("torch_feed", "torch_passes", "stacking"),
             *("dali", "dali_reader"),  # its names, no DALI
         ),
         ("pure", "kernels", "external_sources", "engines", "feed"),

@@ -15,7 +15,7 @@ from dali_feed.engines.dtypes import DTYPES
 from dali_feed.engines.host_steps import ImageSteps
 from dali_feed.engines.parcels import Parcels
 from dali_feed.engines.uploads import Uploaded, Uploads
-from dali_feed.errors import EngineError
+from dali_feed.errors import EngineError, TransformError
 from dali_feed.host_program import HostProgram
 from dali_feed.split_program import SplitProgram
 
@@ -36,6 +36,8 @@ class Behind:
         rows = SplitProgram.rows_behind(arrays)
         try:
             return self._here(images, rows) if tail is None else self._there(images, tail, rows)
+        except TransformError:  # of a user's function, which it names
+            raise
         except (RuntimeError, TypeError, ValueError) as error:
             msg = f"dali engine: a step behind the graph failed; {type(error).__name__}: {error}"
             raise EngineError(msg) from error

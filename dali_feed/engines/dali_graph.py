@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from nvidia.dali import fn, math, types
 
+from dali_feed.batch_draws import DRAWN
 from dali_feed.colour import GRAY
 from dali_feed.graph_function import UserGraph
 from dali_feed.options import Tuning
@@ -89,8 +90,16 @@ def _decode(step: Decode, given: _Inputs, own: dict[str, Any]) -> Any:
     return fn.decoders.image_slice(payload, start=window[0:2], shape=window[2:4], axis_names="HW", **options)
 
 
+def _interpolation(step: Resample, given: _Inputs) -> Any:
+    if step.interpolation != "random":
+        return _INTERPOLATION[step.interpolation]
+    codes = [int(_INTERPOLATION[name]) for name in DRAWN]
+    first, by = codes[0], codes[1] - codes[0]  # DALI has no look-up; there are two, and their codes are numbers
+    return fn.reinterpret(given(f"mode{step.k}", types.INT32, 0) * by + first, dtype=types.INTERP_TYPE)
+
+
 def _resample(step: Resample, image: Any, given: _Inputs) -> Any:
-    options: dict[str, Any] = {"interp_type": _INTERPOLATION[step.interpolation], "antialias": step.antialias}
+    options: dict[str, Any] = {"interp_type": _interpolation(step, given), "antialias": step.antialias}
     options["size"] = step.size or given(f"size{step.k}", types.FLOAT, 1)
     if step.roi:
         roi = given(f"roi{step.k}", types.FLOAT, 1)

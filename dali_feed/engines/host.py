@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dali_feed.batch_draws import DRAWN
 from dali_feed.engines import Result, Tail, Work, pillow
 from dali_feed.engines.codec import nvimgcodec
 from dali_feed.engines.devices import use
@@ -34,7 +35,7 @@ from dali_feed.engines.lingering import linger
 from dali_feed.engines.ranges import DECODE
 from dali_feed.engines.reduced import reduced
 from dali_feed.engines.uploads import Uploads
-from dali_feed.errors import ClosedError, EngineError
+from dali_feed.errors import ClosedError, EngineError, TransformError
 from dali_feed.headers import UnusableError
 from dali_feed.host_program import HostProgram, Scale
 from dali_feed.options import Tuning
@@ -267,6 +268,8 @@ class HostEngine:
             raise ClosedError(msg)
         if flight.error is not None:
             error = flight.error
+            if isinstance(error, TransformError):  # of a user's function, which it names
+                raise error
             msg = f"host engine: a step failed on an image that decodes; {type(error).__name__}: {error}"
             raise EngineError(msg) from error
         if flight.bad:
@@ -336,7 +339,9 @@ class HostEngine:
             return False
         payload = work.payloads[slot]
         window = tuple(work.arrays["window"][slot].tolist()) if program.window else None
-        small = reduced(payload, by, window, tuple(work.arrays[scale.key][slot].tolist()), scale.interpolation)
+        height, width, *which = work.arrays[scale.key][slot].tolist()
+        name = DRAWN[which[0]] if which else scale.interpolation
+        small = reduced(payload, by, window, (height, width), name)
         if small is not None:
             self._steps[0].run(small, work.arrays, slot, out, done=1)
         return small is not None

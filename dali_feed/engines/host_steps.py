@@ -16,11 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
+from dali_feed.batch_draws import DRAWN
 from dali_feed.engines.dtypes import DTYPES
 from dali_feed.engines.host_augment_steps import augment
 from dali_feed.engines.host_effect_steps import blur, call, erase, skew
+from dali_feed.engines.host_grain_steps import grain
+from dali_feed.engines.host_own_steps import ask
+from dali_feed.engines.host_pillow_steps import picture
 from dali_feed.engines.host_tail import split_tail
-from dali_feed.host_effects import Augment, Blur, Call, Erase, Skew
+from dali_feed.host_effects import Ask, Augment, Blur, Call, Erase, Grain, Picture, Skew
 from dali_feed.host_program import Crop, HostProgram, HostStep, Jitter, Margin, Mirror, Move, Pick, Scale, Turn
 from dali_feed.recipe import Fill, Normalize, ToFloat
 
@@ -39,15 +43,16 @@ def _native_uint8(interpolation: str) -> bool:
 
 
 def _scale(image: torch.Tensor, arrays: Arrays, slot: int, step: Scale) -> torch.Tensor:
-    height, width = arrays[step.key][slot].tolist()
+    height, width, *which = arrays[step.key][slot].tolist()
+    name = DRAWN[which[0]] if which else step.interpolation
     channels, h, w = image.shape
     if (height, width) == (h, w):
         return image
-    smooth = step.interpolation != "nearest-exact"
-    if image.dtype != torch.uint8 or image.is_cuda or (smooth and not _native_uint8(step.interpolation)):
+    smooth = name != "nearest-exact"
+    if image.dtype != torch.uint8 or image.is_cuda or (smooth and not _native_uint8(name)):
         from torchvision.transforms.v2 import InterpolationMode, functional
 
-        mode = InterpolationMode(step.interpolation)
+        mode = InterpolationMode(name)
         resized: torch.Tensor = functional.resize_image(
             image, [height, width], interpolation=mode, antialias=step.antialias
         )
@@ -59,7 +64,7 @@ def _scale(image: torch.Tensor, arrays: Arrays, slot: int, step: Scale) -> torch
     return interpolate(
         batch,
         size=[height, width],
-        mode=step.interpolation,
+        mode=name,
         align_corners=False if smooth else None,
         antialias=step.antialias and smooth,
     )[0]
@@ -146,17 +151,20 @@ def _pick(image: torch.Tensor, arrays: Arrays, slot: int, step: Pick) -> torch.T
 
 
 _APPLY: dict[type[HostStep], Callable[..., torch.Tensor]] = {
+    Ask: ask,
     Augment: augment,
     Blur: blur,
     Call: call,
     Crop: _crop,
     Erase: erase,
+    Grain: grain,
     Jitter: _jitter,
     Margin: _margin,
     Mirror: _mirror,
     Move: _move,
     Normalize: _normalize,
     Pick: _pick,
+    Picture: picture,
     Scale: _scale,
     Skew: skew,
     ToFloat: _to_float,
@@ -183,6 +191,7 @@ class ImageSteps:
         """The same for an image (3, height, width), on any device."""
         for apply in self._apply[done:] if done else self._apply:
             image = apply(image, arrays, slot)
+        image = image.expand(3, -1, -1)  # of one channel three that are equal: a batch has three
         if not self._channels_first:
             image = image.permute(1, 2, 0)
         if self._tail is None:

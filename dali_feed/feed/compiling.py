@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from dali_feed.engines import AnyProgram, choose_engine, compile_for
+from dali_feed.engines import ON_CPU, AnyProgram, choose_engine, compile_for
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.graph_function import compile_function, is_graph_function
+from dali_feed.nesting import walk
 from dali_feed.options import Tuning
 from dali_feed.pipeline_program import PipelineProgram
-from dali_feed.recipe import Decoding, Layout
+from dali_feed.recipe import Decoding, Layout, Recipe
+from dali_feed.recipe_own import Own
+from dali_feed.recipe_pillow import Pillow
 from dali_feed.transforms import lower
 from dali_feed.views import ViewsProgram, as_views
 
 __all__ = ["compiled"]
+
+log = logging.getLogger("dali_feed")
 
 
 def compiled(
@@ -43,21 +50,16 @@ def compiled(
         msg = 'decode: "region" decodes the window of a transform; found a graph, which has its own. Leave decode out'
         raise ConfigError(msg)
     if graph:
-        if layout != "NCHW":
-            msg = f"layout: a DALI graph function gives its own; found {layout!r}. Transpose in the graph"
-            raise ConfigError(msg)
-        if not isinstance(transform, PipelineProgram):
-            program = compile_function(transform)  # type: ignore[arg-type]
-            program.recipe = replace(program.recipe, hw_decoder_load=load)
-            return name, program
-        if load:
-            msg = f"hw_decoder_load: a pipeline of your own gives it to its decoder; found {load} here. Leave it out"
-            raise ConfigError(msg)
-        return name, transform
+        return name, _graph(transform, layout, load)
     views = as_views(transform)
     if views is None:
         recipe = replace(lower(transform), layout=layout, decode=decode, hw_decoder_load=load)
-        return name, compile_for(name, recipe, device, tuning)
+        return _by_either(
+            name,
+            engine if device is not None else name,
+            [recipe],
+            lambda name: compile_for(name, recipe, device, tuning),
+        )
     if decode != "exact":
         msg = f'decode: "{decode}" is for one view, which says what of an image it needs; found several'
         raise ConfigError(msg)
@@ -65,8 +67,26 @@ def compiled(
         msg = "transform: a list is one of torchvision's transforms; found a DALI graph function, which stands alone"
         raise TransformError(msg)
     recipes = [replace(lower(each), layout=layout, hw_decoder_load=load) for each in views.transforms]
-    programs: list[Any] = [compile_for(name, recipe, device, whole=True) for recipe in recipes]  # of one kind
-    return name, ViewsProgram(tuple(programs))
+
+    def whole(name: str) -> ViewsProgram[Any]:
+        return ViewsProgram(tuple(compile_for(name, recipe, device, whole=True) for recipe in recipes))  # of one kind
+
+    return _by_either(name, engine if device is not None else name, recipes, whole)
+
+
+def _graph(transform: Any, layout: Layout, load: float) -> AnyProgram:
+    """A graph of the user's."""
+    if layout != "NCHW":
+        msg = f"layout: a DALI graph function gives its own; found {layout!r}. Transpose in the graph"
+        raise ConfigError(msg)
+    if not isinstance(transform, PipelineProgram):
+        program = compile_function(transform)
+        program.recipe = replace(program.recipe, hw_decoder_load=load)
+        return program
+    if load:
+        msg = f"hw_decoder_load: a pipeline of your own gives it to its decoder; found {load} here. Leave it out"
+        raise ConfigError(msg)
+    return transform
 
 
 def _share(load: object) -> float:
@@ -75,3 +95,22 @@ def _share(load: object) -> float:
         msg = f"hw_decoder_load: must lie in 0..1; found {load!r}"
         raise ConfigError(msg)
     return float(load)
+
+
+def _by_either(
+    name: str, engine: str | None, recipes: list[Recipe], compile_by: Callable[[str], AnyProgram]
+) -> tuple[str, AnyProgram]:
+    """By the engine of that name; on a GPU, where nobody chose, by the host engine what DALI has no way for.
+
+    Pillow's operations and functions of PIL images are the CPU's, too.
+    """
+    if engine is not None:
+        return name, compile_by(name)
+    if any(isinstance(op, Own | Pillow) for recipe in recipes for _, op in walk(recipe.ops)):
+        return ON_CPU, compile_by(ON_CPU)
+    try:
+        return name, compile_by(name)
+    except TransformError as error:
+        made = ON_CPU, compile_by(ON_CPU)
+        log.info("engine: %s; the host engine runs it", error)
+        return made

@@ -1,0 +1,45 @@
+"""What a transform without a lowering is told: its name as people write it, the nearest that has one, and the cure."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+from dali_feed.errors import TransformError
+
+__all__ = ["unknown"]
+
+
+def unknown(one: Any, supported: Iterable[str]) -> TransformError:
+    """The error of what cannot be lowered."""
+    if inspect.isclass(one):
+        name = _public(one)
+        return TransformError(
+            f"transform: {name} is a class, not a transform; write {one.__name__}(), with parentheses"
+        )
+    made = getattr(one, "transforms", None)
+    weights = isinstance(one, functools.partial) or isinstance(made, functools.partial)
+    if weights:
+        preset = one.func if isinstance(one, functools.partial) else made.func  # type: ignore[union-attr]
+        name = getattr(preset, "__name__", "a function")
+        call = "weights.transforms(), with parentheses"
+        return TransformError(f"transform: {name} is not made yet; write {call} (or call the partial)")
+    kind = type(one)
+    near = difflib.get_close_matches(kind.__name__, list(supported), n=1, cutoff=0.5)
+    told = f" The nearest that can is torchvision's {near[0]}." if near and near[0] != kind.__name__ else ""
+    return TransformError(
+        f"transform: {_public(kind)} cannot be lowered.{told} docs/transforms.md lists what can; beside them a"
+        " DataLoader takes Lambda and functions of an image, and DALI graph functions (images, draws) -> images"
+    )
+
+
+def _public(kind: type) -> str:
+    """Its name with the module that people import it from."""
+    module = kind.__module__
+    for public in ("torchvision.transforms.v2", "torchvision.transforms", "torch.nn", "timm.data"):
+        if module.startswith(f"{public}."):
+            return f"{public}.{kind.__name__}"
+    return f"{module}.{kind.__name__}"
