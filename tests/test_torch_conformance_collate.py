@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict, UserDict, UserList
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -149,7 +150,7 @@ def test_rows_of_a_memory_map(loader: Any, tmp_path: Any) -> None:
         ([torch.zeros(2), torch.zeros(3)], RuntimeError, "stack expects each tensor to be equal size"),
         ([{"a": 1}, {"b": 2}], KeyError, "a"),
     ],
-    ids=str,
+    ids=lambda value: re.sub(r" at 0x\w+", "", str(value)),
 )
 def test_samples_that_make_no_batch(loader: Any, samples: list[Any], error: type[Exception], told: str) -> None:
     """The error is torch's."""
