@@ -13,6 +13,7 @@ import importlib
 import io
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -177,6 +178,9 @@ def decode(device: str) -> str:
     """Eight JPEGs through DALI's decoder are DALI's CPU decoder's, but for its rounding."""
     how: dict[str, Any] = {"transform": v2.CenterCrop((176, 256)), "engine": "dali"}
     (there,), (here,) = (list(epoch(pictures(8), 8, place, **how)) for place in (device, "cpu"))
+    if device != "cpu" and "libnvjpeg.so" not in Path("/proc/self/maps").read_text():
+        msg = "no libnvjpeg was loaded: what is asked of the GPU is decoded on the CPU"
+        raise WrongError(msg)
     apart = (there - here).abs()
     said = f"mean |difference| {apart.mean():.3f} levels, largest {apart.max():.0f}"
     if not apart.mean() < DALI_LEVELS:
@@ -272,11 +276,12 @@ def no_sync(device: str) -> str:
             DataLoader(ScriptedSource(pictures(COUNT)), 16, transform=crops(), device=device, engine=name) as loader,
             torch.cuda.stream(stream),
         ):
-            torch.cuda.set_sync_debug_mode("error")
             try:
+                torch.cuda.set_sync_debug_mode("error")
                 total = sum((images.sum() for images, _ in loader), torch.zeros((), device=device))
             finally:
                 torch.cuda.set_sync_debug_mode("default")
+        stream.synchronize()
         if not torch.isfinite(total):
             msg = f"{name}: the sum of the pixels is {total}"
             raise WrongError(msg)

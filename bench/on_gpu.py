@@ -15,7 +15,7 @@ from _harness import RUN
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-GPU_TEST = re.compile(r"mark\.gpu|both_ways")
+GPU_TEST = re.compile(r"mark\.gpu|\bboth_ways\(")
 TOY = ("--photos", "24")
 FIRST = (
     *("versions", "kernel-finish", "kernel-jitter", "kernel-mix", "kernel-unpack", "kernel-tokens", "decode"),
@@ -44,7 +44,7 @@ class Parts:
     def first(self) -> Iterator[Check]:
         """Whether anything works at all, in about a minute."""
         for name in FIRST:
-            yield self._bench("first", name, "gpu_first.py", name, "--device", self._device, limit=60, needs=15)
+            yield self._bench("first", name, "gpu_first.py", name, "--device", self._device, limit=120, needs=15)
 
     def tests(self) -> Iterator[Check]:
         """The GPU tests, a file at a time. Rehearsed, they are collected and not run."""
@@ -52,7 +52,7 @@ class Parts:
         for name in gpu_tests():
             how = ["-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider", "-W", "default"]
             how += ["--collect-only"] if self._rehearsed else [f"--junitxml={junit / name}.xml"]
-            yield Check("tests", name, (sys.executable, "-P", *how, str(ROOT / "tests" / name)), 300, 30)
+            yield Check("tests", name, (sys.executable, "-P", *how, str(ROOT / "tests" / name)), 400, 30)
 
     def photos(self) -> Iterator[Check]:
         """The images of the benches, made before their clocks run."""

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dali_feed.errors import SourceEmptyError, TransformError
+from dali_feed.errors import ConfigError, SourceEmptyError, TransformError
 from dali_feed.external_sources.arrow_rows import ArrowRows
 from dali_feed.external_sources.files import IMG_EXTENSIONS, FileList
 from dali_feed.hf_datasets import hf_rows
@@ -184,6 +184,10 @@ def _listed(items: Sequence[Any]) -> FileList:
         return FileList(items)
     pairs = all(isinstance(item, list | tuple) and len(item) == 2 for item in items)
     if items and pairs and all(_is_path(path) for path, _ in items):
+        for path, label in items:
+            if isinstance(label, str):
+                msg = f"dataset: labels of (path, label) must be ints; found {label!r} of {path}. Number the classes"
+                raise ConfigError(msg)
         return FileList([path for path, _ in items], _labels([label for _, label in items], None))
     _refuse("a list must hold paths of images, or (path, label) pairs")
 

@@ -132,6 +132,16 @@ def _other_batches(asked: Asked) -> str | None:
     return why
 
 
+def _source_for(name: object) -> str:
+    """What to write in place of a name that is no source."""
+    text = os.fsdecode(name) if isinstance(name, str | bytes | os.PathLike) else ""
+    if text.startswith("kafka://"):
+        return "For a topic use KafkaTopic(topic, servers)"
+    if text.endswith(".tar"):
+        return f"For tar shards use ShardSet({text!r})"
+    return "For a folder of images use FileList.from_folder(root)"
+
+
 def _by_torch(asked: Asked, why: str) -> TorchFeed:
     """Torch's own loader, because of `why`."""
     dataset = asked.dataset
@@ -140,7 +150,7 @@ def _by_torch(asked: Asked, why: str) -> TorchFeed:
     if isinstance(dataset, str | bytes | os.PathLike) or not gives:
         msg = (
             f"source: must be a source of dali_feed.external_sources or a dataset; found {dataset!r}."
-            " For a folder of images use FileList.from_folder(root)"
+            f" {_source_for(dataset)}"
         )
         raise ConfigError(msg)
     if asked.fallback == "error":

@@ -139,7 +139,8 @@ class Items:
         if name in batch.sent:
             sent: torch.Tensor = batch.sent[name].on(torch.cuda.current_stream(self._device))
             return sent.clone()
-        return torch.from_numpy(batch.beside[name]).to(self._device)
+        there: torch.Tensor = moved(torch.from_numpy(batch.beside[name]), self._device)
+        return there
 
     def _where(self, batch: Batch) -> Callable[[int], str]:
         return lambda slot: self._feed._where(int(batch.ids[slot]))

@@ -68,6 +68,12 @@ class BadRecords:
                 msg = f"BadRecords(limit=...): a Fraction must lie in 0..1; found {self.limit}"
                 raise ConfigError(msg)
             return
+        if isinstance(self.limit, float | str):
+            msg = (
+                "BadRecords(limit=...): must be a number of records or an exact share, Fraction(1, 100) for one in a"
+                f" hundred; found {self.limit!r}"
+            )
+            raise ConfigError(msg)
         whole("BadRecords(limit=...) other than a Fraction or None", self.limit, 0)
 
     def allowed(self, slots: int) -> int | None:

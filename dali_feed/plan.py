@@ -82,14 +82,14 @@ def resolve(shuffle: bool | Shuffle, snapshot: Snapshot, *, sampled: bool = Fals
 class WindowPlan:
     """One window of a lane: what to read and in which order its rows are dealt.
 
-    first    the lane position of its first slot
+    at       the place of its first slot in the line, by which windows of an epoch are told apart
     extents  what to read; rows are numbered through them in this order
     order    dealt order, int64 (rows,): slot first+j holds row order[j]; None where that is j itself
     ends     the row after each extent of the plan, int64: what is best read in one go, even where holes cut it
              into many of `extents`
     """
 
-    first: int
+    at: int
     extents: Extents
     order: Int64s | None
     ends: Int64s
@@ -177,7 +177,7 @@ class EpochPlan:
         at = lane * self.lane_length
         extents = self._cut(at + first, at + stop)
         order = permutation(self.seed, self.epoch, stop - first, ORDER_STREAM + 1, at + first) if self.mixes else None
-        return WindowPlan(first, self._located(extents), order, np.cumsum(extents.lengths))
+        return WindowPlan(at + first, self._located(extents), order, np.cumsum(extents.lengths))
 
     def others(self, lane: int, first: int) -> Iterator[WindowPlan]:
         """The windows after the one at lane position `first`: of the lane, of later ones, and round the line's end."""

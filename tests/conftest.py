@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or JAX takes most of a GPU for itself
 sys.path.insert(0, str(Path(__file__).parent))  # importlib mode adds no folder by itself
 
 from broker import real

@@ -89,10 +89,10 @@ def test_bad_records_of_the_next_window_are_its_own() -> None:
 
 def test_one_bad_window_is_no_empty_one() -> None:
     """Records that are all bad end the run as ever: only holes are nobody's fault."""
-    items = holed(24, range(4))
-    items[4:8] = [Corrupt()] * 4
+    items = holed(24, range(8, 12))
+    items[12:16] = [Corrupt()] * 4
     with pytest.raises(
-        BadRecordLimitError, match=r"window of 8 records: .*found not one good record \(scripted\[0\]@4"
+        BadRecordLimitError, match=r"window of 8 records: .*found not one good record \(scripted\[0\]@12"
     ):
         dealt(items, shuffle=False, bad=BadRecords(limit=None))
 
@@ -123,3 +123,20 @@ def test_16_000_aborted_records_then_good_ones(real_kafka: Kafka, holes: Any) ->
         assert len(feed.snapshot) == (40 if holes == "auto" else 16_042)
         own = [n for batch in feed for n in batch.fields["label"][batch.ok].tolist()]
         assert sorted(own) == list(range(40))
+
+
+def test_a_window_is_known_by_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a sampler that names an index twice, a window that begins like an empty one has its own records."""
+    monkeypatch.setattr(plan, "WINDOW_RECORDS", 4)
+    items, sampler = holed(16, range(4)), [0, 1, 2, 3, 0, 5, 6, 7, 8, 9, 10, 11]
+    with Feed(ScriptedSource(items), 4, sampler=sampler, bad=STRICT, tuning=QUICK) as feed:
+        batches = iter(feed)
+        seen, states = [], []
+        for batch in batches:
+            seen.append((batch.ids.tolist(), batch.ok.tolist()))
+            states.append(feed.state_dict())
+    assert seen[1] == ([5, 5, 6, 7], [False, True, True, True])
+    for n, state in enumerate(states[:-1], 1):
+        with Feed(ScriptedSource(items), 4, sampler=sampler, bad=STRICT, tuning=QUICK) as feed:
+            feed.load_state_dict(state)
+            assert [(batch.ids.tolist(), batch.ok.tolist()) for batch in feed] == seen[n:]

@@ -14,11 +14,13 @@ import torch
 from images import QUICK, Seen, jpeg, labelled, padded, pixels, png, seen
 from torchvision.transforms import v2
 
-from dali_feed.errors import ConfigError, DaliFeedError, SourceError
+from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceError
 from dali_feed.external_sources.files import FileList
+from dali_feed.external_sources.slabs import SlabPool
 from dali_feed.feed import Batch, Feed
+from dali_feed.feed.reading import ReadPool, ReadTask
 from dali_feed.options import BadRecords, Tuning
-from dali_feed.plan import Shuffle
+from dali_feed.plan import Shuffle, canonical
 from dali_feed.records import Block, Extents, Reader, Slabs, Snapshot
 from dali_feed.testing.scripted import Abort, Corrupt, Gap, ScriptedSource, Stall
 
@@ -380,3 +382,14 @@ def test_a_batch_speaks_dlpack(dtype: torch.dtype) -> None:
             assert images.shape == (4, 3, 8, 8)
             if dtype != torch.bfloat16:  # NumPy has none
                 assert np.from_dlpack(batch).ctypes.data == images.data_ptr()
+
+
+def test_a_read_that_is_asked_for_after_close_is_an_error_and_no_wait() -> None:
+    """Where a thread outlives close(), because a read does, it ends with what it asks for next."""
+    source = ScriptedSource(labelled(4))
+    pool = ReadPool(source, SlabPool(), 1)
+    task = ReadTask(canonical(source.snapshot(), 4), lambda: 0)
+    pool.close()
+    pool.request(task)
+    with pytest.raises(ClosedError, match="after close"):
+        task.take()

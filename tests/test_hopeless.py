@@ -93,7 +93,7 @@ def test_a_codec_that_others_raise_in(embedded_broker: Broker) -> None:
     ("payload", "reason", "cure"),
     [
         (text(), "text, not an image", r"codec="),
-        (b"GIF89a" + bytes(60), r"GIF is not supported by the dali engine", r"engine='host'"),
+        (b"%PDF-1.7" + bytes(60), r"PDF", r"dali-feed inspect"),
         (truncated_jpeg(), "JPEG cut off", "dali-feed inspect"),
     ],
 )

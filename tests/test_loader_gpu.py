@@ -204,12 +204,13 @@ def test_a_state_from_the_gpu_goes_on_on_the_cpu() -> None:
         assert [info.ids.tolist() for _, _, info in cpu] == rest
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # torch says so whenever it is switched on
 def test_batches_are_ready_on_the_current_stream_without_a_device_sync(engine: str) -> None:
     """The loop runs under torch's sync debug mode, on a stream of its own."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with loader("cuda", engine=engine) as gpu, torch.cuda.stream(stream):
-        torch.cuda.set_sync_debug_mode("error")
         try:
+            torch.cuda.set_sync_debug_mode("error")
             total = sum((images.sum() for images, _, _ in gpu), torch.zeros((), device="cuda"))
         finally:
             torch.cuda.set_sync_debug_mode("default")

@@ -129,7 +129,7 @@ def test_windows_partition_each_lane(case: Case) -> None:
             if first == stop:
                 continue
             window = plan.window(lane, first, stop)
-            assert (window.first, len(window)) == (first, stop - first)
+            assert (window.at, len(window)) == (lane * plan.lane_length + first, stop - first)
             assert len(window.ends) <= case.order.window
             assert (window.extents.lengths > 0).all()
             assert (

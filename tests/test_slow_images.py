@@ -163,6 +163,7 @@ def test_ctrl_c_in_verify_ends_cleanly_whatever_a_decoder_is_at(tmp_path: Path) 
         import os, signal, threading
         from dali_feed.cli import main
         from dali_feed.engines import trial
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may ignore it
         begun, decoded = threading.Event(), trial.decoded
         def told(*arguments):
             begun.set()
@@ -181,6 +182,7 @@ def test_ctrl_c_while_the_exit_waits_ends_the_process_at_once() -> None:
     script = """
         import os, signal, threading
         from dali_feed.engines import lingering
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may ignore it
         lingering.TELL = 0.01
         lingering.log.warning = lambda *_: os.kill(os.getpid(), signal.SIGINT)
         thread = threading.Thread(target=threading.Event().wait, daemon=True)

@@ -194,6 +194,25 @@ def test_a_label_that_does_not_fit_stops_the_run_in_its_place() -> None:
             next(loop)
 
 
+def test_a_field_that_cannot_be_fed_leaves_nothing_in_the_pipeline() -> None:
+    """After its error the next pass has each label with its own image, and not with the one of a batch before."""
+    items: list[Any] = labelled(12)
+    order = [*range(12)]
+
+    def pairs(data: Any) -> list[Any]:
+        return [(int(n), image.tolist()) for n, image in zip(data["label"], data["data"], strict=True)]
+
+    with DALIClassificationIterator(plain, ScriptedSource(items), sampler=order) as loop:
+        wanted = pairs(next(loop)[0])
+    items[len(wanted)] = (items[len(wanted)][0], 1 << 40)  # in the second batch
+    with DALIClassificationIterator(plain, ScriptedSource(items), sampler=order) as loop:
+        with pytest.raises(ConfigError, match="field label"):
+            for _ in loop:
+                pass
+        loop.set_epoch(0)
+        assert pairs(next(loop)[0]) == wanted
+
+
 class Old(Pipeline):  # type: ignore[misc, unused-ignore]
     """A pipeline as DALI's users wrote it before `@pipeline_def`."""
 

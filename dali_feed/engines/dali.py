@@ -71,6 +71,7 @@ class DaliEngine:
         self._fed = Feeder(self._threads)
         self._halted = False
         self._twin: Any = None
+        self._half_fed: Any = None
         self._main: Any = self._pipeline(self.depth)
         self._takes: dict[str, bool] = {}
         if not self._has_input(self.payload):
@@ -134,6 +135,9 @@ class DaliEngine:
 
     def _start(self, pipe: Any, work: Work) -> tuple[Work, dict[int, str]]:
         """Feed a batch: what is in flight now. With bad slots nothing is fed."""
+        if pipe is self._half_fed:
+            msg = f"{_ENGINE}: an earlier batch could not be fed; make a new loader"
+            raise EngineError(msg)
         payloads, bad = self._fed(work.payloads)
         work = replace(work, payloads=payloads)
         if bad:
@@ -144,6 +148,7 @@ class DaliEngine:
         except DaliFeedError:
             raise
         except Exception as error:
+            self._half_fed = pipe  # what it took of this batch would go with the next one
             what = f"a batch of {len(work.payloads)} cannot be fed"
             raise engine_error(_ENGINE, what, error, self._device) from error
         return work, bad

@@ -44,9 +44,10 @@ class PipelineEngine(DaliEngine):
         )
 
     def _feed(self, pipe: Any, work: Work) -> None:
+        # All of them before the first is fed: what is raised here must leave nothing behind in the pipeline.
+        fields = {name: field_rows(name, work.fields[name], how) for name, how in self._program.inputs.items()}
         super()._feed(pipe, work)
-        for name, declared in self._program.inputs.items():
-            rows = field_rows(name, work.fields[name], declared)
+        for name, rows in fields.items():
             pipe._pipe.SetExternalTLInput(name, rows, None, False)
 
     def _made(self, outputs: Any, work: Work) -> Result:

@@ -30,6 +30,7 @@ from dali_feed.engines import Result, Tail, Work, pillow
 from dali_feed.engines.codec import nvimgcodec
 from dali_feed.engines.devices import use
 from dali_feed.engines.dtypes import DTYPES
+from dali_feed.engines.failures import engine_error
 from dali_feed.engines.host_steps import ImageSteps
 from dali_feed.engines.lingering import linger
 from dali_feed.engines.ranges import DECODE
@@ -43,6 +44,7 @@ from dali_feed.views import ViewsProgram, by_view
 
 __all__ = ["HostEngine", "decoded", "new_decoder"]
 
+_ENGINE = "host engine"  # as errors call it
 CHUNK = 8  # images of a task: few enough to share a batch out evenly, enough to pay for the hand-over
 IDLE = 4  # batches of memory kept for the next ones
 ALIGNED = 64  # bytes: of a cache line, and the widest vector
@@ -212,7 +214,10 @@ class HostEngine:
                 height, width = view.size or own["size"][0].tolist()
                 shape = (n, 3, height, width) if view.layout == "NCHW" else (n, height, width, 3)
                 kinds.append((shape, DTYPES[view.dtype]))
-            images = self._pool.take(kinds)
+            try:
+                images = self._pool.take(kinds)
+            except RuntimeError as error:  # page-locked memory that is not to be had, or a GPU that has failed
+                raise engine_error(_ENGINE, "memory for a batch cannot be had", error, self._device) from error
         return _Flight(work, arrays, images, chunks)
 
     def _begin(self, flight: _Flight, chunks: int) -> _Flight:
@@ -274,7 +279,10 @@ class HostEngine:
             raise EngineError(msg) from error
         if flight.bad:
             return Result(flight.images, dict(sorted(flight.bad.items())))
-        made: list[Any] = list(flight.images if self._upload is None else map(self._upload, flight.images))
+        try:
+            made: list[Any] = list(flight.images if self._upload is None else map(self._upload, flight.images))
+        except RuntimeError as error:
+            raise engine_error(_ENGINE, "a batch cannot be sent to the GPU", error, self._device) from error
         tails = [Tail.of(view.finish, own) for view, own in zip(self._views, flight.arrays, strict=True)]
         return Result(made[0], tail=tails[0], more=tuple(zip(made, tails, strict=True))[1:])
 

@@ -1,4 +1,4 @@
-"""Threads that were told to end while a decoder keeps them: the interpreter does not end before they do.
+"""Threads that were told to end while a decoder, or a read, keeps them: the interpreter does not end before they do.
 
 Native code cannot be stopped from outside, and a thread that is still in it when a library takes itself down brings
 the process down with it. So the end of the interpreter waits, as it does for any thread that is no daemon. Ctrl-C
@@ -23,7 +23,7 @@ _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 def linger(thread: threading.Thread) -> None:
-    """Let the end of the interpreter wait for a thread that ends by itself, once its decoder lets it go."""
+    """Let the end of the interpreter wait for a thread that ends by itself, once what keeps it lets it go."""
     _threads.add(thread)
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)  # anew: what comes last runs first, before the libraries' own hooks
@@ -35,7 +35,7 @@ def wait() -> None:
         while thread.is_alive():
             thread.join(TELL)
             if thread.is_alive():
-                log.warning("the process ends when a decoder has finished its image (%s); Ctrl-C ends it", thread.name)
+                log.warning("the process ends when a decoder or a read is done (%s); Ctrl-C ends it", thread.name)
 
 
 def abandon() -> None:

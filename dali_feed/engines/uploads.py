@@ -14,8 +14,8 @@ __all__ = ["Uploaded", "Uploads", "consumers_stream", "shape_of", "size_of"]
 
 
 def consumers_stream(stream: int | None, device: torch.device) -> torch.cuda.Stream:
-    """The stream that a consumer names to __dlpack__: None and 1 are the default one, else a cudaStream_t."""
-    if stream in (None, 1):
+    """The stream that a consumer names to __dlpack__: None, 0 and 1 are the default one, else a cudaStream_t."""
+    if stream in (None, 0, 1):
         return torch.cuda.default_stream(device)
     return torch.cuda.ExternalStream(stream, device=device)  # type: ignore[no-untyped-call]
 

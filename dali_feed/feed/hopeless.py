@@ -20,9 +20,9 @@ _CURES = (  # what a reason speaks of, and what is to be done then; the first th
     (("codec: ",), "Mend the codec, or what it is given; BadRecords is for single records"),
     (
         ("label", "decimal number"),
-        "Labels are whole numbers: let label= name them, or label=None leave them out, or a topic's codec= make them",
+        "Labels are whole numbers: write such, or read images alone, label=None; of a topic, codec= may number texts",
     ),
-    (("engine='host'",), "Or give other data"),
+    (("must fit into the image",), "Put a Resize in front of it, or take pad_if_needed=True"),
     (("image", "unknown format"), "Let the source's image=, or of a topic codec=, give out what holds the image"),
 )
 _CURE = {

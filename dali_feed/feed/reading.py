@@ -71,6 +71,7 @@ class ReadPool:
         self._stop = threading.Event()
         self._idle = threading.Condition()
         self._asked = 0  # tasks requested and not finished
+        self._closed = False
         self._at: dict[int, tuple[ReadTask, float, Reader]] = {}  # thread -> what it reads, since when
         self._threads = [
             threading.Thread(target=self._work, args=(n,), name=f"dali_feed-read-{n}", daemon=True)
@@ -84,8 +85,12 @@ class ReadPool:
         if not task.requested:
             task.requested = True
             with self._idle:
-                self._asked += 1
-            self._tasks.put(task)
+                if not self._closed:
+                    self._asked += 1
+                    self._tasks.put(task)
+                    return
+            msg = "read: asked for after close()"
+            task.finish(None, ClosedError(msg))
 
     def doing(self) -> list[tuple[ReadTask, float, str]]:
         """The reads under way: each with the time it began (`time.monotonic`), and what its reader says hinders it."""
@@ -140,8 +145,10 @@ class ReadPool:
     def close(self, timeout: float = 2.0) -> None:
         """End all reads and the threads, and wait for them up to `timeout` seconds each."""
         self._stop.set()
-        for _ in self._threads:
-            self._tasks.put(None)
+        with self._idle:  # behind what ends the threads nobody would serve a task
+            self._closed = True
+            for _ in self._threads:
+                self._tasks.put(None)
         for thread in self._threads:
             if thread is not threading.current_thread():  # the garbage collector may run here
                 thread.join(timeout)

@@ -64,12 +64,7 @@ class Empty:
     """Windows of an epoch that were found without a record, and which one stands in for each. One thread's."""
 
     def __init__(self) -> None:
-        self.stands_in: dict[tuple[int, int, int], WindowPlan] = {}
-
-    @staticmethod
-    def key(plan: WindowPlan) -> tuple[int, int, int]:
-        """What tells a window of an epoch from the others."""
-        return int(plan.extents.partition[0]), int(plan.extents.start[0]), len(plan)
+        self.stands_in: dict[int, WindowPlan] = {}  # by the place in the line: a sampler may give equal records again
 
 
 class _NoRecordError(Exception):
@@ -105,7 +100,7 @@ class Window:
         self._own, self._empty, self._others = plan, empty, others
         self._begin(plan)
         needed = np.zeros(len(self.tasks), bool)
-        needed[self._task_of(self.order[first_slot:])] = Empty.key(plan) not in empty.stands_in
+        needed[self._task_of(self.order[first_slot:])] = plan.at not in empty.stands_in
         self.ahead = [self.tasks[n] for n in np.flatnonzero(needed)][::-1]  # reads to make, the next one last
 
     def _begin(self, plan: WindowPlan) -> None:
@@ -212,23 +207,23 @@ class Window:
 
     def _borrow_if_known(self) -> None:
         """Where an earlier window's search found this one empty, nothing of it is read."""
-        if not self.borrowed and Empty.key(self._own) in self._empty.stands_in:
+        if not self.borrowed and self._own.at in self._empty.stands_in:
             self._borrow()
 
     def _borrow(self) -> None:
         """Take the records of the next window that has some; where none has, BadRecordLimitError."""
-        passed, stands_in = [Empty.key(self._own)], self._empty.stands_in
+        passed, stands_in = [self._own.at], self._empty.stands_in
         self.ahead = []
         known = stands_in.get(passed[0])
         for other in self._others() if known is None else (known,):
-            plan = stands_in.get(Empty.key(other), other)  # what that one's own search came to
+            plan = stands_in.get(other.at, other)  # what that one's own search came to
             self.release()
             self._begin(plan)
             if self._has_record():
                 stands_in.update(dict.fromkeys(passed, plan))
                 self.borrowed = True
                 return
-            passed.append(Empty.key(plan))
+            passed.append(plan.at)
         self.release()
         raise hopeless(self.slots, (), self._proof, ", and all others")
 
