@@ -32,10 +32,10 @@ class Told(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep it, and cure."""
-        if record.getMessage().startswith("no batch for"):
-            if self._about in record.getMessage():  # on a busy machine another stage may take its time before
-                self.lines.append(record.getMessage())
-                self._cure()
+        line = record.getMessage()  # on a busy machine another stage may take its time before
+        if line.startswith("no batch for") and self._about in line:
+            self.lines.append(line)
+            self._cure()
 
 
 @pytest.fixture
