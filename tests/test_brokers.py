@@ -28,6 +28,13 @@ def test_publish_makes_the_topic_where_told_so(kafka: Kafka) -> None:
         publish(kafka.servers, kafka.topic, [Message(b"x", partition=2)])
 
 
+def test_a_label_that_is_text_is_told_with_its_cure(embedded: Kafka) -> None:
+    """Labels are numbers here; other headers are a message's."""
+    records: list[tuple[bytes | None, int | None] | Message] = [(b"x", "cat")]  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match=r"label must be an int or None; found 'cat'\. .*Message"):
+        embedded.publish(embedded.topic, records, partitions=1)
+
+
 def test_publish_notices_records_that_were_dropped(embedded: Kafka) -> None:
     """The embedded broker keeps 5 MiB per partition: more is an error that says so, and fits in more partitions."""
     records = [(bytes(1_000_000), i) for i in range(8)]

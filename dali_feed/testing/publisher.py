@@ -193,4 +193,11 @@ def _send(
 
 
 def _labelled(value: bytes | None, label: int | None) -> Message:
-    return Message(value, headers=() if label is None else (("label", b"%d" % label),))
+    if label is None:
+        return Message(value)
+    try:
+        text = b"%d" % label
+    except TypeError as error:
+        msg = f"publish: a label must be an int or None; found {label!r}. For text give Message(value, headers=...)"
+        raise ConfigError(msg) from error
+    return Message(value, headers=(("label", text),))
