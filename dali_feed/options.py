@@ -92,7 +92,8 @@ class Tuning:
     readers          threads that read the source, each with its own connection or files
     prefetch         batches in flight in the engine, and as many finished ones waiting for the trainer
     memory           bytes of payloads held at once (slabs); two windows per lane must fit, more of small ones. Checked
-                     with the source's mean record size before a pass; a window that in truth takes more ends it
+                     with the source's mean record size before a pass; a window that in truth takes more ends it.
+                     Copies of the few files whose header is written anew for the decoder come on top
     max_pixels       an image of more pixels is a bad record: what a header may make a decoder allocate
     max_work         so is an image of more pixels times scans: a decoder goes over a progressive JPEG once per scan,
                      about 1.5 ns a pixel at worst, and ordinary ones have about ten
