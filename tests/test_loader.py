@@ -334,3 +334,22 @@ def test_an_epoch_that_cannot_be(epoch: Any) -> None:
     """set_epoch takes an int of 0..2**32-1."""
     with _loader() as mine, pytest.raises(ConfigError, match="set_epoch"):
         mine.set_epoch(epoch)
+
+
+def test_a_name_in_a_sources_place_is_told_the_source() -> None:
+    """Shards and topics are told by their own source, and other names by that of folders."""
+    for name, cure in (("a/train-*.tar", "ShardSet"), ("kafka://b:9092/t", "KafkaTopic"), ("a", "FileList")):
+        with pytest.raises(ConfigError, match=cure):
+            DataLoader(name, 4)
+
+
+def test_text_labels_of_a_list_are_told() -> None:
+    """Torch's loader, which would give the paths, is not asked."""
+    with pytest.raises(ConfigError, match=r"must be ints; found 'cat' of a\.jpg"):
+        DataLoader([("a.jpg", "cat")], 4)
+
+
+def test_a_share_of_bad_records_is_a_fraction() -> None:
+    """A float is told how to write it."""
+    with pytest.raises(ConfigError, match=r"Fraction\(1, 100\).*found 0\.01"):
+        BadRecords(limit=0.01)  # type: ignore[arg-type]

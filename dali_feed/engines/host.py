@@ -269,13 +269,13 @@ class HostEngine:
         flight.wait()
         self._awaited = None
         if self._halted:
-            msg = "host engine: the pass was ended while its batch was run"
+            msg = f"{_ENGINE}: the pass was ended while its batch was run"
             raise ClosedError(msg)
         if flight.error is not None:
             error = flight.error
             if isinstance(error, TransformError):  # of a user's function, which it names
                 raise error
-            msg = f"host engine: a step failed on an image that decodes; {type(error).__name__}: {error}"
+            msg = f"{_ENGINE}: a step failed on an image that decodes; {type(error).__name__}: {error}"
             raise EngineError(msg) from error
         if flight.bad:
             return Result(flight.images, dict(sorted(flight.bad.items())))
