@@ -21,14 +21,16 @@ from numpy.typing import NDArray
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Shuffle, Tuning
-from dali_feed.engines import Result, Work, compile_for, make_engine
-from dali_feed.engines.handover import tensor_of
-from dali_feed.host_program import HostProgram
-from dali_feed.program import Program
-from dali_feed.recipe import Decoding
-from dali_feed.records import Source
-from dali_feed.screen import screen
-from dali_feed.transforms import lower
+from dali_feed.compiler.dali import Program
+from dali_feed.compiler.host import HostProgram
+from dali_feed.engines.choose import make_engine
+from dali_feed.engines.compiling import compile_for
+from dali_feed.engines.engine import Result, Work
+from dali_feed.engines.gpu.handover import tensor_of
+from dali_feed.records.source import Source
+from dali_feed.screen.screen import screen
+from dali_feed.transforms.lower import lower
+from dali_feed.transforms.recipe import Decoding
 
 __all__ = ["Make", "Memory", "ceiling", "one_torch_thread", "ours", "to_float", "transform"]
 
@@ -198,7 +200,7 @@ def result_tensor(result: Result, device: torch.device) -> torch.Tensor:
     """A batch as the loader gives it: as it is, or with the finish step on the device."""
     if result.tail is None:
         return tensor_of(result.images)
-    from dali_feed.engines.gpu_tail import finished  # CuPy, which only a GPU needs
+    from dali_feed.engines.gpu.finish import finished  # CuPy, which only a GPU needs
 
     return finished(result.images, result.tail, device)
 

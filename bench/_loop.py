@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from nvidia import nvimgcodec
 from torch.nn.functional import interpolate
 
-from dali_feed.host_program import compile_host
-from dali_feed.transforms import lower
+from dali_feed.compiler.host import compile_host
+from dali_feed.transforms.lower import lower
 
 __all__ = ["loop"]
 

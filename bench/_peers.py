@@ -25,8 +25,8 @@ from torchvision.datasets import ImageFolder
 from torchvision.io import decode_image
 from torchvision.transforms import v2
 
-from dali_feed.host_program import compile_host
-from dali_feed.transforms import lower
+from dali_feed.compiler.host import compile_host
+from dali_feed.transforms.lower import lower
 
 __all__ = ["dali_reader", "spdl_loader", "spdl_missing", "torch_loader"]
 

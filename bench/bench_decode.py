@@ -26,7 +26,7 @@ from _harness import RESULTS, Rows, Steps, facts, run_turn
 from _photos import photos
 
 from dali_feed import Tuning
-from dali_feed.engines.regions import trouble
+from dali_feed.engines.dali.regions import trouble
 
 
 class _Torchvision(Steps):

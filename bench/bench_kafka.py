@@ -28,7 +28,7 @@ from _kafka import Topic, kafka_missing, topic
 from confluent_kafka import Consumer, TopicPartition
 
 from dali_feed.external_sources import KafkaTopic
-from dali_feed.plan import canonical
+from dali_feed.plan.order import canonical
 
 SHOWN = ("who", "MB/s", "least", "most", "of plain", "cpu s/GB", "broker s/GB")
 

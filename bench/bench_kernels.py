@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 from _harness import RESULTS, Rows, facts
 
-from dali_feed.colour import KINDS
 from dali_feed.kernels import finish as finish_module
 from dali_feed.kernels import jitter as jitter_module
 from dali_feed.kernels import mix as mix_module
@@ -30,6 +29,7 @@ from dali_feed.kernels import tokens as tokens_module
 from dali_feed.kernels import unpack as unpack_module
 from dali_feed.kernels._module import Launch, kernel
 from dali_feed.kernels.mix import Mix
+from dali_feed.transforms.colours import KINDS
 
 SIZE = 224
 L2_BYTES = 256 << 20  # more than any GPU's L2

@@ -58,7 +58,7 @@ from _peers import dali_reader, spdl_loader, spdl_missing, torch_loader
 from _photos import HEIGHT, WIDTH, Photos, photos
 
 from dali_feed import Shuffle, Tuning
-from dali_feed.engines.regions import trouble
+from dali_feed.engines.dali.regions import trouble
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
 
 SHOWN = [

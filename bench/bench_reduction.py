@@ -25,8 +25,9 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 from torchvision.transforms import v2
 
-from dali_feed.engines import Engine, Work, make_engine
-from dali_feed.feed.compiling import compiled
+from dali_feed.engines.choose import make_engine
+from dali_feed.engines.compiling import compiled
+from dali_feed.engines.engine import Engine, Work
 from dali_feed.options import Tuning
 
 SKIMAGE = ("astronaut.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg", "rocket.jpg")

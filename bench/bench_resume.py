@@ -29,7 +29,7 @@ from _photos import HEIGHT, WIDTH, photos
 
 from dali_feed import BadRecords, DataLoader, Shuffle
 from dali_feed.external_sources import KafkaTopic, ShardSet
-from dali_feed.records import Source
+from dali_feed.records.source import Source
 from dali_feed.testing.shards import write_shard
 
 BATCH = 64

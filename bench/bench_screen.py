@@ -19,7 +19,7 @@ from typing import Any
 from PIL import Image, ImageCms, ImageEnhance
 from skimage import data
 
-from dali_feed.screen import screen
+from dali_feed.screen.screen import screen
 
 SIZE = (500, 375)
 

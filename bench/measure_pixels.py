@@ -26,11 +26,12 @@ from torchvision.transforms import InterpolationMode as Mode
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from dali_feed.draws import uniforms
-from dali_feed.engines import Work, make_engine
+from dali_feed.compiler.dali import compile_recipe
+from dali_feed.engines.choose import make_engine
+from dali_feed.engines.engine import Work
 from dali_feed.options import Tuning
-from dali_feed.program import compile_recipe
-from dali_feed.transforms import lower
+from dali_feed.plan.draws import uniforms
+from dali_feed.transforms.lower import lower
 
 SKIMAGE = ("astronaut.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg", "motorcycle_left.png", "rocket.jpg")
 FACTORS = ("brightness", "contrast", "saturation", "hue")

@@ -25,9 +25,13 @@ FIRST = (
 
 def gpu_tests() -> list[str]:
     """The files with GPU tests, those of the loader first; the others may import packages that are not here."""
-    found = [path.name for path in sorted((ROOT / "tests").glob("test_*.py")) if GPU_TEST.search(path.read_text())]
+    found = [
+        str(path.relative_to(ROOT / "tests"))
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        if GPU_TEST.search(path.read_text())
+    ]
     first = ("test_next", "test_loader", "test_pixels_in")
-    return sorted(found, key=lambda name: (not name.startswith(first), name))
+    return sorted(found, key=lambda name: (not Path(name).name.startswith(first), name))
 
 
 class Parts:
@@ -51,7 +55,7 @@ class Parts:
         junit = self._out / "junit"
         for name in gpu_tests():
             how = ["-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider", "-W", "default"]
-            how += ["--collect-only"] if self._rehearsed else [f"--junitxml={junit / name}.xml"]
+            how += ["--collect-only"] if self._rehearsed else [f"--junitxml={junit / Path(name).name}.xml"]
             yield Check("tests", name, (sys.executable, "-P", *how, str(ROOT / "tests" / name)), 400, 30)
 
     def photos(self) -> Iterator[Check]:

@@ -8,32 +8,32 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dali_feed.packages import needed
+from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
-    from dali_feed.loader import DataLoader
-    from dali_feed.mixing import Mixing
+    from dali_feed.compiler.views import Views
+    from dali_feed.loader import DataLoader, Info
     from dali_feed.options import BadRecords, Tuning
     from dali_feed.plan import Shuffle
-    from dali_feed.views import Views
+    from dali_feed.transforms.mixing import Mixing
 
-__all__ = ["BadRecords", "DataLoader", "Mixing", "Shuffle", "Tuning", "Views", "__version__"]
+__all__ = ["BadRecords", "DataLoader", "Info", "Mixing", "Shuffle", "Tuning", "Views", "__version__"]
 
-_HOME = {
-    "BadRecords": "options",
-    "DataLoader": "loader",
-    "Mixing": "mixing",
-    "Shuffle": "plan",
-    "Tuning": "options",
-    "Views": "views",
-}
+_get = lazily(
+    __name__,
+    {
+        "BadRecords": "options",
+        "DataLoader": "loader",
+        "Info": "loader",
+        "Mixing": "transforms.mixing",
+        "Shuffle": "plan",
+        "Tuning": "options",
+        "Views": "compiler.views",
+    },
+)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        with needed():
-            return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("dali-feed")
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+    return _get(name)

@@ -26,21 +26,21 @@ from warnings import warn
 
 import torch
 
-from dali_feed.engines.handover import tensor_of
+from dali_feed.compiler.user_pipeline import PipelineProgram
+from dali_feed.engines.gpu.handover import tensor_of
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
 from dali_feed.feed.passes import Batches
+from dali_feed.feed.stats import Stats
+from dali_feed.loader.arguments import ranks, warn_once
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.packages import needed
-from dali_feed.pipeline_program import PipelineProgram
-from dali_feed.plan import Shuffle
-from dali_feed.records import Source
-from dali_feed.stats import Stats
-from dali_feed.torch_arguments import ranks, warn_once
+from dali_feed.plan.order import Shuffle
+from dali_feed.records.source import Source
 
 with needed():
-    from dali_feed.dali_reader import read_by_graph
-    from dali_feed.engines.user_pipeline import open_pipeline, read_pipeline
+    from dali_feed.engines.dali.read_pipeline import open_pipeline, read_pipeline
+    from dali_feed.loader.dali_reader import read_by_graph
 
 __all__ = ["DALIClassificationIterator", "DALIGenericIterator", "LastBatchPolicy"]
 

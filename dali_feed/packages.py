@@ -1,14 +1,19 @@
-"""Packages of others that are not there: one line with the command that installs them, instead of a traceback."""
+"""Packages: names of ours that are imported when asked for, and packages of others that are not installed.
+
+The latter cost one line with the command that installs them, instead of a traceback.
+"""
 
 from __future__ import annotations
 
+import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from dali_feed.errors import MissingPackageError
 
-__all__ = ["needed"]
+__all__ = ["lazily", "needed"]
 
 _PACKAGES = {  # module: how people call it, its package for pip, and what else there is to say
     "nvidia.dali": ("NVIDIA DALI", "nvidia-dali-cuda120", "nvidia-dali-cuda130 where the driver's CUDA is 13"),
@@ -45,3 +50,19 @@ def _missing(error: ImportError) -> str | None:
     told = re.match(r"cannot import name '(\w+)' from '(\w+)'", str(error))  # of a namespace that others share
     module = f"{told[2]}.{told[1]}" if told else ""
     return module if module in _PACKAGES else None
+
+
+def lazily(package: str, home: Mapping[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package that gives the names of `home`, each from its module, imported when asked for.
+
+    A module must not be called what a name here is called: importing it would put the module in the name's place.
+    """
+
+    def get(name: str) -> Any:
+        if name in home:
+            with needed():
+                return getattr(importlib.import_module(f"{package}.{home[name]}"), name)
+        msg = f"module {package!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+
+    return get

@@ -23,7 +23,7 @@ from nvidia.dali import fn, pipeline_def, types
 from torch import nn
 
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
-from dali_feed.records import Source
+from dali_feed.records.source import Source
 
 MEAN, STD = [0.485 * 255, 0.456 * 255, 0.406 * 255], [0.229 * 255, 0.224 * 255, 0.225 * 255]
 

@@ -1,11 +1,13 @@
-"""Sources: records in, bytes out. Nothing here imports DALI, torch or CuPy."""
+"""Sources: records in, bytes out.
+
+Never: torch, DALI, CuPy.
+"""
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dali_feed.packages import needed
+from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
     from dali_feed.external_sources.arrow_rows import ArrowRows
@@ -17,19 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ArrowRows", "DeadLetterFolder", "DeadLetterTopic", "FileList", "KafkaTopic", "ShardSet"]
 
-_HOME = {
-    "ArrowRows": "arrow_rows",
-    "DeadLetterFolder": "dead_letter_folder",
-    "DeadLetterTopic": "dead_letter_topic",
-    "FileList": "files",
-    "KafkaTopic": "kafka",
-    "ShardSet": "shards",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        with needed():
-            return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+__getattr__ = lazily(
+    __name__,
+    {
+        "ArrowRows": "arrow_rows",
+        "DeadLetterFolder": "dead_letter_folder",
+        "DeadLetterTopic": "dead_letter_topic",
+        "FileList": "files",
+        "KafkaTopic": "kafka",
+        "ShardSet": "shards",
+    },
+)

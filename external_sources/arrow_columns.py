@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.errors import ConfigError
-from dali_feed.records import Int64s
+from dali_feed.records.source import Int64s
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike
 from dali_feed.errors import ClosedError, ConfigError, SourceEmptyError
 from dali_feed.external_sources.arrow_columns import Images, Numbers, Strings, check_types, images_of, values_of
 from dali_feed.external_sources.files import EXTENT_BYTES, SAMPLED, FileList, check_read, load_file, shared_folder
-from dali_feed.external_sources.slabs import SlabPool
-from dali_feed.records import Block, Extents, Int64s, Lease, Reader, Slabs, Snapshot, unpack_ids
+from dali_feed.records.slabs import SlabPool
+from dali_feed.records.source import Block, Extents, Int64s, Lease, Reader, Slabs, Snapshot, unpack_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa

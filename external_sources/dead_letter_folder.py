@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dali_feed.errors import DataLostError, DeadLetterError, SourceDeniedError, SourceNotFoundError
-from dali_feed.letters import Letter, Original
+from dali_feed.quarantine.letters import Letter, Original
 
 __all__ = ["LINES", "DeadLetterFolder"]
 

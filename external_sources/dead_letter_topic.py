@@ -20,7 +20,7 @@ from dali_feed.external_sources.kafka import KafkaTopic
 from dali_feed.external_sources.kafka_errors import QUIET, Trouble
 from dali_feed.external_sources.kafka_messages import as_original, messages
 from dali_feed.external_sources.kafka_options import KafkaOptions
-from dali_feed.letters import Letter, Original
+from dali_feed.quarantine.letters import Letter, Original
 
 __all__ = ["DeadLetterTopic"]
 

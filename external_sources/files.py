@@ -25,9 +25,9 @@ from dali_feed.errors import (
     SourceError,
     SourceNotFoundError,
 )
-from dali_feed.external_sources.slabs import SlabPool
 from dali_feed.external_sources.stamps import Stamp
-from dali_feed.records import Block, Extents, Int64s, Lease, Reader, Slabs, Snapshot, unpack_ids
+from dali_feed.records.slabs import SlabPool
+from dali_feed.records.source import Block, Extents, Int64s, Lease, Reader, Slabs, Snapshot, unpack_ids
 
 __all__ = ["IMG_EXTENSIONS", "FileList", "check_read", "load_file", "shared_folder"]
 

@@ -23,9 +23,9 @@ from dali_feed.external_sources.kafka_reader import KafkaReader
 from dali_feed.external_sources.kafka_records import LABEL, Codec
 from dali_feed.external_sources.kafka_sample import Sample, sampled
 from dali_feed.external_sources.kafka_scan import scanned
-from dali_feed.letters import Original
-from dali_feed.present import Present
-from dali_feed.records import MANY_ABSENT, Int64s, Slabs, Snapshot
+from dali_feed.quarantine.letters import Original
+from dali_feed.records.present import Present
+from dali_feed.records.source import MANY_ABSENT, Int64s, Slabs, Snapshot
 
 __all__ = ["KafkaTopic"]
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from dali_feed.errors import DataLostError, SourceChangedError, StateError
 from dali_feed.external_sources.kafka_errors import remade
-from dali_feed.present import Present, packed, unpacked
-from dali_feed.records import Int64s, Snapshot
+from dali_feed.records.present import Present, packed, unpacked
+from dali_feed.records.source import Int64s, Snapshot
 
 __all__ = ["Pin", "pin_of"]
 

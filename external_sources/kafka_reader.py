@@ -24,8 +24,8 @@ from dali_feed.external_sources.kafka_errors import DENIED, GONE, LOG, Trouble, 
 from dali_feed.external_sources.kafka_identity import Asker
 from dali_feed.external_sources.kafka_options import SLICE_SECONDS, Identity, KafkaOptions, connect
 from dali_feed.external_sources.kafka_records import Takes, rows_for
-from dali_feed.external_sources.slabs import SlabPool
-from dali_feed.records import Block, Extents, Slabs
+from dali_feed.records.slabs import SlabPool
+from dali_feed.records.source import Block, Extents, Slabs
 
 __all__ = ["KafkaReader"]
 

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 from confluent_kafka import Message
 
-from dali_feed.reasons import place_of
-from dali_feed.records import LABEL, Lease
+from dali_feed.quarantine.reasons import place_of
+from dali_feed.records.source import LABEL, Lease
 
 __all__ = ["LABEL", "Codec", "Rows", "Takes", "rows_for"]
 

@@ -14,7 +14,7 @@ import numpy as np
 from confluent_kafka import Message
 
 from dali_feed.external_sources.kafka_reader import KafkaReader
-from dali_feed.records import Extents, Int64s
+from dali_feed.records.source import Extents, Int64s
 
 __all__ = ["Sample", "Sizes", "sampled"]
 

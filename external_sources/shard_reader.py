@@ -28,7 +28,7 @@ from dali_feed.errors import (
 )
 from dali_feed.external_sources.stamps import Stamp
 from dali_feed.external_sources.tar_index import open_shard
-from dali_feed.records import Block, Extents, Int64s, Lease, Slabs, unpack_ids
+from dali_feed.records.source import Block, Extents, Int64s, Lease, Slabs, unpack_ids
 
 __all__ = ["ShardReader", "ShardTable", "check_shard"]
 

@@ -21,8 +21,8 @@ from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.external_sources import tar_index
 from dali_feed.external_sources.shard_paths import matches, unique_names
 from dali_feed.external_sources.shard_reader import ShardReader, ShardTable, check_shard
-from dali_feed.external_sources.slabs import SlabPool
-from dali_feed.records import Reader, Slabs, Snapshot
+from dali_feed.records.slabs import SlabPool
+from dali_feed.records.source import Reader, Slabs, Snapshot
 
 __all__ = ["ShardSet"]
 

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dali_feed.colour import KINDS, MAX_STEPS
 from dali_feed.kernels._module import Launch, launch
 from dali_feed.kernels._numbers import fma
 from dali_feed.kernels._rules import COUNT_LIMIT, Rules
+from dali_feed.transforms.colours import KINDS, MAX_STEPS
 
 __all__ = ["bytes_moved", "jitter", "jitter_reference", "prepare"]
 
@@ -41,7 +41,7 @@ def jitter(images: object, out: object, steps: object, *, stream: object = None)
     - `images`: uint8 (N, H, W, 3), C contiguous.
     - `out`: the same, apart from `images`.
     - `steps`: float32 (N, count, 2), count from 1 to 64: for each sample its steps in order, each a number of
-      `dali_feed.colour.KINDS` and a factor as torchvision's `adjust_...` takes it (of hue -0.5 .. 0.5).
+      `dali_feed.transforms.colours.KINDS` and a factor as torchvision's `adjust_...` takes it (of hue -0.5 .. 0.5).
     - `stream`: as in `finish`.
 
     An image is one block's work, so a batch of fewer images than the GPU has multiprocessors leaves some without any.

@@ -35,7 +35,7 @@ class Mix:
     weight   float32 (N,), 0..1: of the sample itself, the rest is the partner's (MixUp). None: 1
     box      int32 (N, 4): y, x, height, width where the partner shows instead (CutMix). None: nowhere
 
-    `dali_feed.mixing` draws them.
+    `dali_feed.transforms.mixing` draws them.
     """
 
     partner: Any

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # importlib mode adds no folder 
 from broker import real
 from broker.handle import Kafka
 
-from dali_feed import engines
+from dali_feed.engines import choose
 from dali_feed.kernels import _module
 from dali_feed.testing import Broker, broker
 
@@ -66,7 +66,7 @@ def kafka(request: pytest.FixtureRequest) -> Kafka:
 def each_engine(request: pytest.FixtureRequest) -> Iterator[str]:
     """All of a module's tests with each engine on the CPU: one for the loaders that choose none."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engines, "ON_CPU", request.param)
+        patch.setattr(choose, "ON_CPU", request.param)
         yield request.param
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.engines import Result, Work
+from dali_feed.engines.engine import Result, Work
 from dali_feed.errors import ConfigError
 from dali_feed.feed.lane import Draw, Piece, Prepare
 from dali_feed.feed.pixels import Pixels
-from dali_feed.feed.quarantine import Fault
 from dali_feed.feed.window import Window
+from dali_feed.quarantine.budget import Fault
 
 __all__ = ["Batch", "Flight"]
 
@@ -28,7 +28,7 @@ class Batch(Pixels):
     ok      bool (n,): False where another record stands in for an absent or bad one
     more    further views of the images; or what a user's pipeline gives after its first output
     beside  what else goes with it, arrays by name
-    sent    on a GPU, those of them that can be sent to one: `dali_feed.engines.parcels.Sent`
+    sent    on a GPU, those of them that can be sent to one: `dali_feed.engines.gpu.parcels.Sent`
     """
 
     fields: dict[str, Any]

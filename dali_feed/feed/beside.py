@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dali_feed.feed.batch import Batch
 
 if TYPE_CHECKING:
-    from dali_feed.engines.parcels import Parcels
+    from dali_feed.engines.gpu.parcels import Parcels
 
 __all__ = ["Beside", "Companions", "none"]
 
@@ -38,8 +38,8 @@ class Beside:
         """For the batches of a CUDA device, or of the CPU."""
         if device is None:
             return cls(companions, None)
-        from dali_feed.engines.parcels import Parcels
-        from dali_feed.engines.uploads import Uploads
+        from dali_feed.engines.gpu.parcels import Parcels
+        from dali_feed.engines.gpu.uploads import Uploads
 
         return cls(companions, Parcels(Uploads(device)), device)
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dali_feed.records import Commits, Int64s
+from dali_feed.records.source import Commits, Int64s
 
 if TYPE_CHECKING:
-    from dali_feed.feed.core import Feed
+    from dali_feed.feed.feed import Feed
 
 __all__ = ["commit", "progress"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from dali_feed.records import MANY_ABSENT, Snapshot
+from dali_feed.records.source import MANY_ABSENT, Snapshot
 
 if TYPE_CHECKING:
-    from dali_feed.feed.core import Feed
+    from dali_feed.feed.feed import Feed
 
 __all__ = ["described", "warn_of_holes"]
 

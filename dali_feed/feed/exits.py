@@ -11,7 +11,7 @@ from dali_feed.engines import lingering
 from dali_feed.errors import DeadLetterError
 
 if TYPE_CHECKING:
-    from dali_feed.feed.core import Feed
+    from dali_feed.feed.feed import Feed
 
 __all__ = ["close_at_exit"]
 

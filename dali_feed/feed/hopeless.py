@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dali_feed.errors import BadRecordLimitError, ConfigError
-from dali_feed.letters import Stage
-from dali_feed.reasons import kind_of
+from dali_feed.quarantine.letters import Stage
+from dali_feed.quarantine.reasons import kind_of
 
 __all__ = ["Proof", "hopeless"]
 

@@ -7,7 +7,7 @@ truth does not fit ends the run with its figures. An order is never changed by i
 from __future__ import annotations
 
 from dali_feed.errors import ConfigError
-from dali_feed.external_sources.slabs import slabs_for
+from dali_feed.records.slabs import slabs_for
 
 __all__ = ["Measured"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dali_feed.errors import ConfigError
-from dali_feed.external_sources.slabs import SLAB_BYTES
 from dali_feed.feed.window import window_memory
+from dali_feed.records.slabs import SLAB_BYTES
 
 if TYPE_CHECKING:
-    from dali_feed.feed.core import Feed
+    from dali_feed.feed.feed import Feed
 
 __all__ = ["check_memory", "slab_bytes"]
 

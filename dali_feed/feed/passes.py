@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from dali_feed.errors import ClosedError, ConfigError, WaitError
 from dali_feed.feed.batch import Batch
-from dali_feed.feed.epoch import EpochRun
+from dali_feed.feed.run import EpochRun
 
 if TYPE_CHECKING:
-    from dali_feed.feed.core import Feed
+    from dali_feed.feed.feed import Feed
 
 __all__ = ["Batches"]
 

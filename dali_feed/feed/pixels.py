@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dali_feed.engines import Tail
-from dali_feed.engines.handover import is_foreign
+from dali_feed.engines.engine import Tail
+from dali_feed.engines.gpu.handover import is_foreign
 
 __all__ = ["Pixels"]
 
@@ -35,6 +35,6 @@ class Pixels:
         """
         if self.tail is None and not is_foreign(self.images):
             return self.images.__dlpack__(**({} if stream is None else {"stream": stream}), **options)
-        from dali_feed.engines.gpu_tail import exported  # CuPy: on a GPU only
+        from dali_feed.engines.gpu.finish import exported  # CuPy: on a GPU only
 
         return exported(self.images, self.tail, self.__dlpack_device__()[1], stream, options)

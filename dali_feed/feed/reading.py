@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from dali_feed.engines.ranges import READ
 from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceError
-from dali_feed.records import Block, Extents, Reader, Slabs, Source, unpack_id
+from dali_feed.records.source import Block, Extents, Reader, Slabs, Source, unpack_id
 
 __all__ = ["ReadPool", "ReadTask"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dali_feed.engines import AnyProgram
+from dali_feed.compiler.outline import unfit
+from dali_feed.engines.choose import AnyProgram
 from dali_feed.options import Tuning
-from dali_feed.outline import unfit
-from dali_feed.screen import Screened, screen
+from dali_feed.screen.screen import Screened, screen
 
 __all__ = ["Look", "looker"]
 

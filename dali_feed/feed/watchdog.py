@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dali_feed.feed.batch import Flight
-    from dali_feed.feed.epoch import EpochRun, Setting
+    from dali_feed.feed.run import EpochRun, Setting
 
 __all__ = ["stuck"]
 

@@ -17,15 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.errors import SourceError
-from dali_feed.external_sources.slabs import slabs_for
 from dali_feed.feed.hopeless import Proof, hopeless
 from dali_feed.feed.measured import Measured
-from dali_feed.feed.quarantine import Fault
 from dali_feed.feed.reading import ReadPool, ReadTask
 from dali_feed.feed.usable import Look
-from dali_feed.letters import Stage
-from dali_feed.plan import WindowPlan
-from dali_feed.records import Block, Lease
+from dali_feed.plan.order import WindowPlan
+from dali_feed.quarantine.budget import Fault
+from dali_feed.quarantine.letters import Stage
+from dali_feed.records.slabs import slabs_for
+from dali_feed.records.source import Block, Lease
 
 __all__ = ["Empty", "Window", "window_memory"]
 

@@ -18,11 +18,12 @@ from typing import Any, Self
 
 import numpy as np
 
+from dali_feed.checks import whole
 from dali_feed.errors import ConfigError, DaliFeedError
 from dali_feed.feed import Batch, Feed
-from dali_feed.options import BadRecords, Tuning, whole
-from dali_feed.plan import EpochPlan, Shuffle, resolve
-from dali_feed.records import Block, Extents, Reader, Slabs, Snapshot, Source, unpack_ids
+from dali_feed.options import BadRecords, Tuning
+from dali_feed.plan.order import EpochPlan, Shuffle, resolve
+from dali_feed.records.source import Block, Extents, Reader, Slabs, Snapshot, Source, unpack_ids
 from dali_feed.testing.rows import assert_rows_are_pure
 
 __all__ = ["assert_resumes_anywhere"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dali_feed.plan import canonical
-from dali_feed.records import Extents, Reader, Snapshot, Source
+from dali_feed.plan.order import canonical
+from dali_feed.records.source import Extents, Reader, Snapshot, Source
 
 __all__ = ["assert_rows_are_pure"]
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from dali_feed.errors import ClosedError, ConfigError, SourceError
-from dali_feed.external_sources.slabs import SlabPool
-from dali_feed.records import Block, Extents, Lease, Slabs, Snapshot, unpack_ids
+from dali_feed.records.slabs import SlabPool
+from dali_feed.records.source import Block, Extents, Lease, Slabs, Snapshot, unpack_ids
 
 __all__ = ["Abort", "Corrupt", "Gap", "Item", "ScriptedReader", "ScriptedSource", "Stall"]
 

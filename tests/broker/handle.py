@@ -12,7 +12,7 @@ from broker import real
 from confluent_kafka import Producer
 
 from dali_feed.external_sources.kafka import KafkaTopic
-from dali_feed.records import Block, Extents
+from dali_feed.records.source import Block, Extents
 from dali_feed.testing import Broker, Message, publish
 
 

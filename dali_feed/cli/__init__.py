@@ -1,0 +1,17 @@
+"""The command line: `dali-feed demo`, `inspect`, `verify`, `dead-letters`.
+
+Never: what a training run needs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dali_feed.packages import lazily
+
+if TYPE_CHECKING:
+    from dali_feed.cli.app import main
+
+__all__ = ["main"]
+
+__getattr__ = lazily(__name__, {"main": "app"})

@@ -1,0 +1,5 @@
+"""`python -m dali_feed.cli`."""
+
+from dali_feed.cli import main
+
+main()

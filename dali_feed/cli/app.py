@@ -1,0 +1,166 @@
+"""The command line: `dali-feed demo`, `inspect`, `verify`, `dead-letters`.
+
+What a command needs is imported when it runs, so `--help` answers at once. An error of ours is one line on stderr
+and exit code 1; Ctrl-C is one line and 130.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["Kind", "app", "dead_letters", "demo", "inspect", "main", "verify"]
+
+app = typer.Typer(
+    name="dali-feed",
+    help="Training batches from Kafka topics and file shards, through NVIDIA DALI.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Kind(StrEnum):
+    """Where the demo reads from."""
+
+    kafka = "kafka"
+    tar = "tar"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line (`arguments` None: the process's own) and exit."""
+    app(args=None if arguments is None else list(arguments), prog_name="dali-feed")
+
+
+@contextmanager
+def _plainly() -> Iterator[None]:
+    """Errors as a person at a terminal wants them."""
+    from dali_feed.errors import DaliFeedError
+    from dali_feed.packages import needed
+
+    try:
+        with needed():
+            yield
+    except DaliFeedError as error:
+        print(f"dali-feed: {' '.join(str(error).split())}", file=sys.stderr)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt as error:
+        print("dali-feed: interrupted", file=sys.stderr)
+        raise typer.Exit(130) from error
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from dali_feed import __version__
+
+        print(f"dali-feed {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Hold the options that come before a command."""
+
+
+@app.command()
+def demo(
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda:N.", show_default="the CUDA device, or the CPU where there is none")
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training digits.")] = 6,
+    source: Annotated[Kind, typer.Option(help="Read from an embedded Kafka broker, or from tar shards.")] = Kind.kafka,
+    out: Annotated[Path, typer.Option(dir_okay=False, help="Where the contact sheet goes.")] = Path("demo.png"),
+    quick: Annotated[bool, typer.Option("--quick", hidden=True)] = False,
+) -> None:
+    """The whole way on this machine: a topic, bad records, a network that learns, a kill and a resume.
+
+    Exits with 1 where the network stays below 95 % on held-out digits, or the resumed run differs.
+    """
+    with _plainly():
+        from dali_feed.cli.demo.story import run
+
+        good = run(device=device, epochs=epochs, source=source.value, out=out, quick=quick)
+    raise typer.Exit(0 if good else 1)
+
+
+@app.command()
+def inspect(
+    target: Annotated[
+        list[str], typer.Argument(help="Tar shards ('train-*.tar'), image folders, or kafka://host:port/topic.")
+    ],
+    sample: Annotated[int, typer.Option(min=1, help="Records to look at, spread over the source.")] = 256,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 where a record in the sample is bad.")] = False,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")] = 10.0,
+) -> None:
+    """What a source holds: records, partitions, fields, formats and sizes, and the bad ones of a sample.
+
+    Tar shards are indexed on the way; the index is kept, as for a training run. Exits with 1 where no record of a
+    source's sample is good.
+    """
+    with _plainly():
+        from dali_feed.cli.inspect import inspect_all
+
+        bad, hopeless = inspect_all(target, sample=sample, config=config or [], timeout=timeout)
+    raise typer.Exit(1 if hopeless or (strict and bad) else 0)
+
+
+@app.command()
+def verify(
+    target: Annotated[
+        list[str], typer.Argument(help="Tar shards ('train-*.tar'), image folders, or kafka://host:port/topic.")
+    ],
+    decode: Annotated[bool, typer.Option("--decode", help="Decode every image too, on the CPU.")] = False,
+    dead_letter: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="Keep the bad records in this folder, or in kafka://host:port/topic."),
+    ] = None,
+    readers: Annotated[int, typer.Option(min=1, help="Threads that read and judge.")] = 4,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")] = 10.0,
+) -> None:
+    """Go over a whole source: every record is read and its header screened; the bad ones by reason.
+
+    Exits with 1 where a record is bad.
+    """
+    with _plainly():
+        from dali_feed.cli.verify import verify_all
+
+        bad = verify_all(
+            target, decode=decode, dead_letter=dead_letter, readers=readers, config=config or [], timeout=timeout
+        )
+    raise typer.Exit(1 if bad else 0)
+
+
+@app.command()
+def dead_letters(
+    target: Annotated[str, typer.Argument(help="A folder of dead letters, or kafka://host:port/topic.")],
+    check: Annotated[
+        bool, typer.Option("--check", help="Look at each payload again; exit with 1 where some are still bad.")
+    ] = False,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")] = 10.0,
+) -> None:
+    """List dead letters: where, why, who refused the record, and its bytes."""
+    with _plainly():
+        from dali_feed.cli.letters import list_letters
+
+        bad = list_letters(target, check=check, config=config or [], timeout=timeout)
+    raise typer.Exit(1 if bad else 0)

@@ -1,0 +1,4 @@
+"""The compiler: a recipe of transforms made into the program that an engine runs.
+
+Never: pixels.
+"""

@@ -1,0 +1,81 @@
+"""A recipe of which DALI takes the first ops, and torch the rest behind its graph.
+
+The law: the cut is where DALI first has no operator, or in front of the floats before it; by there all images have one
+size and are whole levels. What comes behind is run as the host engine runs it, with its steps and its rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.compiler.dali import Ints, Parameters, Program, compile_recipe
+from dali_feed.compiler.host import HostProgram, compile_host
+from dali_feed.compiler.outline import outline
+from dali_feed.compiler.tail_colour import with_kernel
+from dali_feed.errors import TransformError
+from dali_feed.transforms.recipe import Recipe, ToFloat
+
+__all__ = ["SplitProgram", "compile_dali"]
+
+_BEHIND = "behind_"  # what the names of arrays that go behind the graph begin with
+
+
+@dataclass(slots=True)
+class SplitProgram(Program):
+    """A program whose graph ends in uint8, channels last; `behind` is run on its batches."""
+
+    behind: HostProgram | None = None
+
+    def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
+        """Of both parts; see `rows_behind`."""
+        graph = Program.parameters(self, sizes, ids, seed, epoch)
+        if self.behind is None:
+            return graph
+        rest = self.behind.parameters(graph.sizes.astype(np.int32), ids, seed, epoch)
+        return Parameters(graph.arrays | {_BEHIND + name: rows for name, rows in rest.arrays.items()}, rest.sizes)
+
+    @staticmethod
+    def rows_behind(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Those of a batch's arrays that `behind` takes, by its own names."""
+        return {name.removeprefix(_BEHIND): rows for name, rows in arrays.items() if name.startswith(_BEHIND)}
+
+
+def compile_dali(recipe: Recipe, *, on_gpu: bool, region_decode: bool | None = None) -> Program:
+    """The program of the dali engine; all of it is a graph where DALI has the operators.
+
+    On a GPU the finish step takes the colour steps before it; see dali_feed.compiler.tail_colour.
+    `region_decode`: as `compile_recipe` takes it; None: on the CPU.
+
+    Raises TransformError where ops stand in an order that has no meaning, or need what DALI has not while images may
+    still have several sizes.
+    """
+    region_decode = not on_gpu if region_decode is None else region_decode
+    ended = with_kernel if on_gpu else lambda program: program
+    try:
+        return ended(compile_recipe(recipe, region_decode=region_decode))
+    except TransformError as error:
+        known = outline(recipe)  # an order without meaning has none on any engine
+        cut = _cut(recipe)
+        graph = ended(compile_recipe(Recipe(recipe.ops[:cut], "NHWC"), region_decode=region_decode))
+        if graph.size is None or known.size is None:
+            msg = f"{error}, and this one between transforms that give all images one size"
+            raise TransformError(msg) from error
+    program = SplitProgram(recipe, graph.steps, known.size, streams=graph.streams, makers=graph.makers)
+    program.behind = compile_host(recipe, on_gpu=on_gpu, begin=cut)
+    return program
+
+
+def _cut(recipe: Recipe) -> int:
+    """How many ops are DALI's."""
+    for n, op in enumerate(recipe.ops):
+        if isinstance(op, ToFloat) and op.dtype != "uint8":
+            return n
+        try:
+            compile_recipe(Recipe(recipe.ops[: n + 1]), region_decode=False)
+        except TransformError:
+            return n
+    return len(recipe.ops)

@@ -1,0 +1,108 @@
+"""Views: several transforms of one decoded image, such as the two of SimCLR or the crops of DINO.
+
+The law: a view's draws are its own. Each but the first has a seed of its own, drawn from the run's; so the first gives
+what its transform gives alone, and no view moves another one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.compiler.dali import Ints, Parameters, Program
+from dali_feed.compiler.host import HostProgram
+from dali_feed.errors import TransformError
+from dali_feed.plan.draws import philox4x32
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.wrappers import taken_apart
+
+__all__ = ["MAX_VIEWS", "Views", "ViewsProgram", "as_views", "by_view", "viewed"]
+
+MAX_VIEWS = 64
+_STREAM = 3 << 29  # above those of recipes and of dali_feed.transforms.mixing, below the order's
+
+
+class Views:
+    """A transform that gives a list: what each of `transforms` makes of the image.
+
+    Torch's loader calls it as it is, on a dataset such as ImageFolder; ours decodes once for all of them. A loader of
+    ours also takes the plain list. Raises TransformError where there are none, or more than 64.
+    """
+
+    def __init__(self, transforms: Iterable[Callable[[Any], Any]]) -> None:
+        self.transforms = tuple(transforms)
+        if not 1 <= len(self.transforms) <= MAX_VIEWS:
+            msg = f"Views: takes 1 to {MAX_VIEWS} transforms; found {len(self.transforms)}"
+            raise TransformError(msg)
+
+    def __call__(self, image: Any) -> list[Any]:
+        """The views of one image, in order."""
+        return [transform(image) for transform in self.transforms]
+
+    def __repr__(self) -> str:
+        return f"Views({list(self.transforms)!r})"
+
+
+def as_views(transform: object) -> Views | None:
+    """A list of transforms, `Views`, or an object that makes a list by transforms it holds, as views.
+
+    None for another transform, a subclass of Views with its own call included.
+    """
+    if isinstance(transform, list | tuple):
+        return Views(transform)
+    if isinstance(transform, Views) and type(transform).__call__ is Views.__call__:
+        return transform
+    apart = None if transform is None or isinstance(transform, Views | Recipe) else taken_apart(transform)
+    return Views(apart) if isinstance(apart, list) else None
+
+
+def _seed_of(view: int, seed: int) -> int:
+    low, high, _, _ = philox4x32((_STREAM, 0, view, 0), (seed & 0xFFFFFFFF, seed >> 32))
+    return int(low) | int(high) << 32 if view else seed
+
+
+def viewed(name: str, view: int) -> str:
+    """What an array of a view is called among those of all."""
+    return f"{name}@{view}" if view else name
+
+
+def by_view(arrays: dict[str, NDArray[Any]], count: int) -> list[dict[str, NDArray[Any]]]:
+    """Each view's arrays by their own names, out of those of all."""
+    if count == 1:
+        return [arrays]
+    split: list[dict[str, NDArray[Any]]] = [{} for _ in range(count)]
+    for known, rows in arrays.items():
+        name, _, view = known.partition("@")
+        split[int(view or 0)][name] = rows
+    return split
+
+
+_P = TypeVar("_P", Program, HostProgram)
+
+
+@dataclass(slots=True)
+class ViewsProgram(Generic[_P]):
+    """Programs over one decoded image; all of one engine and one layout."""
+
+    views: tuple[_P, ...]
+    fixed: bool = True
+
+    @property
+    def recipe(self) -> Recipe:
+        """Of the first view."""
+        return self.views[0].recipe
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """(height, width) of the first view, or None where one of them follows the input's."""
+        return None if any(view.size is None for view in self.views) else self.views[0].size
+
+    def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
+        """What the samples take into all views; sizes: int64 (n, 2 * views)."""
+        found = [view.parameters(sizes, ids, _seed_of(v, seed), epoch) for v, view in enumerate(self.views)]
+        arrays = {viewed(name, v): rows for v, each in enumerate(found) for name, rows in each.arrays.items()}
+        return Parameters(arrays, np.concatenate([each.sizes for each in found], axis=1))

@@ -1,0 +1,50 @@
+"""Which engine runs a program: the names users give, and the modules that are imported when one is made."""
+
+from __future__ import annotations
+
+import importlib
+
+from dali_feed.compiler.dali import Program
+from dali_feed.compiler.host import HostProgram
+from dali_feed.compiler.user_pipeline import PipelineProgram
+from dali_feed.compiler.views import ViewsProgram
+from dali_feed.engines.engine import Engine
+from dali_feed.errors import ConfigError
+from dali_feed.options import Tuning
+from dali_feed.packages import needed
+
+__all__ = ["ENGINES", "ON_CPU", "AnyProgram", "choose_engine", "make_engine"]
+
+AnyProgram = Program | HostProgram | ViewsProgram[Program] | ViewsProgram[HostProgram]
+
+ON_CPU = "host"  # where nobody chose
+ENGINES = {
+    "dali": ("dali_feed.engines.dali.engine", "DaliEngine"),
+    "host": ("dali_feed.engines.host.engine", "HostEngine"),
+}
+_PIPELINE = ("dali_feed.engines.dali.pipeline", "PipelineEngine")  # the dali engine on a user's own pipeline
+
+
+def choose_engine(name: str | None, device: int | None, *, graph: bool) -> str:
+    """The engine of that name, or the one that runs where nobody chose; `device` is a CUDA device or None.
+
+    `graph`: the transform is a user's own DALI graph. Raises ConfigError for what cannot be.
+    """
+    if name is None:
+        return "dali" if graph or device is not None else ON_CPU
+    if name not in ENGINES:
+        msg = f"engine: must be one of {', '.join(map(repr, ENGINES))}, or None; found {name!r}"
+        raise ConfigError(msg)
+    if name == "host" and graph:
+        msg = "engine: 'host' runs torchvision's transforms; found a DALI graph function. Leave engine out"
+        raise ConfigError(msg)
+    return name
+
+
+def make_engine(name: str, program: AnyProgram, *, batch_size: int, device: int | None, tuning: Tuning) -> Engine:
+    """Build an engine; its libraries are imported here and not before."""
+    module, kind = _PIPELINE if isinstance(program, PipelineProgram) else ENGINES[name]
+    with needed():
+        made = getattr(importlib.import_module(module), kind)
+    engine: Engine = made(program, batch_size=batch_size, device=device, tuning=tuning)
+    return engine

@@ -1,0 +1,133 @@
+"""A user's transform made into what the chosen engine runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from dali_feed.compiler.dali import Program
+from dali_feed.compiler.host import HostProgram, compile_host
+from dali_feed.compiler.split import compile_dali
+from dali_feed.compiler.user_graph import compile_function, is_graph_function
+from dali_feed.compiler.user_pipeline import PipelineProgram
+from dali_feed.compiler.views import ViewsProgram, as_views
+from dali_feed.engines.choose import ON_CPU, AnyProgram, choose_engine
+from dali_feed.errors import ConfigError, TransformError
+from dali_feed.options import Tuning
+from dali_feed.transforms.lower import lower
+from dali_feed.transforms.nest import walk
+from dali_feed.transforms.own import Own
+from dali_feed.transforms.pillow import Pillow
+from dali_feed.transforms.recipe import Decoding, Layout, Recipe
+
+__all__ = ["compile_for", "compiled"]
+
+log = logging.getLogger("dali_feed")
+
+
+def compiled(
+    transform: object,
+    layout: Layout,
+    decode: Decoding,
+    engine: str | None,
+    device: int | None,
+    tuning: Tuning | None = None,
+    hw_decoder_load: float = 0.0,
+) -> tuple[str, AnyProgram]:
+    """The engine's name and its program. Raises ConfigError, TransformError where it cannot run the transform."""
+    graph = isinstance(transform, PipelineProgram) or is_graph_function(transform)
+    name = choose_engine(engine, device, graph=graph)
+    if layout not in ("NCHW", "NHWC"):
+        msg = f'layout: must be "NCHW" or "NHWC"; found {layout!r}'
+        raise ConfigError(msg)
+    if decode not in ("exact", "reduced", "region"):
+        msg = f'decode: must be "exact", "reduced" or "region"; found {decode!r}'
+        raise ConfigError(msg)
+    if decode == "reduced" and name != "host":
+        msg = f'decode: "reduced" is what the host engine can do; found the {name} engine. Leave decode out'
+        raise ConfigError(msg)
+    load = _share(hw_decoder_load)
+    if decode == "region" and graph:
+        msg = 'decode: "region" decodes the window of a transform; found a graph, which has its own. Leave decode out'
+        raise ConfigError(msg)
+    if graph:
+        return name, _graph(transform, layout, load)
+    views = as_views(transform)
+    if views is None:
+        recipe = replace(lower(transform), layout=layout, decode=decode, hw_decoder_load=load)
+        return _by_either(
+            name,
+            engine if device is not None else name,
+            [recipe],
+            lambda name: compile_for(name, recipe, device, tuning),
+        )
+    if decode != "exact":
+        msg = f'decode: "{decode}" is for one view, which says what of an image it needs; found several'
+        raise ConfigError(msg)
+    if any(map(is_graph_function, views.transforms)):
+        msg = "transform: a list is one of torchvision's transforms; found a DALI graph function, which stands alone"
+        raise TransformError(msg)
+    recipes = [replace(lower(each), layout=layout, hw_decoder_load=load) for each in views.transforms]
+
+    def whole(name: str) -> ViewsProgram[Any]:
+        return ViewsProgram(tuple(compile_for(name, recipe, device, whole=True) for recipe in recipes))  # of one kind
+
+    return _by_either(name, engine if device is not None else name, recipes, whole)
+
+
+def _graph(transform: Any, layout: Layout, load: float) -> AnyProgram:
+    """A graph of the user's."""
+    if layout != "NCHW":
+        msg = f"layout: a DALI graph function gives its own; found {layout!r}. Transpose in the graph"
+        raise ConfigError(msg)
+    if not isinstance(transform, PipelineProgram):
+        program = compile_function(transform)
+        program.recipe = replace(program.recipe, hw_decoder_load=load)
+        return program
+    if load:
+        msg = f"hw_decoder_load: a pipeline of your own gives it to its decoder; found {load} here. Leave it out"
+        raise ConfigError(msg)
+    return transform
+
+
+def _share(load: object) -> float:
+    """What `hw_decoder_load` says. Raises ConfigError for what is no share."""
+    if isinstance(load, bool) or not isinstance(load, int | float) or not 0 <= load <= 1:
+        msg = f"hw_decoder_load: must lie in 0..1; found {load!r}"
+        raise ConfigError(msg)
+    return float(load)
+
+
+def _by_either(
+    name: str, engine: str | None, recipes: list[Recipe], compile_by: Callable[[str], AnyProgram]
+) -> tuple[str, AnyProgram]:
+    """By the engine of that name; on a GPU, where nobody chose, by the host engine what DALI has no way for.
+
+    Pillow's operations and functions of PIL images are the CPU's, too.
+    """
+    if engine is not None:
+        return name, compile_by(name)
+    if any(isinstance(op, Own | Pillow) for recipe in recipes for _, op in walk(recipe.ops)):
+        return ON_CPU, compile_by(ON_CPU)
+    try:
+        return name, compile_by(name)
+    except TransformError as error:
+        made = ON_CPU, compile_by(ON_CPU)
+        log.info("engine: %s; the host engine runs it", error)
+        return made
+
+
+def compile_for(
+    name: str, recipe: Recipe, device: int | None, tuning: Tuning | None = None, *, whole: bool = False
+) -> Program | HostProgram:
+    """What that engine runs, `whole`: on images decoded whole. Raises TransformError for a recipe without meaning."""
+    on_gpu = device is not None
+    if name == "host":
+        return compile_host(recipe, on_gpu=on_gpu)
+    if whole or not on_gpu or recipe.decode != "region":
+        return compile_dali(recipe, on_gpu=on_gpu, region_decode=not on_gpu and not whole)
+    from dali_feed.engines.dali.regions import compile_regions, trouble
+
+    return compile_regions(recipe, lambda: trouble(device, tuning or Tuning(), recipe.hw_decoder_load))

@@ -1,0 +1,267 @@
+"""The DALI engine: one pipeline in push mode, and a twin of depth one for what must be run again.
+
+Facts it stands on (tests hold them): with the dynamic executor a batch that fails raises alone, and the
+batches behind it arrive whole and in order; equal input gives equal output in the twin, because nothing
+in the graph draws random numbers; views given with no_copy are kept alive by DALI while in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from nvidia.dali import Pipeline
+from nvidia.dali.backend import ReleaseUnusedMemory
+from nvidia.dali.tensors import TensorListCPU
+
+from dali_feed.compiler.dali import Program
+from dali_feed.compiler.split import SplitProgram
+from dali_feed.compiler.views import ViewsProgram, by_view
+from dali_feed.engines.dali.behind import Behind
+from dali_feed.engines.dali.culprits import refused
+from dali_feed.engines.dali.fed import Feeder, prepared
+from dali_feed.engines.dali.graph import PAYLOAD, build_graph
+from dali_feed.engines.engine import Result, Tail, Work
+from dali_feed.engines.failures import ends_all, engine_error, out_of_memory, stays
+from dali_feed.engines.gpu.devices import use
+from dali_feed.engines.gpu.kept import KEPT
+from dali_feed.errors import ClosedError, DaliFeedError, EngineError, TransformError
+from dali_feed.options import Tuning
+
+__all__ = ["DaliEngine", "twin_threads"]
+
+_ENGINE = "dali engine"  # as errors call it
+_TWIN_THREADS = 2, 4  # at least and at most: it runs one batch now and then
+
+
+def twin_threads(threads: int) -> int:
+    """Of a twin beside a pipeline of so many."""
+    least, most = _TWIN_THREADS
+    return min(most, max(least, threads))
+
+
+def _own(images: Any, seen: set[int]) -> Any:
+    """The images, copied where an earlier view has their memory: DALI computes equal views once."""
+    array = np.asarray(images)
+    start = array.ctypes.data
+    images = torch.from_numpy(array.copy()) if start in seen else images
+    seen.add(start)
+    return images
+
+
+class DaliEngine:
+    """Runs a program as a DALI graph, on a CUDA device or on DALI's CPU backend (`device` None)."""
+
+    name = "dali"
+    payload = PAYLOAD  # the input that takes them
+
+    def __init__(
+        self, program: Program | ViewsProgram[Program], *, batch_size: int, device: int | None, tuning: Tuning
+    ) -> None:
+        self.depth = tuning.prefetch
+        self._program, self._batch_size, self._device, self._tuning = program, batch_size, device, tuning
+        self._threads = tuning.cpu_threads if device is None else tuning.gpu_threads
+        behind = [view.behind if isinstance(view, SplitProgram) else None for view in program.views]
+        self._behind = [None if rest is None else Behind(rest, device) for rest in behind]
+        self._flying: list[tuple[Work, dict[int, str]]] = []  # with slots that are bad, and then not in the pipeline
+        self._fed = Feeder(self._threads)
+        self._halted = False
+        self._twin: Any = None
+        self._half_fed: Any = None
+        self._main: Any = self._pipeline(self.depth)
+        self._takes: dict[str, bool] = {}
+        if not self._has_input(self.payload):
+            msg = "transform: a graph function must use the images it is given; found a graph that needs none"
+            raise TransformError(msg)
+
+    def _pipeline(self, depth: int, *, twin: bool = False) -> Any:
+        """A pipeline, built. Raises EngineError for whatever DALI raises."""
+        # One more: the thread that hands out work decodes little itself.
+        threads = twin_threads(self._threads) if twin else self._threads + 1
+        try:
+            return self._built(depth, threads, twin=twin)
+        except DaliFeedError:
+            raise
+        except Exception as error:
+            raise engine_error(self._called(), "the graph cannot be built", error, self._device) from error
+
+    def _called(self) -> str:
+        return _ENGINE
+
+    def _built(self, depth: int, threads: int, *, twin: bool) -> Any:
+        pipe = Pipeline(
+            batch_size=self._batch_size,
+            num_threads=threads,
+            device_id=self._device,
+            prefetch_queue_depth=depth,
+            exec_dynamic=True,
+            seed=0,
+        )
+        with pipe:
+            on_gpu = self._device is not None
+            pipe.set_outputs(*build_graph(self._program, gpu=on_gpu, tuning=self._tuning, spare=twin))
+        pipe.build()
+        return pipe
+
+    def enter(self) -> None:
+        """Make the GPU that of this thread, or DALI and torch would open one of their own on the first."""
+        use(self._device)
+
+    def _has_input(self, name: str) -> bool:
+        """Whether the graph uses what was declared; DALI drops inputs that lead nowhere."""
+        if name not in self._takes:
+            try:
+                self._takes[name] = self._main.input_feed_count(name) > 0
+            except KeyError:
+                self._takes[name] = False
+        return self._takes[name]
+
+    def prepare(self, payloads: list[memoryview]) -> list[Any]:
+        """DALI's view of each payload."""
+        return prepared(payloads)
+
+    def _feed(self, pipe: Any, work: Work) -> None:
+        # What pipe.feed_input, and below pipe.run and pipe.outputs, end in: their checks, made anew for each batch,
+        # cost more than the work.
+        feed = pipe._pipe.SetExternalTLInput
+        feed(self.payload, TensorListCPU(work.payloads, contiguous=False), None, False)
+        for name, rows in work.arrays.items():
+            if self._has_input(name):
+                feed(name, TensorListCPU(rows), None, False)
+
+    def _start(self, pipe: Any, work: Work) -> tuple[Work, dict[int, str]]:
+        """Feed a batch: what is in flight now. With bad slots nothing is fed."""
+        if pipe is self._half_fed:
+            msg = f"{_ENGINE}: an earlier batch could not be fed; make a new loader"
+            raise EngineError(msg)
+        payloads, bad = self._fed(work.payloads)
+        work = replace(work, payloads=payloads)
+        if bad:
+            return work, bad
+        try:
+            self._feed(pipe, work)
+            pipe._pipe.Run()
+        except DaliFeedError:
+            raise
+        except Exception as error:
+            self._half_fed = pipe  # what it took of this batch would go with the next one
+            what = f"a batch of {len(work.payloads)} cannot be fed"
+            raise engine_error(_ENGINE, what, error, self._device) from error
+        return work, bad
+
+    def submit(self, work: Work) -> None:
+        """Start a batch."""
+        self._flying.append(self._start(self._main, work))
+
+    def take(self) -> Result:
+        """The oldest batch; where it failed, its bad slots."""
+        return self._result(self._main, *self._flying.pop(0))
+
+    def discard(self) -> None:
+        """Wait for the oldest batch and drop it."""
+        _, bad = self._flying.pop(0)
+        if bad:
+            return
+        with suppress(Exception):  # a failed batch is gone as well as a good one
+            self._main._pipe.Outputs(None)
+
+    def redo(self, work: Work, failed: Result | None = None, slots: Sequence[int] = ()) -> Result:
+        """Run all of `work` on the twin pipeline: of a batch that failed DALI gives nothing out."""
+        del failed, slots
+        self._check_halted()
+        if self._twin is None:
+            self._twin = self._pipeline(1, twin=True)
+        return self._result(self._twin, *self._start(self._twin, work))
+
+    def halt(self) -> None:
+        """Run nothing again: what is in flight DALI finishes, and nothing can stop it."""
+        self._halted = True
+
+    def resume(self) -> None:
+        """Be ready for batches again."""
+        self._halted = False
+
+    def _check_halted(self) -> None:
+        if self._halted:
+            msg = "dali engine: the pass was ended while its batch was run"
+            raise ClosedError(msg)
+
+    def at_work(self) -> Sequence[int]:
+        """DALI does not say."""
+        return ()
+
+    def _result(self, pipe: Any, work: Work, bad: dict[int, str]) -> Result:
+        if bad:
+            return Result(None, bad)
+        try:
+            outputs = pipe._pipe.Outputs(None)
+        except Exception as error:  # ValueError, IndexError and more: whatever an operator fails with
+            if stays(error, self._device):
+                raise self._failure(error) from error
+            bad = refused(work.payloads, self._threads, self._check_halted)
+            return Result(None, bad) if bad else self._one_by_one(pipe, work, error)
+        return self._made(outputs, work)
+
+    def _dense(self, out: Any, what: str) -> Any:
+        """An output as one tensor."""
+        if not out.is_dense_tensor():
+            shapes = sorted({tuple(shape) for shape in out.shape()})
+            found = f"the graph gave {shapes[:4]}"
+            msg = f"dali engine: {what} of a batch must have one size; {found}. Crop or resize to one"
+            raise EngineError(msg)
+        return out.as_tensor()
+
+    def _made(self, outputs: Any, work: Work) -> Result:
+        """What the graph gave, as the result of `work`."""
+        made: list[tuple[Any, Tail | None]] = []
+        own, seen = by_view(work.arrays, len(self._behind)), set[int]()
+        for view, behind, arrays, output in zip(self._program.views, self._behind, own, outputs, strict=True):
+            images = self._dense(output, "the images")
+            if self._device is None and len(self._behind) > 1:
+                images = _own(images, seen)
+            tail = None if self._device is None else Tail.of(view.finish, arrays)
+            if behind is not None:
+                images, tail = behind(images, tail, arrays)
+            elif self._device is None and view.dtype == "bfloat16":  # which DALI does not have
+                images = torch.utils.dlpack.from_dlpack(images).to(torch.bfloat16)
+            made.append((images, tail))
+        (first, tail), *more = made
+        return Result(first, tail=tail, more=tuple(more))
+
+    def _one_by_one(self, pipe: Any, work: Work, error: Exception) -> Result:
+        """No payload is bad by itself to the CPU decoder: let the graph say which sample it fails on."""
+        if out_of_memory(error):
+            raise self._failure(error) from error
+        bad: dict[int, str] = {}
+        for n in range(len(work.payloads) if len(work.payloads) > 1 else 0):
+            arrays, fields = ({k: v[n : n + 1] for k, v in some.items()} for some in (work.arrays, work.fields))
+            alone = Work(work.payloads[n : n + 1], arrays, fields)
+            try:
+                self.redo(alone)
+            except EngineError as failure:
+                if ends_all(failure.__cause__, self._device):
+                    raise
+                bad[n] = f"decoder: {failure}"
+        if len(bad) == len(work.payloads) or (pipe is self._twin and not bad):
+            raise self._failure(error) from error
+        return Result(None, bad) if bad else self.redo(work)
+
+    def _failure(self, error: Exception) -> EngineError:
+        nobodys = ends_all(error, self._device)
+        what = "a batch failed" if nobodys else "the graph failed on a batch whose images all decode"
+        return engine_error(_ENGINE, what, error, self._device)
+
+    def close(self) -> None:
+        """Drop both pipelines, with which DALI joins its threads, and give back the memory that it keeps of them."""
+        self._flying.clear()
+        self._fed.close()
+        if self._device is not None and self._main is not None:
+            KEPT.let_go()  # before its memory's pool goes
+        self._main = self._twin = None
+        if self._device is not None:
+            with suppress(Exception):  # the GPU may have failed for good
+                ReleaseUnusedMemory()

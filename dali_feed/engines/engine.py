@@ -1,0 +1,119 @@
+"""Engines: a program run on a batch of payloads. One interface, several engines.
+
+The law: what goes in comes out, in order. A sample that an engine cannot decode comes back as a mark
+with its reason, never as an exception of the batch; what is raised is nobody's record's fault.
+
+An engine is driven by one thread. `submit` never waits for a batch to be done; up to `depth` batches may
+be in flight, and `take` waits for the oldest of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from dali_feed.compiler.steps import Finish
+
+__all__ = ["Engine", "Result", "Tail", "Work"]
+
+
+@dataclass(slots=True)
+class Work:
+    """A batch to run: screened payloads as `Engine.prepare` made them, and per parameter name a row per sample.
+
+    `fields` are the source's, per name an array or list of a value per sample, for a user's pipeline that takes them.
+    """
+
+    payloads: list[Any]
+    arrays: dict[str, NDArray[Any]]
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The finish step where the consumer runs it, on its own stream: what to do, and what each sample takes into it.
+
+    The latter are arrays of NumPy's, or have been sent to the device: `dali_feed.engines.gpu.parcels.Sent`.
+    """
+
+    finish: Finish
+    flip_x: Any | None
+    flip_y: Any | None
+    erase: Any | None = None
+    adjust: Any | None = None
+
+    @classmethod
+    def of(cls, finish: Finish | None, arrays: Mapping[str, NDArray[Any]]) -> Tail | None:
+        """The tail of a batch with these parameters, where there is something to finish."""
+        rows = (arrays.get(name) for name in ("flip_x", "flip_y", "erase", "adjust"))
+        return None if finish is None else cls(finish, *rows)
+
+
+@dataclass(slots=True)
+class Result:
+    """A batch that is done.
+
+    images  a dense array that speaks __dlpack__ (n, 3, height, width), or, with a `tail`, uint8
+            (n, height, width, 3) on the device; where `bad` is not empty, what the engine keeps for `redo`
+    bad     slot -> why its payload cannot be decoded
+    more    what there is beside the images, each with the tail that is left to do: further views of them, or what a
+            user's pipeline gives after its first output
+    """
+
+    images: Any | None
+    bad: dict[int, str] = field(default_factory=dict)
+    tail: Tail | None = None
+    more: tuple[tuple[Any, Tail | None], ...] = ()
+
+
+class Engine(Protocol):
+    """A program made ready to run."""
+
+    name: str
+    depth: int
+
+    def enter(self) -> None:
+        """What a thread calls once, before it drives the engine: its CUDA device becomes the engine's."""
+        ...
+
+    def prepare(self, payloads: list[memoryview]) -> list[Any]:
+        """Payloads in the form the engine takes them, without a copy; cheapest for many at a time."""
+        ...
+
+    def submit(self, work: Work) -> None:
+        """Start a batch. At most `depth` may be in flight."""
+        ...
+
+    def take(self) -> Result:
+        """The oldest batch in flight, once it is done. Raises EngineError for what is no record's fault."""
+        ...
+
+    def discard(self) -> None:
+        """Wait for the oldest batch in flight and drop it, whatever became of it."""
+        ...
+
+    def redo(self, work: Work, failed: Result | None = None, slots: Sequence[int] = ()) -> Result:
+        """Run one batch at once, beside those in flight; equal input gives equal output.
+
+        With `failed`, what became of the batch before, `work` differs from what was run then in `slots` alone.
+        """
+        ...
+
+    def halt(self) -> None:
+        """Finish only what cannot be left: `take` and `redo`, under way or to come, raise ClosedError. Any thread."""
+        ...
+
+    def resume(self) -> None:
+        """Be ready again, once nobody waits for what was halted."""
+        ...
+
+    def at_work(self) -> Sequence[int]:
+        """Slots of the batch that `take` or `redo` waits for that are being worked on, where that can be told."""
+        ...
+
+    def close(self) -> None:
+        """Drop what is in flight and let go of threads and device memory. Safe to call twice."""
+        ...

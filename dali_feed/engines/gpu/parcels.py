@@ -1,0 +1,91 @@
+"""The small arrays of a batch on their way to a GPU: one page-locked block, one asynchronous copy.
+
+The law: what the trainer's thread needs of them is on the GPU, or on its way there, before it asks. The thread that
+feeds it packs and sends them, on a stream of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol
+
+import torch
+from numpy.typing import NDArray
+
+from dali_feed.compiler.views import viewed
+from dali_feed.engines.engine import Tail
+from dali_feed.engines.gpu.parcel import Part, can_travel, pack, packing
+
+__all__ = ["Parcels", "Sent", "there"]
+
+_ROWS = tuple(each.name for each in fields(Tail) if each.name != "finish")
+
+
+class _Block(Protocol):
+    """A block that has been sent."""
+
+    def on(self, stream: Any) -> torch.Tensor:
+        """It, for work that is enqueued on `stream` from here on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """An array that has been sent."""
+
+    part: Part
+    block: _Block
+
+    def on(self, stream: Any) -> torch.Tensor:
+        """It as a tensor, for work that is enqueued on `stream` from here on: a view of the block."""
+        part = self.part
+        raw = self.block.on(stream)[part.start : part.start + part.nbytes]
+        return raw.view(_dtype(part)).view(part.shape)
+
+
+def _dtype(part: Part) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, part.dtype.name)
+    return dtype
+
+
+def there(values: NDArray[Any] | Sent | None, stream: torch.cuda.Stream) -> torch.Tensor | None:
+    """A parameter of a batch on the stream's GPU. One that nobody sent is sent now, without a wait too."""
+    if values is None:
+        return None
+    if isinstance(values, Sent):
+        return values.on(stream)
+    return torch.from_numpy(values).pin_memory().to(stream.device, non_blocking=True)
+
+
+class Parcels:
+    """Sends blocks of page-locked memory by `upload` (`Uploads`). Used by one thread."""
+
+    def __init__(self, upload: Callable[[torch.Tensor], _Block], *, pinned: bool = True) -> None:
+        self._upload, self._pinned = upload, pinned
+
+    def __call__(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Sent]:
+        """Those of the arrays that can travel, sent in one copy; they may be changed at once."""
+        arrays = {name: values for name, values in arrays.items() if can_travel(values)}
+        if not arrays:
+            return {}
+        plan = packing(arrays)
+        block = torch.empty(plan.size, dtype=torch.uint8, pin_memory=self._pinned)
+        pack(plan, arrays, block.numpy())
+        sent = self._upload(block)
+        return {name: Sent(part, sent) for name, part in plan.parts.items()}
+
+    def with_tails(
+        self, tails: list[Tail | None], arrays: Mapping[str, NDArray[Any]]
+    ) -> tuple[list[Tail | None], dict[str, Sent]]:
+        """The tails with their rows sent, and the arrays, all in one copy. No array is named as a row of a tail."""
+        rows: dict[str, Any] = {}
+        for view, tail in enumerate(tails):
+            known = {name: None if tail is None else getattr(tail, name) for name in _ROWS}
+            rows |= {viewed(name, view): values for name, values in known.items() if values is not None}
+        sent = self({**rows, **arrays})
+        moved: list[Tail | None] = []
+        for view, tail in enumerate(tails):
+            own: dict[str, Any] = {name: sent[viewed(name, view)] for name in _ROWS if viewed(name, view) in rows}
+            moved.append(None if tail is None else replace(tail, **own))
+        return moved, {name: each for name, each in sent.items() if name in arrays}

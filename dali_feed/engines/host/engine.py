@@ -1,0 +1,370 @@
+"""The host engine: nvImageCodec decodes just the window, torch resizes it at once on the same core.
+
+What nvImageCodec is not given goes to `pillow.py`, by its first byte.
+
+The law: pixels are those of torchvision v2 on tensors, bit for bit, for every op. The steps run in the
+recipe's order, through torchvision's own kernels wherever a recipe uses more than the common ones.
+
+Threads share the chunks of all batches in flight, so a slow image holds back its chunk alone. A batch's
+memory goes back to a pool when the last tensor over it dies: fresh memory costs page faults, and a ring would be
+written over under the user.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import queue
+import threading
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dali_feed.compiler.host import HostProgram, Scale
+from dali_feed.compiler.views import ViewsProgram, by_view
+from dali_feed.engines.codec import nvimgcodec
+from dali_feed.engines.dtypes import DTYPES
+from dali_feed.engines.engine import Result, Tail, Work
+from dali_feed.engines.failures import engine_error
+from dali_feed.engines.gpu.devices import use
+from dali_feed.engines.gpu.uploads import Uploads
+from dali_feed.engines.host import pillow
+from dali_feed.engines.host.image import ImageSteps
+from dali_feed.engines.host.reduced import reduced
+from dali_feed.engines.lingering import linger
+from dali_feed.engines.ranges import DECODE
+from dali_feed.errors import ClosedError, EngineError, TransformError
+from dali_feed.options import Tuning
+from dali_feed.screen.header import UnusableError
+from dali_feed.transforms.batch_draws import DRAWN
+
+__all__ = ["HostEngine", "decoded", "new_decoder"]
+
+_ENGINE = "host engine"  # as errors call it
+CHUNK = 8  # images of a task: few enough to share a batch out evenly, enough to pay for the hand-over
+IDLE = 4  # batches of memory kept for the next ones
+ALIGNED = 64  # bytes: of a cache line, and the widest vector
+
+_IN_NUMPY = {torch.uint8: np.uint8, torch.float32: np.float32, torch.float16: np.float16, torch.bfloat16: np.int16}
+
+
+Arrays = dict[str, NDArray[Any]]
+Kind = tuple[tuple[int, ...], torch.dtype]  # of a tensor
+
+
+class _Owned(np.ndarray[Any, Any]):
+    """A view that can be watched: numpy's own arrays take no weak references to what torch holds."""
+
+
+class _Pool:
+    """Memory of batches. Thread-safe: a deque's ends are."""
+
+    def __init__(self) -> None:
+        self._idle: deque[NDArray[np.uint8]] = deque(maxlen=IDLE)
+
+    def take(self, kinds: list[Kind]) -> list[torch.Tensor]:
+        """Tensors whose memory is nobody else's until the last tensor over any of them dies."""
+        sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in kinds]
+        starts = [0, *itertools.accumulate(-(-size // ALIGNED) * ALIGNED for size in sizes)]
+        size = starts[-1]
+        try:
+            raw = self._idle.pop()
+        except IndexError:
+            raw = np.empty(0, np.uint8)
+        if len(raw) < size:
+            raw = np.empty(size, np.uint8)
+        view = raw.view(_Owned)
+        weakref.finalize(view, self._idle.append, raw).atexit = False
+        out = []
+        for (shape, dtype), start, length in zip(kinds, starts, sizes, strict=False):
+            # Shaped by NumPy: an operation of torch lets go of the interpreter's lock and queues for it.
+            shaped = torch.from_numpy(view[start : start + length].view(_IN_NUMPY[dtype]).reshape(shape))
+            out.append(shaped.view(dtype) if dtype == torch.bfloat16 else shaped)
+        return out
+
+
+class _Pinned:
+    """Memory of batches that go to a GPU: torch keeps it until the copy is done, and then for the next ones."""
+
+    def take(self, kinds: list[Kind]) -> list[torch.Tensor]:
+        """Page-locked, or a copy from it would hold up the thread that asks for it."""
+        return [torch.empty(shape, dtype=dtype, pin_memory=True) for shape, dtype in kinds]
+
+
+class _Flight:
+    """A batch in flight: its chunks, ranges of slots, are taken by whatever thread is free."""
+
+    def __init__(self, work: Work, arrays: list[Arrays], images: list[torch.Tensor], chunks: list[range]) -> None:
+        self.work, self.arrays, self.images = work, arrays, images  # arrays and images by view
+        self.bad: dict[int, str] = {}
+        self.error: BaseException | None = None
+        self.dropped = False
+        self.chunks = iter(chunks)  # shared: taking the next one is atomic
+        self._left = len(chunks)
+        self._lock, self._done = threading.Lock(), threading.Lock()
+        self._done.acquire()
+
+    def chunk_done(self) -> None:
+        """One chunk less."""
+        with self._lock:
+            self._left -= 1
+            if not self._left:
+                self._done.release()
+
+    def wait(self) -> None:
+        """Wait for the last chunk; called once."""
+        self._done.acquire()
+
+
+class _Worker:
+    """A thread's decoder, and what it is at: anyone may look."""
+
+    __slots__ = ("decoder", "flight", "slot")
+
+    def __init__(self) -> None:
+        self.decoder = new_decoder()
+        self.flight: _Flight | None = None
+        self.slot = 0
+
+
+def new_decoder() -> Any:
+    """A decoder for one thread."""
+    return nvimgcodec.Decoder(
+        device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY,
+        max_num_cpu_threads=1,
+        backends=[nvimgcodec.Backend(nvimgcodec.CPU_ONLY)],
+        options=":fancy_upsampling=1",
+    )
+
+
+_PARAMS = nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=nvimgcodec.ColorSpec.SRGB)
+
+
+def decoded(decoder: Any, payload: memoryview, window: Sequence[int] | None) -> NDArray[np.uint8]:
+    """The image, or its window (y, x, height, width), by whichever library knows its format. Raises UnusableError."""
+    if payload and payload[0] in pillow.FIRST_BYTES:
+        return pillow.decode(payload, window)
+    try:
+        stream = nvimgcodec.CodeStream(np.frombuffer(payload, np.uint8))
+    except (RuntimeError, ValueError) as error:  # ValueError: no bytes at all
+        msg = "decoder: nvImageCodec cannot parse it"
+        raise UnusableError(msg) from error
+    if window is not None:
+        y, x, h, w = window
+        region = nvimgcodec.Region(y, x, y + h, x + w)
+        stream = stream.get_sub_code_stream(nvimgcodec.CodeStreamView(region=region))
+    image = decoder.decode(stream, params=_PARAMS)
+    if image is None:
+        msg = "decoder: nvImageCodec cannot decode it"
+        raise UnusableError(msg)
+    return np.asarray(image)
+
+
+class HostEngine:
+    """Runs a host program on CPU threads."""
+
+    name = "host"
+
+    def __init__(
+        self, program: HostProgram | ViewsProgram[HostProgram], *, batch_size: int, device: int | None, tuning: Tuning
+    ) -> None:
+        del batch_size  # any will do
+        self.depth, self._device = tuning.prefetch, device
+        self._views = program.views
+        self._steps = [ImageSteps(view) for view in self._views]
+        self._alone = self._views[0] if len(self._views) == 1 else None  # the program, where there is one view
+        self._flying: deque[_Flight] = deque()
+        self._pool: _Pool | _Pinned = _Pool() if device is None else _Pinned()
+        self._upload = None if device is None else Uploads(device)
+        self._tasks: queue.SimpleQueue[_Flight | None] = queue.SimpleQueue()  # each flight once per thread
+        self._urgent: _Flight | None = None  # goes before the chunks of those in flight
+        self._awaited: _Flight | None = None
+        self._halted = False
+        self._workers: list[_Worker] = []
+        ready = threading.Barrier(tuning.cpu_threads + 1)
+        self._threads = [
+            threading.Thread(target=self._run, args=(ready,), name=f"dali_feed-host-{n}", daemon=True)
+            for n in range(tuning.cpu_threads)
+        ]
+        torch_threads = torch.get_num_threads()
+        for thread in self._threads:
+            thread.start()
+        ready.wait()
+        torch.set_num_threads(torch_threads)  # what threads to come begin with; ours have set their own to one
+
+    def enter(self) -> None:
+        """Make the GPU that of this thread, or page-locked memory would be made for the first."""
+        use(self._device)
+
+    def prepare(self, payloads: list[memoryview]) -> list[Any]:
+        """As they are: the threads that decode them make what the decoder takes."""
+        return payloads
+
+    def _flight(self, work: Work, chunks: list[range], images: list[torch.Tensor] | None = None) -> _Flight:
+        """A batch to begin, in the memory of another run of it or in its own."""
+        arrays = by_view(work.arrays, len(self._views))
+        if images is None:
+            n = len(work.payloads)
+            kinds: list[Kind] = []
+            for view, own in zip(self._views, arrays, strict=True):
+                height, width = view.size or own["size"][0].tolist()
+                shape = (n, 3, height, width) if view.layout == "NCHW" else (n, height, width, 3)
+                kinds.append((shape, DTYPES[view.dtype]))
+            try:
+                images = self._pool.take(kinds)
+            except RuntimeError as error:  # page-locked memory that is not to be had, or a GPU that has failed
+                raise engine_error(_ENGINE, "memory for a batch cannot be had", error, self._device) from error
+        return _Flight(work, arrays, images, chunks)
+
+    def _begin(self, flight: _Flight, chunks: int) -> _Flight:
+        for _ in range(min(len(self._threads), chunks)):
+            self._tasks.put(flight)
+        return flight
+
+    def submit(self, work: Work) -> None:
+        """Start a batch."""
+        n = len(work.payloads)
+        chunks = [range(first, min(first + CHUNK, n)) for first in range(0, n, CHUNK)]
+        self._flying.append(self._begin(self._flight(work, chunks), len(chunks)))
+
+    def take(self) -> Result:
+        """The oldest batch; where images failed, its bad slots."""
+        return self._result(self._flying.popleft())
+
+    def discard(self) -> None:
+        """Drop the oldest batch; chunks that have begun are waited for."""
+        flight = self._flying.popleft()
+        flight.dropped = True
+        flight.wait()
+
+    def redo(self, work: Work, failed: Result | None = None, slots: Sequence[int] = ()) -> Result:
+        """Run `work`, or of a batch that failed just the `slots`, before what is in flight goes on."""
+        chunks = [range(slot, slot + 1) for slot in (range(len(work.payloads)) if failed is None else slots)]
+        images: Any = None if failed is None else failed.images
+        self._urgent = self._begin(self._flight(work, chunks, images), len(chunks))
+        try:
+            return self._result(self._urgent)
+        finally:
+            self._urgent = None
+
+    def halt(self) -> None:
+        """Begin no image any more: each thread finishes the one it is at."""
+        self._halted = True
+
+    def resume(self) -> None:
+        """Be ready for batches again."""
+        self._halted = False
+
+    def at_work(self) -> Sequence[int]:
+        """The slots that threads are at."""
+        awaited = self._awaited
+        return [worker.slot for worker in self._workers if awaited is not None and worker.flight is awaited]
+
+    def _result(self, flight: _Flight) -> Result:
+        self._awaited = flight
+        flight.wait()
+        self._awaited = None
+        if self._halted:
+            msg = f"{_ENGINE}: the pass was ended while its batch was run"
+            raise ClosedError(msg)
+        if flight.error is not None:
+            error = flight.error
+            if isinstance(error, TransformError):  # of a user's function, which it names
+                raise error
+            msg = f"{_ENGINE}: a step failed on an image that decodes; {type(error).__name__}: {error}"
+            raise EngineError(msg) from error
+        if flight.bad:
+            return Result(flight.images, dict(sorted(flight.bad.items())))
+        try:
+            made: list[Any] = list(flight.images if self._upload is None else map(self._upload, flight.images))
+        except RuntimeError as error:
+            raise engine_error(_ENGINE, "a batch cannot be sent to the GPU", error, self._device) from error
+        tails = [Tail.of(view.finish, own) for view, own in zip(self._views, flight.arrays, strict=True)]
+        return Result(made[0], tail=tails[0], more=tuple(zip(made, tails, strict=True))[1:])
+
+    def _run(self, ready: threading.Barrier) -> None:
+        torch.get_num_threads()  # makes torch give this thread its number now, and not over ours at the first operation
+        torch.set_num_threads(1)
+        worker = _Worker()
+        self._workers.append(worker)
+        ready.wait()
+        while (flight := self._tasks.get()) is not None:
+            for slots in flight.chunks:
+                if (urgent := self._urgent) is not None:
+                    for first in urgent.chunks:
+                        self._try(worker, urgent, first)
+                    del urgent
+                self._try(worker, flight, slots)
+            del flight  # else a waiting thread holds a batch's memory
+
+    def _try(self, worker: _Worker, flight: _Flight, slots: range) -> None:
+        worker.flight = flight
+        try:
+            if not flight.dropped:
+                with DECODE:
+                    self._chunk(worker, flight, slots)
+        except BaseException as error:  # noqa: BLE001  whatever it is, the feed thread must hear of it
+            flight.error = error
+        worker.flight = None
+        flight.chunk_done()
+
+    def _chunk(self, worker: _Worker, flight: _Flight, slots: range) -> None:
+        """Decode and transform some slots, each while its pixels are in the core's cache."""
+        work, alone, first = flight.work, self._alone, slots.start
+        windows = work.arrays["window"][first : slots.stop].tolist() if alone is not None and alone.window else None
+        for slot in slots:
+            if self._halted or flight.dropped:
+                return
+            worker.slot = slot
+            if alone is not None and alone.reduce and self._reduced(alone, work, slot, flight.images[0][slot]):
+                continue
+            payload, window = work.payloads[slot], windows[slot - first] if windows is not None else None
+            try:
+                pixels = decoded(worker.decoder, payload, window)
+            except UnusableError as error:
+                flight.bad[slot] = str(error)
+                continue
+            if alone is not None:
+                self._steps[0].run(pixels, work.arrays, slot, flight.images[0][slot])
+            else:
+                self._views_of(pixels, flight, slot)
+
+    def _views_of(self, pixels: NDArray[np.uint8], flight: _Flight, slot: int) -> None:
+        """Each view of an image that was decoded whole."""
+        for view, steps, own, images in zip(self._views, self._steps, flight.arrays, flight.images, strict=True):
+            y, x, height, width = own["window"][slot].tolist() if view.window else (0, 0, *pixels.shape[:2])
+            steps.run(pixels[y : y + height, x : x + width], own, slot, images[slot])
+
+    def _reduced(self, program: HostProgram, work: Work, slot: int, out: torch.Tensor) -> bool:
+        """Whether a smaller decoding was to be had, and is in `out`."""
+        by = int(work.arrays["reduce"][slot])
+        scale = program.steps[0]
+        if by == 1 or not isinstance(scale, Scale):
+            return False
+        payload = work.payloads[slot]
+        window = tuple(work.arrays["window"][slot].tolist()) if program.window else None
+        height, width, *which = work.arrays[scale.key][slot].tolist()
+        name = DRAWN[which[0]] if which else scale.interpolation
+        small = reduced(payload, by, window, (height, width), name)
+        if small is not None:
+            self._steps[0].run(small, work.arrays, slot, out, done=1)
+        return small is not None
+
+    def close(self) -> None:
+        """Drop what is in flight and end the threads; one that a decoder keeps ends when that is done."""
+        self._halted = True
+        while self._flying:
+            self._flying.popleft().dropped = True
+        threads, self._threads = self._threads, []
+        for _ in threads:
+            self._tasks.put(None)
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(2)
+                if thread.is_alive():
+                    linger(thread)

@@ -1,0 +1,177 @@
+"""torch's arguments, read: device, ranks, memory format, and what is warned about once because it cannot apply."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, NoReturn
+from warnings import warn
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset
+
+from dali_feed.errors import ConfigError
+from dali_feed.options import Tuning
+from dali_feed.transforms.mixing import Mixing
+
+__all__ = [
+    "as_config_error",
+    "check_by_torch",
+    "layout",
+    "ranks",
+    "refuse",
+    "seeded",
+    "torch_device",
+    "tuned",
+    "unwrapped",
+    "warn_once",
+]
+
+log = logging.getLogger("dali_feed")
+
+
+@contextlib.contextmanager
+def as_config_error() -> Iterator[None]:
+    """What torch refuses is a ConfigError in torch's words."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def check_by_torch(
+    dataset: object,
+    batch_size: object,
+    shuffle: object,
+    sampler: object,
+    batch_sampler: object,
+    drop_last: object,
+    how: Mapping[str, Any],
+) -> None:
+    """Let torch's own DataLoader say what cannot be, over a stand-in: a later torch checks more of itself.
+
+    With one worker, unless there are fewer than none: decoder threads are there without workers too.
+    """
+    if not (how["collate_fn"] is None or callable(how["collate_fn"]) or isinstance(how["collate_fn"], Mixing)):
+        msg = f"collate_fn: must be callable; found {how['collate_fn']!r}"
+        raise ConfigError(msg)
+    given: dict[str, Any] = {
+        "batch_size": int(batch_size) if isinstance(batch_size, np.integer) else batch_size,
+        "shuffle": shuffle,
+        "sampler": sampler,
+        "batch_sampler": batch_sampler,
+        "drop_last": drop_last,
+        **how,
+        "num_workers": min(how["num_workers"], 1) or 1,
+    }
+    del given["in_order"]  # torch before 2.6 does not know it
+    stand_in: Any = dataset if isinstance(dataset, IterableDataset) else range(1)
+    with as_config_error():
+        torch.utils.data.DataLoader(stand_in, **given)
+
+
+def torch_device(device: object) -> torch.device:
+    """What `device=` means: None is the current CUDA device, or the CPU where there is none, said once at INFO."""
+    if device is None:
+        if torch.cuda.is_available():
+            return torch.device("cuda", torch.cuda.current_device())
+        log.info("device: no CUDA device is there; batches are made on the CPU")
+        return torch.device("cpu")
+    try:
+        found: torch.device = torch.device(device)  # type: ignore[call-overload]  # torch says what it takes
+    except (RuntimeError, TypeError) as error:
+        msg = f"device: must be a CUDA device or the CPU; found {device!r}"
+        raise ConfigError(msg) from error
+    if found.type not in ("cuda", "cpu"):
+        msg = f"device: must be a CUDA device or the CPU; found {found}"
+        raise ConfigError(msg)
+    if found.type == "cuda":
+        if not torch.cuda.is_available():
+            msg = (
+                f"device: {found} was asked for and torch sees no CUDA device. Use device='cpu', or look at the driver"
+            )
+            raise ConfigError(msg)
+        found = torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
+    return found
+
+
+def layout(memory_format: torch.memory_format | None) -> Literal["NCHW", "NHWC"]:
+    """The layout in memory that a memory format is."""
+    if memory_format not in (None, torch.contiguous_format, torch.channels_last):
+        msg = f"memory_format: must be torch.contiguous_format or torch.channels_last; found {memory_format!r}"
+        raise ConfigError(msg)
+    return "NHWC" if memory_format is torch.channels_last else "NCHW"
+
+
+def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Rank and world size: as given, by torch.distributed, by RANK and WORLD_SIZE, or 0 of 1."""
+    if (rank is None) != (world_size is None):
+        msg = f"rank and world_size: give both or neither; found rank={rank}, world_size={world_size}"
+        raise ConfigError(msg)
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    found = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
+    if all(found.values()):
+        try:
+            return int(found["RANK"] or 0), int(found["WORLD_SIZE"] or 1)
+        except ValueError as error:
+            msg = f"RANK and WORLD_SIZE: must be ints where both are set; found {found}"
+            raise ConfigError(msg) from error
+    return 0, 1
+
+
+def refuse(name: str, cure: str) -> NoReturn:
+    """Raise for an argument that would change the data."""
+    msg = f"{name}: would change the data, and is not supported; {cure}"
+    raise ConfigError(msg)
+
+
+_warned: set[str] = set()
+
+
+def warn_once(name: str, why: str, stacklevel: int = 3, what: str = "has no effect here") -> None:
+    """Warn, the first time in this process, of an argument that has no effect."""
+    if name not in _warned:
+        _warned.add(name)
+        warn(f"{name} {what}: {why}", UserWarning, stacklevel=stacklevel)
+
+
+def tuned(tuning: Tuning | None, num_workers: int, prefetch_factor: int | None, stacklevel: int) -> Tuning:
+    """The two knobs of torch, where `tuning` leaves them free."""
+    found = tuning or Tuning()
+    if num_workers and found.threads is None:
+        found = dataclasses.replace(found, threads=num_workers)
+    elif num_workers:
+        warn_once("num_workers", "tuning says how many threads decode", stacklevel + 1)
+    if prefetch_factor is not None and tuning is None:
+        found = dataclasses.replace(found, prefetch=prefetch_factor)
+    elif prefetch_factor is not None:
+        warn_once("prefetch_factor", "tuning says how many batches are in flight", stacklevel + 1)
+    return found
+
+
+def unwrapped(batch_sampler: Any) -> tuple[Iterable[int], int, bool] | None:
+    """Sampler, batch_size and drop_last of torch's own BatchSampler; None for another one."""
+    if type(batch_sampler) is not torch.utils.data.BatchSampler:
+        return None
+    return batch_sampler.sampler, batch_sampler.batch_size, batch_sampler.drop_last
+
+
+def seeded(seed: int | None, generator: object) -> int:
+    """The seed: as given, or drawn from the generator, so that equal generators give equal orders; else 0."""
+    if generator is None:
+        return 0 if seed is None else seed
+    if seed is not None:
+        msg = f"generator option is mutually exclusive with seed; found generator and seed={seed}"
+        raise ConfigError(msg)
+    if not isinstance(generator, torch.Generator):
+        msg = f"generator: must be a torch.Generator; found {type(generator).__name__}"
+        raise ConfigError(msg)
+    drawn = torch.empty((), dtype=torch.int64, device=generator.device).random_(generator=generator)
+    return int(drawn.item())

@@ -1,0 +1,190 @@
+"""Who runs what a DataLoader is given: our feed where the dataset is a source or is made of files, else torch's loader.
+
+The law: an argument that cannot apply warns once, one that would change the data is honoured or refused.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from warnings import warn
+
+import torch
+from torch.utils.data import IterableDataset, default_collate
+
+from dali_feed.errors import ConfigError, TransformError
+from dali_feed.external_sources.files import FileList
+from dali_feed.feed import Feed
+from dali_feed.loader.arguments import layout, refuse, tuned, warn_once
+from dali_feed.loader.datasets import Lowered, is_source, lower_dataset
+from dali_feed.loader.functions import UserTransforms, leaves_pil, split
+from dali_feed.loader.torch_feed import TorchFeed
+from dali_feed.transforms.mixing import Mixing
+
+__all__ = ["Asked", "feed_for"]
+
+Own = tuple[UserTransforms | None, ...]  # by view
+
+_USER = 5  # frames from a warning here up to who called DataLoader
+_IDLE = {  # of torch's arguments, and why they have no effect on ours
+    "pin_memory": "batches are made on the device",
+    "pin_memory_device": "batches are made on the device",
+    "persistent_workers": "threads and engine last as long as the loader",
+    "multiprocessing_context": "there are no worker processes",
+    "worker_init_fn": "there are no worker processes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the user gave.
+
+    batches  a batch sampler that is not torch's own
+    what     what a batch contains: arguments of Feed and TorchFeed alike
+    ours     arguments of ours that torch has not, None where not given
+    torchs   torch's arguments for how, not what
+    """
+
+    dataset: Any
+    batch_size: int | None
+    batches: Iterable[Any] | None
+    device: torch.device
+    fallback: str
+    what: Mapping[str, Any]
+    ours: Mapping[str, Any]
+    torchs: Mapping[str, Any]
+
+
+def feed_for(asked: Asked) -> tuple[Feed | TorchFeed, Own]:
+    """The feed, and what of the transform is left to run. Raises ConfigError, TransformError for what cannot be."""
+    found = _native(asked)
+    return (_by_torch(asked, found), ()) if isinstance(found, str) else found
+
+
+def _native(asked: Asked) -> tuple[Feed, Own] | str:
+    """The feed of a source, or of a dataset that is as good as one; or why it is not: a clause without its subject."""
+    source, transform, theirs = asked.dataset, asked.ours["transform"], False
+    if not is_source(source):
+        lowered = lower_dataset(source)
+        if isinstance(lowered, str):
+            return lowered
+        source, theirs = lowered.source, lowered.transform is not None
+        if theirs and transform is not None:
+            msg = "transform: the dataset has one already; give it to the dataset or to the loader, not to both"
+            raise ConfigError(msg)
+        transform = lowered.transform if theirs else transform
+        if _wants_pil(source, lowered, asked.torchs["collate_fn"], transform):
+            return "leaves PIL images, which its collate_fn is to be given"
+    other = _other_batches(asked)
+    if other is not None:
+        return other
+    what = dict(asked.what)
+    what["shuffle"] = False if what["shuffle"] is None else what["shuffle"]
+    try:
+        transform, own = split(transform)
+        feed = Feed(
+            source,
+            asked.batch_size or 1,
+            transform=transform,
+            layout=layout(asked.ours["memory_format"]),
+            decode=asked.ours["decode"] or "exact",
+            hw_decoder_load=asked.ours["hw_decoder_load"] or 0.0,
+            device=asked.device.index if asked.device.type == "cuda" else None,
+            engine=asked.ours["engine"],
+            bad=asked.ours["bad"],
+            tuning=tuned(asked.ours["tuning"], asked.torchs["num_workers"], asked.torchs["prefetch_factor"], _USER),
+            **what,
+        )
+    except TransformError as error:
+        if theirs:
+            return f"has a transform that cannot be lowered ({error})"
+        raise
+    if feed.program.recipe.hw_decoder_load and (feed.engine_name != "dali" or feed.device is None):
+        warn_once("hw_decoder_load", "a JPEG engine is a GPU's, and the dali engine's there", _USER)
+    for name, why in _IDLE.items():
+        if asked.torchs[name]:
+            warn_once(name, why, _USER)
+    if not asked.torchs["in_order"]:
+        warn_once("in_order=False", "batches always come in order", _USER)
+    return feed, own
+
+
+def _wants_pil(dataset: Any, lowered: Lowered, collate: Any, transform: Any) -> bool:
+    """Whether torch would hand a collate_fn of the user's the images as they were opened."""
+    default = collate is None or collate is default_collate or isinstance(collate, Mixing)
+    named = not isinstance(dataset, list | tuple) and isinstance(lowered.source, FileList)  # else ours gave the samples
+    return not default and named and Mixing.lowered(collate) is None and leaves_pil(transform)
+
+
+def _other_batches(asked: Asked) -> str | None:
+    """Why batches of another kind need torch's loader, a clause without its subject; None for the usual ones."""
+    if asked.batches is not None:
+        name, cure = "batch_sampler", "use torch's BatchSampler, or batch_size with sampler"
+        why = "has a batch_sampler that is not torch's BatchSampler"
+    elif asked.batch_size is None:
+        name, cure, why = "batch_size=None", "use batch_size=1", "is asked for without batches (batch_size=None)"
+    else:
+        return None
+    if is_source(asked.dataset) or isinstance(asked.dataset, list | tuple):  # torch would give a list's names
+        refuse(name, cure)
+    return why
+
+
+def _source_for(name: object) -> str:
+    """What to write in place of a name that is no source."""
+    text = os.fsdecode(name) if isinstance(name, str | bytes | os.PathLike) else ""
+    if text.startswith("kafka://"):
+        return "For a topic use KafkaTopic(topic, servers)"
+    if text.endswith(".tar"):
+        return f"For tar shards use ShardSet({text!r})"
+    return "For a folder of images use FileList.from_folder(root)"
+
+
+def _by_torch(asked: Asked, why: str) -> TorchFeed:
+    """Torch's own loader, because of `why`."""
+    dataset = asked.dataset
+    name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+    gives = hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")
+    if isinstance(dataset, str | bytes | os.PathLike) or not gives:
+        msg = (
+            f"source: must be a source of dali_feed.external_sources or a dataset; found {dataset!r}."
+            f" {_source_for(dataset)}"
+        )
+        raise ConfigError(msg)
+    if asked.fallback == "error":
+        msg = (
+            f"dataset: {name} {why}, so only torch's own DataLoader can run it, and fallback='error' refuses that;"
+            " use a source of dali_feed.external_sources"
+        )
+        raise ConfigError(msg)
+    collate = asked.torchs["collate_fn"]
+    if isinstance(collate, Mixing) or Mixing.lowered(collate) is not None:
+        cure = "Mix in a function, collate_fn=lambda samples: mixup(*default_collate(samples))"
+        refuse("collate_fn", f"{type(collate).__name__} is for images that we decode, and this dataset {why}. {cure}")
+    for option in ("transform", "info"):
+        if asked.ours[option] is not None:
+            refuse(option, f"torch's own DataLoader runs this dataset, which {why}")
+    for option in ("memory_format", "engine", "bad", "tuning", "decode", "hw_decoder_load"):
+        if asked.ours[option] is not None:
+            warn_once(option, "torch's own DataLoader runs this dataset", _USER)
+    warn(
+        f"dataset: {name} {why}; torch's own DataLoader runs it, in our order. Sources of"
+        " dali_feed.external_sources are what is fast and calm about bad data",
+        UserWarning,
+        stacklevel=_USER - 1,
+    )
+    options = dict(asked.torchs)
+    if options.pop("pin_memory_device"):
+        warn_once("pin_memory_device", "torch pins memory for the accelerator that is there", _USER)
+    options["pin_memory"] = options["pin_memory"] or asked.device.type == "cuda"
+    if options["timeout"] and not options["num_workers"]:
+        warn_once("timeout", "without worker processes there is nobody to wait for", _USER)
+        options["timeout"] = 0
+    if not options["in_order"] and not isinstance(dataset, IterableDataset):
+        warn_once("in_order=False", "batches always come in order, so that a state can count them", _USER)
+        options["in_order"] = True
+    if options["in_order"]:  # torch before 2.6 does not know it
+        del options["in_order"]
+    return TorchFeed(dataset, asked.batch_size, batch_sampler=asked.batches, options=options, **asked.what)

@@ -1,0 +1,192 @@
+"""Lambda, and functions and modules of the user's own, in a Compose.
+
+The law: a function sees what torchvision would hand it. Behind the conversion to tensors that is one finished image (3,
+height, width) on the batch's device, and transforms that draw nothing may follow; in front of it, a PIL image, on an
+engine's thread. What random numbers it draws are its own: they are not repeated where a run is resumed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from dali_feed.compiler.outline import outline
+from dali_feed.compiler.user_graph import is_graph_function
+from dali_feed.compiler.views import Views, as_views
+from dali_feed.errors import TransformError
+from dali_feed.transforms.effects import Grayscale
+from dali_feed.transforms.lower import flatten, is_theirs, is_torchvision, lower
+from dali_feed.transforms.nest import walk
+from dali_feed.transforms.own import Own, name_of
+from dali_feed.transforms.recipe import Op, Recipe
+from dali_feed.transforms.timm import is_timm
+from dali_feed.transforms.wrappers import Chain
+
+__all__ = ["UserTransforms", "leaves_pil", "split"]
+
+_PRESETS = {"ImageClassification", "ObjectDetection", "SemanticSegmentation"}
+_TENSORS = {  # behind which images are tensors
+    *("ToTensor", "ToImage", "PILToTensor", "ToDtype", "ConvertImageDtype", "MaybeToTensor", "MaybePILToTensor"),
+    *_PRESETS,
+}
+_CERTAIN = {  # that draw nothing, so they may be run behind a function as they are
+    *(
+        "CenterCrop",
+        "ConvertImageDtype",
+        "Grayscale",
+        "Normalize",
+        "Pad",
+        "Resize",
+        "ToDtype",
+        "ToImage",
+        "ToPureTensor",
+    ),
+}
+_PURE = {
+    "ToTensor",
+    "PILToTensor",
+    "ToPureTensor",
+    "MaybeToTensor",
+    "MaybePILToTensor",
+    *_PRESETS,
+}  # behind which they are no tv_tensors.Image
+
+
+@dataclass(frozen=True, slots=True)
+class UserTransforms:
+    """`functions` in their order; `typed`: the first gets a tv_tensors.Image, as torchvision's v2 hands it on."""
+
+    functions: tuple[Callable[[Any], Any], ...]
+    typed: bool
+
+    def __call__(self, images: torch.Tensor, where: Callable[[int], str]) -> list[Any]:
+        """What they make of each image. An exception goes on with a note of `where` the image of that slot is from."""
+        return [self._one(image, slot, where) for slot, image in enumerate(images.unbind(0))]
+
+    def _one(self, image: Any, slot: int, where: Callable[[int], str]) -> Any:
+        if self.typed:
+            from torchvision import tv_tensors
+
+            image = tv_tensors.Image(image)
+        for function in self.functions:
+            try:
+                image = function(image)
+            except Exception as error:
+                error.add_note(f"transform: {name_of(function)} raised it on the image of {where(slot)}")
+                raise
+        return image
+
+
+def split(transform: Any) -> tuple[Any, tuple[UserTransforms | None, ...]]:
+    """A transform without the user's functions at its end, and these, by view.
+
+    What it leaves is the transform as it was; a recipe, where functions of PIL images or gray of one channel are in it.
+
+    Raises TransformError where one stands where it cannot be run.
+    """
+    views = as_views(transform)
+    if views is None:
+        kept, own = _split(transform)
+        return kept, (own,)
+    parts = [_split(each) for each in views.transforms]
+    return Views(kept for kept, _ in parts), tuple(own for _, own in parts)
+
+
+def leaves_pil(transform: Any) -> bool:
+    """Whether torchvision would hand a PIL image on behind it: nothing in it makes a tensor."""
+    views = as_views(transform)
+    parts = [transform] if views is None else views.transforms
+    return any(
+        not _TENSORS.intersection(type(one).__name__ for one in flatten(each) if is_theirs(one)) for each in parts
+    )
+
+
+def _split(transform: Any) -> tuple[Any, UserTransforms | None]:
+    every = list(flatten(transform))
+    if len(every) > 1 and any(isinstance(one, Views) for one in every):
+        msg = "Views: stands in a Compose; found other transforms beside it. Give Views of whole transforms"
+        raise TransformError(msg)
+    if every == [transform] and not is_theirs(transform):  # no Compose: what it is, is told elsewhere
+        return transform, None
+    at = _first_tensor(every)
+    first = next((n for n in range(at, len(every)) if _is_users(every[n])), len(every))
+    for one in every[first:]:
+        if not (_is_users(one) or (is_torchvision(one) and type(one).__name__ in _CERTAIN)):
+            found = f"found {type(one).__name__} behind it. Move it to the end (what draws nothing may follow)"
+            name = name_of(every[first])
+            msg = f"transform: {name} is run on finished images, so it must come last; {found}"
+            raise TransformError(msg)
+    kept = every[:first]
+    ready = lower(Chain(tuple(kept)), _beyond)
+    plain = len(kept) == len(every) and not any(isinstance(op, Own) or op == Grayscale(1) for _, op in walk(ready.ops))
+    names = [type(one).__name__ for one in kept if is_theirs(one)]
+    last = next((name for name in reversed(names) if name in _PURE or name == "ToImage"), "")
+    own = UserTransforms(tuple(every[first:]), typed=last == "ToImage") if first < len(every) else None
+    return transform if plain else ready, own
+
+
+def _first_tensor(every: list[Any]) -> int:
+    """How many of them are given a PIL image by torchvision; all, where none makes a tensor of it."""
+    makes = (n for n, one in enumerate(every) if is_theirs(one) and type(one).__name__ in _TENSORS)
+    return next(makes, len(every) - 1) + 1
+
+
+def _beyond(one: Any, before: tuple[Op, ...]) -> Op | None:
+    """The op of what a recipe alone cannot say: gray of one channel, and a function of the user's of a PIL image."""
+    name = type(one).__name__
+    if is_torchvision(one) and name == "Grayscale" and one.num_output_channels == 1:
+        return Grayscale(1)
+    if is_torchvision(one) and name == "RGB" and Recipe(before).channels == 1:
+        msg = "RGB: makes three channels of one; found Grayscale(1) in front of it. Use Grayscale(3) and leave RGB out"
+        raise TransformError(msg)
+    if not _is_users(one):
+        return None
+    size = outline(Recipe(before)).size
+    if size is None:
+        msg = (
+            f"transform: {name_of(one)} is run on finished tensors, or PIL images of one size; found no conversion to"
+            " one in front of it. Put ToTensor, or ToImage and ToDtype, there"
+        )
+        raise TransformError(msg)
+    function = one.lambd if is_torchvision(one) else one
+    gray = Recipe(before).channels == 1
+    _check_kept(function, name_of(one), size, "L" if gray else "RGB")
+    return Own(function, gray)
+
+
+def _check_kept(function: Callable[[Any], Any], name: str, size: tuple[int, int], mode: str) -> None:
+    """Try it on an image of that (height, width): what does not keep size and mode cannot stand between our steps."""
+    from torchvision.transforms.v2.functional import to_pil_image
+
+    height, width = size
+    rows = torch.arange(height)[:, None] + 2 * torch.arange(width)
+    pixels = torch.stack([(rows * k % 256).to(torch.uint8) for k in ((1,) if mode == "L" else (1, 3, 5))])
+    given = to_pil_image(pixels)
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002  what they may draw from
+    try:
+        made = function(given)
+        found = f"{getattr(made, 'mode', type(made).__name__)} of {getattr(made, 'size', 'no size')}"
+        kept = getattr(made, "size", None) == given.size and getattr(made, "mode", None) == mode
+    except Exception as error:  # noqa: BLE001  whatever the user's code raises
+        found, kept = f"{type(error).__name__}: {error}", False
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        torch.set_rng_state(states[2])
+    if not kept:
+        rule = (
+            f"is run on finished tensors, or on PIL images whose mode and size it keeps; given {mode} of {given.size}"
+        )
+        msg = f"transform: {name} {rule} it gave {found}. Put it behind the conversion to tensors"
+        raise TransformError(msg)
+
+
+def _is_users(one: Any) -> bool:
+    if is_torchvision(one):
+        return type(one).__name__ == "Lambda"
+    return callable(one) and not isinstance(one, type) and not is_timm(one) and not is_graph_function(one)

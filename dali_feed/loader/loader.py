@@ -1,0 +1,329 @@
+"""DataLoader: the feed as torch tensors, under torch's names.
+
+torch's own arguments keep torch's meaning. One that cannot apply warns once; one that would change the
+data is honoured or refused, never ignored.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, NoReturn, Self
+
+import torch
+
+from dali_feed.errors import ConfigError, WaitError
+from dali_feed.feed import Feed
+from dali_feed.feed.passes import Batches
+from dali_feed.feed.stats import Stats
+from dali_feed.loader.arguments import check_by_torch, ranks, seeded, torch_device, unwrapped, warn_once
+from dali_feed.loader.choose import Asked, feed_for
+from dali_feed.loader.tensors import Info, Items
+from dali_feed.loader.torch_passes import Passing, moved
+from dali_feed.options import BadRecords, Tuning
+from dali_feed.plan.order import Shuffle
+from dali_feed.plan.sampler import has_dealt
+from dali_feed.records.source import Source
+from dali_feed.transforms.mixing import Mixing
+
+__all__ = ["DataLoader", "Info"]
+
+
+_RANDOM = (
+    torch.utils.data.RandomSampler,
+    torch.utils.data.SubsetRandomSampler,
+    torch.utils.data.WeightedRandomSampler,
+)
+
+
+class DataLoader:
+    """Batches of tensors from a source of `dali_feed.external_sources`, or from a dataset as torch's loader takes it.
+
+    Gives `(images, labels)` per batch, or `(images, labels, info)` with `info=True`; just `images` where
+    the source has no other fields, and a dict of columns where it is a table. images: (n, 3, height, width)
+    on the device, of the dtype that the transform ends in (uint8 without one); labels: int64 (n,) on the device.
+    Further fields, which a codec gives, follow: numbers, and arrays or tensors of one shape, stacked on the device as
+    torch's default_collate would; others are lists of n.
+
+    Args:
+        dataset: a source; torchvision's ImageFolder, DatasetFolder or ImageNet, a Subset or ConcatDataset of them, a
+            list of paths or of (path, label) pairs: read as files, with the dataset's own transform; Hugging Face's
+            Dataset with images: its table is read. Another one is run by torch's own DataLoader, with a warning (see
+            `fallback`).
+        batch_size: samples per batch on this rank. None, for a dataset, gives samples by torch's own DataLoader.
+        shuffle: bool, or a `Shuffle` that says how far samples are mixed.
+        sampler: indices in the order wanted, instead of shuffle; an iterable that ends, read anew each epoch. One of
+            torch's DistributedSampler has dealt already: it is this rank's order.
+        batch_sampler: torch's BatchSampler, for its sampler, batch_size and drop_last.
+        num_workers: decoder threads, where `tuning` does not say; 0 leaves the choice to it.
+        collate_fn: called with a list of (image, label) per batch, image tensors on the device and int labels; or a
+            `Mixing`, torchvision's v2.MixUp, v2.CutMix or a RandomChoice of both: batches mixed with our draws.
+        pin_memory: has no effect.
+        drop_last: leave out the last batch where it is not full.
+        timeout: seconds to wait for a batch before a WaitError, which is a TimeoutError and, as torch's own, a
+            RuntimeError; 0 waits for ever.
+        worker_init_fn, multiprocessing_context, persistent_workers, pin_memory_device, in_order: have no effect.
+        generator: the seed is drawn from it, once.
+        prefetch_factor: batches in flight, where `tuning` does not say.
+        transform: torchvision transforms (v1 or v2), behind them Lambda and functions of an image, which run on each
+            finished image; or a DALI graph function (images, draws) -> images. A list of the former, or `Views`, makes
+            several views of each image: `images` is then a list, one tensor per view.
+        memory_format: torch.channels_last, or torch.contiguous_format; None is the latter, or a graph function's own.
+        decode: "reduced" lets the host engine decode a JPEG at 1/2, 1/4 or 1/8 where the first transform shrinks it
+            at least as much. Faster on large photographs; it changes pixels. "region" lets a GPU decode just the
+            window that a transform begins with, as the CPU does; pixels at its edges may differ.
+        hw_decoder_load: share of a batch's JPEGs, 0..1, that a GPU's JPEG engine decodes, where it has one. Its pixels
+            are not the CUDA decoder's, and who goes there depends on the batch: above 0 a run does not repeat bit for
+            bit.
+        device: None for the current CUDA device, or the CPU where there is none.
+        engine: None: dali on a GPU or for a DALI graph function, host on the CPU; or "dali", "host".
+        seed: of order and augmentation, 0..2**64-1; None is 0.
+        lanes: the largest world size this run may ever resume at; None for today's.
+        rank, world_size: default torch.distributed, then RANK and WORLD_SIZE, then 0 of 1.
+        bad: what is done with records that cannot be used.
+        info: add an `Info` to each batch.
+        tuning: threads, readers, prefetch, memory; never changes a batch.
+        fallback: "torch" runs a dataset that cannot be read as files by torch's own DataLoader, with torch's
+            arguments, our order and exact resume; "error" refuses it.
+
+    Raises:
+        ConfigError: (a ValueError) for arguments that cannot be, and for transforms that cannot be lowered.
+        SourceError: at the first use of the source, where records cannot be had.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917  the first 17 are torch's, in torch's order
+        self,
+        dataset: Source | Any,
+        batch_size: int | None = 1,
+        shuffle: bool | Shuffle | None = None,
+        sampler: Iterable[int] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | Mixing | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: object = None,
+        multiprocessing_context: object = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        transform: object = None,
+        memory_format: torch.memory_format | None = None,
+        decode: Literal["exact", "reduced", "region"] = "exact",
+        hw_decoder_load: float = 0.0,
+        device: torch.device | str | int | None = None,
+        engine: str | None = None,
+        seed: int | None = None,
+        lanes: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        bad: BadRecords | None = None,
+        info: bool = False,
+        tuning: Tuning | None = None,
+        fallback: Literal["torch", "error"] = "torch",
+    ) -> None:
+        if fallback not in ("torch", "error"):
+            msg = f'fallback: must be "torch" or "error"; found {fallback!r}'
+            raise ConfigError(msg)
+        torchs = {
+            "num_workers": num_workers,
+            "collate_fn": collate_fn,
+            "pin_memory": pin_memory,
+            "timeout": timeout,
+            "worker_init_fn": worker_init_fn,
+            "multiprocessing_context": multiprocessing_context,
+            "generator": generator,
+            "prefetch_factor": prefetch_factor,
+            "persistent_workers": persistent_workers,
+            "pin_memory_device": pin_memory_device,
+            "in_order": in_order,
+        }
+        check_by_torch(dataset, batch_size, shuffle, sampler, batch_sampler, drop_last, torchs)
+        plain = None if batch_sampler is None else unwrapped(batch_sampler)
+        if plain is not None:
+            sampler, batch_size, drop_last = plain
+        own_batches = batch_sampler if plain is None else None
+        batch_size = None if own_batches is not None else batch_size
+        self.dataset, self.batch_size, self.sampler, self.drop_last = dataset, batch_size, sampler, drop_last
+        self.num_workers, self.timeout, self.info = num_workers, timeout, info
+        self.batch_sampler, self.collate_fn, self.generator = batch_sampler, collate_fn, generator
+        self.pin_memory, self.pin_memory_device, self.in_order = pin_memory, pin_memory_device, in_order
+        self.prefetch_factor, self.persistent_workers = prefetch_factor, persistent_workers
+        self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
+        self._told: object = getattr(sampler, "epoch", None)
+        self.device = torch_device(device)
+        dealt = has_dealt(sampler) or own_batches is not None
+        if dealt and (rank is not None or world_size is not None):
+            msg = (
+                "rank and world_size: a DistributedSampler, or a batch_sampler of your own, has dealt already; leave"
+                f" them out; found rank={rank}, world_size={world_size}"
+            )
+            raise ConfigError(msg)
+        rank, world_size = (0, 1) if dealt else ranks(rank, world_size)
+        if world_size > 1 and isinstance(sampler, _RANDOM):
+            warn_once(
+                f"{type(sampler).__name__} over {world_size} ranks",
+                "each rank draws an order of its own, so samples overlap. Use shuffle=True, or a DistributedSampler",
+                what="is not what it seems",
+            )
+        asked = Asked(
+            dataset=dataset,
+            batch_size=batch_size,
+            batches=own_batches,
+            device=self.device,
+            fallback=fallback,
+            what={
+                "shuffle": shuffle,
+                "sampler": sampler,
+                "drop_last": drop_last,
+                "seed": seeded(seed, generator),
+                "lanes": lanes,
+                "rank": rank,
+                "world_size": world_size,
+            },
+            ours={
+                "transform": transform,
+                "memory_format": memory_format,
+                "decode": None if decode == "exact" else decode,
+                "hw_decoder_load": None if hw_decoder_load == 0 else hw_decoder_load,
+                "engine": engine,
+                "bad": bad,
+                "info": info or None,
+                "tuning": tuning,
+            },
+            torchs=torchs,
+        )
+        self._feed: Any  # a Feed or a TorchFeed, which answer the same calls
+        self._feed, own = feed_for(asked)
+        self._made: Callable[[Any], Any] = (
+            Items(self._feed, self.device, collate_fn, own, info=info)
+            if isinstance(self._feed, Feed)
+            else functools.partial(moved, device=self.device)
+        )
+        self._close_at_exit = weakref.finalize(self, self._feed.close)
+
+    def __class_getitem__(cls, batch: object) -> types.GenericAlias:
+        """For annotations, in which torch's loader is told what a batch is."""
+        return types.GenericAlias(cls, batch)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """What the loader was made of stays: torch freezes six of them, and none would have an effect any more."""
+        each_time = name == "timeout" and isinstance(vars(self).get("_feed"), Feed)  # it is read with every batch
+        if name in _FROZEN and "_close_at_exit" in vars(self) and not each_time:
+            msg = f"{name} attribute should not be set after {type(self).__name__} is initialized; make a new one"
+            raise ConfigError(msg)
+        super().__setattr__(name, value)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        msg = (
+            f"{type(self).__name__}: cannot be pickled or copied, for it holds threads and a position; make one where"
+            " it is used, and hand over state_dict()"
+        )
+        raise TypeError(msg)
+
+    def __len__(self) -> int:
+        """Batches in an epoch, the same on every rank."""
+        count: int = len(self._feed)
+        return count
+
+    def __iter__(self) -> Iterator[Any]:
+        """The next epoch's batches, or the rest of the one that a restored state stands in.
+
+        A pass that was left early has had its epoch. One left after its first batch was a look at the data, and the
+        next begins where it began: `next(iter(loader))` costs nothing, three times in a row.
+        """
+        told = getattr(self.sampler, "epoch", None) if hasattr(self.sampler, "set_epoch") else None
+        if told != self._told and isinstance(told, int):
+            self._feed.set_epoch(told)  # the user has told the sampler, as torch's DistributedSampler wants it
+        batches = iter(self._feed)
+        self._told = getattr(self.sampler, "epoch", None)
+        return _Tensors(self, batches)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that state_dict() stands in."""
+        epoch: int = self._feed.epoch
+        return epoch
+
+    @property
+    def batches_left(self) -> int:
+        """Batches that the pass under way still gives, or else the next one will: after load_state_dict() the rest.
+
+        `len(loader)` is that of a whole epoch, so `tqdm(loader, initial=len(loader) - loader.batches_left)`. TypeError
+        for an iterable-style dataset that does not say.
+        """
+        left: int = self._feed.batches_left
+        return left
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass be that of `epoch`; where a restored state stands inside it, it goes on there."""
+        self._feed.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the trainer stands: plain JSON, the same on every rank. Counts batches handed over, not prefetched."""
+        state: dict[str, Any] = self._feed.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next pass go on where `state` was taken, in O(1). Raises StateError that lists every difference."""
+        self._feed.load_state_dict(state)
+
+    def commit(self) -> None:
+        """Publish for lag tools how far the epoch is; call it after a checkpoint, which alone owns the position.
+
+        Per partition its first position and the number of records that all ranks have consumed of it in this epoch;
+        its end when the epoch is over. On rank 0, and where the source can (`KafkaTopic(group=...)`); elsewhere it
+        does nothing. What goes wrong is one warning in the log, within seconds, and never an exception.
+        """
+        self._feed.commit()
+
+    def describe(self) -> str:
+        """What an epoch is made of, how well it mixes, and what that costs in memory and reads."""
+        return str(self._feed.describe())
+
+    def stats(self) -> Stats:
+        """Counts and waits since the start; says who is the bottleneck."""
+        found: Stats = self._feed.stats()
+        return found
+
+    def close(self) -> None:
+        """Stop all threads and let go of engine and connections. Safe to call twice and in any state."""
+        self._feed.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Tensors(Iterator[Any]):
+    """One pass as torch tensors."""
+
+    def __init__(self, loader: DataLoader, batches: Batches | Passing) -> None:
+        self._loader, self._batches = loader, batches
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        self._loader.__reduce_ex__(protocol)
+
+    def __len__(self) -> int:
+        """Batches still to come."""
+        return len(self._batches)
+
+    def __next__(self) -> Any:
+        timeout = self._loader.timeout
+        try:
+            return self._batches.take(timeout or None, self._loader._made)
+        except WaitError as error:
+            msg = f"DataLoader timed out after {timeout} seconds; {error}"
+            raise WaitError(msg) from error
+
+
+_FROZEN = frozenset(inspect.signature(DataLoader).parameters)

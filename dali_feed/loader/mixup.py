@@ -1,0 +1,184 @@
+"""MixUp and CutMix where collate_fn stands: a batch's images and labels mixed with our draws.
+
+The law: what a sample is mixed with, and how much, is a function of (seed, epoch, sample, the slot before it). So a
+resumed run mixes as it would have, at any world size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dali_feed.compiler.outline import outline
+from dali_feed.compiler.views import ViewsProgram
+from dali_feed.engines.gpu.uploads import shape_of, size_of
+from dali_feed.errors import ConfigError
+from dali_feed.kernels.mix import Mix
+from dali_feed.records.source import LABEL
+from dali_feed.transforms.mixing import Mixed, Mixing, label_pairs, mixed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from dali_feed.feed import Batch, Feed
+    from dali_feed.loader.functions import UserTransforms
+
+__all__ = ["Mixes", "mix_in_place", "spread"]
+
+_NAMES = tuple(field.name for field in dataclasses.fields(Mixed))
+_DRAWN = "mix "  # and a name of these: what goes with a batch
+_LABELS, _WEIGHTS = "labels that meet", "weights of both"
+
+
+class Mixes:
+    """What a `Mixing` does to the batches of a feed.
+
+    Raises ConfigError where there is nothing it can mix: no labels, several views, uint8 images.
+    """
+
+    def __init__(
+        self, mixing: Mixing, feed: Feed, device: torch.device, own: Sequence[UserTransforms | None] = ()
+    ) -> None:
+        self._mixing, self._feed, self._device = mixing, feed, device
+        program = feed.program
+        if LABEL not in feed.source.fields:
+            found = ", ".join(feed.source.fields) or "none"
+            msg = f"collate_fn: MixUp and CutMix mix labels; the source's fields must have {LABEL!r}, found {found}"
+            raise ConfigError(msg)
+        if isinstance(program, ViewsProgram):
+            msg = "collate_fn: MixUp and CutMix mix one image per sample; found several views of it"
+            raise ConfigError(msg)
+        if any(own):
+            msg = "collate_fn: MixUp and CutMix mix what transforms made; found a function of your own behind them"
+            raise ConfigError(msg)
+        if program.fixed and outline(program.recipe).dtype == "uint8":
+            raise self._not_float(torch.uint8)
+
+    def _not_float(self, found: object) -> ConfigError:
+        cure = "Let the transform end in ToDtype(torch.float32, scale=True)"
+        return ConfigError(f"collate_fn: MixUp and CutMix mix floats; found images of {found}. {cure}")
+
+    def drawn(self, batch: Batch, epoch: int) -> dict[str, NDArray[Any]]:
+        """What goes with a batch: the draws, and the labels that meet in each sample with the weights of both.
+
+        Nothing where its images cannot be mixed, which `images` tells. Raises ConfigError for labels that are no
+        classes, and names the first record where one is outside them.
+        """
+        size = self._size(batch)
+        if size is None:
+            return {}
+        feed = self._feed
+        drawn = mixed(self._mixing, batch.ids, feed.seed, epoch, size, self._lanes)
+        pairs, weights = label_pairs(self._checked(batch), drawn)
+        return {
+            **{_DRAWN + name: getattr(drawn, name) for name in _NAMES},
+            _LABELS: pairs,
+            _WEIGHTS: weights,
+        }
+
+    @property
+    def _lanes(self) -> int:
+        return self._feed.lanes // self._feed.world_size  # each has an equal part of the batch
+
+    def _size(self, batch: Batch) -> tuple[int, int] | None:
+        if batch.tail is not None:
+            return size_of(batch.images)
+        shape = shape_of(batch.images)
+        if len(shape) != 4:
+            return None
+        last = self._feed.program.recipe.layout == "NHWC"
+        height, width, channels = shape[1:] if last else (*shape[2:], shape[1])
+        return (height, width) if channels == 3 else None
+
+    def _checked(self, batch: Batch) -> NDArray[Any]:
+        mixing, labels = self._mixing, batch.fields[LABEL]
+        if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind not in "iu":
+            found = labels.dtype if isinstance(labels, np.ndarray) else type(labels[0]).__name__
+            msg = f"collate_fn: MixUp and CutMix mix labels that are whole numbers of classes; found {found}"
+            raise ConfigError(msg)
+        if mixing.classes is None:
+            return labels
+        for slot in np.flatnonzero((labels < 0) | (labels >= mixing.classes))[:1].tolist():
+            rule = f"labels must lie in 0..{mixing.classes - 1}, as classes says"
+            where = self._feed._where(int(batch.ids[slot]))
+            msg = f"collate_fn: {rule}; found {labels[slot]} in {where}"
+            raise ConfigError(msg)
+        return labels.astype(np.int64, copy=False)  # which all of them fit, for a comparison on the device
+
+    def images(self, batch: Batch, plain: torch.Tensor | None) -> torch.Tensor:
+        """The batch's images (n, 3, height, width), mixed.
+
+        `plain`: the images where nothing is left to finish; their memory is written to.
+        """
+        if plain is not None and not plain.is_floating_point():
+            raise self._not_float(plain.dtype)
+        if plain is not None and _LABELS not in batch.beside:
+            cure = "Let a graph of your own end in channels, height, width"
+            msg = f"collate_fn: MixUp and CutMix mix images (n, 3, height, width); found {tuple(plain.shape)}. {cure}"
+            raise ConfigError(msg)
+        known = batch.beside if plain is not None and not plain.is_cuda else batch.sent
+        drawn = {name: known[_DRAWN + name] for name in _NAMES}
+        if plain is None:
+            from dali_feed.engines.gpu.finish import finished  # CuPy: on a GPU only
+
+            return finished(batch.images, batch.tail, self._device, _on_gpu(drawn))  # type: ignore[arg-type]
+        if plain.is_cuda:
+            from dali_feed.engines.gpu.finish import mixed_up
+
+            return mixed_up(plain, _on_gpu(drawn))
+        return mix_in_place(plain, Mixed(**drawn), self._lanes)
+
+    def labels(self, given: Callable[[str], torch.Tensor]) -> Any:
+        """A distribution, float32 (n, classes); without classes the labels and weights of two, (n, 2) each.
+
+        `given`: what went with the batch, by name, on the device.
+        """
+        mixing, pairs, weights = self._mixing, given(_LABELS), given(_WEIGHTS)
+        if mixing.classes is None:
+            return pairs, weights
+        return spread(pairs, weights, mixing.classes, mixing.smoothing)
+
+
+def _on_gpu(drawn: dict[str, Any]) -> Mix:
+    return Mix(drawn["partner"], drawn["weight"], drawn["box"])
+
+
+def spread(pairs: torch.Tensor, weights: torch.Tensor, classes: int, smoothing: float) -> torch.Tensor:
+    """`soft_labels` of label_pairs, bit for bit, on the device that they are on, without a wait.
+
+    Element by element: what adds to chosen places has no fixed order on a GPU, or waits in torch's deterministic mode.
+    """
+    numbers = torch.arange(classes, device=pairs.device)
+    shares = weights * float(np.float32(1 - smoothing))
+    soft = torch.full((len(pairs), classes), smoothing / classes, dtype=torch.float32, device=pairs.device)
+    for k in range(2):
+        soft += torch.where(numbers == pairs[:, k : k + 1], shares[:, k : k + 1], 0.0)
+    return soft
+
+
+def mix_in_place(images: torch.Tensor, drawn: Mixed, lanes: int = 1) -> torch.Tensor:
+    """Mix images (n, 3, height, width) of any float on the CPU, in float32 as the kernel does, one by one in its cache.
+
+    From the last sample of a lane's part to its first each meets the one before it, which is still itself; just the
+    last is kept for the first.
+    """
+    part, spare = len(images) // lanes, torch.empty(images.shape[1:])
+    for first in range(0, len(images), max(part, 1)):
+        last = images[first + part - 1].clone()
+        for slot in reversed(range(first, first + part)):
+            other = images[slot - 1] if slot > first else last
+            _mix(images[slot], other, drawn.weight[slot], drawn.box[slot].tolist(), spare)
+    return images
+
+
+def _mix(image: torch.Tensor, other: torch.Tensor, weight: np.float32, box: list[int], spare: torch.Tensor) -> None:
+    if weight != 1:
+        torch.mul(other.float(), float(np.float32(1) - weight), out=spare)
+        image.copy_(image.float().mul_(float(weight)).add_(spare))
+    y, x, height, width = box
+    if height and width:
+        image[:, y : y + height, x : x + width] = other[:, y : y + height, x : x + width]

@@ -1,0 +1,177 @@
+"""Items: a feed's batch as the tuples, or dicts, of tensors that a training loop is given."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dali_feed.compiler.views import ViewsProgram
+from dali_feed.engines.gpu.handover import tensor_of
+from dali_feed.feed import Batch, Feed
+from dali_feed.feed.pixels import Pixels
+from dali_feed.loader.functions import UserTransforms
+from dali_feed.loader.mixup import Mixes
+from dali_feed.loader.stacking import stacked
+from dali_feed.loader.torch_passes import moved
+from dali_feed.records.source import LABEL, Tabular
+from dali_feed.transforms.mixing import Mixing
+
+__all__ = ["Info", "Items"]
+
+_FIELD = "field "  # and its name: what goes with a batch
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """What a batch is made of.
+
+    ids    int64 (n,), on the CPU: (partition << 40) | position of the records in the slots
+    ok     bool (n,), on the CPU: False where another record stands in for an absent or bad one
+    where  the same records' coordinates as people write them
+    """
+
+    ids: torch.Tensor
+    ok: torch.Tensor
+    where: tuple[str, ...]
+
+
+def _array(values: Any) -> NDArray[Any] | None:
+    """A field's values in a batch as one array, where they are or can be stacked to one."""
+    whole = values if isinstance(values, np.ndarray) else stacked(values)
+    if isinstance(whole, torch.Tensor):
+        return None if whole.requires_grad or whole.dtype == torch.bfloat16 else whole.numpy()
+    return whole if isinstance(whole, np.ndarray) else None
+
+
+class Items:
+    """Makes `(images, labels)`, `(images, labels, info)`, or what the user's collate_fn makes of the samples.
+
+    Of a source with named columns it makes a dict of them, `(dict, info)`, or gives collate_fn a dict per sample.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        device: torch.device,
+        collate_fn: Callable[[list[Any]], Any] | Mixing | None,
+        own: Sequence[UserTransforms | None] = (None,),
+        *,
+        info: bool,
+    ) -> None:
+        self._feed, self._device, self._own, self._wants_info = feed, device, own, info
+        mixing = collate_fn if isinstance(collate_fn, Mixing) else Mixing.lowered(collate_fn)
+        self._mixes = None if mixing is None else Mixes(mixing, feed, device, own)
+        plain = None if isinstance(collate_fn, Mixing) or mixing is not None else collate_fn
+        self._collate = None if plain is torch.utils.data.default_collate else plain
+        self._columns = feed.source.columns if isinstance(feed.source, Tabular) else ()
+        self._last = feed.program.recipe.layout == "NHWC"
+        self._several = isinstance(feed.program, ViewsProgram)
+        self._channels = [view.recipe.channels for view in feed.program.views]
+        feed.companions = self._companions
+
+    def __call__(self, batch: Batch) -> Any:
+        """The item of a batch."""
+        if self._mixes is not None:
+            return self._whole(batch, self._mixed(batch, self._mixes), self._fields(batch))
+        views = [self._cut(self._shown(each), view) for view, each in enumerate((batch, *batch.more))]
+        where = self._where(batch)
+        changed = [None if own is None else own(view, where) for view, own in zip(views, self._own, strict=True)]
+        if self._collate is None:
+            joined = [view if each is None else self._joined(each) for view, each in zip(views, changed, strict=True)]
+            return self._whole(batch, joined if self._several else joined[0], self._fields(batch))
+        lists = [self._listed(batch.fields[name]) for name in self._feed.source.fields]
+        alone = [view.unbind(0) if each is None else each for view, each in zip(views, changed, strict=True)]
+        first = list(map(list, zip(*alone, strict=True))) if self._several else alone[0]  # per sample its views
+        samples = [self._item(*sample) for sample in zip(first, *lists, strict=True)]
+        item = moved(self._collate(samples), self._device)
+        return (item, self._info(batch)) if self._wants_info else item
+
+    def _item(self, images: Any, *fields: Any) -> Any:
+        """Images and fields as they are given out: a dict of columns, a tuple, or images alone."""
+        if self._columns:
+            beside = dict(zip(self._feed.source.fields, fields, strict=True))
+            return {name: beside.get(name, images) for name in self._columns}
+        return (images, *fields) if fields else images
+
+    def _whole(self, batch: Batch, images: Any, fields: list[Any]) -> Any:
+        item = self._item(images, *fields)
+        if not self._wants_info:
+            return item
+        return (*item, self._info(batch)) if isinstance(item, tuple) else (item, self._info(batch))
+
+    def _companions(self, batch: Batch, epoch: int) -> dict[str, NDArray[Any]]:
+        """What the feed thread makes ready for a batch, and sends to a GPU: draws, and fields that make arrays."""
+        beside = {} if self._mixes is None else self._mixes.drawn(batch, epoch)
+        for name in self._feed.source.fields if self._collate is None else ():
+            array = None if self._mixes and name == LABEL else _array(batch.fields[name])
+            if array is not None:
+                beside[_FIELD + name] = array
+        return beside
+
+    def _mixed(self, batch: Batch, mixes: Mixes) -> torch.Tensor:
+        plain = self._shown(batch) if batch.tail is None else None
+        images = mixes.images(batch, plain)
+        images = images.permute(0, 3, 1, 2) if plain is None and self._last else images
+        return self._cut(images, 0)
+
+    def _fields(self, batch: Batch) -> list[Any]:
+        """As the source has them, arrays as tensors on the device; mixed labels as they are mixed."""
+        given = functools.partial(self._given, batch)
+        fields: list[Any] = []
+        for name in self._feed.source.fields:
+            if self._mixes is not None and name == LABEL:
+                fields.append(self._mixes.labels(given))
+            elif _FIELD + name in batch.beside:
+                fields.append(given(_FIELD + name))
+            else:
+                whole = stacked(batch.fields[name])  # tensors that NumPy cannot hold
+                fields.append(moved(whole, self._device) if isinstance(whole, torch.Tensor) else whole)
+        return fields
+
+    def _given(self, batch: Batch, name: str) -> torch.Tensor:
+        """What went with a batch, in memory of its own: who keeps labels would keep the block that they came in."""
+        if name in batch.sent:
+            sent: torch.Tensor = batch.sent[name].on(torch.cuda.current_stream(self._device))
+            return sent.clone()
+        there: torch.Tensor = moved(torch.from_numpy(batch.beside[name]), self._device)
+        return there
+
+    def _where(self, batch: Batch) -> Callable[[int], str]:
+        return lambda slot: self._feed._where(int(batch.ids[slot]))
+
+    def _joined(self, each: list[Any]) -> Any:
+        """What the user's functions made of the images, as torch joins samples."""
+        joined = moved(torch.utils.data.default_collate(each), self._device)
+        if self._last and isinstance(joined, torch.Tensor) and joined.ndim == 4:
+            return joined.contiguous(memory_format=torch.channels_last)
+        return joined
+
+    def _listed(self, values: Any) -> Any:
+        return values.tolist() if isinstance(values, np.ndarray) else values
+
+    def _info(self, batch: Batch) -> Info:
+        where = tuple(map(self._feed._where, batch.ids.tolist()))
+        return Info(torch.from_numpy(batch.ids), torch.from_numpy(batch.ok), where)
+
+    def _shown(self, pixels: Pixels) -> torch.Tensor:
+        """Finished, and in torch's order of dimensions."""
+        images = self._as_made(pixels)
+        return images.permute(0, 3, 1, 2) if self._last else images
+
+    def _cut(self, images: torch.Tensor, view: int) -> torch.Tensor:
+        """Of as many channels as the user's transform gives: where it is one, three that are equal come."""
+        channels = self._channels[view]
+        return images if channels == 3 else images[:, :channels].contiguous()
+
+    def _as_made(self, pixels: Pixels) -> torch.Tensor:
+        if pixels.tail is not None:
+            from dali_feed.engines.gpu.finish import finished  # CuPy: on a GPU only
+
+            return finished(pixels.images, pixels.tail, self._device)
+        return tensor_of(pixels.images)

@@ -1,0 +1,246 @@
+"""Plan: snapshot + seed + epoch -> which sample stands in which slot.
+
+The law: order is pure. Nothing here does I/O or reads a clock; world size, threads and prefetch are not
+arguments. The extents of a snapshot, permuted, laid end to end, are the line; lane l holds the l-th of L
+equal parts of it; inside a lane, windows of w extents are permuted sample by sample. A position in an
+epoch is one number: how many samples each lane has given. Where a snapshot knows which positions hold a
+record, extents are cut of the records alone, and each stands once.
+
+    line    [e4][e0][e7][e2][e5][e1][e6][e3]      extents, permuted by (seed, epoch)
+    lanes   |------ lane 0 ----|------ lane 1 ---|
+    windows |-- 0 --|-- 1 -----|-- 0 --|-- 1 ----|   each shuffled within itself
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.errors import ConfigError, SourceEmptyError
+from dali_feed.plan.draws import ORDER_STREAM, permutation
+from dali_feed.records.source import Extents, Snapshot, pack_ids, unpack_ids
+
+__all__ = ["EpochPlan", "Order", "Shuffle", "WindowPlan", "canonical", "resolve"]
+
+Int64s = NDArray[np.int64]
+
+WINDOW_RECORDS = 1024
+WINDOW_BYTES = 256_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle:
+    """How far samples are mixed.
+
+    extent  positions that stay neighbours until a window mixes them; None: 1 where single records are
+            cheap to read, else the source's own (about 32 MB of a Kafka partition)
+    window  extents that are in memory together and mixed sample by sample, per lane; None: 1,024 single
+            records, or 256 MB of larger extents
+
+    Wider windows mix better and cost memory; larger extents read faster and mix worse.
+    """
+
+    extent: int | None = None
+    window: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("extent", "window"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                msg = f"Shuffle({name}=...): must be an int of at least 1, or None; found {value!r}"
+                raise ConfigError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A resolved `Shuffle`: positions per extent, extents per window, and whether anything is permuted."""
+
+    shuffled: bool
+    extent: int
+    window: int
+
+
+def resolve(shuffle: bool | Shuffle, snapshot: Snapshot, *, sampled: bool = False) -> Order:
+    """What `shuffle` means for a snapshot; `sampled`: a sampler names single records, in its own order."""
+    chosen = shuffle if isinstance(shuffle, Shuffle) else Shuffle()
+    shuffled = shuffle is not False
+    single = sampled or (shuffled and snapshot.random_access)
+    extent = chosen.extent or (1 if single else snapshot.extent)
+    in_memory = max(1, WINDOW_BYTES // max(1, extent * snapshot.record_bytes))
+    if shuffled and extent > 1:
+        window = in_memory
+    else:
+        window = min(in_memory, -(-WINDOW_RECORDS // extent))
+    return Order(shuffled, extent, chosen.window or max(1, window))
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPlan:
+    """One window of a lane: what to read and in which order its rows are dealt.
+
+    at       the place of its first slot in the line, by which windows of an epoch are told apart
+    extents  what to read; rows are numbered through them in this order
+    order    dealt order, int64 (rows,): slot first+j holds row order[j]; None where that is j itself
+    ends     the row after each extent of the plan, int64: what is best read in one go, even where holes cut it
+             into many of `extents`
+    """
+
+    at: int
+    extents: Extents
+    order: Int64s | None
+    ends: Int64s
+
+    def __len__(self) -> int:
+        return int(self.extents.lengths.sum())
+
+
+def canonical(snapshot: Snapshot, extent: int) -> Extents:
+    """A snapshot cut into extents, in its canonical order: of numbers, which `Snapshot.located` finds."""
+    first, last = snapshot.numbers
+    counts = -(-(last - first) // extent)
+    partition = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+    nth = np.arange(len(partition), dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
+    start = first[partition] + nth * extent
+    stop = np.minimum(start + extent, last[partition])
+    extents = Extents(partition, start, stop)
+    return extents[np.lexsort((partition, nth))] if snapshot.interleaved else extents
+
+
+def _chosen(snapshot: Snapshot, indices: Int64s) -> Extents:
+    """Single records of the canonical line, as an explicit sampler names them."""
+    line = canonical(snapshot, snapshot.extent)
+    ends = np.cumsum(line.lengths)
+    if indices.size and (indices.min() < 0 or indices.max() >= len(snapshot)):
+        worst = int(indices.min()) if indices.min() < 0 else int(indices.max())
+        msg = f"sampler: an index must lie in 0..{len(snapshot) - 1} for {snapshot.source}; found {worst}"
+        raise ConfigError(msg)
+    k = np.searchsorted(ends, indices, side="right")
+    position = line.stop[k] - (ends[k] - indices)
+    return Extents(line.partition[k], position, position + 1)
+
+
+class EpochPlan:
+    """The order of one epoch. Building it is O(extents); every question after that is arithmetic.
+
+    `drop_last` drops the less than `lanes` samples that do not divide; otherwise the line is padded with
+    its own beginning, so that all lanes are equally long (`lane_length` samples each).
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        order: Order,
+        *,
+        seed: int,
+        epoch: int,
+        lanes: int = 1,
+        drop_last: bool = False,
+        indices: Int64s | None = None,
+    ) -> None:
+        self.order, self.seed, self.epoch, self.lanes = order, seed, epoch, lanes
+        self._located = snapshot.located
+        if indices is not None:
+            line = _chosen(snapshot, indices)
+        else:
+            line = canonical(snapshot, order.extent)
+            if order.shuffled:
+                line = line[permutation(seed, epoch, len(line), ORDER_STREAM)]
+        total = int(line.lengths.sum())
+        if total == 0:
+            msg = f"{snapshot.source}: an epoch needs at least one record; found none"
+            raise SourceEmptyError(msg)
+        self.mixes = order.shuffled and indices is None and order.extent > 1
+        self.lane_length = total // lanes if drop_last else -(-total // lanes)
+        self._line = _of_length(line, total, self.lane_length * lanes)
+        self._ends = np.cumsum(self._line.lengths)
+
+    def bounds(self, lane: int) -> Int64s:
+        """Lane positions at which windows begin, and the lane's end: int64 (windows + 1,).
+
+        A lane's extents are dealt evenly to as few windows as will do.
+        """
+        first, stop = lane * self.lane_length, (lane + 1) * self.lane_length
+        a, b = np.searchsorted(self._ends, (first, stop), side="right")
+        inner = self._ends[a:b]
+        inner = inner[inner < stop]
+        edges = np.concatenate([[first], inner])
+        windows = -(-len(edges) // self.order.window)
+        edges = edges[np.arange(windows) * len(edges) // windows]  # evenly: no last window of a lone record
+        return np.asarray(np.append(edges, stop) - first, np.int64)
+
+    def window(self, lane: int, first: int, stop: int) -> WindowPlan:
+        """The window of a lane that spans lane positions first..stop-1, two neighbours of `bounds`."""
+        at = lane * self.lane_length
+        extents = self._cut(at + first, at + stop)
+        order = permutation(self.seed, self.epoch, stop - first, ORDER_STREAM + 1, at + first) if self.mixes else None
+        return WindowPlan(at + first, self._located(extents), order, np.cumsum(extents.lengths))
+
+    def others(self, lane: int, first: int) -> Iterator[WindowPlan]:
+        """The windows after the one at lane position `first`: of the lane, of later ones, and round the line's end."""
+        for turn in range(self.lanes + 1):
+            at = (lane + turn) % self.lanes
+            for a, b in itertools.pairwise(self.bounds(at).tolist()):
+                if a < b and (0 < turn < self.lanes or (a > first if turn == 0 else a < first)):
+                    yield self.window(at, a, b)
+
+    def ids(self, lane: int, first: int, stop: int) -> Int64s:
+        """Sample ids that the plan deals at lane positions first..stop-1, before any replacement."""
+        edges = self.bounds(lane)
+        out = []
+        for k in range(np.searchsorted(edges, first, side="right") - 1, len(edges) - 1):
+            a, b = int(edges[k]), int(edges[k + 1])
+            if a >= stop:
+                break
+            window = self.window(lane, a, b)
+            ids = window.extents.ids()
+            if window.order is not None:
+                ids = ids[window.order]
+            out.append(ids[max(first - a, 0) : stop - a])
+        return np.concatenate(out) if out else pack_ids(0, np.empty(0, np.int64))
+
+    def given(self, consumed: int, partitions: int) -> Int64s:
+        """Of the first `consumed` samples of every lane, how many are of which partition: int64 (partitions,).
+
+        Costs what the extents, and one window per lane, cost.
+        """
+        counts = np.zeros(partitions, np.int64)
+        for lane in range(self.lanes if consumed else 0):
+            edges = self.bounds(lane)
+            edge, at = int(edges[np.searchsorted(edges, consumed, side="right") - 1]), lane * self.lane_length
+            if edge:
+                whole = self._cut(at, at + edge)
+                np.add.at(counts, whole.partition, whole.lengths)
+            partition, _ = unpack_ids(self.ids(lane, edge, consumed))
+            counts += np.bincount(partition, minlength=partitions)
+        return counts
+
+    def _cut(self, first: int, stop: int) -> Extents:
+        a = int(np.searchsorted(self._ends, first, side="right"))
+        b = int(np.searchsorted(self._ends, stop, side="left")) + 1
+        part = self._line[a:b]
+        start, end = part.start.copy(), part.stop.copy()
+        start[0] = end[0] - (self._ends[a] - first)
+        end[-1] -= self._ends[b - 1] - stop
+        return Extents(part.partition, start, end)
+
+
+def _head(line: Extents, samples: int) -> Extents:
+    """The first `samples` samples of a line that holds at least as many."""
+    ends = np.cumsum(line.lengths)
+    k = int(np.searchsorted(ends, samples, side="left")) + 1
+    stop = line.stop[:k].copy()
+    stop[-1] -= ends[k - 1] - samples
+    return Extents(line.partition[:k], line.start[:k], stop)
+
+
+def _of_length(line: Extents, total: int, wanted: int) -> Extents:
+    """The line cut, or padded with its own beginning, to `wanted` samples."""
+    if wanted <= total:
+        return line if wanted == total else _head(line, wanted)
+    rounds, rest = divmod(wanted, total)
+    parts = [line] * rounds + ([_head(line, rest)] if rest else [])
+    return Extents(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("partition", "start", "stop")))

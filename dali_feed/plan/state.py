@@ -1,0 +1,103 @@
+"""State: where a run stands, as plain JSON, the same on every rank.
+
+The law: state counts what the trainer received. One number, the samples each lane has given in this
+epoch, is the whole position; everything else in it says what that number was counted in, and is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dali_feed.errors import StateError
+from dali_feed.plan.order import Order
+from dali_feed.records.source import Snapshot
+
+__all__ = ["VERSION", "check", "compare", "made_for", "pack"]
+
+VERSION = 1
+
+State = dict[str, Any]
+_UNSAID = {"hw_decoder_load": 0.0}  # what a state was made with that does not say it, as older ones do not
+
+
+def made_for(
+    snapshot: Snapshot,
+    order: Order,
+    *,
+    seed: int,
+    lanes: int,
+    drop_last: bool,
+    sampler: str | None,
+    hw_decoder_load: float = 0.0,
+) -> State:
+    """What a position means something for, and what makes its pixels; a state is refused where any of it differs."""
+    made = {
+        "source": snapshot.fingerprint,
+        "seed": seed,
+        "lanes": lanes,
+        "shuffle": order.shuffled,
+        "extent": order.extent,
+        "window": order.window,
+        "drop_last": drop_last,
+        "sampler": sampler,
+    }
+    return made | ({"hw_decoder_load": hw_decoder_load} if hw_decoder_load else {})
+
+
+def pack(made: State, snapshot: Snapshot, *, epoch: int, consumed: int, info: State) -> State:
+    """A state; `info` is for people (engine, world size, ...), and never checked."""
+    pin = None if snapshot.pin is None else dict(snapshot.pin)
+    return {
+        "version": VERSION,
+        "epoch": epoch,
+        "consumed": consumed,
+        "made_for": dict(made),
+        "source": {"name": snapshot.source, "samples": len(snapshot), "pin": pin},
+        "info": dict(info),
+    }
+
+
+def check(state: object, epochs: int) -> State:
+    """The state as it is, if it is one of ours at all, of an epoch below `epochs`. Raises StateError."""
+    if not isinstance(state, Mapping):
+        msg = f"state: must be the dict that state_dict() gave; found {type(state).__name__}"
+        raise StateError(msg)
+    if state.get("version") != VERSION:
+        found = state.get("version")
+        msg = f"state: version must be {VERSION}; found {found!r}. Another release wrote it; load it with that one"
+        raise StateError(msg)
+    whole = {"epoch": int, "consumed": int, "made_for": Mapping, "source": Mapping}
+    wrong = [k for k, kind in whole.items() if not isinstance(state.get(k), kind) or isinstance(state.get(k), bool)]
+    bounds = {"epoch": epochs, "consumed": 1 << 62}
+    wrong += [k for k, end in bounds.items() if k not in wrong and not 0 <= state[k] < end]
+    if "source" not in wrong and not isinstance(state["source"].get("pin"), Mapping | None):
+        wrong.append("source")
+    if wrong:
+        told = ", ".join(wrong)
+        msg = f"state: must hold epoch, consumed, made_for and source as state_dict() gave them; wrong: {told}"
+        raise StateError(msg)
+    return dict(state)
+
+
+def compare(state: State, made: State, snapshot: Snapshot, lane_length: int) -> None:
+    """Raises StateError that lists every difference between what the state was made for and what is here."""
+    found = state["made_for"]
+    names = [*made, *(k for k in found if k not in made)]
+    lines = [
+        f"{k}: the state has {found.get(k, _UNSAID.get(k))!r}, this loader {made.get(k, _UNSAID.get(k))!r}"
+        for k in names
+        if found.get(k) != made.get(k)
+    ]
+    if found.get("source") != made["source"]:
+        of, samples = state["source"].get("name"), state["source"].get("samples")
+        lines[0] += (
+            f" (fingerprints; it was {of} with {samples} samples, and is {snapshot.source} with {len(snapshot)})"
+        )
+    if lines:
+        cure = "Make the loader with what the state has; lanes cannot change within a run, the world size can"
+        msg = f"state: it was made for something else; {'; '.join(lines)}. {cure}"
+        raise StateError(msg)
+    if state["consumed"] > lane_length:
+        msg = f"state: consumed must lie in a lane; the state has {state['consumed']}, a lane {lane_length} samples"
+        raise StateError(msg)

@@ -1,0 +1,179 @@
+"""Letters on their way from the feed thread to where they are kept.
+
+The law of this file: a letter that was posted is written, or somebody is told. A thread of its own writes, so
+the feed thread waits for no disk and no broker; `drain` is what a state waits for. A failure stays until it is
+tried again, and no letter behind it is written before it. Waits end: after PATIENCE seconds without a letter
+written they are an error, whatever the place that takes them does.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from dali_feed.errors import ClosedError, DeadLetterError
+from dali_feed.quarantine.letters import DeadLetters, Letter, LetterWriter, with_original
+from dali_feed.records.source import Source
+
+__all__ = ["Outbox"]
+
+log = logging.getLogger("dali_feed")
+PATIENCE = 120.0  # above what the places that take letters allow themselves
+HELD_BYTES = 64 << 20  # payloads that wait; more holds back the feed
+AT_ONCE = 64  # letters of one write: a broker and a disk are waited for once
+AT_ONCE_BYTES = 16 << 20
+SLICE_S = 0.1  # the longest wait that does not ask whether the pass has ended
+
+
+def _never() -> bool:
+    return False
+
+
+class Outbox:
+    """Posts from the feed thread, waits in the trainer's; `letters` None: nothing is wanted and nothing is done."""
+
+    def __init__(self, source: Source, letters: DeadLetters | None, *, patience: float = PATIENCE) -> None:
+        self._source, self._letters, self._patience = source, letters, patience
+        self._changed = threading.Condition()
+        self._queue: deque[Letter] = deque()
+        self._bytes = self._posted = self._written = 0
+        self._failure: DeadLetterError | None = None
+        self._told = self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def __str__(self) -> str:
+        return str(self._letters)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether letters are kept at all."""
+        return self._letters is not None
+
+    def post(self, letter: Letter, stopped: Callable[[], bool] = _never) -> None:
+        """Hand a letter over. Waits only where HELD_BYTES wait already. Raises DeadLetterError as `check` does."""
+        with self._changed:
+            self._wait(lambda: self._bytes < HELD_BYTES or self._failure is not None, stopped)
+            self._tell()
+            self._queue.append(letter)
+            self._posted += 1
+            self._bytes += len(letter.payload)
+            if self._thread is None:
+                run, of = self._run, (self._letters,)
+                self._thread = threading.Thread(target=run, args=of, name="dali_feed-letters", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def check(self) -> None:
+        """Raise DeadLetterError where a letter could not be written."""
+        with self._changed:
+            self._tell()
+
+    def retry(self) -> None:
+        """Try again what failed."""
+        with self._changed:
+            self._failure, self._told = None, False
+            self._changed.notify_all()
+
+    def drain(self, stopped: Callable[[], bool] = _never) -> None:
+        """Wait until all that has been posted is durable. Raises DeadLetterError where it will not be."""
+        with self._changed:
+            target = self._posted
+            self._wait(lambda: self._written >= target or self._failure is not None, stopped)
+            if self._written < target:
+                self._tell()
+
+    def close(self) -> None:
+        """Wait for what is on its way, and end the thread. Raises DeadLetterError that nobody has been told of."""
+        with self._changed:
+            if self._closed or self._thread is None:
+                self._closed = True
+                return
+        told = self._told
+        try:
+            self.drain()
+        except DeadLetterError as error:
+            if not told:
+                raise
+            log.error("%d dead letters were not written: %s", self._posted - self._written, error)  # noqa: TRY400
+        finally:
+            with self._changed:
+                self._closed = True
+                self._changed.notify_all()
+            self._thread.join(SLICE_S * 20)
+
+    def _tell(self) -> None:
+        if self._failure is not None:
+            self._told = True
+            raise DeadLetterError(str(self._failure)) from self._failure
+
+    def _wait(self, done: Callable[[], bool], stopped: Callable[[], bool]) -> None:
+        """Wait, with the condition held; patience counts from the last letter written."""
+        written, since = self._written, time.monotonic()
+        while not done():
+            if stopped():
+                msg = "dead letters: the pass has ended"
+                raise ClosedError(msg)
+            if self._written > written:
+                written, since = self._written, time.monotonic()
+            seconds = time.monotonic() - since
+            if seconds >= self._patience:
+                msg = (
+                    f"{self._letters}: dead letters must be durable before a state counts their batches; "
+                    f"{self._posted - self._written} wait and none was written for {seconds:.1f} s; look at what it "
+                    "writes to"
+                )
+                raise DeadLetterError(msg)
+            self._changed.wait(min(SLICE_S, self._patience - seconds))
+
+    def _run(self, letters: DeadLetters) -> None:
+        writer: LetterWriter | None = None
+        done: list[Letter] = []
+        try:
+            while batch := self._next():
+                try:
+                    done = [with_original(letter, self._source) for letter in batch]
+                    writer = writer or letters.writer()
+                    writer.write(done)
+                except DeadLetterError as error:
+                    self._fail(error)
+                except BaseException as error:  # noqa: BLE001  the trainer must hear of it, whatever it is
+                    said = f"{type(error).__name__}: {error}"
+                    msg = f"{batch[0].where}: its dead letter must be written to {self._letters}; found {said}"
+                    failure = DeadLetterError(msg)
+                    failure.__cause__ = error
+                    self._fail(failure)
+                else:
+                    self._done(len(batch))
+        finally:
+            if writer is not None:
+                writer.close()
+
+    def _next(self) -> list[Letter]:
+        """The letters to write next, left in the queue until they are; none at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or (self._queue and self._failure is None))
+            if self._closed:
+                return []
+            batch: list[Letter] = []
+            size = 0
+            for letter in self._queue:
+                size += len(letter.payload)
+                if batch and (size > AT_ONCE_BYTES or len(batch) == AT_ONCE):
+                    break
+                batch.append(letter)
+            return batch
+
+    def _done(self, count: int) -> None:
+        with self._changed:
+            self._bytes -= sum(len(self._queue.popleft().payload) for _ in range(count))
+            self._written += count
+            self._changed.notify_all()
+
+    def _fail(self, error: DeadLetterError) -> None:
+        log.error("dead letters: %s", error)
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()

@@ -1,0 +1,65 @@
+"""Records: what a source gives, snapshots, extents, blocks, and the memory that payloads land in.
+
+Never: I/O, threads, an engine.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dali_feed.packages import lazily
+
+if TYPE_CHECKING:
+    from dali_feed.records.source import (
+        LABEL,
+        MANY_ABSENT,
+        Block,
+        Commits,
+        Extents,
+        Lease,
+        Reader,
+        Slabs,
+        Snapshot,
+        Source,
+        Tabular,
+        pack_ids,
+        unpack_id,
+        unpack_ids,
+    )
+
+__all__ = [
+    "LABEL",
+    "MANY_ABSENT",
+    "Block",
+    "Commits",
+    "Extents",
+    "Lease",
+    "Reader",
+    "Slabs",
+    "Snapshot",
+    "Source",
+    "Tabular",
+    "pack_ids",
+    "unpack_id",
+    "unpack_ids",
+]
+
+__getattr__ = lazily(
+    __name__,
+    {
+        "Block": "source",
+        "Commits": "source",
+        "Extents": "source",
+        "LABEL": "source",
+        "Lease": "source",
+        "MANY_ABSENT": "source",
+        "Reader": "source",
+        "Slabs": "source",
+        "Snapshot": "source",
+        "Source": "source",
+        "Tabular": "source",
+        "pack_ids": "source",
+        "unpack_id": "source",
+        "unpack_ids": "source",
+    },
+)

@@ -1,0 +1,274 @@
+"""What a source gives: snapshots, extents, blocks; and the contract it keeps.
+
+The law of this file: a record is known by (partition, position) alone, packed in 64 bits, and that
+identity is the same in every run. Everything random about a sample is keyed by it.
+
+A position is a Kafka offset or a record's index in its shard. Positions may be absent: Kafka offsets
+have holes. A block says so; it never shifts the rows after a hole. Where a source knows the holes, a
+snapshot says which positions are present, and a plan deals those alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dali_feed.records.present import Present
+
+__all__ = [
+    "LABEL",
+    "MANY_ABSENT",
+    "Block",
+    "Commits",
+    "Extents",
+    "Lease",
+    "Reader",
+    "Slabs",
+    "Snapshot",
+    "Source",
+    "Tabular",
+    "pack_ids",
+    "unpack_id",
+    "unpack_ids",
+]
+
+POSITION_BITS = 40
+LABEL = "label"  # the field that is an int64 array of classes, where a source has one
+MANY_ABSENT = 0.004  # share of positions without a record above which their slots are worth a look
+MAX_POSITION = (1 << POSITION_BITS) - 1
+MAX_PARTITION = (1 << 23) - 1  # the sign bit stays clear, so that ids are int64 tensors as they are
+
+Int64s = NDArray[np.int64]
+
+
+def pack_ids(partition: Int64s | int, position: Int64s | int) -> Int64s:
+    """Pack partitions and positions (broadcast against each other) into sample ids, int64.
+
+    Raises:
+        ConfigError: a partition above 2**23 - 1 or a position above 2**40 - 1.
+    """
+    parts = np.asarray(partition, np.int64)
+    positions = np.asarray(position, np.int64)
+    for name, values, most in (("partition", parts, MAX_PARTITION), ("position", positions, MAX_POSITION)):
+        if values.size and (values.min() < 0 or values.max() > most):
+            worst = int(values.min()) if values.min() < 0 else int(values.max())
+            msg = f"sample id: a {name} must lie in 0..{most} to fit in 64 bits; found {worst}"
+            raise ConfigError(msg)
+    return np.asarray((parts << POSITION_BITS) | positions, np.int64)
+
+
+def unpack_ids(ids: Int64s) -> tuple[Int64s, Int64s]:
+    """The (partition, position) arrays that `pack_ids` packed."""
+    ids = np.asarray(ids, np.int64)
+    return ids >> POSITION_BITS, ids & MAX_POSITION
+
+
+def unpack_id(sample: int) -> tuple[int, int]:
+    """The (partition, position) of one sample id."""
+    return sample >> POSITION_BITS, sample & MAX_POSITION
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """Runs of positions, columnar: row k is positions start[k]..stop[k]-1 of partition[k]; int64 (n,) each."""
+
+    partition: Int64s
+    start: Int64s
+    stop: Int64s
+
+    @classmethod
+    def one(cls, partition: int, start: int, stop: int) -> Extents:
+        """A single run."""
+        return cls(*(np.array([v], np.int64) for v in (partition, start, stop)))
+
+    def __len__(self) -> int:
+        return len(self.partition)
+
+    def __getitem__(self, rows: slice | NDArray[Any]) -> Extents:
+        return Extents(self.partition[rows], self.start[rows], self.stop[rows])
+
+    @property
+    def lengths(self) -> Int64s:
+        """Positions in each run, int64 (n,)."""
+        return self.stop - self.start
+
+    def ids(self) -> Int64s:
+        """The sample id of every position, runs in order, int64 (sum of lengths,)."""
+        lengths = self.lengths
+        if len(self) == 1:
+            return pack_ids(int(self.partition[0]), np.arange(self.start[0], self.stop[0], dtype=np.int64))
+        first = np.cumsum(lengths) - lengths
+        position = np.arange(int(lengths.sum()), dtype=np.int64) + np.repeat(self.start - first, lengths)
+        return pack_ids(np.repeat(self.partition, lengths), position)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a bounded source holds when an epoch starts. Every order is computed from this alone.
+
+    source         one line that names the source in messages
+    names          a name per partition, in canonical order
+    starts, stops  positions start..stop-1 of each partition, int64 (partitions,)
+    extent         how many positions are best read in one go
+    record_bytes   mean payload size, an estimate: sizes memory, never order
+    random_access  single records can be read at little cost (files, local shards)
+    interleaved    canonical order takes the partitions in turn, an extent of each (Kafka)
+    fingerprint    equal for equal contents: a state made for another one is refused
+    pin            plain JSON from which `Source.snapshot(pin)` makes this very snapshot again, or None
+                   where the source is fixed by its own files
+    present        which positions hold a record, where the source has learnt that; None: a plan deals all of them
+    absent         share of the positions that hold no record, 0..1: exact with `present`, else as far as is known
+    """
+
+    source: str
+    names: tuple[str, ...]
+    starts: Int64s
+    stops: Int64s
+    extent: int
+    record_bytes: int
+    random_access: bool
+    interleaved: bool
+    fingerprint: str
+    pin: Mapping[str, Any] | None = None
+    present: Present | None = None
+    absent: float = 0.0
+
+    def __len__(self) -> int:
+        return self.positions if self.present is None else len(self.present)
+
+    @property
+    def positions(self) -> int:
+        """How many positions there are, those that hold no record too."""
+        return int((self.stops - self.starts).sum())
+
+    @property
+    def numbers(self) -> tuple[Int64s, Int64s]:
+        """What a plan deals of each partition, from and up to, int64: positions, or the numbers of `present`."""
+        if self.present is None:
+            return self.starts, self.stops
+        return np.zeros_like(self.starts), self.present.records
+
+    def located(self, numbers: Extents) -> Extents:
+        """Runs of positions that hold what a plan deals, in the same order; an extent may become several runs."""
+        return numbers if self.present is None else self.present.positions(numbers)
+
+
+class Lease(Protocol):
+    """Memory that a block's payloads lie in; grows while the block is read, and goes back whole."""
+
+    @property
+    def slab_bytes(self) -> int:
+        """What it grows by; larger pieces of room are dear."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds now, the unused ones too."""
+        ...
+
+    def room(self, size: int) -> memoryview:
+        """A writable view of `size` bytes that nobody else has."""
+        ...
+
+    def release(self) -> None:
+        """Give the memory back; views into it must not be used again. Safe to call twice."""
+        ...
+
+
+class Slabs(Protocol):
+    """A bounded pool of slabs."""
+
+    def lease(self) -> Lease:
+        """A lease that holds nothing yet."""
+        ...
+
+
+@dataclass(slots=True)
+class Block:
+    """Records of one read, row for row the positions that were asked for.
+
+    ids       int64 (n,)
+    payloads  views into the lease's slabs; None where the position is absent
+    fields    per field beside the image an array or list of n values; rows without one hold any value
+    faults    row -> why its record cannot be used, where the source or the codec knows already
+    """
+
+    ids: Int64s
+    payloads: list[memoryview | None]
+    fields: dict[str, Any]
+    lease: Lease
+    faults: dict[int, str] = field(default_factory=dict)
+
+
+class Reader(Protocol):
+    """One thread's way into a source. Not shared between threads, never inherited through fork.
+
+    Where it has an attribute `trouble`, a str, the watchdog shows it: what hinders a read that is under way.
+    """
+
+    def read(self, extents: Extents) -> Block:
+        """All records of `extents`, in their order, in one block.
+
+        Blocks until they are there. Returns early with a DaliFeedError when the stop event is set.
+        A record that cannot be used is a row in `faults`; only what concerns more than one record
+        is raised, as a SourceError.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of connections and files. Safe to call twice."""
+        ...
+
+
+class Source(Protocol):
+    """Where records are. Cheap to make: nothing is opened before `snapshot` or `reader`."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields beside the image, in the order a batch gives them; usually ('label',)."""
+        ...
+
+    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
+        """What there is now, or, given the pin of an earlier snapshot, that one again.
+
+        Raises SourceChangedError or DataLostError where the pinned data is no longer there.
+        """
+        ...
+
+    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
+        """A new reader whose blocks lie in `slabs` (its own where None) and whose waits end at `stop`."""
+        ...
+
+    def where(self, partition: int, position: int) -> str:
+        """A record's coordinates as people write them: `imagenet-train[3]@41872`, `train-0007.tar#118`."""
+        ...
+
+
+@runtime_checkable
+class Commits(Protocol):
+    """A source that can publish, for tools that watch, how far it has been consumed. Most cannot."""
+
+    def commit(self, positions: Int64s) -> None:
+        """Publish a position per partition of the snapshot. It is never read back.
+
+        Raises a SourceError after a few seconds where that cannot be done.
+        """
+        ...
+
+
+@runtime_checkable
+class Tabular(Protocol):
+    """A source whose columns have names of their own: a loader's batches are dicts of them. Most have none."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names in order: all of `fields`, and one more, which is the images'."""
+        ...

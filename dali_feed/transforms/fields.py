@@ -1,0 +1,96 @@
+"""The fields of torchvision's transforms, and of those made like them: errors have name, rule and value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from dali_feed.errors import TransformError
+from dali_feed.transforms.recipe import Edges, Interpolation
+from dali_feed.transforms.rules import Fill
+
+__all__ = [
+    "antialias_of",
+    "background",
+    "edges_of",
+    "fail",
+    "fill_of",
+    "interpolation_of",
+    "numbers",
+    "pair",
+    "turning",
+]
+
+
+def fail(transform: object, rule: str, found: object) -> TransformError:
+    """The error of a setting that cannot be kept."""
+    return TransformError(f"{type(transform).__name__}: {rule}; found {found!r}")
+
+
+def pair(t: Any, size: Any) -> tuple[int, int]:
+    """A size as (height, width)."""
+    found = [size, size] if isinstance(size, int) else list(size)
+    if len(found) == 1:
+        found *= 2
+    if len(found) != 2:
+        raise fail(t, "size must be an int or (height, width)", size)
+    return int(found[0]), int(found[1])
+
+
+def interpolation_of(t: Any) -> Interpolation:
+    """Of a resize."""
+    mode = str(getattr(t.interpolation, "value", t.interpolation))
+    if mode not in ("bilinear", "bicubic", "nearest-exact"):
+        raise fail(t, "interpolation must be BILINEAR, BICUBIC or NEAREST_EXACT", mode)
+    return mode  # type: ignore[return-value]
+
+
+def antialias_of(t: Any) -> bool:
+    """Of a resize; v1 before antialias was an argument has it."""
+    return bool(getattr(t, "antialias", True))
+
+
+def turning(t: Any) -> Literal["nearest", "bilinear"]:
+    """Interpolation of a rotation and its kind."""
+    mode = str(getattr(t.interpolation, "value", t.interpolation))
+    if mode not in ("nearest", "bilinear"):
+        raise fail(t, "interpolation must be NEAREST or BILINEAR", mode)
+    return mode  # type: ignore[return-value]
+
+
+def fill_of(t: Any) -> Fill:
+    """Black where none is given."""
+    return background(t) or 0.0
+
+
+def background(t: Any) -> Fill | None:
+    """What comes from outside the image; None is torchvision's own default."""
+    fill = t.fill
+    if isinstance(fill, dict):
+        known = {getattr(k, "__name__", str(k)): v for k, v in fill.items()}
+        fill = known.get("Image", known.get("Tensor", known.get("others", 0)))
+    found = tuple(map(float, fill)) if isinstance(fill, Sequence) and not isinstance(fill, str) else (fill,)
+    if len(found) not in (1, 3) or not all(n is None or isinstance(n, int | float) for n in found):
+        raise fail(t, "fill must be one number, or one for each of three channels", fill)
+    if len(found) == 3:
+        return found
+    return None if found[0] is None else float(found[0])
+
+
+def edges_of(t: Any, *, swapped: bool) -> Edges:
+    """Left, top, right, bottom. v2.RandomCrop keeps them as left, right, top, bottom."""
+    found = t.padding or 0
+    edges = [found] if isinstance(found, int) else [int(edge) for edge in found]
+    if len(edges) not in (1, 2, 4):
+        raise fail(t, "padding must be an int, or 1, 2 or 4 of them", found)
+    if len(edges) == 4:
+        a, b, c, d = edges
+        return (a, c, b, d) if swapped else (a, b, c, d)
+    across, down = edges[0], edges[-1]
+    return across, down, across, down
+
+
+def numbers(values: Any) -> tuple[float, ...]:
+    """Of a list, a tensor, an array or a lone number."""
+    flat = values.tolist() if hasattr(values, "tolist") else values  # tensors, arrays and lone numbers do as well
+    return tuple(float(x) for x in flat) if isinstance(flat, Sequence) else (float(flat),)

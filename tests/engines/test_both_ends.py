@@ -1,0 +1,169 @@
+"""Both ends agree: what the finish kernel does on a GPU and what the host engine does to the end on the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from images import jpeg
+
+from dali_feed.compiler.dali import compile_recipe
+from dali_feed.compiler.host import HostProgram, compile_host
+from dali_feed.engines.choose import make_engine
+from dali_feed.engines.engine import Tail, Work
+from dali_feed.kernels.finish import finish_reference
+from dali_feed.options import Tuning
+from dali_feed.screen.screen import screen
+from dali_feed.transforms.effects import RandomErasing
+from dali_feed.transforms.recipe import (
+    ColorJitter,
+    Flip,
+    Normalize,
+    Op,
+    RandomCrop,
+    RandomResizedCrop,
+    Recipe,
+    Resize,
+    Rotation,
+    ToFloat,
+)
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+PAYLOADS = [memoryview(jpeg(n, 30 + 3 * n, 50 - 2 * n)) for n in range(9)]
+# Finish rounds once where torchvision rounds three times: 7.2e-7 apart in float32 (kernels/finish.py).
+APART = {"float32": 7.2e-7, "float16": 8e-3, "bfloat16": 6e-2}
+
+
+def batch(program: HostProgram, seed: int) -> tuple[Any, Tail | None]:
+    """The images of PAYLOADS, and what is left to do."""
+    engine = make_engine("host", program, batch_size=9, device=None, tuning=Tuning(threads=2))
+    arrays = program.parameters(screen(PAYLOADS).sizes, np.arange(9), seed, 0).arrays
+    result = engine.redo(Work(engine.prepare(PAYLOADS), arrays))
+    engine.close()
+    assert not result.bad
+    return result.images, result.tail
+
+
+def on_gpu(program: HostProgram, seed: int) -> torch.Tensor:
+    """The bytes that would be copied, finished by the kernel's reference."""
+    images, tail = batch(program, seed)
+    assert tail is not None
+    assert images.dtype == torch.uint8
+    whole = tail.finish.dtype == "uint8"
+    found = finish_reference(
+        images.numpy(),
+        dtype=tail.finish.dtype,
+        layout=tail.finish.layout,
+        flip_x=tail.flip_x,
+        flip_y=tail.flip_y,
+        erase=tail.erase,
+        erase_value=tail.finish.erase,
+        scale=None if whole else tail.finish.scale,
+        bias=None if whole else tail.finish.bias,
+    )
+    return torch.from_numpy(found).view(torch.bfloat16) if tail.finish.dtype == "bfloat16" else torch.from_numpy(found)
+
+
+def apart(found: torch.Tensor, whole: torch.Tensor) -> bool:
+    """Whether they are further apart than the roundings of their type allow."""
+    return bool((found.double() - whole.double()).abs().max() > APART.get(str(whole.dtype).removeprefix("torch."), 0))
+
+
+ENDS: dict[str, tuple[Op, ...]] = {
+    "as decoded": (),
+    "flips": (Flip("x"), Flip("y"), Flip("x")),
+    "floats": (ToFloat(),),
+    "floats as they are": (ToFloat(scale=False),),
+    "normalized": (ToFloat(), Normalize(MEAN, STD)),
+    "flipped last": (ToFloat(), Normalize(MEAN, STD), Flip("x")),
+    "flipped between": (Flip("y"), ToFloat(), Flip("x"), Normalize(MEAN, STD)),
+    "normalized twice": (ToFloat(), Normalize((0.5,), (0.5,)), Normalize((0.1, 0.2, 0.3), (1.0, 2.0, 3.0))),
+    "half": (ToFloat("float16"), Normalize(MEAN, STD)),
+    "brain": (ToFloat("bfloat16"), Flip("x"), Normalize(MEAN, STD)),
+    "erased": (ToFloat(), Normalize(MEAN, STD), RandomErasing(0.8, value=(9.0, -0.1, 0.0))),
+    "erased between flips": (Flip("x"), ToFloat(), RandomErasing(1.0, value=0.3), Flip("y"), Flip("x")),
+    "erased, then normalized": (Flip("y"), ToFloat(), RandomErasing(1.0, value=0.3), Flip("x"), Normalize(MEAN, STD)),
+    "erased bytes": (RandomErasing(1.0, value=(200.9, 7.0, 255.0)), Flip("x")),
+    "erased bytes, then normalized": (RandomErasing(1.0, value=77.9), Flip("x"), ToFloat(), Normalize(MEAN, STD)),
+    "erased half": (ToFloat("float16"), Normalize(MEAN, STD), RandomErasing(1.0, value=0.1)),
+    "erased half that was float": (ToFloat(), RandomErasing(1.0, value=0.1), Flip("x"), ToFloat("float16")),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_the_two_ends_agree(end: str, layout: Any) -> None:
+    """The same uint8 pixels go in; what comes out is equal, or apart by the roundings of its type."""
+    recipe = Recipe((RandomResizedCrop((24, 20)), ColorJitter(brightness=(0.5, 1.5)), *ENDS[end]), layout=layout)
+    whole, _ = batch(compile_host(recipe), 3)
+    found = on_gpu(compile_host(recipe, on_gpu=True), 3)
+    assert found.dtype == whole.dtype
+    assert found.shape == whole.shape
+    if whole.dtype == torch.uint8 or end in ("floats", "floats as they are"):
+        assert torch.equal(found, whole)
+    assert not apart(found, whole)
+
+
+@given(
+    middle=st.lists(
+        st.sampled_from(
+            (
+                *(Flip("x"), Flip("y", 0.3), Rotation((-30, 30)), ColorJitter(hue=(-0.1, 0.1)), Resize((20, 24))),
+                RandomErasing(0.7),
+            )
+        ),
+        max_size=4,
+    ),
+    end=st.sampled_from(list(ENDS.values())),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_only_what_follows_the_last_uint8_op_is_left(middle: list[Op], end: tuple[Op, ...], seed: int) -> None:
+    """Whatever stands before, flips too, is done on the CPU in its order, and the samples are the same."""
+    recipe = Recipe((RandomCrop((25, 22)), *middle, *end))
+    whole, _ = batch(compile_host(recipe), seed)
+    program = compile_host(recipe, on_gpu=True)
+    left = recipe.ops[program.on_cpu :]
+    assert all(isinstance(op, Flip | ToFloat | Normalize | RandomErasing) for op in left)
+    found = on_gpu(program, seed)
+    assert not apart(found, whole)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_both_engines_leave_the_same_to_the_finish(end: str) -> None:
+    """Of one recipe the two compilers make one finish step, with the same flips and rectangles for each sample."""
+    recipe = Recipe((RandomResizedCrop((24, 20)), *ENDS[end]))
+    ours, theirs = compile_recipe(recipe, region_decode=False), compile_host(recipe, on_gpu=True)
+    sizes, ids = screen(PAYLOADS).sizes, np.arange(9)
+    tails = [Tail.of(program.finish, program.parameters(sizes, ids, 5, 0).arrays) for program in (ours, theirs)]
+    assert tails[0] is not None
+    assert tails[1] is not None
+    assert replace(tails[0].finish, layout="NHWC") == replace(tails[1].finish, layout="NHWC")
+    for name in ("flip_x", "flip_y", "erase"):
+        np.testing.assert_array_equal(getattr(tails[0], name), getattr(tails[1], name))
+
+
+@pytest.mark.parametrize("value", [0.0, 9.0, (0.1, -7.3, 1e30)])
+def test_an_erased_value_is_written_as_it_stands(value: Any) -> None:
+    """What RandomErasing writes behind Normalize is the float32 that torchvision writes, also of no pixel's level."""
+    recipe = Recipe((Resize((40, 40)), ToFloat(), Normalize(MEAN, STD), RandomErasing(1.0, value=value), Flip("x")))
+    whole, _ = batch(compile_host(recipe), 1)
+    found = on_gpu(compile_host(recipe, on_gpu=True), 1)
+    there = whole == torch.tensor(np.broadcast_to(value, 3), dtype=torch.float32)[:, None, None]
+    assert there.any()
+    assert torch.equal(found[there], whole[there])
+
+
+def test_colour_in_floats_is_done_on_the_cpu() -> None:
+    """A recipe that computes in floats before its last ops goes over as it came out: torchvision's bits."""
+    recipe = Recipe((Resize((20, 20)), ToFloat(), ColorJitter(brightness=(0.5, 1.5)), Normalize(MEAN, STD)))
+    program = compile_host(recipe, on_gpu=True)
+    assert program.finish is None
+    images, tail = batch(program, 0)
+    assert tail is None
+    assert torch.equal(images, batch(compile_host(recipe), 0)[0])

@@ -1,0 +1,206 @@
+"""DALI's random operators take their state from us: the facts of DALI 2.4 that this stands on, and what it gives."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from dali_pipelines import CPU, augmented, plain
+from images import jpeg, labelled
+from nvidia.dali import fn, pipeline_def, types
+from nvidia.dali.backend import GetSchema, RegisteredCPUOps, RegisteredGPUOps, RegisteredMixedOps
+
+from dali_feed.compiler.user_pipeline import STATE, PipelineProgram, random_states
+from dali_feed.dali import DALIClassificationIterator, DALIGenericIterator
+from dali_feed.engines.choose import make_engine
+from dali_feed.engines.dali import random_states as pipeline_states
+from dali_feed.engines.dali.read_pipeline import read_pipeline
+from dali_feed.engines.engine import Work
+from dali_feed.options import Tuning
+from dali_feed.testing.scripted import ScriptedSource
+
+# What the graphs of DALI 2.4 can draw with. A release that adds one must be looked at before this list grows.
+RANDOM = {
+    *("BatchPermutation", "CoinFlip", "ImageDecoderRandomCrop", "Jitter", "NormalDistribution", "ROIRandomCrop"),
+    *("RandomBBoxCrop", "RandomCropGenerator", "RandomResizedCrop", "SSDRandomCrop", "Uniform"),
+    *("decoders__ImageRandomCrop", "experimental__decoders__ImageRandomCrop"),
+    *("noise__Gaussian", "noise__SaltAndPepper", "noise__Shot"),
+    *("random__Beta", "random__Choice", "random__CoinFlip", "random__Normal", "random__Uniform"),
+    *("segmentation__RandomMaskPixel", "segmentation__RandomObjectBBox"),
+}
+
+
+def schemas() -> set[str]:
+    """All operators but readers, which have no place behind a source."""
+    names = {*RegisteredCPUOps(), *RegisteredGPUOps(), *RegisteredMixedOps()}
+    return {name for name in names if not re.search(r"readers__|Reader|inputs__", name)}
+
+
+def test_random_operators_take_a_hidden_state() -> None:
+    """The argument that resuming stands on is there, on the operators we know and no others."""
+    assert {name for name in schemas() if GetSchema(name).HasArgument("_random_state")} == RANDOM
+
+
+def test_no_operator_draws_without_it() -> None:
+    """What is named like a random operator has the argument; transforms of a matrix and tables of noise have none."""
+    named = {name for name in schemas() if re.search(r"random|noise|jitter|coin|permutation|beta", name, re.IGNORECASE)}
+    assert named - RANDOM == set()
+
+
+def drawn(graph: Callable[[Any], Any], states: Any) -> list[Any]:
+    """What `graph`, of images, gives for batches of 3 under these states (batches, operators, 3, 28)."""
+
+    @pipeline_def(batch_size=3, num_threads=1, device_id=None, seed=int(np.random.default_rng().integers(1 << 30)))  # type: ignore[untyped-decorator, unused-ignore]
+    def pipe() -> Any:
+        return graph(fn.external_source(name="image"))
+
+    program = read_pipeline(pipe, ())
+    engine = make_engine("dali", program, batch_size=3, device=None, tuning=Tuning(threads=1))
+    out = []
+    for given in states:
+        assert program.states == len(given)
+        payloads = engine.prepare([memoryview(jpeg(n, 32, 40)) for n in range(3)])
+        engine.submit(Work(payloads, {f"{STATE}{k}": rows for k, rows in enumerate(given)}))
+        result = engine.take()
+        assert not result.bad
+        out.append([np.array(one) for one in (result.images, *(images for images, _ in result.more))])
+    engine.close()
+    return out
+
+
+def decode(payloads: Any) -> Any:
+    """Images of one size."""
+    return fn.decoders.image(payloads)
+
+
+GRAPHS: dict[str, Callable[[Any], Any]] = {
+    "uniform": lambda p: (decode(p), fn.random.uniform(range=[0, 1])),
+    "normal": lambda p: (decode(p), fn.random.normal(shape=[5])),
+    "coin": lambda p: (decode(p), fn.random.coin_flip(shape=[64])),
+    "choice": lambda p: (decode(p), fn.random.choice(100, shape=[9])),
+    "beta": lambda p: (decode(p), fn.random.beta(alpha=2.0)),
+    "gaussian": lambda p: (decode(p), fn.noise.gaussian(decode(p), stddev=9.0)),
+    "shot": lambda p: (decode(p), fn.noise.shot(decode(p), factor=5.0)),
+    "salt": lambda p: (decode(p), fn.noise.salt_and_pepper(decode(p), prob=0.2)),
+    "permutation": lambda p: (decode(p), fn.batch_permutation()),
+    "crop": lambda p: (decode(p), fn.resize(fn.decoders.image_random_crop(p), size=[24, 24])),
+    "resized crop": lambda p: (decode(p), fn.random_resized_crop(decode(p), size=[16, 16])),
+    "crop generator": lambda p: (decode(p), *fn.random_crop_generator(fn.peek_image_shape(p)[0:2])),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_state_decides_all_draws(name: str) -> None:
+    """Equal states give equal draws, in any order of batches and whatever the seed; others give others."""
+    a, b = (random_states(seed, 0, np.arange(3), 1) for seed in (1, 2))
+    first, second = drawn(GRAPHS[name], [a, b, a]), drawn(GRAPHS[name], [b, a])
+    for one, other in ((first[0], first[2]), (first[0], second[1]), (first[1], second[0])):
+        assert all(np.array_equal(x, y) for x, y in zip(one, other, strict=True))
+    if name != "permutation":  # three samples have few permutations
+        assert any(not np.array_equal(x, y) for x, y in zip(first[0], first[1], strict=True))
+
+
+def test_a_batch_has_the_state_of_its_first_sample() -> None:
+    """DALI reads no other; the samples behind it follow it by a step of their own and differ from each other."""
+    a, b = (random_states(seed, 0, np.arange(3), 1) for seed in (1, 2))
+    mixed = a.copy()
+    mixed[:, 1:] = b[:, 1:]
+    ((_, one),), ((_, other),) = (drawn(GRAPHS["normal"], [states]) for states in (a, mixed))
+    assert np.array_equal(one, other)
+    assert all(not np.array_equal(x, y) for x, y in pairwise(one))
+
+
+def test_states_differ_by_seed_epoch_sample_and_operator() -> None:
+    """And by nothing else; each is a key, a counter and phase 0."""
+    ids = np.array([0, 1, 5 << 40, (5 << 40) + 1])
+    base = random_states(7, 3, ids, 2)
+    assert base.shape == (2, 4, 28)
+    assert np.array_equal(random_states(7, 3, ids[2:], 2), base[:, 2:])
+    everything = np.concatenate([base, random_states(8, 3, ids, 2), random_states(7, 4, ids, 2)]).reshape(-1, 28)
+    assert len(np.unique(everything, axis=0)) == len(everything)
+    assert not base[..., 24:].any()
+
+
+def test_operators_of_one_graph_draw_apart() -> None:
+    """Two equal operators do not give equal numbers."""
+
+    def graph(payloads: Any) -> Any:
+        return decode(payloads), fn.random.uniform(range=[0, 1]), fn.random.uniform(range=[0, 1])
+
+    ((_, one, other),) = drawn(graph, [random_states(1, 0, np.arange(3), 2)])
+    assert not np.isin(one, other).any()
+
+
+def test_draws_are_spread_as_they_should_be() -> None:
+    """Over the batches of an epoch uniforms fill their range evenly: states of neighbours are not alike."""
+    states = [random_states(0, 0, np.arange(first, first + 3), 1) for first in range(0, 900, 3)]
+    values = np.concatenate([out[1] for out in drawn(GRAPHS["uniform"], states)]).ravel()
+    counts, _ = np.histogram(values, bins=10, range=(0, 1))
+    assert len(values) == 900
+    assert counts.min() > 55  # 90 expected, 9 the deviation
+    assert abs(np.corrcoef(values[:-1], values[1:])[0, 1]) < 0.12
+
+
+def test_usual_augmentation_is_all_ours() -> None:
+    """A classification pipeline's random operators all take their state; nothing is warned of."""
+    program = read_pipeline(augmented, ("label",))
+    assert (program.states, program.loose) == (4, ())
+
+
+@pipeline_def(**CPU, enable_conditionals=True)  # type: ignore[untyped-decorator, unused-ignore]
+def sometimes() -> Any:
+    """Random operators in branches of branches, and behind them."""
+    images = fn.resize(fn.decoders.image(fn.external_source(name="image")), size=[8, 8])
+    if fn.random.coin_flip(dtype=types.BOOL):
+        images = fn.noise.gaussian(images, stddev=9.0)
+        if fn.random.coin_flip(dtype=types.BOOL):
+            images = fn.cast(fn.noise.salt_and_pepper(images) * fn.random.uniform(range=[0, 1]), dtype=types.UINT8)
+        else:
+            images = fn.noise.shot(images, factor=30.0)
+    else:
+        images = fn.noise.shot(images, factor=20.0)
+    return fn.noise.gaussian(images, stddev=3.0)
+
+
+def test_operators_in_conditions_resume_as_well() -> None:
+    """Where an `if` parts the batch the states are parted with it: all are ours, and a resumed run is bit for bit."""
+    options: dict[str, Any] = {"shuffle": True, "seed": 5}
+    with DALIGenericIterator(sometimes, ["data"], ScriptedSource(labelled(24)), **options) as whole:
+        assert isinstance(whole._feed.program, PipelineProgram)
+        assert (whole._feed.program.states, whole._feed.program.loose) == (8, ())
+        wanted = [next(whole)[0]["data"] for _ in range(3)]
+        state = whole.state_dict()
+        wanted += [next(whole)[0]["data"] for _ in range(3)]
+    with DALIGenericIterator(sometimes, ["data"], ScriptedSource(labelled(24)), **options) as again:
+        again.load_state_dict(state)
+        assert all(torch.equal(a, b[0]["data"]) for a, b in zip(wanted[3:], again, strict=True))
+
+
+def test_dalis_automatic_augmentation_is_all_ours() -> None:
+    """RandAugment, a hundred conditions deep, draws from our states alone."""
+    from nvidia.dali.auto_aug import rand_augment
+
+    @pipeline_def(**CPU, enable_conditionals=True)  # type: ignore[untyped-decorator, unused-ignore]
+    def augment() -> Any:
+        images = fn.resize(fn.decoders.image(fn.external_source(name="image")), size=[8, 8])
+        return rand_augment.rand_augment(images, n=2, m=9)
+
+    with warnings.catch_warnings(record=True):  # of DALI, about operators that its own auto_aug uses
+        program = read_pipeline(augment, ())
+    assert program.states > 0
+    assert program.loose == ()
+
+
+def test_an_operator_without_the_argument_is_named_in_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DALI 2.4 has none; should a release or a plugin bring one, nobody learns of it from a resumed run."""
+    monkeypatch.setattr(pipeline_states, "_RANDOM", re.compile("ImageDecoder|decoders__Image"))
+    source = ScriptedSource(labelled(4))
+    with pytest.warns(UserWarning, match=r"pipeline plain: fn.decoders.image cannot .* resume bit for bit") as told:
+        DALIClassificationIterator(plain, source).close()
+    assert {one.filename for one in told} == {__file__}

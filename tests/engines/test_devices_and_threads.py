@@ -1,0 +1,202 @@
+"""Several processes on a machine: each its part of the CPUs, each its own GPU; the twin takes little beside them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from dali_pipelines import CPU
+from images import QUICK, broken_png, jpeg, labelled
+from nvidia.dali import Pipeline, fn, pipeline_def
+from torchvision.transforms import v2
+
+from dali_feed.engines import choose
+from dali_feed.engines.choose import make_engine
+from dali_feed.engines.compiling import compiled
+from dali_feed.engines.dali.engine import twin_threads
+from dali_feed.engines.dali.graph import build_graph, decoder_tuning
+from dali_feed.engines.dali.read_pipeline import read_pipeline
+from dali_feed.engines.engine import Work
+from dali_feed.engines.gpu import devices
+from dali_feed.errors import ConfigError
+from dali_feed.feed import Feed
+from dali_feed.options import BadRecords, Tuning
+from dali_feed.testing.scripted import ScriptedSource
+
+
+def machine(monkeypatch: pytest.MonkeyPatch, cpus: int, processes: str | None) -> None:
+    """Let this one have so many CPUs and so many processes of a run."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cpus)))
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if processes is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "processes", "cpu_threads", "gpu_threads"),
+    [
+        (8, None, 8, 8),
+        (8, "", 8, 8),
+        (8, "1", 8, 8),
+        (96, None, 96, 16),
+        (96, "4", 24, 16),
+        (96, "8", 12, 12),
+        (13, "4", 3, 3),
+        (2, "8", 1, 1),
+    ],
+)
+def test_cpus_are_shared_by_a_machines_processes(
+    monkeypatch: pytest.MonkeyPatch, cpus: int, processes: str | None, cpu_threads: int, gpu_threads: int
+) -> None:
+    """One decoder thread per CPU and process in all, never none; 16 at most before a GPU decoder."""
+    machine(monkeypatch, cpus, processes)
+    assert (Tuning().cpu_threads, Tuning().gpu_threads) == (cpu_threads, gpu_threads)
+
+
+def test_threads_that_are_given_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many, whatever the machine and the device."""
+    machine(monkeypatch, 96, "8")
+    assert (Tuning(threads=40).cpu_threads, Tuning(threads=40).gpu_threads) == (40, 40)
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "two", "1.5"])
+def test_a_local_world_size_that_cannot_be(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    """A ConfigError that names it; not asked where threads are given."""
+    machine(monkeypatch, 8, wrong)
+    with pytest.raises(ConfigError, match=f"^LOCAL_WORLD_SIZE: .*found '{wrong}'"):
+        Tuning().cpu_threads  # noqa: B018  reading it raises
+    assert Tuning(threads=3).cpu_threads == 3
+
+
+@pytest.mark.parametrize("name", ["host", "dali"])
+def test_an_engine_has_its_processs_part(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Of 12 CPUs and 4 processes, 3 threads; DALI has one more, which hands out work."""
+    machine(monkeypatch, 12, "4")
+    _, program = compiled(v2.Resize((8, 8)), "NCHW", "exact", name, None)
+    engine: Any = make_engine(name, program, batch_size=4, device=None, tuning=Tuning())
+    assert (len(engine._threads) if name == "host" else engine._main.num_threads - 1) == 3
+    engine.close()
+
+
+def test_the_twin_is_small() -> None:
+    """2 to 4 threads beside any number of them."""
+    assert [twin_threads(n) for n in (1, 2, 3, 4, 5, 64)] == [2, 2, 3, 4, 4, 4]
+
+
+@pytest.mark.parametrize(("threads", "least"), [(1, 2), (9, 4)])
+def test_a_bad_record_begins_a_small_twin(threads: int, least: int) -> None:
+    """Of the engine, and of one around a user's own pipeline, which says its own threads."""
+
+    @pipeline_def(**{**CPU, "num_threads": threads})  # type: ignore[untyped-decorator, unused-ignore]
+    def mine() -> Any:
+        return fn.resize(fn.decoders.image(fn.external_source(name="image")), size=[8, 8])
+
+    for program in (compiled(v2.Resize((8, 8)), "NCHW", "exact", "dali", None)[1], read_pipeline(mine, ())):
+        engine: Any = make_engine("dali", program, batch_size=4, device=None, tuning=Tuning(threads=threads))
+        sizes, ids = np.full((2, 2), 16), np.arange(2)
+        payloads = engine.prepare([memoryview(jpeg(n)) for n in range(2)])
+        engine.submit(Work(payloads, program.parameters(sizes, ids, 0, 0).arrays))
+        wanted = np.array(engine.take().images)
+        again = engine.redo(Work(payloads, program.parameters(sizes, ids, 0, 0).arrays))
+        assert np.array_equal(np.array(again.images), wanted)
+        assert engine._twin.num_threads == least
+        engine.close()
+
+
+def test_the_twins_decoder_takes_nothing_beforehand() -> None:
+    """Whatever `Tuning` says for the one that all batches go through; its pixels are made the same way."""
+    large = Tuning(image_hint=(4000, 6000), device_memory_padding=1 << 28, host_memory_padding=1 << 27)
+    nothing = {"hw_decoder_load": 0.5, "device_memory_padding": 0, "host_memory_padding": 0}
+    assert decoder_tuning(large, 0.5, spare=True) == nothing
+    program: Any = compiled(v2.RandomResizedCrop(8), "NCHW", "exact", None, 0, hw_decoder_load=0.5)[1]
+    given = []
+    for spare in (False, True):
+        pipe = Pipeline(batch_size=2, num_threads=1, device_id=None)
+        with pipe:
+            pipe.set_outputs(*build_graph(program, gpu=True, tuning=large, spare=spare))
+        pipe._build_graph()
+        given += [op._op._init_args for op in pipe._ops if op._op.schema.HasArgument("hw_decoder_load")]
+    main, twin = given
+    assert (main["preallocate_height_hint"], main["device_memory_padding"]) == (4000, 1 << 28)
+    assert "preallocate_height_hint" not in twin
+    assert {name: twin[name] for name in nothing} == nothing
+    for name in ("output_type", "adjust_orientation", "jpeg_fancy_upsampling", "hw_decoder_load"):
+        assert main[name] == twin[name]
+
+
+def test_nor_does_that_of_a_users_pipeline() -> None:
+    """Its decoders that say nothing of memory; the pipeline that all batches go through stays as it is."""
+
+    @pipeline_def(**CPU)  # type: ignore[untyped-decorator, unused-ignore]
+    def mixed() -> Any:
+        return fn.decoders.image(fn.external_source(name="image"), device="mixed")
+
+    program = read_pipeline(mixed, ())
+    assert [graph.count(b"device_memory_padding") for graph in (program.graph, program.spare)] == [0, 1]
+    assert [graph.count(b"host_memory_padding") for graph in (program.graph, program.spare)] == [0, 1]
+    assert [graph.count(b"hw_decoder_load") for graph in (program.graph, program.spare)] == [1, 1]
+
+
+@pytest.mark.parametrize("name", ["host", "dali"])
+def test_the_thread_that_drives_an_engine_takes_its_device_first(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Once in a pass, by the thread of that pass, before a batch is begun: each thread begins with the first GPU."""
+    seen: list[tuple[str, str, int | None]] = []
+    kind: Any = __import__(choose.ENGINES[name][0], fromlist=["x"])
+    monkeypatch.setattr(kind, "use", lambda device: seen.append(("use", threading.current_thread().name, device)))
+    engine = getattr(kind, choose.ENGINES[name][1])
+    submit = engine.submit
+
+    def submitted(self: Any, work: Work) -> None:
+        seen.append(("submit", threading.current_thread().name, None))
+        submit(self, work)
+
+    monkeypatch.setattr(engine, "submit", submitted)
+    items: list[Any] = labelled(12)
+    items[5] = (broken_png(), 5)
+    with Feed(ScriptedSource(items), 4, engine=name, bad=BadRecords(limit=None), tuning=QUICK) as feed:
+        for _ in range(2):
+            list(feed)
+    assert {thread for _, thread, _ in seen} == {"dali_feed-feed"}
+    assert [what for what, _, _ in seen] == ["use", "submit", "submit", "submit"] * 2
+    devices.use(None)  # the CPU: nothing to take
+
+
+_RANK_1 = """
+import sys, pynvml, torch
+from images import broken_png, jpeg
+from torchvision.transforms import v2
+from dali_feed import BadRecords, DataLoader
+from dali_feed.testing.scripted import ScriptedSource
+
+def taken():
+    return pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used
+
+pynvml.nvmlInit()
+before = taken()
+torch.cuda.set_device(1)  # as a rank does
+items = [(jpeg(n, 60, 80), n) for n in range(64)]
+items[9] = (broken_png(), 9)
+transform = v2.Compose([v2.RandomResizedCrop(32), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)])
+with DataLoader(ScriptedSource(items), 8, transform=transform, device="cuda:1", engine=sys.argv[1],
+                bad=BadRecords(limit=None)) as loader:
+    assert all(images.device.index == 1 for images, _ in loader)
+    torch.cuda.synchronize(1)
+    assert taken() - before < 64 << 20  # a context alone takes more
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["host", "dali"])
+def test_a_loader_of_the_second_gpu_opens_nothing_on_the_first(name: str) -> None:
+    """Its threads least of all, which begin with the first one, whatever the trainer's has chosen."""
+    import torch
+
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder)}
+    subprocess.run([sys.executable, "-P", "-c", _RANK_1, name], check=True, env=env, timeout=300)

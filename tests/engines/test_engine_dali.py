@@ -1,0 +1,217 @@
+"""The facts about DALI that the engine stands on, and the engine on them."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from images import bad_tables, broken_png, jpeg
+from numpy.typing import NDArray
+from nvidia.dali.backend import GetSchema
+from torchvision.transforms import v2
+
+from dali_feed.compiler.dali import Program, compile_recipe
+from dali_feed.compiler.user_graph import compile_function
+from dali_feed.engines.choose import make_engine
+from dali_feed.engines.dali.culprits import refused
+from dali_feed.engines.dali.engine import DaliEngine
+from dali_feed.engines.dali.graph import decoder_tuning
+from dali_feed.engines.engine import Work
+from dali_feed.errors import ConfigError, EngineError
+from dali_feed.options import Tuning
+from dali_feed.screen.screen import screen
+from dali_feed.transforms.lower import lower
+
+CROP = compile_recipe(
+    lower(v2.Compose([v2.RandomResizedCrop(16, scale=(0.2, 1.0)), v2.RandomHorizontalFlip()])), region_decode=True
+)
+
+
+def _engine(depth: int = 2, program: Program = CROP, batch_size: int = 4) -> DaliEngine:
+    engine = make_engine("dali", program, batch_size=batch_size, device=None, tuning=Tuning(threads=2, prefetch=depth))
+    assert isinstance(engine, DaliEngine)
+    return engine
+
+
+def _work(engine: DaliEngine, payloads: list[bytes], first: int = 0, program: Program = CROP) -> Work:
+    views = [memoryview(bytearray(payload)) for payload in payloads]
+    screened = screen(views)
+    assert not screened.reasons
+    ids = np.arange(first, first + len(views), dtype=np.int64)
+    return Work(engine.prepare(views), program.parameters(screened.sizes, ids, 0, 0).arrays)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[DaliEngine]:
+    """One for the tests that leave nothing in flight."""
+    one = _engine()
+    yield one
+    one.close()
+
+
+def _clean(engine: DaliEngine, k: int) -> Work:
+    return _work(engine, [jpeg(4 * k + n, 40, 40) for n in range(4)], 4 * k)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_a_failing_batch_fails_alone(depth: int) -> None:
+    """The batches behind it, in flight beside it, arrive whole and in order at every depth."""
+    with_fault, reference = _engine(depth), _engine(1)
+    wanted: list[NDArray[Any]] = []
+    for k in range(8):
+        reference.submit(_clean(reference, k))
+        wanted.append(np.array(reference.take().images))
+    works = [_clean(with_fault, k) for k in range(8)]
+    for k in (0, 3, 4):
+        works[k] = _work(with_fault, [jpeg(0, 40, 40), broken_png(), jpeg(1, 40, 40), bad_tables()], 4 * k)
+    got: list[Any] = []
+    for n in range(8 + depth):
+        if n >= depth:
+            got.append(with_fault.take())
+        if n < 8:
+            with_fault.submit(works[n])
+    for k, result in enumerate(got):
+        if k in (0, 3, 4):
+            assert result.images is None
+            assert sorted(result.bad) == [1, 3]
+        else:
+            assert not result.bad
+            assert np.array_equal(np.array(result.images), wanted[k])
+    with_fault.close()
+    reference.close()
+
+
+def test_the_twin_gives_the_same_bits(engine: DaliEngine) -> None:
+    """What is run again beside the batches in flight comes out as it would have, and disturbs none of them."""
+    engine.submit(_clean(engine, 0))
+    engine.submit(_clean(engine, 1))
+    again = np.array(engine.redo(_clean(engine, 0)).images)
+    first, second = np.array(engine.take().images), np.array(engine.take().images)
+    assert np.array_equal(again, first)
+    assert not np.array_equal(first, second)
+
+
+def test_what_is_fed_without_a_copy_stays_alive() -> None:
+    """DALI itself keeps the payloads of a batch that waits to run, even where nobody else does."""
+
+    class Buffer(np.ndarray[Any, Any]):
+        """An array that can be watched."""
+
+    engine = _engine()
+    views: list[Any] = [np.frombuffer(bytearray(jpeg(n, 40, 40)), np.uint8).view(Buffer) for n in range(4)]
+    watched = [weakref.ref(view) for view in views]
+    sizes = screen([memoryview(view) for view in views]).sizes
+    arrays = CROP.parameters(sizes, np.arange(4), 0, 0).arrays
+    engine._feed(engine._main, Work(engine.prepare([memoryview(view) for view in views]), arrays))  # and not begun
+    del views, arrays
+    gc.collect()
+    assert all(ref() is not None for ref in watched)
+    engine._main._pipe.Run()
+    images = np.array(engine._main._pipe.Outputs(None)[0].as_tensor())
+    engine.submit(_clean(engine, 0))
+    assert np.array_equal(images, np.array(engine.take().images))
+    engine.close()
+
+
+def test_an_output_that_is_held_is_not_written_over(engine: DaliEngine) -> None:
+    """Images of a batch keep their pixels while many later batches pass."""
+    engine.submit(_clean(engine, 0))
+    held = engine.take().images
+    before = np.array(held)
+    for k in range(1, 9):
+        engine.submit(_clean(engine, k))
+        engine.take()
+    assert np.array_equal(np.asarray(held), before)
+
+
+def test_discard_drops_one_batch_good_or_bad(engine: DaliEngine) -> None:
+    """After it the next batch is the next one."""
+    engine.submit(_work(engine, [broken_png()] * 4))
+    engine.submit(_clean(engine, 2))
+    engine.discard()
+    assert np.array_equal(np.array(engine.take().images), np.array(engine.redo(_clean(engine, 2)).images))
+    engine.submit(_clean(engine, 0))
+    engine.submit(_clean(engine, 2))
+    engine.discard()
+    assert np.array_equal(np.array(engine.take().images), np.array(engine.redo(_clean(engine, 2)).images))
+
+
+def test_smaller_batches_run_in_the_same_engine(engine: DaliEngine) -> None:
+    """A last batch may be of any size, and its samples come out as in a large one."""
+    engine.submit(_clean(engine, 0))
+    whole = np.array(engine.take().images)
+    for size in (1, 3):
+        engine.submit(_work(engine, [jpeg(n, 40, 40) for n in range(size)]))
+        assert np.array_equal(np.array(engine.take().images), whole[:size])
+
+
+def test_culprits_are_found_among_good_ones() -> None:
+    """One verdict per payload, in its place."""
+    payloads = [jpeg(0), broken_png(), jpeg(1), bad_tables(), b"text"]
+    assert sorted(refused([np.frombuffer(p, np.uint8) for p in payloads])) == [1, 3, 4]
+
+
+def test_a_graph_that_fails_on_one_sample_marks_it() -> None:
+    """A user's graph that cannot do one of the samples gives a mark for that one; on all, an EngineError."""
+    from nvidia.dali import fn
+
+    def cut(images: Any, draws: Any) -> Any:
+        return fn.crop(images, crop=(20, 20), out_of_bounds_policy="error")
+
+    program = compile_function(cut)
+    engine = _engine(program=program)
+    engine.submit(_work(engine, [jpeg(0, 24, 24), jpeg(1), jpeg(2, 24, 24)], program=program))
+    assert list(engine.take().bad) == [1]
+    engine.submit(_work(engine, [jpeg(0), jpeg(1)], program=program))
+    with pytest.raises(EngineError, match="images all decode"):
+        engine.take()
+    engine.submit(_work(engine, [jpeg(0, 24, 24)], program=program))
+    assert np.array(engine.take().images).shape == (1, 20, 20, 3)
+    engine.close()
+
+
+def test_images_of_two_sizes_are_an_engine_error() -> None:
+    """A user's graph that leaves sizes as they are cannot make a batch of different ones."""
+
+    def same(images: Any, draws: Any) -> Any:
+        return images * 1
+
+    program = compile_function(same)
+    engine = _engine(program=program)
+    engine.submit(_work(engine, [jpeg(0), jpeg(1, 24, 24)], program=program))
+    with pytest.raises(EngineError, match="one size"):
+        engine.take()
+    engine.close()
+
+
+def test_close_twice() -> None:
+    """With batches in flight, and again."""
+    engine = _engine()
+    engine.submit(_clean(engine, 0))
+    engine.close()
+    engine.close()
+
+
+def test_a_gpu_decoders_options_are_dalis_by_name() -> None:
+    """What is set for a mixed decoder reaches options that DALI's decoders have; the JPEG engine's share always."""
+    tuning = Tuning(image_hint=(720, 1280), device_memory_padding=1 << 26, host_memory_padding=0)
+    given = decoder_tuning(tuning, 0.5)
+    assert given["preallocate_height_hint"] == 720
+    assert len(given) == 5
+    for operator in ("decoders__Image", "decoders__ImageSlice"):
+        assert set(given) <= set(GetSchema(operator).GetArgumentNames())
+    assert decoder_tuning(Tuning()) == {"hw_decoder_load": 0.0}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"image_hint": 500}, {"image_hint": (0, 5)}, {"device_memory_padding": -1}, {"host_memory_padding": 1.5}],
+)
+def test_decoder_options_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    """Each is a ConfigError that names it."""
+    with pytest.raises(ConfigError, match=rf"Tuning\({next(iter(wrong))}="):
+        Tuning(**wrong)

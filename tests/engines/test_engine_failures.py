@@ -1,0 +1,198 @@
+"""What DALI raises beside RuntimeError, and what ends a run for good: told in our words, in its place, at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from dali_pipelines import CPU
+from images import QUICK, jpeg, labelled
+from nvidia.dali import fn, pipeline_def
+
+from dali_feed import DataLoader
+from dali_feed.compiler.user_graph import compile_function
+from dali_feed.dali import DALIGenericIterator
+from dali_feed.engines.choose import make_engine
+from dali_feed.engines.dali import engine as dali_engine
+from dali_feed.engines.engine import Work
+from dali_feed.engines.failures import ends_all, engine_error, out_of_memory, stays
+from dali_feed.errors import EngineError
+from dali_feed.feed import Feed
+from dali_feed.options import Tuning
+from dali_feed.testing.scripted import ScriptedSource
+
+
+def _twice(images: Any, draws: Any) -> Any:
+    return fn.reductions.mean(images, axes=[0, 0])  # DALI: ValueError
+
+
+def _far(images: Any, draws: Any) -> Any:
+    return fn.reductions.mean(images, axes=[7])  # DALI: IndexError
+
+
+def _endless(images: Any, draws: Any) -> Any:
+    return fn.resize(images, size=[2e7, 2e7])  # DALI: std::bad_alloc; more than any address space
+
+
+def submitted(graph: Any, count: int = 8) -> tuple[Any, Work]:
+    """An engine for the graph with a batch in it."""
+    program = compile_function(graph)
+    engine = make_engine("dali", program, batch_size=count, device=None, tuning=Tuning(threads=1))
+    payloads = engine.prepare([memoryview(jpeg(n)) for n in range(count)])
+    work = Work(payloads, program.parameters(np.full((count, 2), 16), np.arange(count), 0, 0).arrays)
+    engine.submit(work)
+    return engine, work
+
+
+@pytest.mark.parametrize("graph", [_twice, _far])
+def test_whatever_dali_raises_is_an_engine_error(graph: Any) -> None:
+    """A ValueError and an IndexError of its operators, with the operator, the user's line and why."""
+    engine, work = submitted(graph)
+    with pytest.raises(
+        EngineError, match=r"images all decode; fn\.reductions\.mean at .*test_engine_failures\.py:\d+: "
+    ):
+        engine.take()
+    engine.submit(work)
+    engine.discard()
+    engine.close()
+
+
+def test_it_comes_to_the_trainer_and_not_as_the_end_of_an_epoch() -> None:
+    """Of a loader with a graph function, and of an iterator around a user's own pipeline."""
+    source = ScriptedSource(labelled(8))
+    with DataLoader(source, 4, transform=_twice, device="cpu", tuning=QUICK) as loader, pytest.raises(EngineError):
+        list(loader)
+
+    @pipeline_def(**CPU)  # type: ignore[untyped-decorator, unused-ignore]
+    def mine() -> Any:
+        return fn.reductions.mean(fn.decoders.image(fn.external_source(name="image")), axes=[7])
+
+    with DALIGenericIterator(mine, ["data"], source) as loop, pytest.raises(EngineError, match="reductions"):
+        list(loop)
+
+
+def test_a_graph_that_cannot_be_built_is_an_engine_error() -> None:
+    """On a GPU that is not there: no words from inside DALI alone."""
+    with Feed(ScriptedSource(labelled(8)), 4, device=99) as feed, pytest.raises(EngineError, match="cannot be built"):
+        iter(feed)
+
+
+def test_no_sample_is_blamed_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that cannot be had is told as that, with the cure, and no sample is run by itself first."""
+    engine, _ = submitted(_endless)
+    monkeypatch.setattr(engine, "redo", None)
+    with pytest.raises(EngineError, match=r"a batch failed; out of memory on the CPU: .*bad_alloc.*smaller batch_size"):
+        engine.take()
+    engine.close()
+
+
+@pytest.mark.parametrize("count", [8, 64])
+def test_a_cuda_error_that_stays_is_told_at_once(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """It is in the error as that, neither decoder is asked again, and nothing runs on the twin."""
+    calls: list[None] = []
+
+    def broken(image: Any) -> Any:
+        calls.append(None)
+        msg = "CUDA runtime API error cudaErrorIllegalAddress (700):\nan illegal memory access was encountered"
+        raise RuntimeError(msg)
+
+    def graph(images: Any, draws: Any) -> Any:
+        return fn.python_function(images, function=broken)
+
+    monkeypatch.setattr(dali_engine, "refused", None)
+    engine, _ = submitted(graph, count)
+    with pytest.raises(
+        EngineError, match="a batch failed; a CUDA error on the CPU that stays.*cudaErrorIllegalAddress"
+    ):
+        engine.take()
+    assert len(calls) <= count  # those of the one run
+    engine.close()
+
+
+def test_it_is_told_when_it_comes_while_samples_run_alone() -> None:
+    """A batch fails on one sample, and the search for it meets the CUDA error: no mark, but the error."""
+    calls: list[None] = []
+
+    def broken(image: Any) -> Any:
+        calls.append(None)
+        msg = "the model's own" if len(calls) == 1 else "CUDA driver API error CUDA_ERROR_LAUNCH_FAILED (719)"
+        raise RuntimeError(msg)
+
+    engine, _ = submitted(lambda images, draws: fn.python_function(images, function=broken), 8)
+    with pytest.raises(EngineError, match="that stays.*CUDA_ERROR_LAUNCH_FAILED"):
+        engine.take()
+    assert len(calls) == 2
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "CUDA runtime API error cudaErrorIllegalAddress (700):\nan illegal memory access was encountered",
+        "CUDA driver API error CUDA_ERROR_ILLEGAL_ADDRESS (700):\nan illegal memory access was encountered",
+        "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported",
+        "cudaErrorLaunchFailure: unspecified launch failure",
+        "CUDA_ERROR_MISALIGNED_ADDRESS: misaligned address",
+        "CUDA runtime API error cudaErrorECCUncorrectable (214):\nuncorrectable ECC error encountered",
+        "CUDA driver API error CUDA_ERROR_LAUNCH_TIMEOUT (702)",
+    ],
+)
+def test_errors_that_stay(told: str) -> None:
+    """By DALI's, torch's and CuPy's words."""
+    error = RuntimeError(told)
+    assert stays(error, None)
+    assert ends_all(error, None)
+    assert "Start anew" in str(engine_error("dali engine", "a batch failed", error, 0))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "Can't allocate 268435456 bytes on device 0.\nCurrent pipeline object is no longer valid.",
+        "CUDA allocation failed",
+        "std::bad_alloc",
+        "CUDA driver API error CUDA_ERROR_OUT_OF_MEMORY (2):\nout of memory",
+        "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.10 GiB",
+    ],
+)
+def test_memory_that_cannot_be_had(told: str) -> None:
+    """By DALI's and torch's words, and by Python's own error."""
+    assert out_of_memory(RuntimeError(told))
+    assert not stays(RuntimeError(told), None)
+    assert out_of_memory(MemoryError())
+    assert "out of memory on cuda:1: " in str(engine_error("dali engine", "a batch failed", RuntimeError(told), 1))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        'File "out_of_memory.py", line 3\n  fn.resize(x)  # illegal memory access\nencountered:\nAssert failed',
+        "nvJPEG error (6): NVJPEG_STATUS_EXECUTION_FAILED",
+        "nvImageCodec failure: '#4'",
+        "CUDA runtime API error cudaErrorInvalidValue (1):\ninvalid argument",
+    ],
+)
+def test_errors_that_pass(told: str) -> None:
+    """What may be a sample's fault is looked for among them; the user's own lines in a message say nothing."""
+    assert not ends_all(RuntimeError(told), None)
+
+
+def test_closing_gives_back_what_dali_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the pipelines are gone, and where a GPU was used; that it fails there, after the GPU has, is no error."""
+    states: list[tuple[Any, Any]] = []
+    engine, _ = submitted(lambda images, draws: images + 1)
+
+    def release() -> None:
+        states.append((engine._main, engine._twin))
+        msg = "CUDA runtime API error cudaErrorIllegalAddress (700)"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(dali_engine, "ReleaseUnusedMemory", release)
+    engine.take()
+    engine._device = 0  # as if it had run there: it has no finish, whose memory is CuPy's
+    engine.close()
+    assert states == [(None, None)]
+    ours, _ = submitted(lambda images, draws: images + 1)
+    ours.close()
+    assert len(states) == 1

@@ -1,0 +1,195 @@
+"""How the host engine runs: batches in order whatever the threads, bad samples as marks, nothing left behind."""
+
+from __future__ import annotations
+
+import gc
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from images import bad_tables, jpeg
+
+from dali_feed.compiler.host import compile_host
+from dali_feed.engines.choose import make_engine
+from dali_feed.engines.engine import Engine, Work
+from dali_feed.engines.host.image import ImageSteps
+from dali_feed.options import Tuning
+from dali_feed.screen.screen import screen
+from dali_feed.transforms.recipe import Flip, Normalize, RandomResizedCrop, Recipe, ToFloat
+
+BATCH = Recipe((RandomResizedCrop((32, 24)), Flip("x"), ToFloat(), Normalize((0.5,) * 3, (0.2,) * 3)))
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    """Of two threads."""
+    made = make_engine("host", compile_host(BATCH), batch_size=32, device=None, tuning=Tuning(threads=2))
+    yield made
+    made.close()
+
+
+def work(engine: Engine, payloads: Sequence[bytes], first: int = 0) -> Work:
+    """A batch of samples first, first+1, ..."""
+    views = [memoryview(payload) for payload in payloads]
+    sizes = np.maximum(screen(views).sizes, 1)
+    ids = np.arange(first, first + len(views))
+    return Work(engine.prepare(views), compile_host(BATCH).parameters(sizes, ids, 0, 0).arrays)
+
+
+def good(count: int = 32) -> list[bytes]:
+    """JPEGs of many sizes."""
+    return [jpeg(n, 16 + n, 48 - n) for n in range(count)]
+
+
+def test_batches_come_in_order_whatever_the_threads(engine: Engine) -> None:
+    """One thread and four give the same batches as two, in the order in which they were submitted."""
+    many = [work(engine, good(), first) for first in (0, 100, 200)]
+    want = [engine.redo(each).images for each in many]
+    for threads in (1, 4):
+        other = make_engine("host", compile_host(BATCH), batch_size=32, device=None, tuning=Tuning(threads=threads))
+        for each in many:
+            other.submit(each)
+        for images in want:
+            assert torch.equal(other.take().images, images)  # type: ignore[arg-type]
+        other.close()
+
+
+def test_no_more_threads_than_asked_for() -> None:
+    """Tuning(threads=3) is three threads of ours, and none is left behind."""
+
+    def ours() -> int:
+        return sum(thread.name.startswith("dali_feed-host-") for thread in threading.enumerate())
+
+    before = ours()
+    engine = make_engine("host", compile_host(BATCH), batch_size=32, device=None, tuning=Tuning(threads=3))
+    engine.redo(work(engine, good()))
+    assert ours() - before == 3
+    engine.close()
+    assert ours() == before
+
+
+def test_a_slow_image_holds_back_its_chunk_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one thread is kept by an image, the other does the rest of its batch and the batch behind it."""
+    done, go_on = queue.SimpleQueue[int](), threading.Event()
+    run = ImageSteps.run
+
+    def waits(self: ImageSteps, pixels: Any, arrays: Any, slot: int, out: torch.Tensor, **how: int) -> None:
+        if arrays is slow.arrays and slot == 0:
+            go_on.wait(60)
+        run(self, pixels, arrays, slot, out, **how)
+        done.put(slot)
+
+    monkeypatch.setattr(ImageSteps, "run", waits)
+    engine = make_engine("host", compile_host(BATCH), batch_size=32, device=None, tuning=Tuning(threads=2))
+    slow = work(engine, good())
+    engine.submit(slow)
+    engine.submit(work(engine, good(), 100))
+    finished = sorted(done.get(timeout=60) for _ in range(24 + 32))  # all but the eight of the kept chunk
+    assert finished == sorted([*range(8, 32), *range(32)])
+    go_on.set()
+    assert engine.take().images is not None
+    assert engine.take().images is not None
+    engine.close()
+
+
+def test_what_cannot_be_decoded_is_a_mark(engine: Engine) -> None:
+    """Bad payloads cost their own slots, the batch behind arrives whole, and the mended one runs again."""
+    payloads = good()
+    clean = engine.redo(work(engine, payloads)).images
+    payloads[3] = bad_tables()
+    payloads[31] = b"\xff\xd8 no picture \xff\xd9"
+    engine.submit(work(engine, payloads))
+    engine.submit(work(engine, good()))
+    result = engine.take()
+    assert list(result.bad) == [3, 31]
+    assert all("nvImageCodec" in reason for reason in result.bad.values())
+    assert torch.equal(engine.take().images, clean)  # type: ignore[arg-type]
+    assert torch.equal(engine.redo(work(engine, good())).images, clean)  # type: ignore[arg-type]
+
+
+def test_a_mended_batch_runs_its_replaced_slots_alone_and_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands in for a bad record is run before the batches in flight go on, and no good slot is run again."""
+    ran: list[tuple[str, int]] = []
+    run, turn = ImageSteps.run, threading.Event()
+    engine: Any = make_engine("host", compile_host(BATCH), batch_size=32, device=None, tuning=Tuning(threads=1))
+
+    def told(self: ImageSteps, pixels: Any, arrays: Any, slot: int, out: torch.Tensor, **how: int) -> None:
+        deadline = time.monotonic() + 250
+        while arrays is second.arrays and slot == 0 and engine._urgent is None:
+            turn.wait(0.001)  # on a busy machine the other thread would not get the lock
+            assert time.monotonic() < deadline  # the only thread is kept here until there is something to mend
+        run(self, pixels, arrays, slot, out, **how)
+        ran.append((names[id(arrays)], slot))
+
+    payloads = good()
+    mended = work(engine, good())
+    payloads[5] = bad_tables()
+    first, second = work(engine, payloads), work(engine, good(), 100)
+    names = {id(first.arrays): "first", id(second.arrays): "second", id(mended.arrays): "mended"}
+    clean = engine.redo(mended).images
+    monkeypatch.setattr(ImageSteps, "run", told)
+    engine.submit(first)
+    engine.submit(second)
+    failed = engine.take()
+    assert list(failed.bad) == [5]
+    result = engine.redo(mended, failed, [5])
+    assert not result.bad
+    assert torch.equal(result.images, clean)
+    engine.take()
+    assert [slot for name, slot in ran if name == "mended"] == [5]
+    assert ran.index(("mended", 5)) < ran.index(("second", 8))  # the second batch's next chunk
+    engine.close()
+
+
+def test_a_batch_keeps_its_memory_and_gives_it_back(engine: Engine) -> None:
+    """A tensor over a batch keeps its pixels while others pass; once the last has died its memory serves again."""
+    held = engine.redo(work(engine, good())).images
+    assert held is not None
+    before, row = held.clone(), held[5]
+    for first in range(1, 9):
+        engine.redo(work(engine, good(), first))
+    assert torch.equal(held, before)
+    at = held.data_ptr()
+    del held
+    gc.collect()
+    taken = [engine.redo(work(engine, good(), 50)).images for _ in range(8)]
+    assert at not in [images.data_ptr() for images in taken if images is not None]
+    assert torch.equal(row, before[5])
+    del row
+    gc.collect()
+    again = engine.redo(work(engine, good(), 50)).images
+    assert again is not None
+    assert again.data_ptr() == at
+
+
+def test_torchs_own_threads_are_left_alone() -> None:
+    """The user's thread count is what it was, here and in threads that begin later."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    engine = make_engine("host", compile_host(BATCH), batch_size=4, device=None, tuning=Tuning(threads=4))
+    engine.redo(work(engine, good(4)))
+    assert torch.get_num_threads() == 3
+    engine.close()
+    torch.set_num_threads(before)
+
+
+def test_close_and_discard_in_any_state(engine: Engine) -> None:
+    """Batches that nobody takes are dropped, and the threads end."""
+    for _ in range(3):
+        engine.submit(work(engine, good()))
+    engine.discard()
+    engine.close()
+    engine.close()
+
+
+def test_a_fault_that_is_no_records_is_raised(engine: Engine) -> None:
+    """A parameter that no image can take is an EngineError, not a mark and not a hang."""
+    broken = work(engine, good(4))
+    broken.arrays["scale0"] = np.zeros_like(broken.arrays["scale0"])
+    with pytest.raises(Exception, match="host engine: a step failed"):
+        engine.redo(broken)

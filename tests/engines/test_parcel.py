@@ -1,0 +1,114 @@
+"""Parcels: the small arrays of a batch in one block, sent once, with the bits they had."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays_of
+from numpy.typing import NDArray
+from wire import Wire
+
+from dali_feed.compiler.steps import Finish
+from dali_feed.engines.engine import Tail
+from dali_feed.engines.gpu.parcel import ALIGNED, can_travel, pack, packing, unpacked
+from dali_feed.engines.gpu.parcels import Parcels, Sent
+
+NAMES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
+SHAPES = arrays_of.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)
+ARRAYS = st.sampled_from(NAMES).flatmap(lambda name: arrays_of.arrays(np.dtype(name), SHAPES))
+ROWS = st.dictionaries(st.text(max_size=3), ARRAYS, max_size=8)
+
+
+def same(found: NDArray[Any], wanted: NDArray[Any]) -> bool:
+    """Dtype, shape and bits, of NaNs too."""
+    return (found.dtype, found.shape, found.tobytes()) == (wanted.dtype, wanted.shape, wanted.tobytes())
+
+
+@given(ROWS)
+def test_what_is_unpacked_is_what_was_packed(rows: dict[str, NDArray[Any]]) -> None:
+    """Every dtype, shape and bit; parts lie in order, aligned, and do not overlap."""
+    plan = packing(rows)
+    block = np.full(plan.size, 0xAA, np.uint8)
+    pack(plan, rows, block)
+    end = 0
+    for name, part in plan.parts.items():
+        assert part.start % ALIGNED == 0
+        assert end <= part.start < end + ALIGNED
+        end = part.start + part.nbytes
+        assert same(unpacked(part, block), rows[name])
+    assert end == plan.size
+    assert list(plan.parts) == list(rows)
+
+
+@given(ROWS)
+def test_what_arrives_is_what_was_sent(rows: dict[str, NDArray[Any]]) -> None:
+    """As tensors of torch's on the other side, after one copy, though their own memory is written to meanwhile."""
+    wire = Wire()
+    wanted = {name: values.copy() for name, values in rows.items()}
+    sent = Parcels(wire, pinned=False)(rows)
+    assert list(sent) == list(wanted)
+    assert wire.count == bool(rows)
+    for name, each in sent.items():
+        tensor = each.on(None)
+        assert tensor.is_contiguous()
+        assert tensor.data_ptr() % tensor.element_size() == 0
+        assert same(tensor.numpy(), wanted[name])
+
+
+def test_arrays_of_any_strides_are_packed() -> None:
+    """A slice of a chunk, every second row, a transposed array, one value for all."""
+    rows = np.arange(24, dtype=np.int32).reshape(4, 6)
+    given = {"cut": rows[1:3], "step": rows[::2, ::-1], "turned": rows.T, "one": np.broadcast_to(np.float32(2), (5, 2))}
+    sent = Parcels(Wire(), pinned=False)(given)
+    for name, values in given.items():
+        assert np.array_equal(sent[name].on(None).numpy(), values)
+
+
+@pytest.mark.parametrize(
+    "values", [np.array(["a"]), np.array([None]), np.array([1], ">i4"), np.zeros(2, "longdouble"), [1, 2], "text"]
+)
+def test_what_torch_has_no_dtype_for_stays(values: Any) -> None:
+    """Texts, objects, another byte order and what is no array are not sent, and what is beside them is."""
+    assert not can_travel(values)
+    assert list(Parcels(Wire(), pinned=False)({"a": values, "b": np.zeros(2)})) == ["b"]
+
+
+def test_the_rows_of_all_views_and_what_else_there_is_go_in_one_copy() -> None:
+    """Each tail gets its own back; what it has none of stays none, and a batch without anything sends nothing."""
+    finish = Finish("float32", (1.0,) * 3, (0.0,) * 3, flip_x=True, flip_y=False, layout="NCHW", erase=None)
+    one, two = np.array([0, 1], np.int32), np.array([1, 0], np.int32)
+    boxes, labels = np.arange(8, dtype=np.int32).reshape(2, 4), np.array([7, 5])
+    wire = Wire()
+    tails, sent = Parcels(wire, pinned=False).with_tails(
+        [Tail(finish, one, None), None, Tail(finish, two, one, boxes)], {"labels": labels}
+    )
+    assert wire.count == 1
+    first, nothing, last = tails
+    assert nothing is None
+    assert first is not None
+    assert last is not None
+    assert first.finish is finish
+    assert first.flip_x.on(None).tolist() == [0, 1]  # type: ignore[union-attr]
+    assert (first.flip_y, first.erase) == (None, None)
+    found = [each.on(None).tolist() for each in (last.flip_x, last.flip_y, last.erase)]  # type: ignore[union-attr]
+    assert found == [[1, 0], [0, 1], boxes.tolist()]
+    assert {name: each.on(None).tolist() for name, each in sent.items()} == {"labels": [7, 5]}
+    assert Parcels(wire, pinned=False).with_tails([None], {}) == ([None], {})
+    assert wire.count == 1
+
+
+def test_no_row_of_a_tail_stays_behind() -> None:
+    """Whatever a sample takes into the finish step travels with the batch, its colour steps as well."""
+    finish = Finish("float32", (1.0,) * 3, (0.0,) * 3, flip_x=True, flip_y=True, layout="NCHW", adjusts=4)
+    rows = {each.name: np.zeros((2, 4, 2), np.float32) for each in fields(Tail) if each.name != "finish"}
+    ((tail,), _) = Parcels(Wire(), pinned=False).with_tails([Tail(finish, **rows)], {})
+    assert all(isinstance(getattr(tail, name), Sent) for name in rows)
+    assert "adjust" in rows

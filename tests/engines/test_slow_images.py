@@ -1,0 +1,195 @@
+"""Whatever a decoder is at: a pass ends, a loader closes, the next pass is right, and the process ends cleanly."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from images import QUICK, jpeg, labelled, seen
+from slow_jpegs import slow_jpeg
+
+from dali_feed.engines.host import engine as host
+from dali_feed.errors import ClosedError
+from dali_feed.feed import Feed
+from dali_feed.feed import run as epoch
+from dali_feed.options import Tuning
+from dali_feed.plan.order import Shuffle
+from dali_feed.testing.scripted import ScriptedSource
+
+
+class Kept:
+    """A decoder that an image keeps until `free` is set: the first payload that it is given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.free = threading.Event(), threading.Event()
+        self.payloads: list[bytes] = []
+        decoded = host.decoded
+
+        def slow(decoder: Any, payload: memoryview, window: Any) -> Any:
+            self.payloads.append(bytes(payload))
+            self.begun.set()
+            assert self.free.wait(60)
+            return decoded(decoder, payload, window)
+
+        monkeypatch.setattr(host, "decoded", slow)
+        monkeypatch.setattr(epoch, "PATIENCE", 0.01)
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
+    """Every image is slow until it is freed, and close() waits for none."""
+    made = Kept(monkeypatch)
+    yield made
+    made.free.set()
+
+
+def _ours() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("dali_feed")]
+
+
+def _all_ended() -> None:
+    for thread in _ours():
+        thread.join(60)
+    assert not _ours()
+
+
+def test_close_leaves_a_busy_decoder_to_its_image_and_to_no_other(kept: Kept) -> None:
+    """It returns while the decoder is at work; that finishes the image it is at, begins no other, and all is let go."""
+    feed = Feed(ScriptedSource(labelled(64), extent=8), 8, engine="host", tuning=QUICK)
+    batches = iter(feed)
+    assert kept.begun.wait(60)
+    feed.close()
+    assert {thread.name for thread in _ours()} == {"dali_feed-feed", "dali_feed-host-0"}
+    with pytest.raises(ClosedError):
+        next(batches)
+    kept.free.set()
+    _all_ended()
+    assert kept.payloads == [jpeg(0)]
+    assert feed._slabs.leased == 0
+
+
+def test_a_pass_after_one_that_a_decoder_keeps_is_whole(kept: Kept) -> None:
+    """Two passes never share an engine: the next waits, says for what, and gives its batches as if none had been."""
+    items, order = labelled(32), Shuffle(extent=4, window=2)
+    tuning = Tuning(threads=1, readers=1, watchdog=0.01)
+
+    class Frees(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "the pass before is still ending" in record.getMessage():
+                told.append(record.getMessage())
+                kept.free.set()
+
+    told: list[str] = []
+    log, handler = logging.getLogger("dali_feed"), Frees()
+    log.addHandler(handler)
+    try:
+        with Feed(ScriptedSource(items, extent=4), 4, shuffle=order, engine="host", tuning=tuning) as feed:
+            batches = iter(feed)
+            assert kept.begun.wait(60)
+            del batches
+            again = [seen(batch) for batch in feed]
+    finally:
+        log.removeHandler(handler)
+    assert "engine: host is at scripted[0]@" in told[0]
+    with Feed(ScriptedSource(items, extent=4), 4, shuffle=order, engine="host", tuning=QUICK) as feed:
+        assert [seen(batch) for batch in feed] == again
+    _all_ended()
+
+
+@pytest.mark.parametrize("engine", ["host", "dali"])
+def test_a_pass_left_among_slow_images_leaves_the_next_one_whole(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a real decoder at real slow images, left after the first batch, on both engines."""
+    monkeypatch.setattr(epoch, "PATIENCE", 0.01)
+    items: list[Any] = [(slow_jpeg(256, 200), n) for n in range(24)]
+    source, tuning = ScriptedSource(items, extent=4), Tuning(threads=2, readers=1)
+    with Feed(source, 4, engine=engine, tuning=tuning) as feed:
+        for _ in range(3):
+            next(iter(feed))
+            feed.set_epoch(0)
+        labels = [batch.fields["label"].tolist() for batch in feed]
+        assert labels == [list(range(first, first + 4)) for first in range(0, 24, 4)]
+    _all_ended()
+
+
+SCRIPT = """
+import sys, threading
+sys.path.insert(0, {tests!r})
+from images import labelled
+from slow_jpegs import slow_jpeg
+from dali_feed import DataLoader, Tuning, engines
+from dali_feed.feed import epoch
+from dali_feed.testing.scripted import ScriptedSource
+from torchvision.transforms import v2
+engines.ON_CPU, epoch.PATIENCE = {engine!r}, 0.01
+items = [*labelled(8), *[(slow_jpeg({side}, 250), 1)] * 16]
+loader = DataLoader(ScriptedSource(items), 8, device="cpu", transform=v2.Resize((8, 8)), tuning=Tuning(threads=1))
+batches = iter(loader)
+next(batches)
+while loader._feed._run.landing is None:
+    pass
+"""
+ENDS = [
+    ("host", 2048, "loader.close()"),
+    ("host", 2048, "raise SystemExit(3)"),
+    ("host", 2048, "del batches, loader"),
+    ("dali", 512, "loader.close()"),
+    ("dali", 512, ""),
+]
+
+
+def _python(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.parametrize(("engine", "side", "last"), ENDS)
+def test_a_process_ends_cleanly_whatever_a_decoder_is_at(engine: str, side: int, last: str) -> None:
+    """With its own exit code, and no signal, while images are decoded that take it seconds each."""
+    done = _python(SCRIPT.format(tests=str(Path(__file__).parents[1] / "support"), engine=engine, side=side) + last)
+    assert done.returncode == (3 if "3" in last else 0), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_in_verify_ends_cleanly_whatever_a_decoder_is_at(tmp_path: Path) -> None:
+    """One line and 130, and not the signal of a decoder whose libraries went away under it."""
+    for n in range(32):
+        (tmp_path / f"{n:02d}.jpg").write_bytes(slow_jpeg(2048, 250))
+    script = f"""
+        import os, signal, threading
+        from dali_feed.cli import main
+        from dali_feed.engines import trial
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may ignore it
+        begun, decoded = threading.Event(), trial.decoded
+        def told(*arguments):
+            begun.set()
+            return decoded(*arguments)
+        trial.decoded = told
+        threading.Thread(target=lambda: (begun.wait(), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
+        main(["verify", "--decode", "--readers", "1", {str(tmp_path)!r}])
+        """
+    done = _python(textwrap.dedent(script))
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.endswith("dali-feed: interrupted\n")
+
+
+def test_ctrl_c_while_the_exit_waits_ends_the_process_at_once() -> None:
+    """Nobody has to wait for a decoder that never comes back."""
+    script = """
+        import os, signal, threading
+        from dali_feed.engines import lingering
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may ignore it
+        lingering.TELL = 0.01
+        lingering.log.warning = lambda *_: os.kill(os.getpid(), signal.SIGINT)
+        thread = threading.Thread(target=threading.Event().wait, daemon=True)
+        thread.start()
+        lingering.linger(thread)
+        print("told", flush=True)
+        """
+    done = _python(textwrap.dedent(script))
+    assert (done.returncode, done.stdout, done.stderr) == (130, "told\n", "")

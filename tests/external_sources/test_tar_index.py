@@ -1,0 +1,386 @@
+"""Tar indexes: where members lie, and when an index may be believed."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import io
+import lzma
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from blocks import taken
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dali_feed.errors import DataLostError, SourceDeniedError, SourceEmptyError, SourceError
+from dali_feed.external_sources import tar_index
+from dali_feed.external_sources.shards import ShardSet
+from dali_feed.records.source import Extents
+from dali_feed.testing.shards import write_shard
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Indexes that cannot lie beside a shard lie here."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def rows(source: ShardSet) -> list[tuple[bytes, int, str | None]]:
+    """(payload, label, fault or None) of every position of a single shard."""
+    reader = source.reader()
+    block = reader.read(Extents.one(0, 0, len(source.snapshot())))
+    labels = block.fields["label"].tolist()
+    found = [(taken(p), labels[k], block.faults.get(k)) for k, p in enumerate(block.payloads)]
+    block.lease.release()
+    reader.close()
+    return found
+
+
+def archive(path: Path, members: list[tuple[str, bytes]], form: int) -> None:
+    """A tar file as the standard library writes it."""
+    with tarfile.open(path, "w", format=form) as tar:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+
+
+def grouped(path: Path) -> list[dict[bytes, tuple[int, int]]]:
+    """Samples as tarfile and the webdataset rule see them: [{suffix: (offset, size)}]."""
+    samples: list[dict[bytes, tuple[int, int]]] = []
+    last: tuple[str, str] | None = None
+    with tarfile.open(path) as tar:
+        for info in tar:
+            folder, _, name = info.name.rpartition("/")
+            stem, dot, suffix = name.partition(".")
+            if not info.isreg() or not dot or not stem:
+                continue
+            if (folder, stem) != last:
+                samples.append({})
+                last = (folder, stem)
+            samples[-1][suffix.lower().encode()] = (info.offset_data, info.size)
+    return samples
+
+
+LONG = "folder/" * 30 + "x" * 120
+FORMS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_index_equals_what_tarfile_sees(tmp_path: Path, form: str) -> None:
+    """Offsets, sizes, suffixes and grouping are tarfile's, with long names, odd letters, folders and links between."""
+    path = tmp_path / "a.tar"
+    stems = [
+        "a",
+        "dir.d/b",
+        ("p" * 60 + "/") * 2 + "q" * 90,
+        *(f"{c * 80}/{'c' * 30}/x" for c in "AB"),
+        "./c",
+        ".hidden",
+    ]
+    stems += [] if form == "ustar" else [LONG, LONG + "é", "\udcff\udc80"]
+    members = [
+        (f"{stem}.{end}", os.urandom(7 * k)) for k, stem in enumerate(stems) for end in ("JPG", "cls", "seg.png")
+    ]
+    archive(path, [*members, ("no_dot", b"1"), ("a.jpg", b"again, but apart")], FORMS[form])
+    with tarfile.open(path, "a", format=FORMS[form]) as tar:
+        for kind in (tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE):
+            info = tarfile.TarInfo("link.jpg")
+            info.type, info.linkname = kind, "t" * 300 if form != "ustar" else "t"
+            tar.addfile(info)
+        info = tarfile.TarInfo("last.jpg")
+        info.size = 3
+        tar.addfile(info, io.BytesIO(b"end"))
+    index = tar_index.build(str(path))
+    mine = [
+        {index.suffixes[index.suffix[m]]: (int(index.offset[m]), int(index.length[m])) for m in range(a, b)}
+        for a, b in zip(index.first[:-1], index.first[1:], strict=True)
+    ]
+    assert mine == grouped(path)
+
+
+def test_sizes_in_base_256_and_in_pax_headers_are_read(tmp_path: Path) -> None:
+    """A size that no octal field holds comes from the GNU or the pax form, and the next member is found after it."""
+    forms: dict[str, Literal[1, 2]] = {"gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+    for name, form in forms.items():
+        path = tmp_path / f"{name}.tar"
+        info = tarfile.TarInfo("big.jpg")
+        info.size = size = (8 << 30) + 5
+        second = tarfile.TarInfo("next.jpg")
+        header = info.tobuf(form)
+        with path.open("wb") as file:  # sparse on disk: it takes no room
+            file.write(header)
+            file.seek(size + 507, os.SEEK_CUR)
+            file.write(second.tobuf(form) + bytes(1024))
+        index = tar_index.build(str(path))
+        assert index.offset.tolist() == [len(header), len(header) + size + 507 + 512]
+        assert index.length.tolist() == [size, 0]
+
+
+def test_a_cut_shard_gives_rows_or_a_data_lost_error(tmp_path: Path) -> None:
+    """At every byte count there are whole leading records, or an error that names shard, sample and byte."""
+    whole = tmp_path / "whole.tar"
+    written = [(os.urandom(700 + k), k) for k in range(3)]
+    archive(
+        whole,
+        [
+            (f"{LONG if k == 1 else k}.{end}", d)
+            for k, (b, n) in enumerate(written)
+            for end, d in (("jpg", b), ("cls", b"%d" % n))
+        ],
+        tarfile.PAX_FORMAT,
+    )
+    data = whole.read_bytes()
+    outcomes: set[int | str] = set()
+    for size in sorted({*range(0, len(data) + 1, 512), *range(100, len(data), 512)}):
+        path = tmp_path / f"cut-{size}.tar"
+        path.write_bytes(data[:size])
+        try:
+            found = rows(ShardSet(path, label="cls"))
+        except DataLostError as error:
+            outcomes.add("lost")
+            assert path.name in str(error)
+            assert size == 0 or f"of {size}" in str(error)
+        else:
+            outcomes.add(len(found))
+            for (payload, label, fault), (want, number) in zip(found, written, strict=False):
+                assert payload == want
+                assert label == number or (payload == found[-1][0] and fault and "no .cls member" in fault)
+    assert outcomes == {"lost", 1, 2, 3}
+
+
+def test_a_cut_behind_a_long_name_and_a_hole_between_members_are_lost_data(tmp_path: Path) -> None:
+    """Where a member was announced, or lies behind a lone zero block, fewer rows would be a silent loss."""
+    path = tmp_path / "a.tar"
+    for form in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
+        archive(path, [("a.jpg", b"1"), (f"{LONG}.jpg", b"2")], form)
+        os.truncate(path, 1024 + 1024)  # the first member; then the long name without its member
+        with pytest.raises(DataLostError, match="announced"):
+            ShardSet(path).snapshot()
+    write_shard(path, [(b"x", 1), (b"y", 2)])
+    data = bytearray(path.read_bytes())
+    data[2048:2560] = bytes(512)
+    path.write_bytes(data)
+    with pytest.raises(DataLostError, match="byte 2048 .*lone zero block"):
+        ShardSet(path).snapshot()
+
+
+def test_a_damaged_header_and_what_is_no_tar_are_told_apart(tmp_path: Path) -> None:
+    """One flipped bit in a header is lost data at its byte; a file of zeros holds no sample."""
+    path = tmp_path / "a.tar"
+    write_shard(path, [(b"x" * 600, 1), (b"y" * 600, 2)])
+    data = bytearray(path.read_bytes())
+    data[2560 + 3] ^= 1  # the header of the second sample's image
+    path.write_bytes(data)
+    with pytest.raises(DataLostError, match=r"a\.tar#0.* byte 2560 .*checksum"):
+        ShardSet(path).snapshot()
+    path.write_bytes(bytes(1024))
+    with pytest.raises(SourceEmptyError, match="found none"):
+        ShardSet(path).snapshot()
+
+
+PACKED = {"a.tar.gz": "gzip", "a.tgz": "gzip", "a.tar.bz2": "bzip2", "a.tar.xz": "xz", "odd.tar": "gzip"}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_compressed_shard_is_told_with_the_command_that_unpacks_it(tmp_path: Path, name: str) -> None:
+    """However small or large it is: the compression is named, and the command, run as it stands, gives a good shard."""
+    if shutil.which(PACKED[name]) is None:
+        pytest.skip(f"no {PACKED[name]}")
+    packers: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}
+    for size in (1, 100_000):
+        plain, path = tmp_path / "plain", tmp_path / f"it's {size} {name}"
+        write_shard(plain, [(os.urandom(size), 1)])
+        path.write_bytes(packers[PACKED[name]](plain.read_bytes()))
+        with pytest.raises(
+            SourceError, match=rf"uncompressed tar.* found a file compressed by {PACKED[name]};"
+        ) as told:
+            ShardSet(path).snapshot()
+        command = str(told.value).partition("unpack it: ")[2]
+        subprocess.run(["bash", "-ec", command], check=True)
+        (made,) = tmp_path.glob(f"it's {size} *.tar") if name != "odd.tar" else tmp_path.glob(f"*{size} odd-plain.tar")
+        assert made.read_bytes() == plain.read_bytes()
+
+
+@pytest.mark.parametrize("padding", [1024, 10_240, 3 << 20])
+def test_what_lies_behind_the_end_is_told_each_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, padding: int
+) -> None:
+    """`cat a.tar b.tar` is read as tar reads it, up to the first end, and a warning says how much is not read."""
+    first, second, path = tmp_path / "a.tar", tmp_path / "b.tar", tmp_path / "both.tar"
+    for shard, label in ((first, 1), (second, 2)):
+        write_shard(shard, [(b"x" * 700, label)])
+    members = first.read_bytes().rstrip(b"\0")
+    whole = members + bytes(-len(members) % 512) + bytes(padding)
+    path.write_bytes(whole)
+    assert [label for _, label, _ in rows(ShardSet(path))] == [1]
+    assert caplog.text == ""
+    path.write_bytes(whole + second.read_bytes())
+    for _ in range(2):  # from the headers, and from the kept index
+        caplog.clear()
+        assert [label for _, label, _ in rows(ShardSet(path))] == [1]
+        size = len(second.read_bytes())
+        assert f"ends before byte {len(whole)}, and the {size} bytes from there on are not read" in caplog.text
+        assert "name both files" in caplog.text
+
+
+def test_a_sparse_member_is_refused(tmp_path: Path) -> None:
+    """Its bytes do not lie in the file as they are, so reading it by range would give wrong ones."""
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+        info = tarfile.TarInfo("a.jpg")
+        info.pax_headers = {"GNU.sparse.major": "1"}
+        tar.addfile(info)
+    with pytest.raises(DataLostError, match="sparse"):
+        ShardSet(path).snapshot()
+
+
+def test_a_stale_or_damaged_index_is_built_anew(tmp_path: Path) -> None:
+    """A rewritten shard, a flipped bit in the index and an index cut off all give the shard's true rows."""
+    path, kept = tmp_path / "a.tar", tmp_path / f"a.tar{tar_index.SUFFIX}"
+    write_shard(path, [(b"old", 1)])
+    rows(ShardSet(path))
+    first = kept.read_bytes()
+    write_shard(path, [(b"new", 2)])
+    assert rows(ShardSet(path)) == [(b"new", 2, None)]
+    good = kept.read_bytes()
+    assert good != first
+    flipped = bytearray(good)
+    flipped[90] ^= 1
+    for bad in (bytes(flipped), good[:20], good[:-3], first):
+        kept.write_bytes(bad)
+        assert rows(ShardSet(path)) == [(b"new", 2, None)]
+        assert kept.read_bytes() == good
+
+
+ENERGON = b"\0\0\0\0\0\0\0\0" + (2048).to_bytes(8, "little")  # offsets of samples, as Megatron-Energon keeps them
+
+
+@pytest.mark.parametrize("name", ["a.tar.idx", "a.idx", f"a.tar{tar_index.SUFFIX}"])
+@pytest.mark.parametrize("held", [ENERGON, b"nonsense", b""], ids=["energon", "nonsense", "empty"])
+def test_a_file_that_is_no_index_of_ours_is_never_replaced(cache: Path, tmp_path: Path, name: str, held: bytes) -> None:
+    """Another tool's index beside the shard stays as it is, by whatever name, and the shard is read all the same."""
+    path = tmp_path / "a.tar"
+    write_shard(path, [(b"x", 1)])
+    (tmp_path / name).write_bytes(held)
+    for _ in range(2):
+        assert rows(ShardSet(path)) == [(b"x", 1, None)]
+        assert (tmp_path / name).read_bytes() == held
+    ours = tmp_path / f"a.tar{tar_index.SUFFIX}"
+    kept = ours if ours.name != name else tar_index.index_path(str(path), None)
+    assert kept.read_bytes().startswith(tar_index.MAGIC)
+    assert {f.name for f in tmp_path.iterdir() if f != cache} == {"a.tar", name, ours.name}
+
+
+def test_index_dir_with_a_foreign_file_of_that_name_is_refused(tmp_path: Path) -> None:
+    """Where indexes must lie in one folder, a file in the way that is not ours is named and kept."""
+    path, home = tmp_path / "a.tar", tar_index.index_path(str(tmp_path / "a.tar"), tmp_path)
+    write_shard(path, [(b"x", 1)])
+    home.write_bytes(ENERGON)
+    with pytest.raises(SourceDeniedError, match=rf"no index of ours.*{home.name}"):
+        ShardSet(path, index_dir=tmp_path).snapshot()
+    assert home.read_bytes() == ENERGON
+
+
+def test_a_kept_index_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second source of the same shard reads no header."""
+    path = tmp_path / "a.tar"
+    write_shard(path, [(b"x", 1)])
+    fingerprint = ShardSet(path).snapshot().fingerprint
+    monkeypatch.setattr(tar_index, "build", lambda path: pytest.fail("built again"))
+    assert ShardSet(path).snapshot().fingerprint == fingerprint
+
+
+@contextlib.contextmanager
+def without_rights(folder: Path) -> Iterator[None]:
+    """As somebody who may read `folder` and not write to it."""
+    folder.chmod(0o555)
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+        folder.chmod(0o755)
+
+
+def test_in_a_read_only_folder_the_index_goes_to_the_cache(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Beside the shard, else in the user's cache, else nowhere with a warning; `index_dir` is obeyed or refused."""
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to other users
+        base = Path(name)
+        folder, cache = base / "data", base / "cache"
+        folder.mkdir()
+        cache.mkdir()
+        base.chmod(0o755)
+        cache.chmod(0o777)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+        path = folder / "a.tar"
+        write_shard(path, [(b"x", 1)])
+        with without_rights(folder):
+            assert rows(ShardSet(path)) == [(b"x", 1, None)]
+            kept = tar_index.index_path(str(path), None)
+            assert kept.parent == cache / "dali_feed" / "index"
+            assert kept.exists()
+            assert os.listdir(folder) == ["a.tar"]
+            with pytest.raises(SourceDeniedError, match="index_dir"):
+                ShardSet(path, index_dir=folder).snapshot()
+            monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+            assert rows(ShardSet(path)) == [(b"x", 1, None)]
+            assert "set index_dir" in caplog.text
+        own = base / "own"
+        own.mkdir()
+        ShardSet(path, index_dir=own).snapshot()
+        assert [f.name for f in own.iterdir()] == [tar_index.index_path(str(path), own).name]
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_damage_to_the_headers_gives_rows_or_a_source_error(data: st.DataObject) -> None:
+    """Bytes overwritten anywhere never show as another exception, nor as a payload from outside the shard."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.tar")
+        form = data.draw(st.sampled_from(sorted(FORMS)))
+        archive(
+            path, [(f"{'n' * 60}/{k}/{'m' * 60}.{end}", b"12") for k in range(3) for end in ("jpg", "cls")], FORMS[form]
+        )
+        whole = bytearray(path.read_bytes())
+        for _ in range(data.draw(st.integers(1, 4))):
+            at = data.draw(st.integers(0, len(whole) - 1))
+            new = data.draw(st.binary(min_size=1, max_size=12))
+            whole[at : at + len(new)] = new
+            block = at // 512 * 512
+            if data.draw(st.booleans()):  # a checksum that fits, so that the damage gets past it
+                total = sum(whole[block : block + 512]) - sum(whole[block + 148 : block + 156]) + 256
+                whole[block + 148 : block + 156] = b"%06o\0 " % total
+        path.write_bytes(whole)
+        try:
+            found = rows(ShardSet(path, label="cls"))
+        except SourceError as error:
+            assert str(path) in str(error)
+        else:
+            assert sum(len(payload) for payload, _, _ in found) <= len(whole)
+
+
+def test_an_index_of_another_shard_is_not_believed(tmp_path: Path) -> None:
+    """Ranges that leave the shard are refused even where size, time and digest of the index fit."""
+    path = tmp_path / "a.tar"
+    write_shard(path, [(b"x" * 5000, 1)])
+    good = tar_index.load(str(path))
+    wrong = replace(good, offset=good.offset + 1_000_000)
+    tar_index._write(Path(f"{path}{tar_index.SUFFIX}"), wrong, 0o600)
+    assert rows(ShardSet(path)) == [(b"x" * 5000, 1, None)]

@@ -1,0 +1,135 @@
+"""What goes with a batch is made by the feed thread: the trainer's thread has nothing left to draw."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from images import QUICK, labelled
+from torchvision.transforms import v2
+from wire import Wire
+
+from dali_feed import DataLoader, Mixing
+from dali_feed.compiler.steps import Finish
+from dali_feed.engines.engine import Tail
+from dali_feed.engines.gpu.parcels import Parcels
+from dali_feed.errors import ConfigError, EngineError
+from dali_feed.feed import Batch
+from dali_feed.feed.beside import Beside
+from dali_feed.feed.pixels import Pixels
+from dali_feed.loader import mixup as mixes
+from dali_feed.loader.mixup import spread
+from dali_feed.testing.scripted import ScriptedSource
+from dali_feed.transforms.mixing import Mixed, label_pairs, mixed, soft_labels
+
+FLOAT = v2.Compose([v2.RandomResizedCrop((12, 10)), v2.ToDtype(torch.float32, scale=True)])
+
+
+def loader(mixing: Mixing | None) -> DataLoader:
+    """Twenty images in batches of four."""
+    return DataLoader(ScriptedSource(labelled(20)), 4, transform=FLOAT, collate_fn=mixing, device="cpu", tuning=QUICK)
+
+
+def test_mixing_is_drawn_by_the_feed_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every draw of an epoch; what the trainer's thread does is arithmetic."""
+    threads = []
+
+    def seen(*given: Any) -> Mixed:
+        threads.append(threading.current_thread().name)
+        return mixed(*given)
+
+    monkeypatch.setattr(mixes, "mixed", seen)
+    with loader(Mixing(0.4, 1.0, classes=20)) as each:
+        assert len(list(each)) == 5
+    assert threads == ["dali_feed-feed"] * 5
+
+
+def test_a_label_that_is_no_class_is_told_in_its_place() -> None:
+    """Behind all batches before it, with its record, and the state stands at the last one that came."""
+    with loader(Mixing(0.4, classes=13)) as each:
+        batches = iter(each)
+        for _ in range(3):
+            next(batches)
+        with pytest.raises(ConfigError, match=r"labels must lie in 0\.\.12, as classes says; found 13 in scripted"):
+            next(batches)
+        assert each.state_dict()["consumed"] == 12
+
+
+@given(
+    labels=st.lists(st.integers(0, 8), max_size=9),
+    smoothing=st.floats(0, 1),
+    seed=st.integers(0, 2**32 - 1),
+    kind=st.sampled_from([np.int64, np.int32, np.uint8]),
+)
+def test_labels_mixed_on_the_device_are_numpys(labels: list[int], smoothing: float, seed: int, kind: Any) -> None:
+    """Bit for bit, where a sample meets itself or its own class too: every operation rounds once, in one order."""
+    n, rng = len(labels), np.random.default_rng(seed)
+    share = rng.choice(np.array([0.0, 1.0, *rng.random(4)], np.float32), n)
+    partner = rng.integers(0, max(n, 1), n).astype(np.int32)
+    drawn = Mixed(partner, share, np.zeros((n, 4), np.int32), share)
+    pairs, weights = label_pairs(np.array(labels, kind), drawn)
+    found = spread(torch.from_numpy(pairs), torch.from_numpy(weights), 9, smoothing)
+    wanted = soft_labels(np.array(labels, np.int64), drawn, 9, smoothing)
+    assert found.dtype == torch.float32
+    assert np.array_equal(found.numpy().view(np.int32), wanted.view(np.int32))
+
+
+def test_one_copy_takes_all_that_goes_with_a_batch() -> None:
+    """Flips of each view, and what the loader adds for the batch and its epoch; arrays stay on the host beside it."""
+    finish = Finish("float32", (1.0,) * 3, (0.0,) * 3, flip_x=True, flip_y=False, layout="NCHW", erase=None)
+    rows = [np.array([0, 1], np.int32), np.array([1, 1], np.int32)]
+    views = [Tail(finish, each, None) for each in rows]
+    ids, ok = np.arange(2), np.ones(2, bool)
+    batch = Batch(None, views[0], {"label": np.array([3, 4])}, ids, ok, more=(Pixels(None, views[1]),))
+    wire = Wire()
+
+    def companions(batch: Batch, epoch: int) -> dict[str, Any]:
+        return {"labels": batch.fields["label"] + epoch, "names": np.array(["a", "b"])}
+
+    Beside(companions, Parcels(wire, pinned=False))(batch, 10)
+    assert wire.count == 1
+    for pixels, wanted in zip((batch, *batch.more), rows, strict=True):
+        assert pixels.tail is not None
+        assert pixels.tail.flip_x is not None
+        assert pixels.tail.flip_x.on(None).tolist() == wanted.tolist()
+    assert list(batch.sent) == ["labels"]
+    assert batch.sent["labels"].on(None).tolist() == [13, 14]
+    assert batch.beside["names"].tolist() == ["a", "b"]
+    assert views[0].flip_x is rows[0]  # the engine's own stay what they were
+
+
+def test_what_cannot_be_sent_is_an_engine_error() -> None:
+    """Not a traceback out of torch: page-locked memory and the GPU's may both be exhausted."""
+
+    def full(block: torch.Tensor) -> Any:
+        msg = "CUDA error: out of memory"
+        raise RuntimeError(msg)
+
+    batch = Batch(None, None, {}, np.arange(2), np.ones(2, bool))
+    beside = Beside(lambda batch, epoch: {"ids": batch.ids}, Parcels(full, pinned=False))
+    with pytest.raises(EngineError, match=r"^feed: what goes with a batch cannot be sent to the GPU; out of memory"):
+        beside(batch, 0)
+
+
+@pytest.mark.parametrize("mixing", [None, Mixing(0.4, 1.0, classes=20, smoothing=0.1), Mixing(0.4)])
+def test_what_was_sent_is_what_is_handed_over(mixing: Mixing | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As before a GPU: fields and mixed labels come out of the block of their batch, equal to those made on the CPU."""
+    with loader(mixing) as plain:
+        wanted = list(plain)
+    wire = Wire()
+    monkeypatch.setattr(Beside, "on", lambda device, companions: Beside(companions, Parcels(wire, pinned=False)))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    with loader(mixing) as sent:
+        for (images, labels), (same, others) in zip(wanted, sent, strict=True):
+            assert torch.equal(images, same)
+            pairs = zip(labels, others, strict=True) if isinstance(labels, tuple) else [(labels, others)]
+            for one, other in pairs:
+                assert one.dtype == other.dtype
+                assert torch.equal(one, other)
+                assert other.untyped_storage().nbytes() == other.nbytes  # not the whole block
+    assert wire.count == len(wanted)

@@ -1,0 +1,78 @@
+"""Holds what importing costs, and what the packages say they give."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ["confluent_kafka", "cupy", "matplotlib", "nvidia", "pyarrow", "rich", "torch", "torchvision", "typer"]
+FILES = sorted(
+    {path.resolve() for name in ("dali_feed", "kernels", "external_sources") for path in (ROOT / name).rglob("*.py")}
+)
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["dali_feed", "dali_feed.errors", "dali_feed.external_sources", "dali_feed.kernels", "dali_feed.records.source"],
+)
+def test_importing_is_light(module: str) -> None:
+    """Whoever imports the package pays for nothing that only one of its modules needs."""
+    code = f"import json, sys, {module}; print(json.dumps([n for n in {HEAVY} if n in sys.modules]))"
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [
+        (p, name)
+        for p in ("dali_feed", "dali_feed.external_sources", "dali_feed.kernels")
+        for name in getattr(importlib.import_module(p), "__all__", [])
+    ],
+)
+def test_exported_names_resolve(package: str, name: str) -> None:
+    """Every name in a package's `__all__` can be had from it, lazily or not."""
+    assert getattr(importlib.import_module(package), name) is not None
+
+
+@pytest.mark.parametrize("package", ["dali_feed", "dali_feed.external_sources", "dali_feed.kernels"])
+def test_an_unknown_name_is_an_attribute_error(package: str) -> None:
+    """A lazy package fails on a misspelt name as every module does, naming both."""
+    with pytest.raises(AttributeError, match=rf"{re.escape(package)}.*DataLaoder"):
+        _ = importlib.import_module(package).DataLaoder
+
+
+def exported(tree: ast.Module) -> list[str] | None:
+    """The module's `__all__`, if it has one."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    return None
+
+
+def sort_key(name: str) -> tuple[int, list[tuple[int, str]]]:
+    """The order that ruff's RUF022 keeps: constants, classes, the rest; and 9 before 10."""
+    kind = 0 if len(name) > 1 and name.isupper() else 1 if name[0].isupper() else 2
+    return kind, [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_all_is_sorted_and_whole(path: Path) -> None:
+    """`__all__`, where there is one, is sorted and leaves out no public function or class of the file."""
+    tree = ast.parse(path.read_text())
+    names = exported(tree)
+    if names is None:
+        return
+    assert names == sorted(set(names), key=sort_key)
+    defined = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+    missing = {name for name in defined if not name.startswith("_")} - set(names)
+    assert not missing, f"public, but not in __all__: {sorted(missing)}"

@@ -1,0 +1,170 @@
+"""The pages for WebDataset's and Mosaic Streaming's users: their Python runs as printed, and MDS shards arrive whole.
+
+What needs the other package is run where that is installed (webdataset, mosaicml-streaming).
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import importlib.util
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from images import jpeg
+from PIL import Image
+from torchvision.transforms import v2
+
+from dali_feed import DataLoader
+from dali_feed.external_sources import ShardSet
+from dali_feed.testing.shards import write_shard
+
+ROOT = Path(__file__).resolve().parents[2]
+CONVERT = ROOT / "examples" / "mds_to_tar.py"
+PAGES = ("from-webdataset.md", "from-mosaic.md")
+OTHERS = ("webdataset", "streaming")
+SHARDS, EACH = 4, 20
+
+# A shard as MDSWriter of mosaicml-streaming 0.13.0 wrote it: three gray JPEGs, labels 7, 8, 9, and a text.
+MDS = zlib.decompress(base64.b85decode(
+    b"c-muTU|@I-#4bz>42zf<7?@ZY7^;<$^K(jb^WszUlJiqC^U{lztQ4Y^vI<hum2?!8GV@A6RB=g>QY?^$s?AHxO@*k-%uP&B1*ynMOiIlGF-lS^"
+    b"N|4nSXI4Sf=9T8;=qOm|D1aCc1-S)9sl~;a`FTKjh_q5#eo<~>36QUpn^FuiFC(!y17ZM356HCmoXp%zkP<U<Ljwy7GZUbAS!xl~9HUxaMg}nW"
+    b"f8+lH1_3WOPd5fepb#SvGW@^I;LO0m#>URZ%E8Xg&dJHa#UsMY!_CbjDJ0A<A}b{?Co3f*qoAUvuAro&EF+^~uBl^SXkua_uWo5;VPvCcY-05P"
+    b"00TD%0}wJY3NrjZ!XOVcoRtv_7@&ZWiJ66!jh%y&iyNq5s{jKNBQrA-3o|P#3ky)T7AViaBFHMFXz0i$9GJ+iR48K9IB_9|veU+cqCpows2C>|"
+    b"HF0u@iAzXIsj8`KXlj|5nweWzS~<J8y19FJdIg7shJ{B&MkS}Drln_OW)+u|mX%jjRyDV@wzYS3c1@Z*W$Lu)GiJ_Ow0OzVWy@ErT(xQQmaW^i"
+    b"@7THP(BUITj~zd8^3<ivSFT>We&gn?hmRgVdHU@6i<hrHe)|07>$mSee*XG@3*<ir2788||MvgC$qx0H4^W6{G;paFxSy*2-{gS$D=`Tax-6ri"
+    b"OSRB_{QCb*PI%}hCIJ9@6Nu0"
+))  # fmt: skip
+INDEX: dict[str, Any] = {
+    "format": "mds",
+    "version": 2,
+    "samples": 3,
+    "column_names": ["image", "label", "text"],
+    "column_encodings": ["jpeg", "int", "str"],
+    "column_sizes": [None, 8, None],
+    "raw_data": {"basename": "shard.00000.mds"},
+}
+
+
+def blocks(page: str) -> list[str]:
+    """The Python of a page."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+def ran(folder: Path, *command: object) -> subprocess.CompletedProcess[str]:
+    """What this Python does in `folder`, without a GPU."""
+    return subprocess.run(
+        [sys.executable, "-P", *map(str, command)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=folder,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+    )
+
+
+def converted(root: Path, *options: object, **changed: object) -> subprocess.CompletedProcess[str]:
+    """mds_to_tar.py on the shard above, with its index changed."""
+    source = root / "mds"
+    source.mkdir(exist_ok=True)
+    (source / "shard.00000.mds").write_bytes(MDS)
+    (source / "index.json").write_text(json.dumps({"version": 2, "shards": [INDEX | changed]}))
+    return ran(root, CONVERT, "mds", "tar", *options)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shards that the pages name."""
+    root = tmp_path_factory.mktemp("pages")
+    (root / "tar").mkdir()
+    images = [(jpeg(n, 40, 48), n % 5) for n in range(SHARDS * EACH)]
+    for k in range(SHARDS):
+        for path in (root / f"train-{k:04d}.tar", root / "tar" / f"shard-{k:05d}.tar"):
+            write_shard(path, images[k * EACH : (k + 1) * EACH], first=k * EACH)
+    if importlib.util.find_spec("streaming"):
+        streaming = importlib.import_module("streaming")
+        with streaming.MDSWriter(out=str(root / "mds"), columns={"image": "jpeg", "label": "int"}) as writer:
+            for image, label in images:
+                writer.write({"image": Image.open(io.BytesIO(image)), "label": label})
+    return root
+
+
+@pytest.mark.parametrize(("page", "number"), [(page, n) for page in PAGES for n in range(len(blocks(page)))])
+def test_what_a_page_prints_runs(folder: Path, page: str, number: int) -> None:
+    """Every block stands by itself and ends without an error."""
+    code = blocks(page)[number]
+    for name in OTHERS:
+        if re.search(rf"^(from|import) {name}\b", code, re.MULTILINE) and not importlib.util.find_spec(name):
+            pytest.skip(f"{name} is not installed")
+    (folder / "block.py").write_text(code)
+    done = ran(folder, "block.py")
+    assert done.returncode == 0, done.stderr
+
+
+def test_each_page_has_a_before_an_after_and_a_resume() -> None:
+    """The first block alone needs the other package."""
+    for page in PAGES:
+        assert [any(f" {name}" in code for name in OTHERS) for code in blocks(page)] == [True, False, False]
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_webdataset_gives_the_same(folder: Path) -> None:
+    """With shuffling off: its samples, in its order, and its pixels to the bit."""
+    wds = pytest.importorskip("webdataset")
+    transform = v2.Compose([v2.ToImage(), v2.Resize(36), v2.CenterCrop(32), v2.ToDtype(torch.float32, scale=True)])
+    shards = str(folder / "train-{0000..0003}.tar")
+    theirs = wds.WebDataset(shards, shardshuffle=False).decode("pil").to_tuple("jpg;png", "cls")
+    theirs = wds.WebLoader(theirs.map_tuple(transform, int).batched(16), batch_size=None)
+    with DataLoader(ShardSet(shards), 16, transform=transform, device="cpu") as ours:
+        for (images, labels), (images_too, labels_too) in zip(theirs, ours, strict=True):
+            assert torch.equal(images, images_too)
+            assert labels.tolist() == labels_too.tolist()
+
+
+def test_a_shard_of_mdswriter_becomes_a_tar_shard(tmp_path: Path) -> None:
+    """Each JPEG to the byte, its label, in order; columns that have no place are named."""
+    done = converted(tmp_path, "--image", "image", "--label", "label")
+    assert done.stdout == "3 samples in 1 shards; left out: text\n", done.stderr
+    (shard,) = (tmp_path / "tar").iterdir()
+    with DataLoader(ShardSet(shard), 3, device="cpu", transform=v2.CenterCrop(1)) as loader:
+        ((images, labels),) = loader
+    assert labels.tolist() == [7, 8, 9]
+    assert [image[0].item() for image in images] == [0, 40, 80]
+    files = [bytes(part) for part in shard.read_bytes().split(b"\xff\xd8")[1:]]
+    assert all(b"\xff\xd8" + file[: file.index(b"\xff\xd9") + 2] in MDS for file in files)
+
+
+@pytest.mark.parametrize(
+    ("options", "changed", "said"),
+    [
+        (("--image", "picture"), {}, "no column is called 'picture'; there are image, label, text"),
+        (("--label", "text"), {}, "column 'text': its encoding must be one of int, .*; found 'str'"),
+        (("--image", "text"), {}, "column 'text': its encoding must be one of jpeg, png, bytes; found 'str'"),
+        (
+            (),
+            {"samples": 4},
+            "shard.00000.mds: it is not as long, or does not hold as many samples, as index.json says",
+        ),
+        ((), {"column_sizes": [None, 4, None]}, "a sample's columns must fill it; found 4 bytes left over"),
+        ((), {"format": "json"}, "shard 0 must be mds, version 2; found json"),
+        ((), {"raw_data": {"basename": "shard.00001.mds"}}, "shard.00001.mds: not there; go over StreamingDataset"),
+    ],
+)
+def test_what_cannot_be_converted_is_said(
+    tmp_path: Path, options: tuple[str, ...], changed: dict[str, object], said: str
+) -> None:
+    """A sentence instead of a tar file."""
+    done = converted(tmp_path, *options, **changed)
+    assert done.returncode == 1
+    assert re.search(said, done.stderr), done.stderr
+    assert not list((tmp_path / "tar").glob("*"))

@@ -1,0 +1,125 @@
+"""Kernels on the host: g++ compiles the same .cu that a GPU runs, with tests/kernels/cuda_shim.h in the place of CUDA.
+
+What runs is a `Launch` as the launcher prepared it, so the grid, the chosen variant and the order and types of the
+arguments are under test as well as the arithmetic.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from dali_feed.kernels._module import Launch
+
+_HERE = Path(__file__).resolve().parent
+_SOURCES = _HERE.parent / "kernels"
+# No contraction: a*b+c must stay two roundings where a kernel writes it so. Kernels read words through bytes.
+_FLAGS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing")
+# It is the compiler that costs here and not the run, so this one does not optimize.
+_SANITIZE = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g1")
+_CTYPES: dict[str, type[ctypes._SimpleCData[Any]]] = {
+    "uint64": ctypes.c_uint64,
+    "int32": ctypes.c_int32,
+    "float32": ctypes.c_float,
+}
+_Index3 = ctypes.c_uint * 3
+
+
+class OnDevice:
+    """A NumPy array that says it lies on a GPU: what a launcher sees of a CuPy array or a tensor."""
+
+    def __init__(self, array: npt.NDArray[Any], **changes: object) -> None:
+        self.array = array  # keeps the memory
+        self.__cuda_array_interface__ = {**array.__array_interface__, "version": 3, **changes}
+
+
+@dataclass(frozen=True)
+class HostKernel:
+    """Every variant of one kernel, compiled; `run` executes a prepared launch on host memory."""
+
+    variants: tuple[tuple[str, ...], ...]
+    addresses: tuple[int, ...]
+    library: ctypes.CDLL  # keeps the code
+
+    def run(self, job: Launch, begin: tuple[int, int, int] = (0, 0, 0)) -> None:
+        """Run the blocks from `begin` on to the end of the grid."""
+        types = (_CTYPES[argument.dtype.name] for argument in job.arguments)
+        function = ctypes.CFUNCTYPE(None, *(ctypes.POINTER(_Index3),) * 4, *types)
+        address = self.addresses[self.variants.index(job.options)]
+        corners = [ctypes.byref(_Index3(*corner)) for corner in (job.grid, job.block, begin, job.grid)]
+        function(address)(*corners, *(argument.item() for argument in job.arguments))
+
+
+def compile_for_host(folder: Path, name: str, variants: Sequence[tuple[str, ...]]) -> HostKernel:
+    """Compile `kernels/name.cu`, each tuple of -D options a variant, into one shared library in `folder`."""
+    entries = ", ".join(f"(void*)&shim::Host<variant_{i}::{name}_{i}>::run" for i in range(len(variants)))
+    table = f'extern "C" {{ extern void* const shim_table[]; void* const shim_table[] = {{{entries}}}; }}\n'
+    binary = _compile(folder, name, variants, table, f"{name}.so", ("-shared", "-fPIC"))
+    library = ctypes.CDLL(str(binary))
+    addresses = (ctypes.c_size_t * len(variants)).in_dll(library, "shim_table")
+    return HostKernel(tuple(variants), tuple(addresses), library)
+
+
+def compile_sanitized(folder: Path, name: str, variants: Sequence[tuple[str, ...]]) -> Path:
+    """Compile the same into a program with the address and undefined-behaviour sanitizers, for `run_sanitized`."""
+    entries = ", ".join(f"&shim::Host<variant_{i}::{name}_{i}>::serve" for i in range(len(variants)))
+    main = (
+        f"static void (*const serve[])() = {{{entries}}};\n"
+        "int main() { unsigned variant; while (std::fread(&variant, 4, 1, stdin) == 1) serve[variant](); }\n"
+    )
+    return _compile(folder, name, variants, main, f"{name}.sanitized", _SANITIZE)
+
+
+def run_sanitized(
+    program: Path, variants: Sequence[tuple[str, ...]], jobs: Sequence[tuple[Launch, Mapping[int, npt.NDArray[Any]]]]
+) -> bytes:
+    """Run jobs in one process; `memory` maps each address among a job's arguments to its array.
+
+    Returns the bytes of all outputs in order. A finding of a sanitizer fails the test with its report.
+    """
+    stream = bytearray()
+    for job, memory in jobs:
+        stream += struct.pack("<7I", variants.index(job.options), *job.grid, *job.block)
+        for argument in job.arguments:
+            if argument.dtype == np.uint64:
+                content = memory[int(argument)].tobytes() if argument else b""
+                stream += struct.pack("<Q", len(content)) + content
+            else:
+                stream += argument.tobytes()
+    done = subprocess.run([program], input=bytes(stream), capture_output=True, check=False)
+    if done.returncode:
+        pytest.fail(f"{program.name} ended with {done.returncode}:\n{done.stderr.decode(errors='replace')[:4000]}")
+    return done.stdout
+
+
+def _compile(
+    folder: Path, name: str, variants: Sequence[tuple[str, ...]], tail: str, output: str, flags: tuple[str, ...]
+) -> Path:
+    compiler = shutil.which("g++")
+    if compiler is None:
+        msg = f"g++ is missing, so kernels/{name}.cu was NOT checked against its reference: apt-get install g++"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(msg)
+    text = '#include "cuda_shim.h"\n'
+    for i, options in enumerate(variants):
+        defines = [option.removeprefix("-D").partition("=") for option in options]
+        text += f"namespace variant_{i} {{\n#define {name} {name}_{i}\n"
+        text += "".join(f"#define {key} {value or 1}\n" for key, _, value in defines)
+        text += f'#include "{name}.cu"\n#undef {name}\n' + "".join(f"#undef {key}\n" for key, _, _ in defines) + "}\n"
+    source, binary = folder / f"{output}.cpp", folder / output
+    source.write_text(text + tail, encoding="utf-8")
+    command = [compiler, *_FLAGS, *flags, f"-I{_HERE}", f"-I{_SOURCES}", str(source), "-o", str(binary)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.fail(f"kernels/{name}.cu does not compile for the host:\n{done.stderr[:4000]}")
+    return binary

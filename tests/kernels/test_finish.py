@@ -1,0 +1,344 @@
+"""finish: the kernel equals its NumPy reference bit for bit, and the reference is what torchvision means.
+
+The .cu itself runs here without a GPU: g++ compiles it through cuda_shim.h. On a GPU the launcher runs it too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import itertools
+import mmap
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from finish_cases import (
+    DTYPES,
+    LAYOUTS,
+    MEAN,
+    STD,
+    VARIANTS,
+    Array,
+    assert_same_bits,
+    at_offset,
+    boxes,
+    edge_cases,
+    out_for,
+    prepared,
+    random_case,
+    random_mix,
+)
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from kernels_both import Kernel, both_ways
+from kernels_host import HostKernel, compile_for_host, compile_sanitized, run_sanitized
+from sass import instructions, named
+from torchvision.transforms import v2
+
+from dali_feed.errors import EngineError
+from dali_feed.kernels import _module
+from dali_feed.kernels._numbers import fma
+from dali_feed.kernels.finish import (
+    bytes_moved,
+    finish,
+    finish_reference,
+    normalize_factors,
+    prepare,
+)
+from dali_feed.kernels.mix import Mix
+
+MAP_NORESERVE = 0x4000  # of Linux; Python's mmap has no name for it
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> HostKernel:
+    """All variants of the kernel, compiled by g++."""
+    return compile_for_host(tmp_path_factory.mktemp("finish"), "finish", VARIANTS)
+
+
+kernel = both_ways(finish, prepare)
+
+
+# --- the kernel, both ways --------------------------------------------------------------------------------------------
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[dict[str, Any], str, str, int, int]:
+    """Odd and even shapes, memory offsets, every kind of flag, matrices and factors of any size."""
+    dtype, layout = draw(st.sampled_from(DTYPES)), draw(st.sampled_from(LAYOUTS))
+    samples, height = draw(st.integers(1, 4)), draw(st.integers(1, 7))
+    width = draw(st.integers(1, 9) | st.sampled_from((12, 31, 64, 224)))
+    seed = draw(st.integers(0, 2**32 - 1))
+    case: dict[str, Any] = {
+        "images": np.random.default_rng(seed).integers(0, 256, (samples, height, width, 3), np.uint8)
+    }
+    for name in ("flip_x", "flip_y"):
+        if draw(st.booleans()):
+            kind = draw(st.sampled_from((np.int32, np.uint8, np.bool_)))
+            case[name] = draw(hnp.arrays(np.int32, samples, elements=st.sampled_from((0, 1, 256, -1)))).astype(kind)
+    if draw(st.booleans()):
+        usual, any_float = st.floats(-300, 300, width=32), st.floats(width=32)  # the latter with NaN and infinity
+        case["colour"] = draw(hnp.arrays(np.float32, (samples, 3, 4), elements=usual | any_float))
+    if dtype != "uint8":
+        finite = st.floats(width=32, allow_nan=False, allow_infinity=False) | st.floats(-4, 4, width=32)
+        for name in draw(st.sampled_from(((), ("scale",), ("bias",), ("scale", "bias")))):
+            case[name] = draw(finite | st.tuples(finite, finite, finite))
+    rng, shape = np.random.default_rng(seed), (samples, height, width)
+    if draw(st.booleans()):
+        case["erase"] = boxes(rng, shape)
+        case["erase_value"] = draw(st.sampled_from((None, 7, (0, 255, 3))))
+    if draw(st.booleans()) and not {"scale", "bias"} & set(case):  # infinite values would meet in a NaN
+        mix = random_mix(rng, shape)
+        case["mix"] = replace(mix, **dict.fromkeys(draw(st.sets(st.sampled_from(("weight", "box")))), None))
+    return case, dtype, layout, draw(st.sampled_from((0, 0, 1, 2, 3, 4))), draw(st.sampled_from((0, 0, 1, 2, 4)))
+
+
+@given(drawn=cases())
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_kernel_equals_reference_bit_for_bit(kernel: Kernel, drawn: tuple[dict[str, Any], str, str, int, int]) -> None:
+    """Whatever the shape, the alignment, the flips, the matrices and the factors, both agree exactly."""
+    case, dtype, layout, offset_in, offset_out = drawn
+    case["images"] = at_offset(case["images"], offset_in)
+    out = at_offset(out_for(case["images"], dtype, layout), offset_out)
+    kernel(out=out, **case, dtype=dtype, layout=layout)
+    assert_same_bits(out, finish_reference(**case, dtype=dtype, layout=layout))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("colour", "mix"), [(False, False), (True, False), (True, True)])
+def test_a_usual_batch(kernel: Kernel, dtype: str, layout: str, colour: bool, mix: bool) -> None:
+    """224 x 224 with everything on is done four pixels at a time, and exactly."""
+    case = random_case(dtype, (3, 224, 224), colour=colour, mix=mix)
+    out = out_for(case["images"], dtype, layout)
+    (job,) = kernel(out=out, **case, dtype=dtype, layout=layout)
+    assert job.options[2] == "-DPIXELS=4"
+    assert_same_bits(out, finish_reference(**case, dtype=dtype, layout=layout))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [(98, 98), (37, 518)])
+def test_a_width_that_two_divides(kernel: Kernel, dtype: str, layout: str, size: tuple[int, int]) -> None:
+    """Widths such as 98 and 518 are done two pixels at a time, and exactly, a partner's too."""
+    case = random_case(dtype, (3, *size), mix=True)
+    out = out_for(case["images"], dtype, layout)
+    (job,) = kernel(out=out, **case, dtype=dtype, layout=layout)
+    assert job.options[2] == "-DPIXELS=2"
+    assert_same_bits(out, finish_reference(**case, dtype=dtype, layout=layout))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_edges_of_floats(kernel: Kernel, dtype: str) -> None:
+    """Subnormals, overflow, ties, NaN and -0 come out as in the reference, in spite of CuPy's -ftz=true."""
+    for case in edge_cases(dtype):
+        out = out_for(case["images"], dtype, "NCHW")
+        kernel(out=out, **case, dtype=dtype)
+        assert_same_bits(out, finish_reference(**case, dtype=dtype))
+
+
+@pytest.mark.parametrize(("dtype", "layout", "mix"), [("bfloat16", "NCHW", False), ("float32", "NHWC", True)])
+def test_more_samples_than_a_grid_has_rows(kernel: Kernel, dtype: str, layout: str, mix: bool) -> None:
+    """Blocks walk on over the samples where there are more of them than the 65535 rows of a grid."""
+    case = random_case(dtype, (65535 + 40, 1, 4), mix=mix)
+    out = out_for(case["images"], dtype, layout)
+    (job,) = kernel(out=out, **case, dtype=dtype, layout=layout)
+    assert job.grid[1] == 65535
+    assert_same_bits(out, finish_reference(**case, dtype=dtype, layout=layout))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_positions_beyond_32_bits(host: HostKernel, layout: str) -> None:
+    """The last sample of a batch of more than 2^32 bytes is read from and written to where it belongs."""
+    shape = (1500, 1000, 1000, 3)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+    images, out = (
+        np.frombuffer(mmap.mmap(-1, 4_500_000_000, flags=flags), np.uint8).reshape(size)
+        for size in (shape, shape if layout == "NHWC" else (1500, 3, 1000, 1000))
+    )  # only the pages of the last sample are ever touched
+    images[-1] = np.random.default_rng(0).integers(0, 256, shape[1:], np.uint8)
+    case = {"images": images, "flip_x": np.ones(1500, np.uint8)}
+    host.run(prepared(out, case, "uint8", layout), begin=(0, 1499, 0))
+    expected = finish_reference(images[-1:], dtype="uint8", layout=layout, flip_x=[1])
+    np.testing.assert_array_equal(out[-1:], expected)
+
+
+def test_no_byte_beside_the_arrays(tmp_path: Path) -> None:
+    """Under the address and undefined-behaviour sanitizers every variant stays inside arrays of exactly its size."""
+    jobs, expected = [], b""
+    shapes = ((1, 1, 1), (2, 3, 1), (1, 2, 7), (3, 5, 8), (2, 1, 4), (1, 16, 68), (2, 33, 31), (2, 1, 2), (1, 8, 6))
+    for (dtype, layout), shape in itertools.product(itertools.product(DTYPES, LAYOUTS), shapes):
+        for given_flips, mix in itertools.product((True, False), repeat=2):
+            case = random_case(dtype, shape, colour=given_flips, mix=mix)
+            case = case if given_flips else {key: case[key] for key in case if not key.startswith("flip")}
+            out = out_for(case["images"], dtype, layout)
+            jobs.append((prepared(out, case, dtype, layout), {a.ctypes.data: a for a in arrays_of(case, out)}))
+            expected += finish_reference(**case, dtype=dtype, layout=layout).tobytes()
+    assert {job.options for job, _ in jobs} == set(VARIANTS)
+    program = compile_sanitized(tmp_path, "finish", VARIANTS)
+    assert run_sanitized(program, VARIANTS, jobs) == expected
+
+
+def arrays_of(case: dict[str, Any], out: Array) -> list[Array]:
+    """The arrays that the kernel gets."""
+    mix = case.get("mix")
+    mixed = [] if mix is None else [mix.partner, mix.weight, mix.box]
+    return [value for value in (*case.values(), *mixed, out) if isinstance(value, np.ndarray)]
+
+
+# --- the compiler -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("options", VARIANTS, ids=" ".join)
+def test_nvrtc_compiles_every_variant(options: tuple[str, ...], arch: str) -> None:
+    """Each variant assembles for each architecture, keeps subnormals, stays in registers and moves whole vectors."""
+    ptx = _module.compile_ptx("finish", arch, options).decode()
+    assert ".entry finish(" in ptx
+    assert ".ftz" not in ptx, "CuPy's -ftz=true reached an operation that can round"
+    assert ".local" not in ptx, "an index is not a constant"
+    if options[2] == "-DPIXELS=4" and options[0] != "-DOUT_UINT8":  # four bytes may also be one 32-bit store
+        assert "st.global.v4." in ptx or options[4] == "-DVECTOR=8"
+    if options[0] == "-DOUT_BFLOAT16":
+        assert ("cvt.rn.bf16.f32" in ptx) == (arch != "sm_75")
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("pixels", [2, 4])
+def test_channels_last_is_stored_sixteen_bytes_at_a_time(tmp_path: Path, dtype: str, pixels: int, arch: str) -> None:
+    """Assembled, all that a usual variant writes are stores of 16 bytes, and all it keeps lies in registers."""
+    options = (f"-DOUT_{dtype.upper()}", "-DCHANNELS_LAST=1", f"-DPIXELS={pixels}", "-DMIX=1", "-DVECTOR=16")
+    assert options in VARIANTS
+    found = instructions(tmp_path, "finish", arch, options)
+    assert named(found, "STG") == {"STG.E.128"}
+    assert not named(found, "STL") | named(found, "LDL")
+
+
+@pytest.mark.parametrize(
+    ("arch", "options", "told"),
+    [("sm_90", (), "define one of OUT_FLOAT32"), ("sm_1", VARIANTS[0], "INVALID_OPTION")],
+)
+def test_a_failed_compilation_says_what_and_where(arch: str, options: tuple[str, ...], told: str) -> None:
+    """The error names kernel and architecture and carries the compiler's first lines."""
+    with pytest.raises(EngineError, match=f"kernel finish for {arch}, options(?s:.*){told}"):
+        _module.compile_ptx("finish", arch, options)
+
+
+# --- the reference ----------------------------------------------------------------------------------------------------
+
+
+@given(values=hnp.arrays(np.float32, (3, 20), elements=st.floats(width=32, allow_nan=False)))
+@example(values=np.array([[1 + 2**-12] * 2, [1 + 2**-12] * 2, [2**-60, -(2**-60)]], np.float32))  # ties but for c
+@example(values=np.array([[2**-75, 2**-75], [3 * 2**-75, 2**-75], [2**-148, -(2**-149)]], np.float32))  # subnormal
+def test_fma_of_the_reference_is_libms(values: Array) -> None:
+    """The one-rounding multiply-add in NumPy is fmaf, also at ties, for subnormals and beyond the largest float."""
+    fmaf = ctypes.CDLL(ctypes.util.find_library("m")).fmaf
+    fmaf.restype, fmaf.argtypes = ctypes.c_float, [ctypes.c_float] * 3
+    expected = np.array([fmaf(*column) for column in values.T.tolist()], np.float32)
+    np.testing.assert_array_equal(fma(*values), expected)
+    assert (np.signbit(fma(*values)) == np.signbit(expected))[~np.isnan(expected)].all()
+
+
+@pytest.mark.parametrize(("mean", "std"), [(MEAN, STD), ((0.5,) * 3, (0.5,) * 3), ((0, 0, 0), (1, 1, 1))])
+def test_reference_beside_torchvision(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    """All 256 values: within 7.2e-7 and 8 ulps of v2.Normalize, and never further from the exact value than it is."""
+    images = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1).repeat(3, 3)
+    scale, bias = normalize_factors(mean, std)
+    ours = finish_reference(images, scale=scale, bias=bias)[0]
+    planes = torch.from_numpy(images[0]).permute(2, 0, 1)
+    theirs = v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)])(planes).numpy()
+    exact = np.array(
+        [
+            [float((Fraction(v, 255) - Fraction(str(m))) / Fraction(str(s))) for v in range(256)]
+            for m, s in zip(mean, std, strict=True)
+        ]
+    ).reshape(3, 16, 16)
+    apart = np.abs(ours.astype(np.float64) - theirs)
+    assert apart.max() <= 7.2e-7
+    large = np.abs(exact) >= 0.25
+    assert (apart / np.spacing(np.maximum(np.abs(ours), np.abs(theirs))))[large].max() <= 8
+    assert np.abs(ours - exact).max() <= np.abs(theirs - exact).max()
+    if mean == (0, 0, 0):
+        assert_same_bits(ours, theirs)
+
+
+def test_reference_flips_as_torchvision() -> None:
+    """A flag mirrors its own sample as v2's flips do and leaves the others alone."""
+    images = np.random.default_rng(0).integers(0, 256, (4, 5, 6, 3), np.uint8)
+    found = finish_reference(images, dtype="uint8", flip_x=[0, 1, 0, 1], flip_y=np.array([False, False, True, True]))
+    planes = torch.from_numpy(images).permute(0, 3, 1, 2)
+    mirror, turn = v2.functional.horizontal_flip, v2.functional.vertical_flip
+    expected = torch.stack([planes[0], mirror(planes[1]), turn(planes[2]), turn(mirror(planes[3]))])
+    np.testing.assert_array_equal(found, expected.numpy())
+
+
+def test_reference_casts_as_torch() -> None:
+    """Float16 and bfloat16 round to nearest, ties to even, overflow to infinity: torch's cast of the same float32."""
+    images = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1).repeat(3, 3)
+    factors: dict[str, Any] = {"scale": (257.3, 1e-7, 1.0078125), "bias": (0.0, 3e-8, 0.00390625)}
+    plain = torch.from_numpy(finish_reference(images, **factors))
+    half = finish_reference(images, dtype="float16", **factors)
+    brain = finish_reference(images, dtype="bfloat16", **factors)
+    assert_same_bits(half, plain.to(torch.float16).numpy())
+    np.testing.assert_array_equal(brain, plain.to(torch.bfloat16).view(torch.uint16).numpy())
+    assert np.isinf(half).any()
+
+
+def test_colour_matrix_is_applied_before_scale_and_clamped() -> None:
+    """One pixel by hand: rows of the matrix act on 0..255 values, the result stays within them, 0.5 goes to even."""
+    images = np.array([[[[10, 20, 30]]]], np.uint8)
+    colour = np.array([[[1, 0, 0, 0.5], [0, -1, 0, 0], [0, 0, 9, 0]]], np.float32)
+    assert finish_reference(images, dtype="uint8", colour=colour).ravel().tolist() == [10, 0, 255]
+    assert finish_reference(images, colour=colour, scale=2, bias=1).ravel().tolist() == [22, 1, 511]
+
+
+@given(lam=st.floats(0, 1, width=32), seed=st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_reference_mixes_as_torchvision(lam: float, seed: int) -> None:
+    """One weight and each image's neighbour: bit for bit the tensor arithmetic of v2.MixUp; a box: v2.CutMix."""
+    images = np.random.default_rng(seed).integers(0, 256, (4, 6, 5, 3), np.uint8)
+    scale, bias = normalize_factors(MEAN, STD)
+    plain = torch.from_numpy(finish_reference(images, scale=scale, bias=bias))
+    before = np.array([3, 0, 1, 2], np.int32)
+    rest = float(np.float32(1) - np.float32(lam))
+    up = Mix(before, weight=np.full(4, lam, np.float32))
+    assert_same_bits(
+        finish_reference(images, scale=scale, bias=bias, mix=up),
+        plain.roll(1, 0).mul_(rest).add_(plain.mul(lam)).numpy(),
+    )
+    cut = Mix(before, box=np.tile(np.array([1, 2, 3, 2], np.int32), (4, 1)))
+    expected = plain.clone()
+    expected[..., 1:4, 2:4] = plain.roll(1, 0)[..., 1:4, 2:4]
+    assert_same_bits(finish_reference(images, scale=scale, bias=bias, mix=cut), expected.numpy())
+
+
+def test_reference_erases_as_torchvision() -> None:
+    """A rectangle of the normalized image gets its value, as v2.functional.erase puts it."""
+    images = np.random.default_rng(0).integers(0, 256, (2, 7, 9, 3), np.uint8)
+    scale, bias = normalize_factors(MEAN, STD)
+    plain = torch.from_numpy(finish_reference(images, scale=scale, bias=bias))
+    box = np.array([[1, 2, 4, 5], [0, 0, 0, 9]], np.int32)
+    found = finish_reference(images, scale=scale, bias=bias, erase=box, erase_value=(0.5, -1, 2))
+    fill = torch.tensor([0.5, -1, 2]).view(3, 1, 1).expand(3, 4, 5)
+    expected = torch.stack([v2.functional.erase(plain[0], 1, 2, 4, 5, fill), plain[1]])
+    assert_same_bits(found, expected.numpy())
+
+
+def test_identity_matrix_changes_nothing() -> None:
+    """A sample that is to keep its colours passes through the matrix bit for bit."""
+    case = random_case("float32", (1, 16, 16))
+    plain = {key: case[key] for key in case if key != "colour"}
+    assert_same_bits(finish_reference(**case), finish_reference(**plain))
+
+
+def test_bytes_moved_counts_what_is_read_and_written() -> None:
+    """A pixel of three channels is 3 bytes in and 3 elements out, and 3 more in where a partner shows."""
+    assert [bytes_moved((2, 5, 7, 3), dtype) for dtype in DTYPES] == [70 * n for n in (15, 9, 9, 6)]
+    assert [bytes_moved((2, 5, 7, 3), dtype, mixed=1) for dtype in DTYPES] == [70 * n for n in (18, 12, 12, 9)]

@@ -1,0 +1,398 @@
+"""unpack: the kernel equals its NumPy reference bit for bit, and the reference takes records apart as integers do.
+
+The .cu itself runs here without a GPU: g++ compiles it through cuda_shim.h. On a GPU the launcher runs it too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import dataclasses
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from finish_cases import Array, assert_same_bits
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from kernels_both import Kernel, both_ways
+from kernels_host import HostKernel, OnDevice, compile_for_host, compile_sanitized, run_sanitized
+from unpack_cases import (
+    CHANNELS,
+    FLOATS,
+    KINDS,
+    LAYOUTS,
+    ORDERS,
+    STREAMS,
+    VARIANTS,
+    Kind,
+    cases,
+    name_of,
+    out_for,
+    packed,
+    payload_of,
+    prepared,
+    random_factors,
+    random_records,
+    untouched,
+)
+
+from dali_feed.errors import ConfigError, EngineError
+from dali_feed.kernels import _module
+from dali_feed.kernels.unpack import bytes_moved, prepare, unpack, unpack_reference
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> HostKernel:
+    """The selected variants of the kernel, compiled by g++."""
+    return compile_for_host(tmp_path_factory.mktemp("unpack"), "unpack", VARIANTS)
+
+
+kernel = both_ways(unpack, prepare)
+
+
+def test_every_way_to_read_and_to_write_is_selected() -> None:
+    """The variants under test hold each option, each run that is read and each run that is written."""
+    assert {(k.bits, k.endian, k.channels) for k in KINDS if k.order == "interleaved"} == {
+        (*stream, channels) for stream, channels in itertools.product(STREAMS, CHANNELS)
+    }
+    assert {(k.bits, k.endian) for k in KINDS if k.order == "planar"} == set(STREAMS)
+    assert {(k.order, k.channels) for k in KINDS} == {*itertools.product(ORDERS, CHANNELS)} - {("planar", 1)}
+    assert {(k.dtype, k.layout, k.channels) for k in KINDS if k.channels > 1} == {
+        *itertools.product((*FLOATS, "uint8"), LAYOUTS, CHANNELS[1:])
+    }
+    assert {k.dtype for k in KINDS if k.channels == 1} == {*FLOATS, "uint8"}
+    assert len(set(VARIANTS)) == len(VARIANTS)
+
+
+# --- the kernel, both ways --------------------------------------------------------------------------------------------
+
+
+@given(drawn=cases())
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_kernel_equals_reference_bit_for_bit(kernel: Kernel, drawn: tuple[Array, Array, dict[str, Any]]) -> None:
+    """Whatever the shape, the header, the pitch, the alignment and the factors, both agree exactly."""
+    records, out, case = drawn
+    kernel(records, out, **case)
+    assert_same_bits(out, unpack_reference(records, **case))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=name_of)
+@pytest.mark.parametrize("size", [(3, 32, 40), (40, 28, 28), (700, 2, 4), (2, 224, 224)])
+def test_a_usual_batch(kernel: Kernel, kind: Kind, size: tuple[int, int, int]) -> None:
+    """Few large images and many small ones behind a header of 64 bytes: eight pixels at a time, and exactly."""
+    samples, height, width = size
+    case = kind.arguments(height, width, offset=64, **random_factors(kind))
+    records, out = random_records(samples, case, gap=-payload_of(case) % 16), out_for(samples, case)
+    (job,) = kernel(records, out, **case)
+    assert job.options == kind.options(8)
+    assert_same_bits(out, unpack_reference(records, **case))
+
+
+def test_one_record_again_and_again(kernel: Kernel) -> None:
+    """A pitch of 0, as broadcasting makes it, gives the same image in every slot."""
+    case = KINDS[0].arguments(4, 8)
+    record, out = random_records(1, case), out_for(5, case)
+    kernel(np.broadcast_to(record, (5, record.shape[1])), out, **case)
+    assert_same_bits(out, unpack_reference(record, **case).repeat(5, 0))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.channels == 1], ids=name_of)
+def test_every_value_at_the_edges_of_floats(kernel: Kernel, kind: Kind) -> None:
+    """Each value of an element through factors that make subnormals, overflow, ties and -0, in spite of -ftz=true."""
+    side, tiny = 2 ** (kind.bits // 2), 2.0**-140
+    records = packed(range(2**kind.bits), kind.bits, kind.endian)[None]
+    edges = ({"bias": -0.0}, {"scale": -1, "bias": -0.0}, {"scale": tiny, "bias": 3 * tiny}, {"scale": 3e38})
+    for factors in ({}, *edges) if kind.dtype != "uint8" else ({},):
+        case = kind.arguments(side, side, **factors)
+        out = out_for(1, case)
+        kernel(records, out, **case)
+        assert_same_bits(out, unpack_reference(records, **case))
+
+
+def test_more_records_than_a_grid_has_rows(host: HostKernel) -> None:
+    """Blocks walk on over the records where there are more of them than a grid of 65535 rows reaches."""
+    kind = KINDS[0]
+    case = kind.arguments(5, 8)
+    records, out = random_records(200, case), out_for(200, case)
+    job = prepared(records, out, case)
+    assert (job.grid, job.block) == ((1, 7, 1), (8, 32, 1))
+    host.run(dataclasses.replace(job, grid=(1, 2, 1)))
+    assert_same_bits(out, unpack_reference(records, **case))
+    many = 10**8  # of which nothing is touched
+    far = OnDevice(out, shape=(many, 1, 5, 8), strides=None, data=(2**40, False))
+    job = prepare(OnDevice(records, shape=(many, 40), strides=None), far, **case)
+    assert job.grid == (1, 65535, 1)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.dtype == "uint8" and kind.channels == 3], ids=name_of)
+@pytest.mark.parametrize("width", [1000, 1001])
+def test_positions_beyond_32_bits(host: HostKernel, kind: Kind, width: int) -> None:
+    """The last of so many records that both sides pass 2^32 bytes is read from and written to where it belongs."""
+    case = kind.arguments(999, width)
+    payload = payload_of(case)
+    samples = -(-(2**32 + 2**28) // payload)
+    records = untouched(samples * payload).reshape(samples, payload)
+    out = untouched(samples * payload).reshape(samples, *out_for(1, case).shape[1:])
+    records[-1] = np.random.default_rng(0).integers(0, 256, payload, np.uint8)
+    job = prepared(records, out, case)
+    assert job.options == kind.options(8 if width % 8 == 0 else 1)
+    host.run(job, begin=(0, job.grid[1] - 1, 0))
+    np.testing.assert_array_equal(out[-1:], unpack_reference(records[-1:], **case))
+
+
+def test_records_far_apart(host: HostKernel) -> None:
+    """At a pitch just below 2 GiB the fourth record lies beyond 2^32 bytes."""
+    case, pitch = KINDS[0].arguments(4, 8), 2**31 - 8
+    records = np.lib.stride_tricks.as_strided(untouched(3 * pitch + 32), (4, 32), (pitch, 1))
+    records[...] = np.arange(128).reshape(4, 32)
+    out = out_for(4, case)
+    host.run(prepared(records, out, case))
+    assert_same_bits(out, unpack_reference(records, **case))
+
+
+@pytest.mark.parametrize("pixels", [600_000_000, 600_000_002])
+def test_bits_beyond_32_bits_of_one_record(host: HostKernel, pixels: int) -> None:
+    """The last elements of a record of 900 MB, more than 2^32 bits, are read from where they are."""
+    kind = next(kind for kind in KINDS if (kind.bits, kind.endian, kind.channels) == (12, "big", 1))
+    case = kind.arguments(1, pixels)
+    records, out = untouched(payload_of(case))[None], untouched(2 * pixels).view(np.uint16).reshape(1, 1, 1, pixels)
+    records[:, -3:] = (0x12, 0x3A, 0xBC)
+    job = prepared(records, out, case)
+    assert job.options == kind.options(8 if pixels % 8 == 0 else 1)
+    host.run(job, begin=(job.grid[0] - 1, 0, 0))
+    assert_same_bits(out[..., -2:], unpack_reference(records[:, -3:], **{**case, "shape": (1, 2, 1)}))
+
+
+def test_no_byte_beside_the_arrays(tmp_path: Path) -> None:
+    """Under the address and undefined-behaviour sanitizers every variant stays inside arrays of exactly its size."""
+    jobs, expected = [], b""
+    for kind, (height, width) in itertools.product(KINDS, ((1, 1), (1, 3), (5, 7), (2, 4), (8, 33))):
+        payload = payload_of(kind.arguments(height, width))
+        for offset, gap in ((0, 0), (16, 16 - payload % 16), (3, 0)):
+            case = kind.arguments(height, width, offset=offset, **random_factors(kind))
+            records = random_records(3, case, gap=gap)
+            out = out_for(3, case)
+            job = prepared(records, out, case)
+            start = records.ctypes.data + offset
+            span = np.lib.stride_tricks.as_strided(records[0, offset:], (2 * records.strides[0] + payload,), (1,))
+            assert int(job.arguments[0]) == start
+            jobs.append((job, {start: span, out.ctypes.data: out}))
+            expected += unpack_reference(records, **case).tobytes()
+    assert {job.options for job, _ in jobs} == set(VARIANTS)
+    program = compile_sanitized(tmp_path, "unpack", VARIANTS)
+    assert run_sanitized(program, VARIANTS, jobs) == expected
+
+
+# --- the compiler -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("options", VARIANTS, ids=" ".join)
+def test_nvrtc_compiles_every_variant(options: tuple[str, ...], arch: str) -> None:
+    """Each variant assembles for each architecture, keeps subnormals, stays in registers and moves whole vectors."""
+    ptx = _module.compile_ptx("unpack", arch, options).decode()
+    assert ".entry unpack(" in ptx
+    assert ".ftz" not in ptx, "CuPy's -ftz=true reached an operation that can round"
+    assert ".local" not in ptx, "an index is not a constant"
+    if options[-1] == "-DPIXELS=8":
+        one_plane = options[0] == "-DOUT_UINT8" and (options[-2] == "-DCHANNELS_LAST=0" or options[3] == "-DCHANNELS=3")
+        assert widths(ptx, "st.global") == {8 if one_plane else 16}  # eight uint8 are 8 bytes, and three channels' 24
+        run = int(options[1].partition("=")[2]) * (1 if options[4][-1] == "1" else int(options[3][-1]))
+        assert widths(ptx, "ld.global.nc") == {min(run & -run, 16)}
+    assert ("cvt.rn.bf16.f32" in ptx) == (options[0] == "-DOUT_BFLOAT16")
+
+
+def widths(ptx: str, instruction: str) -> set[int]:
+    """How many bytes the loads or stores of that name move at a time."""
+    found = re.findall(rf"\t{instruction}(?:\.v(\d))?\.[a-z](\d+)", ptx)
+    return {int(many or 1) * int(bits) // 8 for many, bits in found}
+
+
+@pytest.mark.parametrize("pixels", [1, 8])
+def test_nvrtc_compiles_bfloat16_without_its_instruction(pixels: int) -> None:
+    """On sm_75 bfloat16 is rounded by integer arithmetic."""
+    kind = next(kind for kind in KINDS if kind.dtype == "bfloat16")
+    assert "bf16" not in _module.compile_ptx("unpack", "sm_75", kind.options(pixels)).decode()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (VARIANTS[0][1:], "define one of OUT_FLOAT32"),
+        (("-DOUT_UINT8", "-DBITS=10", *VARIANTS[0][2:]), "uint8 is for elements of 8 bits"),
+    ],
+)
+def test_a_variant_that_there_is_not_says_so(options: tuple[str, ...], told: str) -> None:
+    """The error names kernel and architecture and carries the compiler's first lines."""
+    with pytest.raises(EngineError, match=f"kernel unpack for sm_90, options(?s:.*){told}"):
+        _module.compile_ptx("unpack", "sm_90", options)
+
+
+# --- the reference ----------------------------------------------------------------------------------------------------
+
+
+@given(
+    stream=st.sampled_from(STREAMS), channels=st.sampled_from(CHANNELS), order=st.sampled_from(ORDERS), data=st.data()
+)
+def test_reference_gives_back_what_was_packed(
+    stream: tuple[int, str], channels: int, order: str, data: st.DataObject
+) -> None:
+    """Numbers packed as one long integer come out where they were, in either order and layout, behind a header."""
+    (bits, endian), (height, width) = stream, data.draw(st.tuples(st.integers(1, 6), st.integers(1, 6)))
+    values = data.draw(hnp.arrays(np.uint16, (2, height, width, channels), elements=st.integers(0, 2**bits - 1)))
+    lying = values if order == "interleaved" else values.transpose(0, 3, 1, 2)
+    records = np.stack([packed(record.ravel().tolist(), bits, endian) for record in lying])
+    records = np.concatenate([np.full((2, 5), 0xFF, np.uint8), records, np.full((2, 1), 0xFF, np.uint8)], axis=1)
+    case: dict[str, Any] = {"shape": (height, width, channels), "bits": bits, "order": order, "endian": endian}
+    last = unpack_reference(records, offset=5, layout="NHWC", **case)
+    assert_same_bits(last, values.astype(np.float32))
+    assert_same_bits(unpack_reference(records, offset=5, **case), np.ascontiguousarray(last.transpose(0, 3, 1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("bits", "endian", "record", "expected"),
+    [
+        (16, "little", "01 02 fe ff", [0x0201, 0xFFFE]),
+        (16, "big", "01 02 fe ff", [0x0102, 0xFEFF]),
+        (12, "little", "ab cd ef", [0xDAB, 0xEFC]),  # Mono12p
+        (12, "big", "ab cd ef", [0xABC, 0xDEF]),  # TIFF, BitsPerSample 12
+        (10, "little", "ff 03 00 00 ff", [0x3FF, 0x000, 0x000, 0x3FC]),  # Mono10p
+        (10, "big", "ff c0 00 03 ff", [0x3FF, 0x000, 0x000, 0x3FF]),
+        (8, "big", "01 02", [1, 2]),
+    ],
+)
+def test_reference_by_hand(bits: int, endian: str, record: str, expected: list[int]) -> None:
+    """A few bytes, written out."""
+    records = np.frombuffer(bytes.fromhex(record), np.uint8)[None]
+    found = unpack_reference(records, shape=(1, len(expected), 1), bits=bits, endian=endian)
+    assert found.ravel().tolist() == expected
+
+
+@pytest.mark.parametrize("channels", CHANNELS)
+def test_reference_scales_each_channel_with_one_rounding(channels: int) -> None:
+    """Each channel has its factors, libm's fmaf is the float32 and torch's casts are the 16-bit types."""
+    fmaf = ctypes.CDLL(ctypes.util.find_library("m")).fmaf
+    fmaf.restype, fmaf.argtypes = ctypes.c_float, [ctypes.c_float] * 3
+    values = np.arange(1, 65536, 31)[: 500 * channels].reshape(500, channels)
+    scale, bias = (1 / 65535, 1 / 3, -7.7, 1e-8)[:channels], (-0.485, 1e3, 2.0**-30, 3e-8)[:channels]
+    case: dict[str, Any] = {"shape": (20, 25, channels), "bits": 16, "scale": scale, "bias": bias, "layout": "NHWC"}
+    records = values.astype("<u2").view(np.uint8).reshape(1, -1)
+    exact = [[fmaf(*terms) for terms in zip(map(float, row), scale, bias, strict=True)] for row in values]
+    plain = unpack_reference(records, **case)
+    assert_same_bits(plain, np.array(exact, np.float32).reshape(plain.shape))
+    half, brain = (unpack_reference(records, dtype=dtype, **case) for dtype in ("float16", "bfloat16"))
+    assert_same_bits(half, torch.from_numpy(plain).to(torch.float16).numpy())
+    assert_same_bits(brain, torch.from_numpy(plain).to(torch.bfloat16).view(torch.uint16).numpy())
+    one = unpack_reference(records, **{**case, "scale": scale[0], "bias": bias[0]})
+    assert_same_bits(one[..., 0], plain[..., 0])
+
+
+def test_bytes_moved_counts_what_is_read_and_written() -> None:
+    """A packed element counts its bits, a record whole bytes, an output element its size."""
+    assert bytes_moved(3, (4, 8, 3), "float32") == 3 * 96 * (1 + 4)
+    assert bytes_moved(3, (4, 8, 1), "bfloat16", bits=12) == 3 * (48 + 64)
+    assert bytes_moved(2, (1, 3, 1), "float16", bits=10) == 2 * (4 + 6)
+
+
+# --- what is refused, and what is read off the memory -----------------------------------------------------------------
+
+RECORDS = np.zeros((2, 80), np.uint8)
+OUT = np.zeros((2, 3, 4, 6), np.float32)
+BYTES = np.zeros((2, 3, 4, 6), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"records": RECORDS}, "records must be an array on a GPU .* found ndarray"),
+        ({"records": OnDevice(RECORDS.view(np.uint16))}, r"records must have dtype \|u1, found <u2"),
+        ({"records": OnDevice(RECORDS[0])}, r"records must have shape \(N, bytes\) with N >= 1, found \(80,\)"),
+        ({"records": OnDevice(RECORDS[:0])}, r"records must have shape .* found \(0, 80\)"),
+        ({"records": OnDevice(RECORDS[:, :71])}, r"records must have 0 \+ 72 bytes each, .* found 71"),
+        ({"offset": 9}, r"records must have 9 \+ 72 bytes each, .* found 80"),
+        ({"bits": 10}, r"records must have 0 \+ 90 bytes each"),
+        ({"records": OnDevice(np.zeros((2, 160), np.uint8)[:, ::2])}, r"bytes of a record side by side .* \(160, 2\)"),
+        ({"records": OnDevice(RECORDS[::-1])}, r"the records in order, found .* \(-80, 1\) bytes"),
+        ({"records": OnDevice(RECORDS, strides=(2**31, 1))}, "records must be fewer than 2147483648, of fewer bytes"),
+        ({"shape": (4, 6)}, r"shape must be \(height, width, channels\), each at least 1, found \(4, 6\)"),
+        ({"shape": (4, 0, 3)}, "shape must be .* each at least 1"),
+        ({"shape": (4, 6.5, 3)}, "shape must be .* found .*6.5"),
+        ({"shape": 72}, "shape must be .* found 72"),
+        ({"shape": (4, 3, 6)}, "shape must have at most 4 channels .* more records or rows.*, found .*6"),
+        ({"bits": 14}, "bits must be one of 8, 10, 12, 16, found 14"),
+        ({"order": "CHW"}, "order must be one of interleaved, planar, found 'CHW'"),
+        ({"endian": "native"}, "endian must be one of little, big, found 'native'"),
+        ({"offset": -1}, "offset must be 0 or more bytes, found -1"),
+        ({"offset": 0.5}, "offset must be a whole number of bytes, found 0.5"),
+        (
+            {"out": OnDevice(OUT[:, :, ::2])},
+            r"out must be dense, \(2, 3, 4, 6\) or \(2, 4, 6, 3\) as records are",
+        ),
+        ({"out": OnDevice(OUT.astype(np.float64))}, "out must be float32, float16, bfloat16 or uint8 .* found <f8"),
+        ({"out": OnDevice(OUT.astype(np.uint16))}, "out must be .* needs dtype='bfloat16'"),
+        ({"dtype": "bfloat16"}, "out must hold what dtype='bfloat16' says.* found <f4"),
+        ({"layout": "NHWC"}, "out must lie in memory as layout='NHWC' says"),
+        ({"layout": "CHWN"}, "layout must be one of NCHW, NHWC or None, found 'CHWN'"),
+        ({"out": OnDevice(OUT, data=(OUT.ctypes.data, True))}, "out must be writable"),
+        ({"out": OnDevice(BYTES, data=(RECORDS.ctypes.data + 159, False))}, "out must not overlap records"),
+        ({"out": OnDevice(BYTES), "scale": 2.0}, "scale and bias must be None where out is uint8"),
+        (
+            {"out": OnDevice(BYTES[:, :, :2].copy()), "bits": 12, "shape": (2, 6, 3)},
+            "bits must be 8 where out is uint8, found 12",
+        ),
+        ({"scale": (1.0, 2.0)}, "scale must be three finite float32 numbers or one, found .1.0, 2.0"),
+        ({"scale": "big"}, "scale must be three finite .* found 'big'"),
+        ({"bias": float("nan")}, "bias must be three finite"),
+        ({"stream": "main"}, "stream must be a cudaStream_t"),
+    ],
+)
+def test_a_broken_rule_is_named(changes: dict[str, Any], told: str) -> None:
+    """What cannot be launched is refused before anything runs: kernel, argument, rule and what was found."""
+    arguments: dict[str, Any] = {"records": OnDevice(RECORDS), "out": OnDevice(OUT), "shape": (4, 6, 3), **changes}
+    with pytest.raises(ConfigError, match=f"^unpack: .*{told}"):
+        unpack(arguments.pop("records"), arguments.pop("out"), **arguments)
+
+
+def test_eight_pixels_at_a_time_only_where_vectors_fit() -> None:
+    """Vectors need records, their pitch, the header and out at the borders of a vector; anything else goes by bytes."""
+    records, out = np.zeros((2, 96), np.uint8), np.zeros((2, 1, 4, 16), np.float32)
+    at, to = records.ctypes.data // 64 * 64, out.ctypes.data // 64 * 64 + 2**32
+
+    def pixels(start: int, pitch: int, offset: int, to_shift: int, width: int = 16) -> int:
+        given = OnDevice(records, shape=(2, 111), data=(at + start, False), strides=(pitch, 1))
+        taken = OnDevice(out, shape=(2, 1, 4, width), data=(to + to_shift, False), strides=None)
+        job = prepare(given, taken, shape=(4, width, 1), bits=12, offset=offset)
+        return int(job.options[-1].partition("=")[2])
+
+    assert pixels(0, 128, 0, 0) == pixels(4, 112, 8, 16) == pixels(1, 116, 3, 32) == 8
+    assert {pixels(2, 128, 0, 0), pixels(0, 114, 0, 0), pixels(0, 128, 1, 0), pixels(0, 128, 0, 8)} == {1}
+    assert (pixels(0, 128, 0, 0, 14), pixels(0, 128, 0, 0, 13)) == (8, 1)  # 4 x 14 pixels are 7 times 8
+
+
+def test_blocks_are_filled_with_small_images() -> None:
+    """A block is as wide as an image fills it; what is left of its 256 threads does other records."""
+    blocks = {}
+    for groups in (1, 2, 12, 98, 128, 300, 6272, 125000):
+        records, out = np.zeros((1, 8 * groups), np.uint8), np.zeros((1, 8, groups, 1), np.uint8)
+        job = prepare(OnDevice(records), OnDevice(out), shape=(8, groups, 1))
+        blocks[groups] = job.block[0]
+        assert job.block[0] * job.block[1] == 256
+        assert (job.grid[0] - 1) * job.block[0] < groups <= job.grid[0] * job.block[0]
+    assert blocks == {1: 1, 2: 2, 12: 16, 98: 128, 128: 128, 300: 64, 6272: 256, 125000: 256}
+
+
+def test_what_is_the_same_is_one_variant() -> None:
+    """One channel has one order and one layout, 8 bits have one end, and where H, W and C are equal layout is asked."""
+    one, out = OnDevice(np.zeros((2, 12), np.uint8)), OnDevice(np.zeros((2, 1, 3, 4), np.float32))
+    plain = prepare(one, out, shape=(3, 4, 1)).options
+    assert plain == prepare(one, out, shape=(3, 4, 1), order="planar", endian="big", layout="NHWC").options
+    cube, out = OnDevice(np.zeros((2, 27), np.uint8)), OnDevice(np.zeros((2, 3, 3, 3), np.float32))
+    with pytest.raises(ConfigError, match="unpack: layout must be given"):
+        prepare(cube, out, shape=(3, 3, 3))
+    assert prepare(cube, out, shape=(3, 3, 3), layout="NHWC").options[-2] == "-DCHANNELS_LAST=1"

@@ -1,0 +1,162 @@
+"""Dead letters in a topic: the record as it was, headers that say why, and an error where no broker takes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broker.handle import Kafka
+from broker.real import ALICE, PASSWORD, RealBroker, free_ports
+from images import QUICK, jpeg
+from shelves import letter
+
+from dali_feed.errors import DeadLetterError, SourceNotFoundError, SourceUnreachableError
+from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic, KafkaTopic
+from dali_feed.external_sources.kafka_messages import as_original, messages
+from dali_feed.external_sources.kafka_options import KafkaOptions
+from dali_feed.feed import Feed
+from dali_feed.options import BadRecords
+from dali_feed.quarantine.letters import DeadLetters, Letter, Original, with_original
+from dali_feed.testing import Message
+
+
+def _records() -> list[Message]:
+    """Twelve records over two partitions: text at 0@2, a tombstone at 1@3, a label that is none at 1@4."""
+    records = [Message(jpeg(n), b"key %d" % n, (("label", b"%d" % n), ("by", b"\xff")), n % 2) for n in range(12)]
+    records[4] = Message(b"<html>", b"key", (("label", b"4"), ("by", b"cam"), ("by", b"\x00")), 0)
+    records[7] = Message(None, b"tomb", (("label", b"7"),), 1)
+    records[9] = Message(jpeg(9), None, (("label", b"x"),), 1)
+    return records
+
+
+def _run(kafka: Kafka, to: DeadLetters, source: KafkaTopic | None = None) -> None:
+    source = source or KafkaTopic(kafka.topic, kafka.servers)
+    bad = BadRecords(limit=None, dead_letter=to)
+    with Feed(source, 4, engine="host", tuning=QUICK, bad=bad) as feed:
+        for _ in feed:
+            pass
+        feed.state_dict()
+
+
+def _raw(kafka: Kafka, topic: str) -> list[Original]:
+    options = KafkaOptions(topic, kafka.servers, None, None, (), 30.0)
+    return [as_original(message) for message in messages(options, 0, 0, 100)]
+
+
+def test_a_record_arrives_as_it_was_with_word_of_why(kafka: Kafka) -> None:
+    """Key, value and headers kept, in order; then Connect's headers in text; a record without a key has its place."""
+    kafka.publish(kafka.topic, _records(), partitions=2)
+    to = DeadLetterTopic(kafka.create(f"{kafka.topic}.dead"), kafka.servers)
+    _run(kafka, to)
+    found = {dict(record.headers)["dali_feed.where"]: record for record in _raw(kafka, to.topic)}
+    at = f"{kafka.topic}[%d]@%d".__mod__
+    assert set(found) == {at(place).encode() for place in ((0, 2), (1, 3), (1, 4))}
+    text = found[at((0, 2)).encode()]
+    assert (text.key, text.value) == (b"key", b"<html>")
+    assert text.headers[:3] == (("label", b"4"), ("by", b"cam"), ("by", b"\x00"))
+    told = {name.removeprefix("__connect.errors."): value for name, value in text.headers[3:]}
+    assert (told["topic"], told["partition"], told["offset"]) == (kafka.topic.encode(), b"0", b"2")
+    assert told["stage"] == b"screen"
+    assert told["exception.message"] == b'text, not an image (starts with "<html>")'
+    assert told["exception.class.name"] == b"dali_feed.errors.BadRecordError"
+    tomb = found[at((1, 3)).encode()]
+    assert (tomb.key, tomb.value) == (b"tomb", None)
+    assert found[at((1, 4)).encode()].key == at((1, 4)).encode()
+    letters = {found.where: found for found in to.read()}
+    assert {found.stage for found in letters.values()} == {"screen", "source"}
+    for published, place in ((4, (0, 2)), (7, (1, 3)), (9, (1, 4))):
+        record = _records()[published]
+        assert letters[at(place)].original == Original(record.key, record.value, record.headers)
+
+
+def test_the_last_letter_of_a_record_counts(kafka: Kafka) -> None:
+    """Two epochs write a record twice; the topic is read as one letter each, and other records in it are no letters."""
+    kafka.publish(kafka.topic, _records(), partitions=2)
+    to = DeadLetterTopic(kafka.create(f"{kafka.topic}.dead"), kafka.servers)
+    assert list(to.read()) == []
+    kafka.publish(to.topic, [Message(b"something else")])
+    for _ in range(2):
+        _run(kafka, to)
+    assert len(_raw(kafka, to.topic)) == 7
+    assert len({found.where for found in to.read()}) == len(list(to.read())) == 3
+
+
+def test_a_folder_keeps_kafkas_records_in_full(kafka: Kafka, tmp_path: Path) -> None:
+    """The image that a codec took out of a record, and beside it the record: key, value and headers."""
+
+    def codec(value: memoryview, key: bytes | None, headers: list[tuple[str, bytes]]) -> dict[str, Any]:
+        del key, headers
+        return {"image": value[3:], "label": 1}
+
+    record = Message(b"---<html>", b"key", (("a", b"\xff"),))
+    kafka.publish(kafka.topic, [Message(b"---" + jpeg(0)), record], partitions=1)
+    folder = DeadLetterFolder(tmp_path)
+    _run(kafka, folder, KafkaTopic(kafka.topic, kafka.servers, codec=codec))
+    (found,) = folder.read()
+    assert found.payload == b"<html>"
+    assert found.original == Original(b"key", b"---<html>", (("a", b"\xff"),))
+
+
+def test_a_record_that_is_gone_leaves_its_payload(kafka: Kafka) -> None:
+    """Where retention took the record before its letter was written, the letter has the payload and says so."""
+    kafka.publish(kafka.topic, [Message(b"v%d" % n, b"k") for n in range(6)], partitions=1)
+    source = KafkaTopic(kafka.topic, kafka.servers, label=None)
+    assert source.original(0, 4) == Original(b"k", b"v4")
+    kafka.delete_records(kafka.topic, 0, 5)
+    assert source.original(0, 4) is None
+    assert source.original(0, 6) is None  # the end
+    gone = with_original(letter(4, where=source.where(0, 4), payload=b"v4"), source)
+    assert (gone.original, gone.gone) == (None, True)
+    to = DeadLetterTopic(kafka.create(f"{kafka.topic}.dead"), kafka.servers)
+    to.writer().write([gone])
+    assert list(to.read()) == [gone]
+
+
+def test_letters_of_other_sources_have_their_place_as_key(kafka: Kafka) -> None:
+    """A file or a shard has no original: its payload is the value and its coordinates the key."""
+    to = DeadLetterTopic(kafka.create(kafka.topic), kafka.servers)
+    wanted: list[Letter] = [letter(3, where="train-0007.tar#3", stage="decode"), letter(4, where="bad-\udcff.jpg")]
+    writer = to.writer()
+    writer.write(wanted)
+    writer.close()
+    assert list(to.read()) == wanted
+    assert [record.key for record in _raw(kafka, to.topic)] == [b"train-0007.tar#3", b"bad-\xff.jpg"]
+
+
+def test_nobody_takes_letters(embedded: Kafka) -> None:
+    """An address where nobody listens ends the pass with the address and the seconds, and no state can be taken."""
+    embedded.publish(embedded.topic, _records(), partitions=2)
+    nowhere = f"127.0.0.1:{free_ports(1)[0]}"
+    bad = BadRecords(limit=None, dead_letter=DeadLetterTopic("dead", nowhere, timeout=0.7))
+    with Feed(KafkaTopic(embedded.topic, embedded.servers), 4, engine="host", tuning=QUICK, bad=bad) as feed:
+        with pytest.raises(DeadLetterError, match=rf"dead at {nowhere}: .*\]@\d must be .* in \d\.\d s: .*refused"):
+            list(feed)
+        with pytest.raises(DeadLetterError, match=nowhere):
+            feed.state_dict()
+    with pytest.raises(SourceUnreachableError, match=nowhere):
+        KafkaTopic("t", nowhere, timeout=0.5).original(0, 0)
+
+
+def test_a_broker_that_comes_back_takes_what_it_refused(own_broker: RealBroker) -> None:
+    """A killed broker is an error; after its restart the same writer goes on."""
+    own_broker.create("dead")
+    to = DeadLetterTopic("dead", own_broker.servers, timeout=5)
+    writer = to.writer()
+    writer.write([letter(0)])
+    own_broker.kill()
+    with pytest.raises(DeadLetterError, match=r"s\[0\]@1 must be acknowledged"):
+        writer.write([letter(1)])
+    own_broker.start()
+    DeadLetterTopic("dead", own_broker.servers).writer().write([letter(1)])
+    assert {found.position for found in DeadLetterTopic("dead", own_broker.servers).read()} == {0, 1}
+
+
+def test_a_topic_that_refuses_letters(own_broker: RealBroker) -> None:
+    """No right to write is told with what the broker says; so is a topic to read from that is not there."""
+    own_broker.create("dead")
+    config = {**ALICE, "sasl.password": PASSWORD}
+    with pytest.raises(DeadLetterError, match=r"(?i)authoriz"):
+        DeadLetterTopic("dead", own_broker.sasl_servers, config=config, timeout=5.0).writer().write([letter()])
+    with pytest.raises(SourceNotFoundError, match="none"):
+        list(DeadLetterTopic("no-letters", own_broker.servers).read())

@@ -1,0 +1,134 @@
+"""A configuration that is wrong is told apart from data that is bad: one ConfigError with the reason and its cure."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from images import QUICK, broken_png, jpeg, labelled, text, truncated_jpeg
+from torchvision.transforms import v2
+
+from dali_feed import DataLoader
+from dali_feed.errors import BadRecordLimitError, ConfigError
+from dali_feed.external_sources import KafkaTopic, ShardSet
+from dali_feed.feed import Feed
+from dali_feed.options import BadRecords
+from dali_feed.plan.order import Shuffle
+from dali_feed.quarantine.reasons import place_of
+from dali_feed.testing import Broker, Message
+from dali_feed.testing.publisher import publish as send
+from dali_feed.testing.scripted import Corrupt, Gap, ScriptedSource
+from dali_feed.testing.shards import write_shard
+
+SIZE = v2.Resize((16, 16))
+
+
+def run(source: Any, **options: Any) -> None:
+    """An epoch of `source`."""
+    with Feed(source, 4, **{"transform": SIZE, "tuning": QUICK} | options) as feed:
+        try:
+            for _ in feed:
+                pass
+        finally:
+            feed.close()
+            assert feed._slabs.leased == 0
+
+
+def publish(broker: Broker, messages: list[Message]) -> None:
+    """Make topic "t" of them."""
+    broker.create("t", 1)
+    send(broker.servers, "t", messages)
+
+
+@pytest.mark.parametrize("bad", [BadRecords(), BadRecords(limit=None), BadRecords(action="raise")])
+def test_labels_that_are_text(tmp_path: Path, bad: BadRecords) -> None:
+    """Of shards: the reason, a record, and what can be done, whatever may be bad of single records."""
+    write_shard(tmp_path / "a.tar", [{"jpg": jpeg(n), "cls": b"cat %d" % n} for n in range(12)])
+    with pytest.raises(ConfigError, match=r"^all 12 records .*decimal text; found b'cat 0' .*a\.tar#0.*label=None"):
+        run(ShardSet(tmp_path / "a.tar"), bad=bad)
+
+
+def test_labels_of_a_topic_that_are_text(embedded_broker: Broker) -> None:
+    """The header that is no number, in a loader too, and the two ways out."""
+    publish(embedded_broker, [Message(jpeg(n), headers=(("label", b"dog"),)) for n in range(8)])
+    with (
+        DataLoader(KafkaTopic("t", embedded_broker.servers), 4, transform=SIZE, device="cpu", tuning=QUICK) as loader,
+        pytest.raises(ConfigError, match=r"^all 8 records .*header label: .* found b'dog' .*@0\).*label=None.*codec="),
+    ):
+        next(iter(loader))
+
+
+def wrapped(value: memoryview, _: Any, __: Any) -> Any:
+    """A codec with a mistake: the field is called 'picture'."""
+    record = json.loads(bytes(value))
+    return {"image": record["image"], "label": record["label"]}  # the line that raises
+
+
+def test_a_codec_that_raises_names_its_line(embedded_broker: Broker) -> None:
+    """File and line of the user's code, also where json's own code raised; a partial is looked through."""
+    publish(embedded_broker, [Message(json.dumps({"picture": n, "label": n}).encode()) for n in range(6)])
+    line = wrapped.__code__.co_firstlineno
+    place = rf"{Path(__file__).name}:{line + 3} in wrapped"
+    for codec in (wrapped, functools.partial(wrapped)):
+        with pytest.raises(ConfigError, match=rf"codec: KeyError: 'image' is missing, at .*{place} .*Mend the codec"):
+            run(KafkaTopic("t", embedded_broker.servers, codec=codec))
+
+
+def test_a_codec_that_others_raise_in(embedded_broker: Broker) -> None:
+    """What the codec calls is not the user's to mend: its own line is named; and where it gives the wrong thing, it."""
+    publish(embedded_broker, [Message(b"no json") for _ in range(6)])
+    line = wrapped.__code__.co_firstlineno
+    with pytest.raises(ConfigError, match=rf"codec: JSONDecodeError: .*{Path(__file__).name}:{line + 2} in wrapped"):
+        run(KafkaTopic("t", embedded_broker.servers, codec=wrapped))
+    codec = lambda *_: {"image": None, "label": 1}  # noqa: E731
+    line = codec.__code__.co_firstlineno
+    with pytest.raises(ConfigError, match=rf"codec: TypeError: .*{Path(__file__).name}:{line} in <lambda>"):
+        run(KafkaTopic("t", embedded_broker.servers, codec=codec))
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason", "cure"),
+    [
+        (text(), "text, not an image", r"codec="),
+        (b"%PDF-1.7" + bytes(60), r"PDF", r"dali-feed inspect"),
+        (truncated_jpeg(), "JPEG cut off", "dali-feed inspect"),
+    ],
+)
+def test_payloads_that_are_no_images(payload: bytes, reason: str, cure: str) -> None:
+    """The screen's reason, and what it points to."""
+    with pytest.raises(ConfigError, match=rf"^all 16 records .*{reason}.*{cure}"):
+        run(ScriptedSource([(payload, n) for n in range(16)]), engine="dali")
+
+
+def test_bad_data_is_no_configuration() -> None:
+    """Several reasons, a single record, a window that is bad behind good ones, and pixels that no decoder takes."""
+    several: list[Any] = [Corrupt("one"), Corrupt("other")] * 4
+    behind: list[Any] = [*labelled(8), *[Corrupt("one")] * 8]
+    late: list[Any] = [(broken_png(), n) for n in range(8)]
+    order = {"shuffle": Shuffle(8, 1), "seed": 2}
+    with Feed(ScriptedSource(behind, extent=8), 8, transform=SIZE, tuning=QUICK, **order) as feed:  # type: ignore[arg-type]
+        assert feed._planned().ids(0, 0, 1)[0] < 8  # the good ones come first
+    alone: list[Any] = [Corrupt("one")]
+    for items in (several, alone, behind, late):
+        with pytest.raises(BadRecordLimitError, match="Look at the source"):
+            run(ScriptedSource(items, extent=8), **order, bad=BadRecords(limit=None))
+
+
+def test_holes_do_not_hide_the_reason() -> None:
+    """Positions without a record are nobody's fault, and are counted."""
+    items: list[Any] = [Gap(), Corrupt("label: no number"), Gap(), *[Corrupt("label: no number")] * 5]
+    with pytest.raises(ConfigError, match=r"^all 6 records .*one reason, 2 positions absent: label: no number"):
+        run(ScriptedSource(items, extent=8))
+
+
+def test_a_place_is_told_only_of_python() -> None:
+    """A function in C has no line."""
+    with pytest.raises(ValueError, match="invalid literal") as caught:
+        int("x")
+    assert place_of(caught.value, int) == ""
+    assert place_of(caught.value, test_a_place_is_told_only_of_python).endswith(
+        "in test_a_place_is_told_only_of_python"
+    )

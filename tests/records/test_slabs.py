@@ -1,0 +1,116 @@
+"""Slabs: memory leased from a pool and given back whole."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dali_feed.records.slabs import SlabPool
+
+SLAB = 4096
+
+
+def span(view: memoryview) -> tuple[int, int]:
+    """First address of a view, and the one after its last."""
+    start = np.frombuffer(view, np.uint8).__array_interface__["data"][0]
+    return start, start + len(view)
+
+
+@given(st.lists(st.lists(st.integers(0, 3 * SLAB), max_size=20), max_size=5))
+def test_views_that_are_out_at_once_are_disjoint(leases: list[list[int]]) -> None:
+    """No byte belongs to two views of any leases, whatever the sizes; each view has its size and can be written."""
+    pool = SlabPool(SLAB)
+    out = [pool.lease() for _ in leases]
+    views = []
+    for k in range(max(map(len, leases), default=0)):  # leases grow in turn
+        for lease, sizes in zip(out, leases, strict=True):
+            if k < len(sizes):
+                views.append(lease.room(sizes[k]))
+                assert len(views[-1]) == sizes[k]
+                assert not views[-1].readonly
+    spans = sorted(span(view) for view in views if len(view))
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
+    assert sum(map(len, views)) <= pool.leased
+    for lease in out:
+        lease.release()
+    assert pool.leased == 0
+
+
+@given(st.lists(st.one_of(st.integers(0, 3 * SLAB), st.none()), max_size=40))
+def test_the_pool_counts_what_is_out_and_the_most_that_was(steps: list[int | None]) -> None:
+    """`leased` returns to zero after every release, `peak` is the highest it ever was, both in bytes."""
+    pool = SlabPool(SLAB)
+    lease, highest = pool.lease(), 0
+    for size in steps:
+        if size is None:
+            lease.release()
+            assert pool.leased == 0
+        else:
+            lease.room(size)
+            highest = max(highest, pool.leased)
+    lease.release()
+    lease.release()
+    assert pool.leased == 0
+    assert pool.peak == highest
+
+
+def test_a_returned_slab_is_used_again_and_no_more_than_told_are_kept() -> None:
+    """A new lease gets the pages of an old one; what is above `keep_bytes` goes back to the system."""
+    pool = SlabPool(SLAB, keep_bytes=2 * SLAB)
+    leases = [pool.lease() for _ in range(4)]
+    first = {span(lease.room(SLAB // 2))[0] for lease in leases}
+    for lease in leases:
+        lease.release()
+    again = [pool.lease() for _ in range(2)]
+    assert {span(lease.room(SLAB // 2))[0] for lease in again} <= first
+    assert len(pool._idle) == 0
+    for lease in again:
+        lease.release()
+    assert len(pool._idle) == 2
+
+
+def test_a_room_larger_than_a_slab_is_had_and_not_kept() -> None:
+    """One record may be larger than a slab; its memory is its own."""
+    pool = SlabPool(SLAB)
+    lease = pool.lease()
+    view = lease.room(10 * SLAB)
+    view[-1] = 1
+    assert pool.leased == 10 * SLAB
+    lease.release()
+    assert (pool.leased, len(pool._idle)) == (0, 0)
+
+
+def test_small_rooms_share_a_slab() -> None:
+    """A lease takes no second slab before the first is full, also after a large room between."""
+    pool = SlabPool(SLAB)
+    lease = pool.lease()
+    for size in (SLAB // 4, SLAB // 4, SLAB // 4, SLAB // 4):
+        lease.room(size)
+    assert pool.leased == SLAB
+    lease.room(SLAB // 2 + 1)
+    lease.room(SLAB // 4)
+    assert pool.leased == 2 * SLAB
+
+
+def test_threads_may_lease_at_once() -> None:
+    """The counts hold when many threads take and give."""
+    pool = SlabPool(SLAB)
+
+    def work() -> None:
+        for _ in range(200):
+            lease = pool.lease()
+            for _ in range(3):
+                lease.room(SLAB // 2 + 1)
+            lease.release()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert pool.leased == 0
+    assert 3 * SLAB <= pool.peak <= 12 * SLAB

@@ -1,0 +1,292 @@
+"""The screen against PIL's sizes, the decoders' own parsers, and bytes of every bad kind."""
+
+from __future__ import annotations
+
+import functools
+import io
+import mmap
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from gif_avif import opened
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from zoo import big_endian_tiff, encode, zoo
+
+from dali_feed.engines.codec import nvimgcodec
+from dali_feed.engines.host import pillow
+from dali_feed.engines.host.engine import decoded, new_decoder
+from dali_feed.screen.screen import MAX_PIXELS, Header, UnusableError, header_of, screen
+
+
+def patched(name: str, at: int, value: bytes) -> bytes:
+    """A good file with some bytes replaced; a PNG's IHDR gets its checksum anew."""
+    file = bytearray(zoo()[name])
+    file[at : at + len(value)] = value
+    if name.startswith("png"):
+        struct.pack_into(">I", file, 29, zlib.crc32(file[12:29]))
+    return bytes(file)
+
+
+def frame_at(file: bytes) -> int:
+    """Where a baseline JPEG's frame header starts."""
+    return file.index(b"\xff\xc0\x00\x11\x08")
+
+
+def with_segment(segment: bytes) -> bytes:
+    """The small JPEG with a segment in front of the others."""
+    return zoo()["jpeg"][:2] + segment + zoo()["jpeg"][2:]
+
+
+def bad() -> dict[str, tuple[bytes, str]]:
+    """Payloads no decoder may see, and what their reason must say."""
+    jpeg, png, webp = zoo()["jpeg"], zoo()["png rgb"], zoo()["webp lossy"]
+    frame = frame_at(jpeg)
+    scan = jpeg.index(b"\xff\xda\x00\x0c\x03")
+    animated = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(animated, "WEBP", save_all=True, append_images=[Image.new("RGB", (8, 8), "red")])
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    small = Image.new("RGB", (40, 31))
+    return {
+        "empty": (b"", "empty payload"),
+        "html": (b"<html>404 not found</html>", 'text, not an image (starts with "<html>40")'),
+        "json": (b'\xef\xbb\xbf{"a": 1}', "text, not an image"),
+        "garbage": (bytes(range(200)), "unknown format (starts with 00 01 02 03)"),
+        "avif": (b"\0\0\0\x20ftypavif" + bytes(50), "AVIF cut off"),
+        "heic": (b"\0\0\0\x20ftypheic" + bytes(50), "HEIC is not supported"),
+        "bigtiff": (b"II+\0\x08\0\0\0" + bytes(50), "BigTIFF is not supported"),
+        "jpeg of two bytes": (jpeg[:2], "JPEG cut off"),
+        "jpeg head only": (jpeg[:200], "JPEG cut off"),
+        "jpeg half": (jpeg[: scan + 60], "JPEG cut off: no end marker in its last 2048 bytes"),
+        "jpeg without end marker": (jpeg[:-2], "no end marker"),
+        "jpeg then garbage": (b"\xff\xd8\xff" + bytes(range(250)), "JPEG damaged"),
+        "jpeg of no height": (patched("jpeg", frame + 5, b"\0\0"), "impossible size of 40x0"),
+        "jpeg lossless": (patched("jpeg", frame + 1, b"\xc3"), "JPEG is lossless"),
+        "jpeg arithmetic": (patched("jpeg", frame + 1, b"\xc9"), "JPEG is arithmetic-coded"),
+        "jpeg hierarchical": (patched("jpeg", frame + 1, b"\xc5"), "JPEG is hierarchical"),
+        "jpeg 12 bit": (patched("jpeg", frame + 4, b"\x0c"), "JPEG with 12 bits per sample"),
+        "jpeg of 2 components": (patched("jpeg", frame + 9, b"\x02"), "JPEG with 2 components"),
+        "jpeg sampled 0x0": (patched("jpeg", frame + 11, b"\0"), "sampling factors 0x0"),
+        "jpeg with two frames": (jpeg[:frame] + jpeg[frame : frame + 19] + jpeg[frame:], "two frames"),
+        "jpeg with no marker behind stray bytes": (jpeg[:20] + bytes(70_000) + jpeg[20:], "where a marker should be"),
+        "jpeg with a short exif segment": (
+            with_segment(b"\xff\xe1\x00\x06Exif\0\0"),
+            "segment e1 at byte 2 has length 6",
+        ),
+        "jpeg with an inner start": (with_segment(b"\xff\xd8\x00\x04ab"), "marker d8 at byte 2 has no place"),
+        "jpeg of fill bytes": (b"\xff\xd8" + b"\xff" * 200_000, "header segments"),
+        "jpeg of segments": (b"\xff\xd8" + b"\xff\xfe\x00\x02" * 100_000 + jpeg[2:], "header segments"),
+        "jpeg scan header cut by its own end marker": (jpeg[: scan + 12] + b"\xff\xd9", "no end marker"),
+        "png half": (png[: len(png) // 2], "PNG cut off"),
+        "png without IEND": (png[:-12], "PNG cut off: no IEND chunk"),
+        "png of 3 bits": (patched("png rgb", 24, b"\x03"), "no such format"),
+        "png rgb of 4 bits": (patched("png rgb", 24, b"\x04"), "no such format"),
+        "png checksum": (png[:16] + b"\x7f" + png[17:], "checksum"),
+        "png of no width": (patched("png rgb", 16, bytes(4)), "impossible size of 0x31"),
+        "webp half": (webp[: len(webp) // 2], "WebP cut off"),
+        "webp without a key frame": (patched("webp lossy", 20, bytes([webp[20] | 1])), "is no image"),
+        "webp animated": (animated.getvalue(), "WebP is animated"),
+        "bmp half": (zoo()["bmp"][:2000], "BMP cut off"),
+        "bmp of 2 bits": (patched("bmp", 28, b"\x02"), "BMP with 2 bits per pixel"),
+        "bmp core header": (patched("bmp", 14, b"\x10"), "BMP with a header of 16 bytes"),
+        "tiff half": (zoo()["tiff"][:2000], "TIFF cut off"),
+        "tiff directory outside": (patched("tiff", 4, b"\xff\xff\xff\x7f"), "TIFF cut off"),
+        "tiff without a width": (tiff_with(256, 65000, 1), "TIFF without ImageWidth"),
+        "tiff of doubles": (tiff_with(258, 258, 64), "TIFF with 1 unsigned sample of 64 bits per pixel"),
+        "tiff of 7 samples": (tiff_with(277, 277, 7), "TIFF with 7 samples per pixel"),
+        "pnm cut off": (encode(small, "PPM")[:-1], "PNM cut off: 3720 bytes of pixels needed"),
+        "pnm without a height": (b"P6 40 \n", "no width, height and highest level behind P6"),
+        "pnm of level 70000": (b"P5 1 1 70000 \0\0", "its highest level is 70000"),
+        "tiff loop": (tiff_loop(), "loop"),
+    }
+
+
+def tiff_with(tag: int, name: int, value: int) -> bytes:
+    """The big-endian TIFF with a tag replaced."""
+    file = big_endian_tiff()
+    at = file.index(struct.pack(">HH", tag, 3), 10)
+    return file[:at] + struct.pack(">HHIH", name, 3, 1, value) + file[at + 10 :]
+
+
+def tiff_loop() -> bytes:
+    """A TIFF whose first directory names itself as the next."""
+    file = bytearray(big_endian_tiff())
+    struct.pack_into(">I", file, 10 + 12 * 9, 8)
+    return bytes(file)
+
+
+def parsed(payload: bytes) -> tuple[int, int] | str:
+    """Height and width by the parser that DALI uses, of what it is given; or by Pillow, of what that decodes.
+
+    "?" where the first fails, which must not be; a reason where the second does, which costs the payload's slot.
+    """
+    plain = header_of(payload).plain or payload
+    try:
+        if plain[0] in pillow.FIRST_BYTES:
+            height, width, _ = pillow.decode(memoryview(payload)).shape
+            return height, width
+        stream = nvimgcodec.CodeStream(plain)
+        return stream.height, stream.width
+    except RuntimeError:
+        return "?"
+    except UnusableError as error:
+        return str(error)
+
+
+def verdict(payload: bytes) -> tuple[int, int] | str:
+    """Height and width by `header_of`, or its reason."""
+    try:
+        header = header_of(payload)
+    except UnusableError as error:
+        return str(error)
+    return header.height, header.width
+
+
+def screened(payloads: list[bytes]) -> list[tuple[int, int] | str]:
+    """What `screen` says of each, in the form of `verdict`."""
+    result = screen([memoryview(payload) for payload in payloads], 1 << 62)
+    assert result.sizes.dtype == np.int32
+    assert all(not result.sizes[row].any() for row in result.reasons)
+    sizes = [(int(height), int(width)) for height, width in result.sizes]
+    return [result.reasons.get(row, size) for row, size in enumerate(sizes)]
+
+
+@functools.cache
+def decoder() -> Any:
+    """DALI's decoder, on the CPU."""
+    return new_decoder()
+
+
+@pytest.mark.parametrize("name", zoo())
+def test_good_files_have_the_size_that_pil_and_the_decoder_see(name: str) -> None:
+    """A good file's size is that of PIL and of the decoder's parser, by both ways, and so are its pixels."""
+    payload = zoo()[name]
+    want = opened(payload)
+    size = want.shape[:2]
+    assert [verdict(payload), *screened([payload]), parsed(payload)] == [size] * 3
+    assert header_of(payload).format == name.split(maxsplit=1)[0]
+    found = decoded(decoder(), memoryview(header_of(payload).plain or payload), None)
+    assert np.array_equal(found, want) or name.endswith("16 bit")  # which Pillow cuts off
+
+
+@pytest.mark.parametrize("name", bad())
+def test_bad_payloads_are_refused_with_their_reason(name: str) -> None:
+    """A payload that could fail a decoder's parser has a reason that says what is wrong with it."""
+    payload, reason = bad()[name]
+    assert reason in str(verdict(payload))
+    good = zoo()["jpeg"]
+    assert screened([good, payload, good])[1:2] == [verdict(payload)]
+
+
+def test_orientation_and_components_are_read() -> None:
+    """EXIF orientation is found in all formats that carry it, and components are counted."""
+    rotated = [zoo()[name] for name in ("jpeg exif", "jpeg icc", "png exif", "webp exif")]
+    assert [header_of(payload).orientation for payload in rotated] == [6] * 4
+    assert [verdict(payload) for payload in rotated] == [(31, 40)] * 4  # as stored
+    turned = encode(Image.new("RGB", (40, 31)), "TIFF", tiffinfo={274: 6})
+    assert header_of(turned).orientation == 1
+    assert verdict(turned) == parsed(turned) == (40, 31)  # as Pillow turns it
+    assert header_of(zoo()["jpeg"]) == Header("jpeg", 40, 31, 3, 1)
+    assert [header_of(zoo()[name]).components for name in ("jpeg gray", "jpeg cmyk", "png rgba")] == [1, 4, 4]
+
+
+def test_the_pixel_bound_holds_and_absent_rows_have_no_reason() -> None:
+    """A header that announces 60000x60000 pixels is refused by the bound; None is skipped; a bound is exact."""
+    jpeg = zoo()["jpeg"]
+    bomb = patched("jpeg", frame_at(jpeg) + 5, struct.pack(">HH", 60000, 60000))
+    result = screen([memoryview(bomb), None, memoryview(jpeg)])
+    assert result.sizes.tolist() == [[0, 0], [0, 0], [31, 40]]
+    assert result.reasons == {0: f"60000x60000 is 3600000000 pixels, more than the bound of {MAX_PIXELS}"}
+    assert not screen([memoryview(jpeg)], 31 * 40).reasons
+    assert 0 in screen([memoryview(jpeg)], 31 * 40 - 1).reasons
+    assert screen([]).sizes.shape == (0, 2)
+
+
+def test_a_mixed_batch_in_one_slab_keeps_its_rows() -> None:
+    """Good and bad payloads of all kinds end to end in one map each get their own verdict, in any neighbourhood."""
+    payloads = [*zoo().values(), *(payload for payload, _ in bad().values())] * 2
+    payloads = [payloads[k] for k in np.random.default_rng(0).permutation(len(payloads))]
+    slab = memoryview(mmap.mmap(-1, sum(map(len, payloads))))
+    views, at = [], 0
+    for payload in payloads:
+        views.append(slab[at : at + len(payload)])
+        views[-1][:] = payload
+        at += len(payload)
+    result = screen(views)
+    assert [result.reasons.get(row, tuple(size)) for row, size in enumerate(result.sizes.tolist())] == [
+        verdict(payload) for payload in payloads
+    ]
+
+
+@pytest.mark.parametrize("name", ["jpeg", "jpeg progressive", "png rgb", "webp lossy", "bmp", "tiff big endian"])
+def test_every_cut_is_refused(name: str) -> None:
+    """A file that ends early is refused wherever it ends, by both ways alike."""
+    cuts = [zoo()[name][:end] for end in range(len(zoo()[name]))]
+    verdicts = screened(cuts)
+    assert all(isinstance(reason, str) for reason in verdicts)
+    assert verdicts == [verdict(cut) for cut in cuts]
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """A good file with a few bytes set, cut out, put in, or cut off, mostly near its start."""
+    file = bytearray(zoo()[draw(st.sampled_from(sorted(zoo())))])
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, min(len(file), draw(st.sampled_from((40, 250, 700, 1 << 20))))))
+        match draw(st.sampled_from(("set", "set", "set", "out", "in", "off"))):
+            case "set":
+                file[at : at + 1] = bytes([draw(st.sampled_from((0, 1, 0xFF, 0xD9)) | st.integers(0, 255))])
+            case "out":
+                del file[at : at + draw(st.integers(1, 30))]
+            case "in":
+                file[at:at] = draw(st.binary(max_size=20))
+            case _:
+                del file[at:]
+    return bytes(file)
+
+
+@settings(max_examples=600, deadline=None)
+@given(damaged())
+def test_what_passes_is_parsed_by_the_decoder_with_the_same_size(payload: bytes) -> None:
+    """Whatever a damaged file says, if it passes, the decoder's parser reads it and finds the same size.
+
+    Or Pillow does, or says why not.
+    """
+    found = verdict(payload)
+    if isinstance(found, tuple):
+        other = parsed(payload)
+        assert other == found or str(other).startswith("decoder: ")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(damaged(), min_size=1, max_size=8))
+def test_the_quick_way_and_the_long_way_agree(payloads: list[bytes]) -> None:
+    """`screen` says of every row of a batch what `header_of` says of it alone."""
+    assert screened(payloads) == [verdict(payload) for payload in payloads]
+
+
+MAGICS = (
+    b"",
+    b"\xff\xd8",
+    b"\xff\xd8\xff",
+    b"\x89PNG\r\n\x1a\n",
+    b"BM",
+    b"II*\0",
+    b"MM\0*",
+    b"GIF89a",
+    b"RIFF\0\0\0\0WEBP",
+    b"P6 ",
+    b"P2 2 2 9 ",
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.sampled_from(MAGICS), st.binary(max_size=300))
+def test_any_bytes_give_a_verdict(magic: bytes, rest: bytes) -> None:
+    """No bytes whatever raise anything but UnusableError, nor anything at all from `screen`."""
+    assert screened([magic + rest]) == [verdict(magic + rest)]

@@ -1,0 +1,170 @@
+"""geometry: sizes and windows are torchvision's, held against its own code and its published rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F
+
+from dali_feed.plan.draws import uniforms
+from dali_feed.transforms.geometry import TRIES, center_window, random_windows, resized
+
+EDGE = st.integers(1, 5000)
+SIZES = st.tuples(EDGE, EDGE)
+RANGES = st.tuples(st.floats(0.01, 3.0), st.floats(0.01, 3.0)).map(lambda pair: (min(pair), max(pair)))
+Window = tuple[int, int, int, int]
+Draw = Callable[[range, NDArray[np.int64]], NDArray[np.float32]]
+
+
+def _ints(*values: int) -> NDArray[np.int64]:
+    return np.array(values, np.int64)
+
+
+def _shown_size(height: int, width: int, size: int | list[int], max_size: int | None) -> tuple[int, int]:
+    """What torchvision makes of an image of this size."""
+    tiny = torch.zeros((1, 1, 1), dtype=torch.uint8).expand(1, height, width)
+    shape = F.resize(tiny, size, max_size=max_size, interpolation=v2.InterpolationMode.NEAREST).shape
+    return int(shape[-2]), int(shape[-1])
+
+
+@settings(deadline=None)
+@given(EDGE, EDGE, st.integers(1, 300), st.one_of(st.none(), st.integers(1, 300)))
+@example(427, 640, 256, None)
+@example(3, 7, 5, 1)
+def test_resized(height: int, width: int, size: int, more: int | None) -> None:
+    """An int size gives torchvision's own output size, rounded as it rounds."""
+    most = None if more is None else size + more
+    long = size * max(height, width) // min(height, width)
+    if most is None and long * size > 1 << 22:
+        return  # torchvision would allocate it
+    if most is not None and long > most and most * size // long == 0:
+        return  # it refuses these, see below
+    h, w = resized(_ints(height), _ints(width), size, most)
+    assert (int(h[0]), int(w[0])) == _shown_size(height, width, size, most)
+
+
+def test_resized_to_both_edges() -> None:
+    """A (height, width) is taken as it is, for every image of the batch."""
+    h, w = resized(_ints(1, 500, 30), _ints(5, 2, 30), (20, 31), None)
+    assert (h.tolist(), w.tolist()) == ([20] * 3, [31] * 3)
+
+
+def test_resized_never_vanishes() -> None:
+    """Where max_size would leave no pixel, and torchvision fails, one is left."""
+    with pytest.raises(RuntimeError):
+        _shown_size(1, 5000, 10, 20)
+    h, w = resized(_ints(1, 5000), _ints(5000, 1), 10, 20)
+    assert (h.tolist(), w.tolist()) == ([1, 20], [20, 1])
+
+
+@settings(deadline=None)
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(1, 40))
+def test_center_window(height: int, width: int, ch: int, cw: int) -> None:
+    """The middle window holds the pixels that torchvision's center_crop gives, black ones outside included."""
+    numbered = torch.arange(1, height * width + 1).reshape(1, height, width)
+    y, x, h, w = (int(v[0]) for v in center_window(_ints(height), _ints(width), (ch, cw)))
+    padded = torch.zeros((height + 80, width + 80), dtype=torch.int64)
+    padded[40 : 40 + height, 40 : 40 + width] = numbered[0]
+    ours = padded[40 + y : 40 + y + h, 40 + x : 40 + x + w]
+    assert torch.equal(ours, F.center_crop(numbered, [ch, cw])[0])
+
+
+def one_window(
+    height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float], tries: NDArray[np.float32]
+) -> Window:
+    """The rule as torchvision gives it, for one image, on Python's numbers, fed with four uniforms per try."""
+    area = height * width
+    for area_u, ratio_u, y_u, x_u in tries.tolist():
+        target = area * (scale[0] + (scale[1] - scale[0]) * area_u)
+        log_low, log_high = math.log(ratio[0]), math.log(ratio[1])
+        aspect = math.exp(log_low + (log_high - log_low) * ratio_u)
+        w, h = round(math.sqrt(target * aspect)), round(math.sqrt(target / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            return int(y_u * (height - h + 1)), int(x_u * (width - w + 1)), h, w
+    w, h = width, height
+    if width / height < ratio[0]:
+        h = max(round(width / ratio[0]), 1)
+    elif width / height > ratio[1]:
+        w = max(round(height * ratio[1]), 1)
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+def _draws(seed: int, ids: NDArray[np.int64]) -> Draw:
+    return lambda tries, rows: uniforms(seed, 0, ids[rows], tries).reshape(len(tries), 4, len(rows))
+
+
+@settings(deadline=None)
+@given(st.lists(SIZES, min_size=1, max_size=30), RANGES, RANGES, st.integers(0, 2**64 - 1))
+@example([(1, 5000), (5000, 1), (1, 1)], (0.08, 1.0), (3 / 4, 4 / 3), 0)
+@example([(1, 5000), (5000, 1)], (0.5, 0.5), (0.01, 0.011), 0)
+@example([(1, 5000), (5000, 1)], (0.5, 0.5), (90.0, 91.0), 0)
+@example([(100, 100)] * 3, (0.0, 0.0), (1.0, 1.0), 0)
+def test_random_windows(
+    sizes: list[tuple[int, int]], scale: tuple[float, float], ratio: tuple[float, float], seed: int
+) -> None:
+    """Each row's window is that of the scalar rule, lies inside its image, and is not empty."""
+    h, w = np.array(sizes, np.int64).T
+    ids = np.arange(len(sizes), dtype=np.int64)
+    windows = np.stack(random_windows(h, w, scale, ratio, _draws(seed, ids)), axis=1)
+    y, x, ch, cw = windows.T
+    assert ((y >= 0) & (x >= 0) & (ch >= 1) & (cw >= 1) & (y + ch <= h) & (x + cw <= w)).all()
+    tries = uniforms(seed, 0, ids, range(TRIES)).reshape(TRIES, 4, len(ids))
+    for n, (height, width) in enumerate(sizes):
+        expected = one_window(height, width, scale, ratio, tries[:, :, n])
+        assert tuple(windows[n]) == expected, (sizes[n], scale, ratio)
+
+
+def test_the_rule_is_torchvisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fed with the same random numbers, torchvision's own RandomResizedCrop chooses the same windows."""
+    numbers: list[float] = []
+
+    class Empty:
+        def uniform_(self, low: float, high: float) -> torch.Tensor:
+            return torch.tensor(float(low) + (float(high) - float(low)) * numbers.pop(0), dtype=torch.float64)
+
+    def randint(low: int, high: int, size: tuple[int, ...]) -> torch.Tensor:
+        return torch.tensor([int(low + (high - low) * numbers.pop(0))])
+
+    shapes = [(375, 500), (500, 333), (60, 900), (900, 60), (1, 300), (17, 17), (5, 4)] * 20
+    h, w = np.array(shapes, np.int64).T
+    ids = np.arange(len(shapes), dtype=np.int64)
+    scale, ratio = (0.08, 1.0), (3 / 4, 4 / 3)
+    windows = np.stack(random_windows(h, w, scale, ratio, _draws(9, ids)), axis=1)
+    tries = uniforms(9, 0, ids, range(TRIES)).reshape(TRIES, 4, len(ids))
+    rule = v2.RandomResizedCrop(8, scale, ratio)
+    for n, (height, width) in enumerate(shapes):
+        numbers[:] = _consumed(height, width, scale, ratio, tries[:, :, n])
+        image = torch.empty(3, height, width)
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "empty", lambda *_: Empty())
+            patch.setattr(torch, "randint", randint)
+            found = rule.make_params([image])
+        assert (found["top"], found["left"], found["height"], found["width"]) == tuple(windows[n])
+        assert not numbers
+
+
+def _consumed(
+    height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float], tries: NDArray[np.float32]
+) -> list[float]:
+    """The numbers in the order in which torchvision asks: a place is drawn only for the try that fits."""
+    out: list[float] = []
+    for k, (area_u, ratio_u, y_u, x_u) in enumerate(tries.tolist()):
+        out += [area_u, ratio_u]
+        nothing = np.array([[0.0, 0.0, 0.0, 0.0]], np.float32)
+        one = one_window(height, width, scale, ratio, tries[k : k + 1])
+        middle = one_window(height, width, (0.0, 0.0), ratio, nothing)  # what is chosen when no try fits
+        target = height * width * (scale[0] + (scale[1] - scale[0]) * area_u)
+        aspect = math.exp(math.log(ratio[0]) + (math.log(ratio[1]) - math.log(ratio[0])) * ratio_u)
+        fits = 0 < round(math.sqrt(target * aspect)) <= width and 0 < round(math.sqrt(target / aspect)) <= height
+        assert fits or one == middle
+        if fits:
+            return [*out, y_u, x_u]
+    return out

@@ -1,0 +1,262 @@
+"""recipe and program: how ops fold into steps, and what each sample takes into them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dali_feed.compiler.dali import Parameters, Program, compile_recipe
+from dali_feed.compiler.steps import Colour, Decode, Finish, Resample, Rotate, Slice
+from dali_feed.errors import TransformError
+from dali_feed.plan.draws import uniforms
+from dali_feed.transforms.recipe import (
+    CenterCrop,
+    ColorJitter,
+    Flip,
+    Normalize,
+    Op,
+    RandomResizedCrop,
+    Recipe,
+    Resize,
+    Rotation,
+    ToFloat,
+)
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+REGION = pytest.mark.parametrize("region_decode", [True, False])
+SIZES = np.array([[480, 640], [375, 500], [33, 1000], [1000, 33], [7, 5]])
+IDS = np.arange(5) + (3 << 40)
+
+
+def program(*ops: Op, region_decode: bool = False) -> Program:
+    """The compiled program of some ops."""
+    return compile_recipe(Recipe(ops), region_decode=region_decode)
+
+
+def parameters(*ops: Op, region_decode: bool = False, sizes: Any = SIZES, seed: int = 0, epoch: int = 0) -> Parameters:
+    """What a batch takes into them."""
+    sizes = np.asarray(sizes)
+    return program(*ops, region_decode=region_decode).parameters(sizes, IDS[: len(sizes)], seed, epoch)
+
+
+@REGION
+def test_empty_recipe(region_decode: bool) -> None:
+    """No transform: pixels as decoded, uint8, of each image's own size."""
+    made = program(region_decode=region_decode)
+    assert made.steps == [Decode(window=False), Finish("uint8", (1, 1, 1), (0, 0, 0), False, False)]
+    assert (made.size, made.fixed, made.streams) == (None, True, [])
+    found = parameters(region_decode=region_decode)
+    assert not found.arrays
+    np.testing.assert_array_equal(found.sizes, SIZES)
+
+
+@REGION
+def test_training_recipe(region_decode: bool) -> None:
+    """RandomResizedCrop narrows the decoder where it takes windows and the resize where not: the same window."""
+    ops = (RandomResizedCrop((224, 192)), Flip("x"), ToFloat(), Normalize(MEAN, STD))
+    made = program(*ops, region_decode=region_decode)
+    assert [type(step) for step in made.steps] == [Decode, Resample, Finish]
+    assert made.steps[:2] == [
+        Decode(window=region_decode),
+        Resample(1, (224, 192), not region_decode, "bilinear", True),
+    ]
+    assert made.size == (224, 192)
+    assert made.finish is not None
+    np.testing.assert_allclose(made.finish.scale, 1 / 255 / np.array(STD))
+    np.testing.assert_allclose(made.finish.bias, -np.array(MEAN) / STD)
+    assert (made.finish.flip_x, made.finish.flip_y) == (True, False)
+    found = parameters(*ops, region_decode=region_decode)
+    assert set(found.arrays) == {"flip_x", "window" if region_decode else "roi1"}
+    assert (found.sizes == (224, 192)).all()
+    window = parameters(*ops, region_decode=True).arrays["window"]
+    roi = parameters(*ops, region_decode=False).arrays["roi1"]
+    np.testing.assert_array_equal(roi, np.concatenate([window[:, :2], window[:, :2] + window[:, 2:]], axis=1))
+    assert window.dtype == np.int32
+    assert roi.dtype == np.float32
+
+
+@REGION
+def test_validation_recipe(region_decode: bool) -> None:
+    """Resize and CenterCrop are one resampling of the middle."""
+    made = program(Resize(256), CenterCrop((224, 224)), region_decode=region_decode)
+    assert made.steps[1] == Resample(1, (224, 224), True, "bilinear", True)
+    assert (made.size, len(made.steps)) == ((224, 224), 3)
+    found = parameters(Resize(256), CenterCrop((224, 224)), sizes=[[480, 640]])
+    # 256x341; the middle 224x224 begins at row 16, column round(58.5) = 58
+    y, x, h, w = 16 * 480 / 256, 58 * 640 / 341, 224 * 480 / 256, 224 * 640 / 341
+    np.testing.assert_allclose(found.arrays["roi1"], [[y, x, y + h, x + w]], rtol=1e-6)
+
+
+def test_crop_that_may_be_larger_than_the_image() -> None:
+    """A CenterCrop that cannot be folded, as it may pad or no resize stands before it, cuts a slice of its own."""
+    assert [type(s) for s in program(CenterCrop((9, 9))).steps] == [Decode, Slice, Finish]
+    assert [type(s) for s in program(Resize(200), CenterCrop((224, 100))).steps] == [Decode, Resample, Slice, Finish]
+    assert [type(s) for s in program(Resize(256, 300), CenterCrop((9, 9))).steps] == [Decode, Resample, Slice, Finish]
+    found = parameters(CenterCrop((9, 9)), sizes=[[7, 5], [9, 9], [20, 12]])
+    assert found.arrays["anchor1"].tolist() == [[-1, -2], [0, 0], [6, 2]]
+    assert (found.sizes == 9).all()
+
+
+def test_resize_alone_follows_the_image() -> None:
+    """With an int size every image has its own output size, which is known beforehand."""
+    found = parameters(Resize(256), sizes=[[480, 640], [300, 200]])
+    assert found.arrays["size1"].tolist() == [[256, 341], [384, 256]]
+    assert found.sizes.tolist() == [[256, 341], [384, 256]]
+    assert program(Resize(256)).size is None
+
+
+def test_two_resizes() -> None:
+    """Only the first window goes to the decoder; the second narrows what its own resize samples."""
+    ops = (RandomResizedCrop((64, 64)), RandomResizedCrop((32, 48)))
+    made = program(*ops, region_decode=True)
+    assert [getattr(step, "roi", None) for step in made.steps] == [None, False, True, None]
+    found = parameters(*ops, region_decode=True)
+    assert set(found.arrays) == {"window", "roi2"}
+    assert found.arrays["roi2"].min() >= 0
+    assert found.arrays["roi2"].max() <= 64
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 5000)), min_size=1, max_size=5),
+    st.integers(0, 2**64 - 1),
+    st.lists(st.booleans(), min_size=4, max_size=4),
+)
+@settings(deadline=None)
+def test_every_window_stays_inside(sizes: list[tuple[int, int]], seed: int, flips: list[bool]) -> None:
+    """Whatever flips and crops follow each other, no region leaves its image, and none is empty."""
+    flip = [Flip(axis, float(p)) for axis, p in zip("xyxy", flips, strict=True)]  # type: ignore[arg-type]
+    ops: tuple[Op, ...] = (*flip[:2], RandomResizedCrop((32, 40)), *flip[2:], CenterCrop((9, 30)))
+    h, w = np.array(sizes).T
+    roi = parameters(*ops, sizes=sizes, seed=seed).arrays["roi1"]
+    assert (roi[:, :2] >= 0).all()
+    assert (roi[:, 2] <= h * (1 + 1e-6)).all()
+    assert (roi[:, 3] <= w * (1 + 1e-6)).all()
+    assert (roi[:, 2:] > roi[:, :2]).all()
+    found = parameters(*ops, sizes=sizes, seed=seed, region_decode=True)
+    y, x, wh, ww = found.arrays["window"].T
+    assert ((y >= 0) & (x >= 0) & (wh > 0) & (ww > 0) & (y + wh <= h) & (x + ww <= w)).all()
+
+
+def test_flip_before_crop_mirrors_the_window() -> None:
+    """A window chosen in a mirrored image is mirrored back into the image as it is stored; flips cancel out."""
+    crop = RandomResizedCrop((32, 32))
+    plain = parameters(Flip("x", 0.0), crop, region_decode=True).arrays["window"]
+    mirrored = parameters(Flip("x", 1.0), crop, region_decode=True).arrays["window"]
+    np.testing.assert_array_equal(mirrored[:, [0, 2, 3]], plain[:, [0, 2, 3]])
+    np.testing.assert_array_equal(mirrored[:, 1], SIZES[:, 1] - plain[:, 1] - plain[:, 3])
+    for p, flips in ((1.0, 0), (0.0, 0)):
+        found = parameters(Flip("y", p), Flip("y", p), Flip("x", 1.0))
+        assert found.arrays["flip_y"].tolist() == [flips] * 5
+        assert found.arrays["flip_x"].tolist() == [1] * 5
+
+
+def test_rotation_turns_the_other_way_in_one_mirror() -> None:
+    """Flips are applied last, so an angle behind one of them is negated, behind two not."""
+    for p_x, p_y, sign in ((0.0, 0.0, 1), (1.0, 0.0, -1), (0.0, 1.0, -1), (1.0, 1.0, 1)):
+        angle = parameters(Flip("x", p_x), Flip("y", p_y), Rotation((10.0, 30.0))).arrays["angle1"]
+        assert ((angle * sign >= 10) & (angle * sign < 30)).all()
+    behind = parameters(Rotation((10.0, 30.0)), Flip("x", 1.0)).arrays["angle1"]
+    assert (behind > 0).all()
+
+
+def test_rotation_fills_in_the_units_of_its_place() -> None:
+    """A fill given behind ToTensor is in 0..1, in front of it, or unscaled, in 0..255."""
+    turn = Rotation((0.0, 1.0), fill=0.5)
+    assert program(turn, ToFloat()).steps[1] == Rotate(1, "nearest", 0.5)
+    assert program(ToFloat(), turn).steps[1] == Rotate(1, "nearest", 127.5)
+    assert program(ToFloat(scale=False), turn).steps[1] == Rotate(1, "nearest", 0.5)
+
+
+def test_flips_follow_their_probability() -> None:
+    """The share of mirrored samples is p; 0 and 1 are never and always."""
+    made = program(Flip("x", 0.3), Flip("y", 0.0))
+    found = made.parameters(np.full((10_000, 2), 8), np.arange(10_000), 5, 1).arrays
+    assert abs(found["flip_x"].mean() - 0.3) < 0.02
+    assert not found["flip_y"].any()
+
+
+def test_colour_steps() -> None:
+    """ColorJitter has one affine step per factor that is given, in an order of each sample's own; none given, none."""
+    assert [type(s) for s in program(ColorJitter()).steps] == [Decode, Finish]
+    ops = ColorJitter((0.5, 1.5), None, (0.5, 1.5), (-0.1, 0.1))
+    assert program(ops).steps[1] == Colour(1, 3, contrast=False, hue=True)
+    assert program(ColorJitter(contrast=(1.0, 2.0))).steps[1] == Colour(1, 1, contrast=True, hue=False)
+    found = program(ops).parameters(np.full((600, 2), 8), np.arange(600), 0, 0).arrays["colour1"]
+    assert found.shape == (600, 3, 14)
+    assert found.dtype == np.float32
+    is_brightness = (found[:, :, 1] == 0) & (found[:, :, 11] == 0)
+    assert (is_brightness.sum(axis=1) == 1).all()
+    assert (abs(is_brightness.mean(axis=0) - 1 / 3) < 0.07).all()
+
+
+def test_normalize_in_the_units_of_its_place() -> None:
+    """Normalize sees 0..1 behind a scaled conversion and 0..255 behind an unscaled one; two of them compose."""
+    (scaled, plain, twice) = (
+        program(*ops).finish
+        for ops in (
+            (ToFloat(), Normalize((0.5,), (0.25,))),
+            (ToFloat(scale=False), Normalize((0.5,), (0.25,))),
+            (ToFloat("float16"), Normalize((0.5,), (0.25,)), Normalize((1.0,), (2.0,)), ToFloat("float32")),
+        )
+    )
+    assert scaled == Finish("float32", (4 / 255,) * 3, (-2.0,) * 3, False, False)
+    assert plain == Finish("float32", (4.0,) * 3, (-2.0,) * 3, False, False)
+    assert twice == Finish("float32", (2 / 255,) * 3, (-1.5,) * 3, False, False)
+
+
+@REGION
+@given(st.integers(0, 2**64 - 1), st.integers(0, 1000), st.integers(1, 4))
+@settings(deadline=None, max_examples=25)
+def test_parameters_do_not_depend_on_the_batch(region_decode: bool, seed: int, epoch: int, cut: int) -> None:
+    """A sample's parameters are the same in any batch, in any place."""
+    made = program(
+        *(Flip("x"), RandomResizedCrop((64, 64), (0.5, 2.0)), ColorJitter((0.5, 1.5), (0.5, 1.5)), Rotation((-9, 9))),
+        *(CenterCrop((40, 70)), RandomResizedCrop((8, 9)), Flip("y")),
+        region_decode=region_decode,
+    )
+    whole = made.parameters(SIZES, IDS, seed, epoch)
+    turn = np.roll(np.arange(5), cut)
+    parts = [made.parameters(SIZES[rows], IDS[rows], seed, epoch) for rows in (turn[:cut], turn[cut:])]
+    for name, values in whole.arrays.items():
+        np.testing.assert_array_equal(np.concatenate([part.arrays[name] for part in parts]), values[turn])
+    np.testing.assert_array_equal(np.concatenate([part.sizes for part in parts]), whole.sizes[turn])
+
+
+def test_ops_draw_from_streams_of_their_own() -> None:
+    """Op n owns streams 16n..16n+15, so that adding an op behind changes nothing in front of it."""
+    alone = parameters(RandomResizedCrop((9, 9))).arrays
+    longer = parameters(RandomResizedCrop((9, 9)), Flip("x"), Flip("y")).arrays
+    np.testing.assert_array_equal(longer["roi1"], alone["roi1"])
+    np.testing.assert_array_equal(longer["flip_x"], uniforms(0, 0, IDS, [16])[0] < 0.5)
+    np.testing.assert_array_equal(longer["flip_y"], uniforms(0, 0, IDS, [32])[0] < 0.5)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: RandomResizedCrop((0, 5)), r"RandomResizedCrop: size .* found \(0, 5\)"),
+        (lambda: RandomResizedCrop((5, 5), (0.5, 0.1)), r"RandomResizedCrop: scale .* found \(0.5, 0.1\)"),
+        (lambda: RandomResizedCrop((5, 5), (float("nan"), 1)), "RandomResizedCrop: scale .* found .*nan"),
+        (lambda: RandomResizedCrop((5, 5), ratio=(0.0, 1.0)), r"RandomResizedCrop: ratio .* found \(0.0, 1.0\)"),
+        (lambda: Resize(0), r"Resize: size .* found \(0, 0\)"),
+        (lambda: Resize((5, 5.5)), r"Resize: size .* found \(5, 5.5\)"),  # type: ignore[arg-type]
+        (lambda: Resize(9, 9), "Resize: max_size must be larger than size.* found 9"),
+        (lambda: Resize((9, 9), 20), "Resize: max_size goes with an int size; found 20"),
+        (lambda: CenterCrop((3, -1)), r"CenterCrop: size .* found \(3, -1\)"),
+        (lambda: Flip("x", 1.1), r"RandomHorizontalFlip: p must lie in 0\.\.1; found 1.1"),
+        (lambda: Flip("y", float("nan")), r"RandomVerticalFlip: p must lie in 0\.\.1; found nan"),
+        (lambda: ColorJitter(brightness=(-0.1, 1)), r"ColorJitter: brightness .* found \(-0.1, 1\)"),
+        (lambda: ColorJitter(hue=(-0.6, 0)), r"ColorJitter: hue .* found \(-0.6, 0\)"),
+        (lambda: Rotation((5, -5)), r"RandomRotation: degrees .* found \(5, -5\)"),
+        (lambda: Normalize((0.5,), (0.0,)), r"Normalize: std must be positive; found \(0.0,\)"),
+        (lambda: Normalize((0.5, 0.5), (1.0,)), "Normalize: mean and std need one value per channel"),
+    ],
+)
+def test_ops_refuse(make: Any, told: str) -> None:
+    """A wrong value never becomes an op; the error has torchvision's name, the rule and the value."""
+    with pytest.raises(TransformError, match=told):
+        make()

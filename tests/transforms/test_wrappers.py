@@ -1,0 +1,327 @@
+"""Objects that hold transforms and hand an image through them are taken apart; those that do more are not."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from images import QUICK, jpeg, labelled
+from torch.utils.data import DataLoader as TorchLoader
+from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+from dali_feed import DataLoader
+from dali_feed.compiler.views import as_views
+from dali_feed.errors import ConfigError, TransformError
+from dali_feed.testing.scripted import ScriptedSource
+from dali_feed.transforms.lower import lower
+from dali_feed.transforms.recipe import CenterCrop, Normalize, Resize, ToFloat
+from dali_feed.transforms.wrappers import taken_apart
+
+CROP, FLOAT = v1.CenterCrop(12), v1.ToTensor()
+SMALL = v1.CenterCrop(8)
+
+
+class Preset:
+    """As torchvision's reference presets are."""
+
+    def __init__(self) -> None:
+        self.transforms = v1.Compose([v1.Resize(20), CROP, FLOAT, v1.Normalize([0.5], [0.5])])
+        self.mean = (0.5,)
+
+    def __call__(self, img: Any) -> Any:
+        """All of them."""
+        return self.transforms(img)
+
+
+class Module(torch.nn.Module):
+    """The same as a module, of modules, in two steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shape = v2.Compose([v2.Resize(20), v2.CenterCrop(12)])
+        self.floats = torch.nn.ModuleList([v1_tensor(), v2.Normalize([0.5], [0.5])])
+
+    def forward(self, image: Any) -> Any:
+        """One after the other."""
+        image = self.shape(image)
+        for each in self.floats:
+            image = each(image)
+        return image
+
+
+def v1_tensor() -> Any:
+    """To floats in 0..1."""
+    return v2.ToDtype(torch.float32, scale=True)
+
+
+class TwoCrops:
+    """As MoCo's."""
+
+    def __init__(self, base_transform: Any) -> None:
+        self.base_transform = base_transform
+
+    def __call__(self, x: Any) -> Any:
+        """Two of the same."""
+        q = self.base_transform(x)
+        k = self.base_transform(x)
+        return [q, k]
+
+
+class ViewGenerator:
+    """As SimCLR's."""
+
+    def __init__(self, base_transform: Any, n_views: int = 2) -> None:
+        self.base_transform, self.n_views = base_transform, n_views
+
+    def __call__(self, x: Any) -> Any:
+        """`n_views` of the same."""
+        return [self.base_transform(x) for i in range(self.n_views)]
+
+
+class Crops:
+    """As DINO's."""
+
+    def __init__(self, number: int) -> None:
+        self.first = v1.Compose([CROP, FLOAT])
+        self.second = v1.Compose([CROP, Inverted(), FLOAT])
+        self.number = number
+        self.small = v1.Compose([SMALL, FLOAT])
+
+    def __call__(self, image: Any) -> Any:
+        """Two large ones and some small ones."""
+        crops = []
+        crops.append(self.first(image))
+        crops.append(self.second(image))
+        for _ in range(self.number):
+            crops.append(self.small(image))  # noqa: PERF401  as the original does
+        return crops
+
+
+class Inverted:
+    """A function of a PIL image, as DINO's Solarization is."""
+
+    def __call__(self, image: Any) -> Any:
+        """Dark for light."""
+        return image.point(lambda level: 255 - level)
+
+
+class Pair:
+    """As Barlow Twins': a tuple, by a method."""
+
+    def __init__(self) -> None:
+        self.transform, self.transform_prime = v1.Compose([CROP, FLOAT]), v1.Compose([SMALL, FLOAT])
+
+    def one(self, x: Any) -> Any:
+        """The first."""
+        return self.transform(x)
+
+    def __call__(self, x: Any) -> Any:
+        """Both."""
+        return self.one(x), self.transform_prime(x)
+
+
+@pytest.mark.parametrize("make", [Preset, Module])
+def test_what_holds_transforms_lowers_to_theirs(make: Any) -> None:
+    """By itself and in a Compose."""
+    ops = (Resize(20), CenterCrop((12, 12)), ToFloat(), Normalize((0.5,), (0.5,)))
+    assert lower(make()).ops == ops
+    assert lower(v1.Compose([v1.RandomHorizontalFlip(), make()])).ops[1:] == ops
+
+
+@pytest.mark.parametrize(
+    ("transform", "count"),
+    [
+        (TwoCrops(v1.Compose([CROP, FLOAT])), 2),
+        (ViewGenerator(v1.Compose([CROP, FLOAT]), 3), 3),
+        (Crops(2), 4),
+        (Pair(), 2),
+        (TwoCrops(Preset()), 2),
+    ],
+)
+def test_view_makers_are_views(transform: Any, count: int, tmp_path: Path) -> None:
+    """A folder gives what torch's loader gives for them, with no fallback."""
+    for n in range(6):
+        path = tmp_path / f"class {n % 2}" / f"{n}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(jpeg(n, 20 + n, 30))
+    data = ImageFolder(str(tmp_path), transform)
+    with DataLoader(data, 4, device="cpu", fallback="error", tuning=QUICK) as ours:
+        for (mine, la), (theirs, lb) in zip(ours, TorchLoader(data, 4), strict=True):
+            assert la.tolist() == lb.tolist()
+            assert len(mine) == len(theirs) == count
+            for a, b in zip(mine, theirs, strict=True):
+                assert (a - b).abs().max() <= 2.01 / 255 / 0.5
+
+
+def test_random_views_are_two_and_resume() -> None:
+    """The same transform twice draws twice, from our seed."""
+    maker = TwoCrops(v1.Compose([v1.RandomResizedCrop(10), v1.RandomHorizontalFlip(), FLOAT]))
+    runs = []
+    for _ in range(2):
+        with DataLoader(ScriptedSource(labelled(6)), 6, transform=maker, device="cpu", tuning=QUICK) as loader:
+            runs.append(next(iter(loader))[0])
+    assert torch.equal(runs[0][0], runs[1][0])
+    assert torch.equal(runs[0][1], runs[1][1])
+    assert not torch.equal(runs[0][0], runs[0][1])
+
+
+class Odd:
+    """Holds transforms; what it does with them is each subclass's."""
+
+    def __init__(self) -> None:
+        self.first, self.second, self.p, self.rng = CROP, SMALL, 0.5, random.Random(1)
+        self.seen = 0
+        self.every = [CROP, SMALL]
+
+
+class Chooses(Odd):
+    """By a coin."""
+
+    def __call__(self, image: Any) -> Any:
+        """What it gives."""
+        return self.first(image) if random.random() < self.p else self.second(image)
+
+
+class ChoosesByIndex(Odd):
+    """By a draw of its own, without a branch."""
+
+    def __call__(self, image: Any) -> Any:
+        """What it gives."""
+        return self.every[self.rng.randrange(2)](image)
+
+
+class Looks(Odd):
+    """At the image."""
+
+    def __call__(self, image: Any) -> Any:
+        """What it gives."""
+        return self.first(image.convert("RGB"))
+
+
+class Computes(Odd):
+    """With what comes out."""
+
+    def __call__(self, image: Any) -> Any:
+        """What it gives."""
+        return self.first(image) * 2
+
+
+class Counts(Odd):
+    """What it has seen."""
+
+    def __call__(self, image: Any) -> Any:
+        """What it gives."""
+        self.seen += 1
+        return self.first(image)
+
+
+class GivesADict(Odd):
+    """Of views."""
+
+    def __call__(self, image: Any) -> Any:
+        """What it gives."""
+        return {"one": self.first(image), "two": self.second(image)}
+
+
+class Tries(Odd):
+    """And tries another."""
+
+    def __call__(self, image: Any) -> Any:
+        """What it gives."""
+        try:
+            return self.first(image)
+        except ValueError:
+            return self.second(image)
+
+
+class ByAMethod(Odd):
+    """That draws."""
+
+    def pick(self) -> Any:
+        """One of two."""
+        return self.first if random.random() < self.p else self.second
+
+    def __call__(self, image: Any) -> Any:
+        """What it gives."""
+        return self.pick()(image)
+
+
+class ByAProperty(Odd):
+    """That draws."""
+
+    @property
+    def chosen(self) -> Any:
+        """One of two."""
+        return self.every[random.randrange(2)]
+
+    def __call__(self, image: Any) -> Any:
+        """What it gives."""
+        return self.chosen(image)
+
+
+class ByADefault(Odd):
+    """That draws."""
+
+    def __call__(self, image: Any, choose: Any = random.choice) -> Any:
+        """What it gives."""
+        return choose(self.every)(image)
+
+
+class BySubscript(Odd):
+    """That draws."""
+
+    def __getitem__(self, at: int) -> Any:
+        return random.choice(self.every)
+
+    def __call__(self, image: Any) -> Any:
+        """What it gives."""
+        return self[0](image)
+
+
+class NothingHeld:
+    """No transforms at all."""
+
+    def __call__(self, image: Any) -> Any:
+        """What it gives."""
+        return image
+
+
+ODD = [Chooses, ChoosesByIndex, Looks, Computes, Counts, GivesADict, Tries, ByAMethod, ByAProperty, ByADefault]
+
+
+@pytest.mark.parametrize("kind", [*ODD, BySubscript, NothingHeld])
+def test_what_does_more_is_left_as_it_is(kind: Any) -> None:
+    """A branch, a draw, a look at the image, arithmetic, a count, a dict: none of them is handing an image through."""
+    assert taken_apart(kind()) is None
+    assert as_views(kind()) is None
+    with pytest.raises(TransformError, match=f"{kind.__name__} cannot be lowered"):
+        lower(kind())
+
+
+def test_a_folder_with_one_that_chooses_is_torchs(tmp_path: Path) -> None:
+    """With the reason."""
+    path = tmp_path / "class" / "0.jpg"
+    path.parent.mkdir()
+    path.write_bytes(jpeg(0))
+    with pytest.raises(ConfigError, match="Chooses cannot be lowered"):
+        DataLoader(ImageFolder(str(tmp_path), Chooses()), device="cpu", fallback="error")
+
+
+def test_it_stays_as_it_was() -> None:
+    """Nothing of the object is changed or called."""
+    maker = Crops(1)
+    before = dict(vars(maker))
+    assert isinstance(taken_apart(maker), list)
+    assert vars(maker) == before
+
+
+def test_a_module_with_hooks_is_left_as_it_is() -> None:
+    """They would be run by torch."""
+    module = Module()
+    module.register_forward_hook(lambda *_: None)
+    assert taken_apart(module) is None
