@@ -30,7 +30,7 @@ from dali_feed.engines.gpu.handover import tensor_of
 from dali_feed.records.source import Source
 from dali_feed.screen.screen import screen
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.recipe import Decoding
+from dali_feed.transforms.rules import Decoding
 
 __all__ = ["Make", "Memory", "ceiling", "one_torch_thread", "ours", "to_float", "transform"]
 

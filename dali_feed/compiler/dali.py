@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from dali_feed.compiler.dali_effects import effect
 from dali_feed.compiler.dali_fit import fit, modes
-from dali_feed.compiler.finish import Place, last_erasing
+from dali_feed.compiler.finish import erased_at, finish_at, last_erasing, place_behind
 from dali_feed.compiler.outline import outline
-from dali_feed.compiler.run import Run
 from dali_feed.compiler.steps import Colour, Colours, Decode, Finish, Resample, Rotate, Slice, Step, Warp
 from dali_feed.errors import TransformError
 from dali_feed.plan.streams import STREAMS_PER_OP
@@ -35,14 +34,11 @@ from dali_feed.transforms.nest import numbered, picks
 from dali_feed.transforms.recipe import (
     CenterCrop,
     ColorJitter,
-    DType,
-    Fill,
     Flip,
     Nest,
     Normalize,
     Op,
     Pad,
-    PadMode,
     RandomAffine,
     RandomCrop,
     RandomOrder,
@@ -52,6 +48,9 @@ from dali_feed.transforms.recipe import (
     Rotation,
     ToFloat,
 )
+from dali_feed.transforms.rules import DType, Fill, PadMode
+from dali_feed.transforms.run import Run
+from dali_feed.transforms.units import Place
 
 __all__ = ["Parameters", "Program", "compile_recipe"]
 
@@ -195,7 +194,7 @@ class _Compiler:
             case RandomAffine():
                 self.affine(op, first)
             case ToFloat() | Normalize():
-                self.place = self.place.behind(op)
+                self.place = place_behind(self.place, op)
 
     def nest(self, op: Nest, first: int) -> None:
         """Inner ops as if they stood alone, and without effect on the samples that did not pick them."""
@@ -373,9 +372,9 @@ class _Compiler:
         value: Colours | None = None
         if self.erasing is not None:
             op, place = self.erasing
-            value = place.erased(op, self.place)
+            value = erased_at(place, op, self.place)
             self.maker(lambda run: run.arrays.update(erase=_rows(run.as_shown(tuple(run.arrays["erase"].T)))))
-        program.steps.append(self.place.finish(flips, program.recipe.layout, value))
+        program.steps.append(finish_at(self.place, flips, program.recipe.layout, value))
         return program
 
 

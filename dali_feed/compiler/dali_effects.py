@@ -12,11 +12,10 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.compiler.finish import Place
 from dali_feed.compiler.host_effects import blur_sigmas, whether
-from dali_feed.compiler.run import Run
 from dali_feed.compiler.steps import Bits, Blur, Colour, Erase, Solarize, Step
 from dali_feed.errors import TransformError
+from dali_feed.transforms import base
 from dali_feed.transforms.colours import gray_steps, only
 from dali_feed.transforms.effects import (
     Effect,
@@ -29,6 +28,8 @@ from dali_feed.transforms.effects import (
     RandomSolarize,
 )
 from dali_feed.transforms.erasing import erased
+from dali_feed.transforms.run import Run
+from dali_feed.transforms.units import Place
 
 __all__ = ["effect"]
 
@@ -42,7 +43,12 @@ def _refuse(op: Effect, rule: str, found: object) -> NoReturn:
 
 def effect(op: Effect, place: Place, k: int, first: int) -> tuple[Step, Callable[[Run], None]]:
     """Step number k for the op, and what fills its array. TransformError where DALI has no operator for it."""
-    step, name, rows = _lowered(op, place, k, first)
+    step: Step
+    if isinstance(op, base.Effect):
+        step, rows = op.graph(place, k, first)
+        name = step.name
+    else:
+        step, name, rows = _lowered(op, place, k, first)
 
     def fill(run: Run) -> None:
         run.arrays[f"{name}{k}"] = rows(run)

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from dali_feed.compiler.run import Run
 from dali_feed.compiler.steps import Slice
 from dali_feed.transforms.fit import CropOrPad, Fit, ResizeKeepRatio
 from dali_feed.transforms.geometry_fit import kept_ratio, placed, trimmed
 from dali_feed.transforms.recipe import RandomResizedCrop
+from dali_feed.transforms.run import Run
 
 __all__ = ["fit", "modes"]
 

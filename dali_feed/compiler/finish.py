@@ -1,56 +1,46 @@
-"""Where an op stands in a recipe: what pixels are called there, and the finish step that the last ops come to."""
+"""The finish step that the last ops of a recipe come to, and what an op makes of the place where it stands."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dali_feed.compiler.steps import Colours, Finish
 from dali_feed.transforms.effects import RandomErasing
-from dali_feed.transforms.recipe import DType, Flip, Layout, Normalize, Op, ToFloat
+from dali_feed.transforms.recipe import Flip, Normalize, Op, ToFloat
+from dali_feed.transforms.rules import Layout
+from dali_feed.transforms.units import Place
 
-__all__ = ["Place", "last_erasing"]
+__all__ = ["erased_at", "finish_at", "last_erasing", "place_behind"]
 
 _LARGEST = 3.4e38  # that a float32 holds, and so the finish step
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Pixels are of `dtype`; one of level 0..255 has the value level * scale + bias, per channel."""
+def place_behind(place: Place, op: ToFloat | Normalize) -> Place:
+    """The place behind one more op; only the first conversion from whole levels scales."""
+    if isinstance(op, Normalize):
+        mean, std = np.broadcast_to(op.mean, 3), np.broadcast_to(op.std, 3)
+        return replace(place, scale=place.scale / std, bias=(place.bias - mean) / std)
+    scales = place.dtype == "uint8" and op.dtype != "uint8" and op.scale
+    return replace(place, dtype=op.dtype, scale=place.scale / 255 if scales else place.scale)
 
-    dtype: DType = "uint8"
-    scale: NDArray[np.float64] = field(default_factory=lambda: np.ones(3))
-    bias: NDArray[np.float64] = field(default_factory=lambda: np.zeros(3))
 
-    @property
-    def is_unit(self) -> bool:
-        """Whether inversion is 255 - level: uint8, or floats in 0..1."""
-        return self.dtype == "uint8" or bool((self.scale < 1).all())
+def erased_at(place: Place, op: RandomErasing, behind: Place) -> Colours:
+    """What the value that the op writes at `place` is at the place `behind`, with no rounding to a level."""
+    value = np.broadcast_to(op.value, 3)
+    value = np.trunc(value) if place.dtype == "uint8" else value
+    gain = behind.scale / place.scale
+    red, green, blue = (value * gain + (behind.bias - place.bias * gain)).tolist()
+    return red, green, blue
 
-    def behind(self, op: ToFloat | Normalize) -> Place:
-        """The place behind one more op; only the first conversion from whole levels scales."""
-        if isinstance(op, Normalize):
-            mean, std = np.broadcast_to(op.mean, 3), np.broadcast_to(op.std, 3)
-            return replace(self, scale=self.scale / std, bias=(self.bias - mean) / std)
-        scales = self.dtype == "uint8" and op.dtype != "uint8" and op.scale
-        return replace(self, dtype=op.dtype, scale=self.scale / 255 if scales else self.scale)
 
-    def erased(self, op: RandomErasing, behind: Place) -> Colours:
-        """What the value that the op writes here is at the place `behind`, with no rounding to a level."""
-        value = np.broadcast_to(op.value, 3)
-        value = np.trunc(value) if self.dtype == "uint8" else value
-        gain = behind.scale / self.scale
-        red, green, blue = (value * gain + (behind.bias - self.bias * gain)).tolist()
-        return red, green, blue
-
-    def finish(self, flips: Collection[str], layout: Layout, erase: Colours | None = None) -> Finish:
-        """The step that brings levels here, with flips along these axes and rectangles of the value `erase`."""
-        r, g, b = self.scale.tolist()
-        br, bg, bb = self.bias.tolist()
-        return Finish(self.dtype, (r, g, b), (br, bg, bb), "x" in flips, "y" in flips, layout, erase)
+def finish_at(place: Place, flips: Collection[str], layout: Layout, erase: Colours | None = None) -> Finish:
+    """The step that brings levels to `place`, with flips along these axes and rectangles of the value `erase`."""
+    r, g, b = place.scale.tolist()
+    br, bg, bb = place.bias.tolist()
+    return Finish(place.dtype, (r, g, b), (br, bg, bb), "x" in flips, "y" in flips, layout, erase)
 
 
 def last_erasing(ops: Sequence[Op]) -> int | None:

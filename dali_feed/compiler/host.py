@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.compiler.dali import Ints, Parameters
-from dali_feed.compiler.finish import Place, last_erasing
+from dali_feed.compiler.finish import erased_at, finish_at, last_erasing, place_behind
 from dali_feed.compiler.host_effects import EffectStep, effect_rows, effect_step, grain_seeds
 from dali_feed.compiler.outline import outline
 from dali_feed.compiler.reduction import reductions
 from dali_feed.compiler.steps import Finish
 from dali_feed.plan.streams import STREAMS_PER_OP
+from dali_feed.transforms import base
 from dali_feed.transforms.affine import affine_draws
 from dali_feed.transforms.auto import AugMix
 from dali_feed.transforms.auto_augment import mixture
@@ -38,17 +39,11 @@ from dali_feed.transforms.pillow import MixAugment
 from dali_feed.transforms.recipe import (
     CenterCrop,
     ColorJitter,
-    Drawn,
-    DType,
-    Fill,
     Flip,
-    Interpolation,
-    Layout,
     Nest,
     Normalize,
     Op,
     Pad,
-    PadMode,
     RandomAffine,
     RandomCrop,
     RandomResizedCrop,
@@ -57,6 +52,8 @@ from dali_feed.transforms.recipe import (
     Rotation,
     ToFloat,
 )
+from dali_feed.transforms.rules import Drawn, DType, Fill, Interpolation, Layout, PadMode
+from dali_feed.transforms.units import Place
 
 __all__ = [
     "Crop",
@@ -225,6 +222,8 @@ def _compute(run: _Run, arrays: dict[str, NDArray[np.generic]], op: Op, n: int, 
     first = n * STREAMS_PER_OP
     if isinstance(op, Effect):
         arrays[f"effect{n}"] = effect_rows(op, run, first, run.h, run.w)
+        if isinstance(op, base.Effect):
+            arrays |= {f"effect{n}{name}": rows for name, rows in op.more(run, first).items()}
         if isinstance(op, AugMix | MixAugment):
             arrays[f"effect{n}_weights"] = mixture(op, run, first)
         if isinstance(op, Noise):
@@ -346,10 +345,10 @@ def _finish(recipe: Recipe, on_cpu: int) -> Finish:
     place, left = Place(), recipe.ops[on_cpu:]
     erasing: tuple[RandomErasing, Place] | None = None
     for op in left:
-        place = place.behind(op) if isinstance(op, ToFloat | Normalize) else place
+        place = place_behind(place, op) if isinstance(op, ToFloat | Normalize) else place
         erasing = (op, place) if isinstance(op, RandomErasing) else erasing
-    value = None if erasing is None else erasing[1].erased(erasing[0], place)
-    return place.finish({op.axis for op in left if isinstance(op, Flip)}, recipe.layout, value)
+    value = None if erasing is None else erased_at(erasing[1], erasing[0], place)
+    return finish_at(place, {op.axis for op in left if isinstance(op, Flip)}, recipe.layout, value)
 
 
 def compile_host(recipe: Recipe, *, on_gpu: bool = False, begin: int = 0) -> HostProgram:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.plan.streams import STREAMS_PER_OP
+from dali_feed.transforms import base
 from dali_feed.transforms.auto import AugMix, Auto
 from dali_feed.transforms.auto_augment import Space, bins_of, choices, space_of
 from dali_feed.transforms.batch_draws import BatchDraws
@@ -42,6 +43,7 @@ __all__ = [
     "EffectStep",
     "Erase",
     "Grain",
+    "OfOp",
     "Picture",
     "Skew",
     "blur_sigmas",
@@ -145,7 +147,15 @@ class Picture:
     op: Pillow
 
 
-EffectStep = Call | Blur | Erase | Skew | Augment | Grain | Ask | Picture
+@dataclass(frozen=True, slots=True)
+class OfOp:
+    """What the op does with row `key`."""
+
+    key: str
+    op: base.Effect
+
+
+EffectStep = OfOp | Call | Blur | Erase | Skew | Augment | Grain | Ask | Picture
 
 
 def whether(op: Effect, run: BatchDraws, first: int) -> NDArray[np.bool_]:
@@ -170,6 +180,8 @@ def grain_seeds(run: BatchDraws, first: int) -> NDArray[np.int64]:
 
 def effect_rows(op: Effect, run: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[Any]:
     """What the op's step takes, a row per sample."""
+    if isinstance(op, base.Effect):
+        return op.rows(run, first, h, w)
     if isinstance(op, GaussianBlur):
         return blur_sigmas(op, run, first)
     if isinstance(op, RandomErasing):
@@ -186,8 +198,10 @@ def effect_rows(op: Effect, run: BatchDraws, first: int, h: Ints, w: Ints) -> ND
     return whether(op, run, first)
 
 
-def effect_step(op: Effect, key: str) -> EffectStep:
+def effect_step(op: Effect, key: str) -> EffectStep:  # noqa: PLR0911  one op each
     """The op's step, which takes its rows by `key`."""
+    if isinstance(op, base.Effect):
+        return OfOp(key, op)
     if isinstance(op, GaussianBlur):
         return Blur(key, op.kernel)
     if isinstance(op, RandomErasing):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dali_feed.errors import TransformError
 from dali_feed.plan.streams import STREAMS_PER_OP
+from dali_feed.transforms import base
 from dali_feed.transforms.auto import AugMix, Auto, AutoAugment, RandAugment
 from dali_feed.transforms.colours import steps_of
 from dali_feed.transforms.effects import (
@@ -37,7 +38,6 @@ from dali_feed.transforms.pillow import LayerAugment, MixAugment, Pillow
 from dali_feed.transforms.recipe import (
     CenterCrop,
     ColorJitter,
-    DType,
     Flip,
     Nest,
     Normalize,
@@ -51,6 +51,7 @@ from dali_feed.transforms.recipe import (
     Rotation,
     ToFloat,
 )
+from dali_feed.transforms.rules import DType
 
 __all__ = ["Outline", "outline", "unfit"]
 
@@ -112,6 +113,8 @@ def _check_channels(op: Op, channels: int) -> None:
 def _check_units(op: Op, dtype: DType) -> None:
     """Values that torchvision has no meaning for in the units that pixels have there."""
     most = 255 if dtype == "uint8" else 1
+    if isinstance(op, base.Effect):
+        op.check(dtype)
     if isinstance(op, RandomSolarize) and op.threshold > most:
         msg = f"RandomSolarize: threshold must be at most {most}, the largest of {dtype} pixels; found {op.threshold}"
         raise TransformError(msg)
@@ -157,6 +160,8 @@ def _draws(op: Op) -> int:
         return pick_streams(op)
     if isinstance(op, RandAugment):
         return op.num_ops
+    if isinstance(op, base.Effect):
+        return op.streams
     if isinstance(op, Effect):
         return _EFFECT_DRAWS.get(type(op), 1)
     match op:
@@ -185,7 +190,7 @@ def _size(op: Op, size: tuple[int, int] | None) -> tuple[int, int] | None:
             return size
 
 
-_PICKY = RandomCrop | Pad | GaussianBlur | CropOrPad | TrimBorder  # that cannot take every size
+_PICKY = base.Effect | RandomCrop | Pad | GaussianBlur | CropOrPad | TrimBorder  # that cannot take every size
 
 
 def unfit(recipe: Recipe, sizes: NDArray[Any]) -> dict[int, str]:
@@ -205,6 +210,8 @@ def unfit(recipe: Recipe, sizes: NDArray[Any]) -> dict[int, str]:
 def _not_taken(op: Op, h: Ints, w: Ints) -> list[tuple[int, str]]:
     """Images that the op cannot take, each with the reason."""
     match op:
+        case base.Effect():
+            return op.unfit(h, w)
         case GaussianBlur():
             return _too_small(op, h, w)
         case RandomCrop() | Pad():

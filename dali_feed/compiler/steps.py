@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dali_feed.transforms.recipe import Drawn, DType, Interpolation, Layout
+from dali_feed.transforms.base import Apply
+from dali_feed.transforms.rules import Drawn, DType, Interpolation, Layout
 
 __all__ = [
     "Bits",
@@ -145,4 +146,4 @@ class CustomStep(Protocol):
         ...
 
 
-Step = Decode | Resample | Slice | Rotate | Warp | Colour | Blur | Bits | Solarize | Erase | Finish | CustomStep
+Step = Decode | Resample | Slice | Rotate | Warp | Colour | Blur | Bits | Solarize | Erase | Apply | Finish | CustomStep

@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 
 from dali_feed.compiler.dali import Program
-from dali_feed.compiler.run import Run
 from dali_feed.compiler.steps import Colour
 from dali_feed.transforms.colours import KIND, MAX_STEPS
+from dali_feed.transforms.run import Run
 
 __all__ = ["with_kernel"]
 

@@ -20,7 +20,8 @@ from dali_feed.transforms.lower import lower
 from dali_feed.transforms.nest import walk
 from dali_feed.transforms.own import Own
 from dali_feed.transforms.pillow import Pillow
-from dali_feed.transforms.recipe import Decoding, Layout, Recipe
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.rules import Decoding, Layout
 
 __all__ = ["compile_for", "compiled"]
 

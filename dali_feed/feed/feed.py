@@ -39,7 +39,7 @@ from dali_feed.quarantine.budget import Quarantine
 from dali_feed.quarantine.outbox import Outbox
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Snapshot, Source, unpack_id
-from dali_feed.transforms.recipe import Decoding, Layout
+from dali_feed.transforms.rules import Decoding, Layout
 
 __all__ = ["Feed"]
 

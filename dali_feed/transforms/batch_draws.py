@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.plan.draws import uniforms
-from dali_feed.transforms.fit import ResizeKeepRatio
 from dali_feed.transforms.geometry import TRIES, Window, random_windows
-from dali_feed.transforms.recipe import Interpolation, RandomResizedCrop
+from dali_feed.transforms.rules import Interpolation
 
 __all__ = ["DRAWN", "BatchDraws"]
 
@@ -32,13 +32,13 @@ class BatchDraws:
         at = self._rows[stream]
         return self._drawn[at : at + 4]
 
-    def interpolations(self, op: RandomResizedCrop | ResizeKeepRatio, first: int) -> tuple[Ints, ...]:
+    def interpolations(self, op: Any, first: int) -> tuple[Ints, ...]:
         """Which of DRAWN each sample is resized by, where it is drawn: by the stream behind those of ten tries."""
         if op.interpolation != "random":
             return ()
         return ((self.draw(first + TRIES)[0].astype(np.float64) * len(DRAWN)).astype(np.int64),)
 
-    def windows(self, op: RandomResizedCrop, first: int, h: Ints, w: Ints) -> Window:
+    def windows(self, op: Any, first: int, h: Ints, w: Ints) -> Window:
         """Crop windows in images of those sizes; try t draws from stream first + t."""
 
         def draw(tries: range, rows: Ints) -> NDArray[np.float32]:

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from dali_feed.transforms import base
 from dali_feed.transforms.auto import Auto
 from dali_feed.transforms.noise import Noise
 from dali_feed.transforms.own import Own
@@ -161,7 +162,8 @@ class RandomPerspective:
 
 
 Effect = (
-    Grayscale
+    base.Effect
+    | Grayscale
     | RandomGrayscale
     | GaussianBlur
     | RandomInvert

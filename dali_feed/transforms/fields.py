@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from dali_feed.errors import TransformError
-from dali_feed.transforms.recipe import Edges, Interpolation
-from dali_feed.transforms.rules import Fill
+from dali_feed.transforms.rules import Edges, Fill, Interpolation
 
 __all__ = [
     "antialias_of",

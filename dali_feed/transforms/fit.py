@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from dali_feed.transforms.rules import Fill, Range, check_p, check_range, refuse
+from dali_feed.transforms.rules import Fill, Range, check_p, check_range, check_size, refuse
 
 __all__ = ["CropOrPad", "Fit", "ResizeKeepRatio", "TrimBorder"]
 
@@ -31,7 +31,7 @@ class ResizeKeepRatio:
     aspect: Range = (0.9, 1.11)
 
     def __post_init__(self) -> None:
-        _check_size("ResizeKeepRatio", self.size)
+        check_size("ResizeKeepRatio", self.size)
         check_p("ResizeKeepRatio", self.longest)
         check_p("ResizeKeepRatio", self.scale_p)
         check_p("ResizeKeepRatio", self.aspect_p)
@@ -49,7 +49,7 @@ class CropOrPad:
     mode: Literal["constant", "edge", "reflect", "symmetric"] = "constant"
 
     def __post_init__(self) -> None:
-        _check_size("CropOrPad", self.size)
+        check_size("CropOrPad", self.size)
         if self.mode not in ("constant", "edge", "reflect", "symmetric"):
             refuse("CropOrPad", "padding_mode must be constant, edge, reflect or symmetric", self.mode)
 
@@ -63,11 +63,6 @@ class TrimBorder:
     def __post_init__(self) -> None:
         if self.border < 0:
             refuse("TrimBorder", "border_size must be at least 0", self.border)
-
-
-def _check_size(op: str, size: tuple[int, int]) -> None:
-    if len(size) != 2 or not all(isinstance(n, int) and n > 0 for n in size):
-        refuse(op, "size must be two positive ints (height, width)", size)
 
 
 Fit = ResizeKeepRatio | CropOrPad | TrimBorder

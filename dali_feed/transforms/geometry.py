@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from dali_feed.transforms.recipe import Pad, RandomCrop
 
 __all__ = ["Window", "center_window", "crop_windows", "padded", "random_windows", "resized"]
 
@@ -46,17 +45,17 @@ def center_window(h: Ints, w: Ints, size: tuple[int, int]) -> Window:
     return first(h, size[0]), first(w, size[1]), np.full_like(h, size[0]), np.full_like(w, size[1])
 
 
-def padded(h: Ints, w: Ints, op: Pad | RandomCrop) -> tuple[Ints, Ints, Ints, Ints]:
+def padded(h: Ints, w: Ints, op: Any) -> tuple[Ints, Ints, Ints, Ints]:
     """Pixels that the op puts left, above, right and below."""
     left, top, right, bottom = (np.full_like(h, edge) for edge in op.padding)
-    if isinstance(op, RandomCrop) and op.pad_if_needed:
+    if getattr(op, "pad_if_needed", False):
         high = np.maximum(op.size[0] - (h + top + bottom), 0)
         wide = np.maximum(op.size[1] - (w + left + right), 0)
         left, top, right, bottom = left + wide, top + high, right + wide, bottom + high
     return left, top, right, bottom
 
 
-def crop_windows(h: Ints, w: Ints, op: RandomCrop, drawn: NDArray[np.float32]) -> Window:
+def crop_windows(h: Ints, w: Ints, op: Any, drawn: NDArray[np.float32]) -> Window:
     """RandomCrop's windows, `drawn` (4, n): rows 0 and 1 are y and x. They leave the image where it is padded."""
     left, top, right, bottom = padded(h, w, op)
     y = ((h + top + bottom - op.size[0] + 1) * drawn[0]).astype(np.int64) - top

@@ -40,9 +40,7 @@ from dali_feed.transforms.recipe import (
     Branches,
     CenterCrop,
     ColorJitter,
-    DType,
     Flip,
-    Interpolation,
     Normalize,
     Op,
     Pad,
@@ -57,6 +55,7 @@ from dali_feed.transforms.recipe import (
     Rotation,
     ToFloat,
 )
+from dali_feed.transforms.rules import DType, Interpolation
 from dali_feed.transforms.timm import TIMM, is_timm
 from dali_feed.transforms.unknown import unknown
 from dali_feed.transforms.wrappers import Chain, taken_apart

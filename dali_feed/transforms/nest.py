@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.errors import TransformError
+from dali_feed.transforms import base
 from dali_feed.transforms.auto import AugMix
 from dali_feed.transforms.noise import NoisyErasing
 from dali_feed.transforms.pillow import LayerAugment, MixAugment, Pillow
@@ -29,7 +30,7 @@ def branches_of(op: Nest) -> Branches:
     return (op.ops,) if isinstance(op, RandomApply) else op.branches
 
 
-def inner_numbers(op: Nest | AugMix | NoisyErasing | Pillow, n: int, count: int) -> list[int]:
+def inner_numbers(op: Nest | AugMix | NoisyErasing | Pillow | base.Effect, n: int, count: int) -> list[int]:
     """Numbers of `count` ops within op number n. TransformError where numbers run out."""
     depth = 0 if n < 1 << _TOP else 1 + (n.bit_length() - 1 - _TOP) // _INNER
     if depth >= _DEEPEST or count >= 1 << _INNER:
@@ -55,11 +56,17 @@ def numbered(op: Nest, n: int) -> list[list[tuple[int, Op]]]:
 def walk(ops: Iterable[Op]) -> Iterator[tuple[int, Op]]:
     """All ops with their numbers: a nest, then what is in it, before what stands behind it."""
     every = list(enumerate(ops))
-    nest = next((op for _, op in every if isinstance(op, Nest | AugMix | NoisyErasing | Pillow)), None)
+    nest = next((op for _, op in every if _has_parts(op)), None)
     if nest is not None and len(every) > 1 << _TOP:
         msg = f"{type(nest).__name__}: stands in a recipe of {1 << _TOP} transforms at most; found {len(every)}"
         raise TransformError(msg)
     yield from _walk(every)
+
+
+def _has_parts(op: Op) -> bool:
+    if isinstance(op, base.Effect):
+        return bool(op.inner())
+    return isinstance(op, Nest | AugMix | NoisyErasing | Pillow)
 
 
 def _walk(ops: Iterable[tuple[int, Op]]) -> Iterator[tuple[int, Op]]:
@@ -68,6 +75,9 @@ def _walk(ops: Iterable[tuple[int, Op]]) -> Iterator[tuple[int, Op]]:
         if isinstance(op, Nest):
             for branch in numbered(op, n):
                 yield from _walk(branch)
+        elif isinstance(op, base.Effect):
+            if op.inner():
+                inner_numbers(op, n, op.inner())
         elif isinstance(op, AugMix):
             inner_numbers(op, n, op.width)
         elif isinstance(op, NoisyErasing):

@@ -11,7 +11,22 @@ from typing import Literal
 
 from dali_feed.transforms.effects import Effect, Grayscale
 from dali_feed.transforms.fit import Fit
-from dali_feed.transforms.rules import Fill, Range, check_p, check_range, refuse
+from dali_feed.transforms.rules import (
+    Decoding,
+    Drawn,
+    DType,
+    Edges,
+    Fill,
+    Interpolation,
+    Layout,
+    PadMode,
+    Range,
+    check_p,
+    check_padding,
+    check_range,
+    check_size,
+    refuse,
+)
 
 __all__ = [
     "CenterCrop",
@@ -35,26 +50,6 @@ __all__ = [
     "ToFloat",
 ]
 
-Interpolation = Literal["nearest-exact", "bilinear", "bicubic"]
-Drawn = Literal["random"]  # bilinear or bicubic, as each sample draws
-DType = Literal["uint8", "float32", "float16", "bfloat16"]
-Layout = Literal["NCHW", "NHWC"]
-Decoding = Literal["exact", "reduced", "region"]
-PadMode = Literal["constant", "edge", "reflect", "symmetric"]
-Edges = tuple[int, int, int, int]  # left, top, right, bottom
-
-
-def _check_size(op: str, size: tuple[int, int]) -> None:
-    if len(size) != 2 or not all(isinstance(n, int) and n > 0 for n in size):
-        refuse(op, "size must be two positive ints (height, width)", size)
-
-
-def _check_padding(op: str, padding: Edges, mode: PadMode) -> None:
-    if len(padding) != 4 or not all(isinstance(n, int) and n >= 0 for n in padding):
-        refuse(op, "padding must be four ints of at least 0 (left, top, right, bottom)", padding)
-    if mode not in ("constant", "edge", "reflect", "symmetric"):
-        refuse(op, "padding_mode must be constant, edge, reflect or symmetric", mode)
-
 
 @dataclass(frozen=True, slots=True)
 class RandomResizedCrop:
@@ -67,7 +62,7 @@ class RandomResizedCrop:
     antialias: bool = True
 
     def __post_init__(self) -> None:
-        _check_size("RandomResizedCrop", self.size)
+        check_size("RandomResizedCrop", self.size)
         check_range("RandomResizedCrop", "scale", self.scale, 0.0, float("inf"))
         check_range("RandomResizedCrop", "ratio", self.ratio, 1e-6, 1e6)
 
@@ -83,11 +78,11 @@ class Resize:
 
     def __post_init__(self) -> None:
         if isinstance(self.size, int):
-            _check_size("Resize", (self.size, self.size))
+            check_size("Resize", (self.size, self.size))
             if self.max_size is not None and self.max_size <= self.size:
                 refuse("Resize", "max_size must be larger than size, the shorter edge", self.max_size)
         else:
-            _check_size("Resize", self.size)
+            check_size("Resize", self.size)
             if self.max_size is not None:
                 refuse("Resize", "max_size goes with an int size", self.max_size)
 
@@ -99,7 +94,7 @@ class CenterCrop:
     size: tuple[int, int]
 
     def __post_init__(self) -> None:
-        _check_size("CenterCrop", self.size)
+        check_size("CenterCrop", self.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +106,7 @@ class Pad:
     mode: PadMode = "constant"
 
     def __post_init__(self) -> None:
-        _check_padding("Pad", self.padding, self.mode)
+        check_padding("Pad", self.padding, self.mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +123,8 @@ class RandomCrop:
     mode: PadMode = "constant"
 
     def __post_init__(self) -> None:
-        _check_size("RandomCrop", self.size)
-        _check_padding("RandomCrop", self.padding, self.mode)
+        check_size("RandomCrop", self.size)
+        check_padding("RandomCrop", self.padding, self.mode)
 
     @property
     def pads(self) -> bool:

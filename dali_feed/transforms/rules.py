@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from dali_feed.errors import TransformError
 
-__all__ = ["Fill", "Range", "check_p", "check_range", "refuse"]
+__all__ = [
+    "DType",
+    "Decoding",
+    "Drawn",
+    "Edges",
+    "Fill",
+    "Interpolation",
+    "Layout",
+    "PadMode",
+    "Range",
+    "check_p",
+    "check_padding",
+    "check_range",
+    "check_size",
+    "refuse",
+]
 
+Interpolation = Literal["nearest-exact", "bilinear", "bicubic"]
+Drawn = Literal["random"]  # bilinear or bicubic, as each sample draws
+DType = Literal["uint8", "float32", "float16", "bfloat16"]
+Layout = Literal["NCHW", "NHWC"]
+Decoding = Literal["exact", "reduced", "region"]
+PadMode = Literal["constant", "edge", "reflect", "symmetric"]
+Edges = tuple[int, int, int, int]  # left, top, right, bottom
 Range = tuple[float, float]
 Fill = float | tuple[float, float, float]  # of all channels, or of red, green, blue
 
@@ -28,3 +50,17 @@ def check_p(op: str, p: float) -> None:
     """A probability."""
     if not 0.0 <= p <= 1.0:
         refuse(op, "p must lie in 0..1", p)
+
+
+def check_size(op: str, size: tuple[int, int]) -> None:
+    """(height, width)."""
+    if len(size) != 2 or not all(isinstance(n, int) and n > 0 for n in size):
+        refuse(op, "size must be two positive ints (height, width)", size)
+
+
+def check_padding(op: str, padding: Edges, mode: PadMode) -> None:
+    """Widths of the four edges, and what they are filled with."""
+    if len(padding) != 4 or not all(isinstance(n, int) and n >= 0 for n in padding):
+        refuse(op, "padding must be four ints of at least 0 (left, top, right, bottom)", padding)
+    if mode not in ("constant", "edge", "reflect", "symmetric"):
+        refuse(op, "padding_mode must be constant, edge, reflect or symmetric", mode)

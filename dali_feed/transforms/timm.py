@@ -14,7 +14,8 @@ from dali_feed.transforms.fields import fail, fill_of, interpolation_of, pair
 from dali_feed.transforms.fit import CropOrPad, ResizeKeepRatio, TrimBorder
 from dali_feed.transforms.noise import NoisyErasing
 from dali_feed.transforms.pillow import LayerAugment, Look, MixAugment, Part, PolicyAugment
-from dali_feed.transforms.recipe import Drawn, Interpolation, Op, RandomResizedCrop, ToFloat
+from dali_feed.transforms.recipe import Op, RandomResizedCrop, ToFloat
+from dali_feed.transforms.rules import Drawn, Interpolation
 
 __all__ = ["TIMM", "is_timm"]
 

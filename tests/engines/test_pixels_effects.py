@@ -31,9 +31,7 @@ from dali_feed.transforms.effects import (
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.recipe import (
     ColorJitter,
-    DType,
     Flip,
-    Layout,
     Normalize,
     Op,
     RandomAffine,
@@ -47,6 +45,7 @@ from dali_feed.transforms.recipe import (
     Rotation,
     ToFloat,
 )
+from dali_feed.transforms.rules import DType, Layout
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 FLOAT = (ToFloat(), Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))

@@ -30,6 +30,7 @@ from dali_feed.compiler.steps import (
 from dali_feed.compiler.user_graph import UserGraph
 from dali_feed.compiler.views import ViewsProgram, viewed
 from dali_feed.options import Tuning
+from dali_feed.transforms.base import Apply
 from dali_feed.transforms.batch_draws import DRAWN
 from dali_feed.transforms.colours import GRAY
 
@@ -259,6 +260,8 @@ def _view(program: Program, image: Any, given: _Inputs, *, gpu: bool) -> Any:
                 image = _effect(step, image, given)
             case Finish():
                 image = image if gpu else _finish(step, image, given)
+            case Apply():
+                image = step.build(image, given(f"{step.name}{step.k}", getattr(types, step.dtype), step.ndim))
             case UserGraph():
                 image = step.call(image, lambda name: given(name, types.FLOAT, 0))
     return image

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
 from dali_feed.compiler.host import Crop, HostProgram, HostStep, Jitter, Margin, Mirror, Move, Pick, Scale, Turn
-from dali_feed.compiler.host_effects import Ask, Augment, Blur, Call, Erase, Grain, Picture, Skew
+from dali_feed.compiler.host_effects import Ask, Augment, Blur, Call, Erase, Grain, OfOp, Picture, Skew
 from dali_feed.engines.dtypes import DTYPES
 from dali_feed.engines.host.augment import augment
 from dali_feed.engines.host.effects import blur, call, erase, skew
@@ -26,7 +26,8 @@ from dali_feed.engines.host.own import ask
 from dali_feed.engines.host.picture import picture
 from dali_feed.engines.host.tail import split_tail
 from dali_feed.transforms.batch_draws import DRAWN
-from dali_feed.transforms.recipe import Fill, Normalize, ToFloat
+from dali_feed.transforms.recipe import Normalize, ToFloat
+from dali_feed.transforms.rules import Fill
 
 __all__ = ["ImageSteps"]
 
@@ -146,7 +147,7 @@ def _normalize(image: torch.Tensor, _: Arrays, __: int, step: Normalize) -> torc
 def _pick(image: torch.Tensor, arrays: Arrays, slot: int, step: Pick) -> torch.Tensor:
     for branch in arrays[step.key][slot].tolist():
         for inner in step.branches[branch] if branch >= 0 else ():
-            image = _APPLY[type(inner)](image, arrays, slot, step=inner)
+            image = _applied(inner)(image, arrays, slot)
     return image
 
 
@@ -172,12 +173,18 @@ _APPLY: dict[type[HostStep], Callable[..., torch.Tensor]] = {
 }
 
 
+def _applied(step: HostStep) -> Apply:
+    if isinstance(step, OfOp):
+        return step.op.on_image(step.key)
+    return functools.partial(_APPLY[type(step)], step=step)
+
+
 class ImageSteps:
     """A program's steps, ready to run. Used by many threads at once."""
 
     def __init__(self, program: HostProgram) -> None:
         steps, self._tail = split_tail(program)
-        self._apply: list[Apply] = [functools.partial(_APPLY[type(step)], step=step) for step in steps]
+        self._apply: list[Apply] = [_applied(step) for step in steps]
         self._channels_first = program.layout == "NCHW"
 
     def run(self, pixels: NDArray[np.uint8], arrays: Arrays, slot: int, out: torch.Tensor, *, done: int = 0) -> None:

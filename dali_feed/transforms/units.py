@@ -1,0 +1,26 @@
+"""What pixels are called where an op stands: their dtype, and what a level of 0..255 is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.transforms.rules import DType
+
+__all__ = ["Place"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Pixels are of `dtype`; one of level 0..255 has the value level * scale + bias, per channel."""
+
+    dtype: DType = "uint8"
+    scale: NDArray[np.float64] = field(default_factory=lambda: np.ones(3))
+    bias: NDArray[np.float64] = field(default_factory=lambda: np.zeros(3))
+
+    @property
+    def is_unit(self) -> bool:
+        """Whether inversion is 255 - level: uint8, or floats in 0..1."""
+        return self.dtype == "uint8" or bool((self.scale < 1).all())
