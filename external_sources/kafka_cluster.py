@@ -15,7 +15,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, 
 from dali_feed.errors import ConfigError, SourceError, SourceNotFoundError
 from dali_feed.external_sources.kafka_errors import DENIED, GONE, Trouble, denied, unreachable
 from dali_feed.external_sources.kafka_options import KafkaOptions
-from dali_feed.records.source import MAX_PARTITION, Int64s
+from dali_feed.records.extents import MAX_PARTITION, Int64s
 
 __all__ = ["Cluster"]
 

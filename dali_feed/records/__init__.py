@@ -10,21 +10,18 @@ from typing import TYPE_CHECKING
 from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
+    from dali_feed.records.extents import Extents, pack_ids, unpack_id, unpack_ids
     from dali_feed.records.source import (
         LABEL,
         MANY_ABSENT,
         Block,
         Commits,
-        Extents,
         Lease,
         Reader,
         Slabs,
         Snapshot,
         Source,
         Tabular,
-        pack_ids,
-        unpack_id,
-        unpack_ids,
     )
 
 __all__ = [
@@ -49,7 +46,7 @@ __getattr__ = lazily(
     {
         "Block": "source",
         "Commits": "source",
-        "Extents": "source",
+        "Extents": "extents",
         "LABEL": "source",
         "Lease": "source",
         "MANY_ABSENT": "source",
@@ -58,8 +55,8 @@ __getattr__ = lazily(
         "Snapshot": "source",
         "Source": "source",
         "Tabular": "source",
-        "pack_ids": "source",
-        "unpack_id": "source",
-        "unpack_ids": "source",
+        "pack_ids": "extents",
+        "unpack_id": "extents",
+        "unpack_ids": "extents",
     },
 )

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.records.source import Extents, Int64s
+from dali_feed.records.extents import Extents, Int64s
 
 __all__ = ["Present", "packed", "unpacked"]
 

@@ -1,8 +1,5 @@
 """What a source gives: snapshots, extents, blocks; and the contract it keeps.
 
-The law of this file: a record is known by (partition, position) alone, packed in 64 bits, and that
-identity is the same in every run. Everything random about a sample is keyed by it.
-
 A position is a Kafka offset or a record's index in its shard. Positions may be absent: Kafka offsets
 have holes. A block says so; it never shifts the rows after a hole. Where a source knows the holes, a
 snapshot says which positions are present, and a plan deals those alone.
@@ -13,15 +10,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dali_feed.errors import ConfigError
-
-if TYPE_CHECKING:
-    from dali_feed.records.present import Present
+from dali_feed.records.extents import Extents, Int64s, pack_ids, unpack_id, unpack_ids
+from dali_feed.records.present import Present
 
 __all__ = [
     "LABEL",
@@ -29,6 +23,7 @@ __all__ = [
     "Block",
     "Commits",
     "Extents",
+    "Int64s",
     "Lease",
     "Reader",
     "Slabs",
@@ -40,74 +35,8 @@ __all__ = [
     "unpack_ids",
 ]
 
-POSITION_BITS = 40
 LABEL = "label"  # the field that is an int64 array of classes, where a source has one
 MANY_ABSENT = 0.004  # share of positions without a record above which their slots are worth a look
-MAX_POSITION = (1 << POSITION_BITS) - 1
-MAX_PARTITION = (1 << 23) - 1  # the sign bit stays clear, so that ids are int64 tensors as they are
-
-Int64s = NDArray[np.int64]
-
-
-def pack_ids(partition: Int64s | int, position: Int64s | int) -> Int64s:
-    """Pack partitions and positions (broadcast against each other) into sample ids, int64.
-
-    Raises:
-        ConfigError: a partition above 2**23 - 1 or a position above 2**40 - 1.
-    """
-    parts = np.asarray(partition, np.int64)
-    positions = np.asarray(position, np.int64)
-    for name, values, most in (("partition", parts, MAX_PARTITION), ("position", positions, MAX_POSITION)):
-        if values.size and (values.min() < 0 or values.max() > most):
-            worst = int(values.min()) if values.min() < 0 else int(values.max())
-            msg = f"sample id: a {name} must lie in 0..{most} to fit in 64 bits; found {worst}"
-            raise ConfigError(msg)
-    return np.asarray((parts << POSITION_BITS) | positions, np.int64)
-
-
-def unpack_ids(ids: Int64s) -> tuple[Int64s, Int64s]:
-    """The (partition, position) arrays that `pack_ids` packed."""
-    ids = np.asarray(ids, np.int64)
-    return ids >> POSITION_BITS, ids & MAX_POSITION
-
-
-def unpack_id(sample: int) -> tuple[int, int]:
-    """The (partition, position) of one sample id."""
-    return sample >> POSITION_BITS, sample & MAX_POSITION
-
-
-@dataclass(frozen=True, slots=True)
-class Extents:
-    """Runs of positions, columnar: row k is positions start[k]..stop[k]-1 of partition[k]; int64 (n,) each."""
-
-    partition: Int64s
-    start: Int64s
-    stop: Int64s
-
-    @classmethod
-    def one(cls, partition: int, start: int, stop: int) -> Extents:
-        """A single run."""
-        return cls(*(np.array([v], np.int64) for v in (partition, start, stop)))
-
-    def __len__(self) -> int:
-        return len(self.partition)
-
-    def __getitem__(self, rows: slice | NDArray[Any]) -> Extents:
-        return Extents(self.partition[rows], self.start[rows], self.stop[rows])
-
-    @property
-    def lengths(self) -> Int64s:
-        """Positions in each run, int64 (n,)."""
-        return self.stop - self.start
-
-    def ids(self) -> Int64s:
-        """The sample id of every position, runs in order, int64 (sum of lengths,)."""
-        lengths = self.lengths
-        if len(self) == 1:
-            return pack_ids(int(self.partition[0]), np.arange(self.start[0], self.stop[0], dtype=np.int64))
-        first = np.cumsum(lengths) - lengths
-        position = np.arange(int(lengths.sum()), dtype=np.int64) + np.repeat(self.start - first, lengths)
-        return pack_ids(np.repeat(self.partition, lengths), position)
 
 
 @dataclass(frozen=True, slots=True)
