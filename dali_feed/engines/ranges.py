@@ -6,8 +6,7 @@ A range costs next to nothing where nobody looks, so they are always there.
 from __future__ import annotations
 
 from collections.abc import Callable
-
-import torch
+from functools import cache
 
 __all__ = ["DECODE", "FINISH", "NEXT", "READ", "WAITS", "Range"]
 
@@ -27,10 +26,22 @@ class Range:
         _pop()
 
 
-_push: Callable[[str], object] = torch.cuda.nvtx.range_push
-_pop: Callable[[], object] = torch.cuda.nvtx.range_pop
-if torch.version.cuda is None:  # then torch's functions raise
-    _push, _pop = str, str
+@cache
+def _torchs() -> tuple[Callable[[str], object], Callable[[], object]]:
+    """Torch's functions, from the first range on: an engine has imported torch by then, and who imports us has not."""
+    import torch
+
+    if torch.version.cuda is None:  # then torch's functions raise
+        return str, str
+    return torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop
+
+
+def _push(name: str) -> None:
+    _torchs()[0](name)
+
+
+def _pop() -> None:
+    _torchs()[1]()
 
 
 READ, DECODE, FINISH = Range("read"), Range("decode"), Range("finish")

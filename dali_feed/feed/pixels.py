@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from dali_feed.engines.engine import Tail
-from dali_feed.engines.gpu.handover import is_foreign
 
 __all__ = ["Pixels"]
 
@@ -33,6 +32,8 @@ class Pixels:
         that has to finish makes a new array. So does each for what a user's graph left in DALI's memory on a GPU:
         DALI would let go of it by waiting for the device.
         """
+        from dali_feed.engines.gpu.handover import is_foreign  # torch: there since an engine made them
+
         if self.tail is None and not is_foreign(self.images):
             return self.images.__dlpack__(**({} if stream is None else {"stream": stream}), **options)
         from dali_feed.engines.gpu.finish import exported  # CuPy: on a GPU only

@@ -19,16 +19,45 @@ FILES = sorted(
 )
 
 
+def loaded_by(code: str) -> list[str]:
+    """Which of the heavy packages a fresh interpreter has loaded after `code`."""
+    code = f"import json, sys\n{code}\nprint(json.dumps([n for n in {HEAVY} if n in sys.modules]))"
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: list[str] = json.loads(done.stdout)
+    return found
+
+
 @pytest.mark.parametrize(
     "module",
-    ["dali_feed", "dali_feed.errors", "dali_feed.external_sources", "dali_feed.kernels", "dali_feed.records.source"],
+    [
+        "dali_feed",
+        "dali_feed.errors",
+        "dali_feed.external_sources",
+        "dali_feed.feed",
+        "dali_feed.feed.feed",
+        "dali_feed.kernels",
+        "dali_feed.records.source",
+    ],
 )
 def test_importing_is_light(module: str) -> None:
     """Whoever imports the package pays for nothing that only one of its modules needs."""
-    code = f"import json, sys, {module}; print(json.dumps([n for n in {HEAVY} if n in sys.modules]))"
-    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == []
+    assert loaded_by(f"import {module}") == []
+
+
+def test_a_feed_is_made_without_torch(tmp_path: Path) -> None:
+    """Also one that is asked for its length and its state: the engines load what they need when one is made."""
+    (tmp_path / "a.jpg").write_bytes(b"\xff\xd8\xff")
+    made = f"FileList(['{tmp_path / 'a.jpg'}'])"
+    code = f"""
+from dali_feed.external_sources import FileList
+from dali_feed.feed import Batch, Feed
+with Feed({made}, shuffle=True) as feed:
+    assert len(feed) == 1
+    feed.load_state_dict(feed.state_dict())
+    assert feed.describe()
+"""
+    assert loaded_by(code) == []
 
 
 @pytest.mark.parametrize(
