@@ -5,32 +5,39 @@ from __future__ import annotations
 import atexit
 import logging
 import weakref
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from dali_feed.engines import lingering
 from dali_feed.errors import DeadLetterError
 
-if TYPE_CHECKING:
-    from dali_feed.feed.feed import Feed
-
-__all__ = ["close_at_exit"]
+__all__ = ["Closes", "close_at_exit"]
 
 log = logging.getLogger("dali_feed")
-_live: weakref.WeakSet[Feed] = weakref.WeakSet()
 
 
-def close_at_exit(feed: Feed) -> None:
+class Closes(Protocol):
+    """Something that is open until it is closed; twice does no harm."""
+
+    def close(self) -> None:
+        """Let go of all it holds."""
+        ...
+
+
+_live: weakref.WeakSet[Closes] = weakref.WeakSet()
+
+
+def close_at_exit(opened: Closes) -> None:
     """Close it before DALI takes its pipelines away from under it; called when its engine is there."""
-    _live.add(feed)
+    _live.add(opened)
     atexit.unregister(_close_all)
     atexit.register(_close_all)  # anew: what comes last runs first, and DALI's own hook is there by now
 
 
 def _close_all() -> None:
     try:
-        for feed in list(_live):
+        for opened in list(_live):
             try:
-                feed.close()
+                opened.close()
             except DeadLetterError:
                 log.exception("dead letters were lost at exit")
         lingering.wait()

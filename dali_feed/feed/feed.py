@@ -24,7 +24,8 @@ from dali_feed.feed.measured import Measured
 from dali_feed.feed.memory import check_memory, slab_bytes
 from dali_feed.feed.passes import Batches
 from dali_feed.feed.reading import ReadPool
-from dali_feed.feed.run import EpochRun, Setting
+from dali_feed.feed.run import EpochRun
+from dali_feed.feed.setting import Setting
 from dali_feed.feed.stats import Meter, Stats
 from dali_feed.feed.usable import looker
 from dali_feed.feed.window import Empty, Window

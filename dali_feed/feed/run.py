@@ -13,49 +13,24 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from dali_feed.engines.engine import Engine
 from dali_feed.engines.lingering import linger
 from dali_feed.engines.ranges import NEXT, WAITS
 from dali_feed.errors import ClosedError, WaitError
 from dali_feed.feed.batch import Batch, Flight
 from dali_feed.feed.channel import Channel
-from dali_feed.feed.lane import Draw, Lane
-from dali_feed.feed.measured import Measured
-from dali_feed.feed.reading import ReadPool
-from dali_feed.feed.stats import Meter
+from dali_feed.feed.lane import Lane
+from dali_feed.feed.setting import Setting
 from dali_feed.feed.watchdog import stuck
 from dali_feed.quarantine.budget import Fault, Quarantine
 from dali_feed.quarantine.letters import Letter
-from dali_feed.quarantine.outbox import Outbox
 from dali_feed.records.source import unpack_id
 
-__all__ = ["EpochRun", "Setting"]
+__all__ = ["EpochRun"]
 
 PATIENCE = 5.0  # seconds that close() waits for a decoder; its thread ends later then, and the interpreter after it
 
 log = logging.getLogger("dali_feed")
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What an epoch runs with and shares with the epochs after it."""
-
-    engine: Engine
-    pool: ReadPool
-    meter: Meter
-    outbox: Outbox
-    source: str
-    where: Callable[[int], str]
-    draw: Draw
-    beside: Callable[[Batch], None]
-    memory: int
-    sizes: Measured
-    readers: int
-    prefetch: int
-    same_size: bool
-    watchdog: float
 
 
 class EpochRun:
@@ -104,8 +79,8 @@ class EpochRun:
                 return self._out.get(max(0.0, ends - waited) if ends < math.inf else None)
             except TimeoutError:
                 if ends == timeout:
-                    raise WaitError(stuck(self)) from None
-                log.warning("no batch for %.0f s: %s", time.monotonic() - begun, stuck(self))
+                    raise WaitError(stuck(self.setting, self.landing)) from None
+                log.warning("no batch for %.0f s: %s", time.monotonic() - begun, stuck(self.setting, self.landing))
                 speaks *= 2
 
     def __next__(self) -> Batch:
@@ -145,7 +120,11 @@ class EpochRun:
         while self.alive:
             self._thread.join(self.setting.watchdog if self.setting.watchdog < math.inf else None)
             if self.alive:
-                log.warning("the pass before is still ending after %.0f s: %s", time.monotonic() - begun, stuck(self))
+                log.warning(
+                    "the pass before is still ending after %.0f s: %s",
+                    time.monotonic() - begun,
+                    stuck(self.setting, self.landing),
+                )
 
     def _run(self) -> None:
         last: BaseException | None

@@ -7,20 +7,17 @@ asked of a stage that may never answer.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from dali_feed.feed.batch import Flight
-    from dali_feed.feed.run import EpochRun, Setting
+from dali_feed.feed.batch import Flight
+from dali_feed.feed.setting import Setting
 
 __all__ = ["stuck"]
 
 SHOWN = 3
 
 
-def stuck(run: EpochRun) -> str:
-    """The stage that the feed thread waits for, for how long, and what that stage is at."""
-    setting, flight = run.setting, run.landing
+def stuck(setting: Setting, flight: Flight | None) -> str:
+    """The stage that the feed thread waits for, for how long, and what it is at; `flight`: what the engine runs."""
     stage, seconds = setting.meter.now()
     match stage:
         case "read_wait":
