@@ -153,7 +153,7 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
         )
         self._close_at_exit = weakref.finalize(self, self._feed.close)
         self._batches: Batches | None = None
-        self._taken = self._ended = False
+        self._ended = False
         if size not in (-1, self.size):
             msg = f"size: the source tells it, {self.size} samples an epoch on this rank; found {size}. Leave size out"
             raise ConfigError(msg)
@@ -166,7 +166,7 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
         feed = self._feed
         if self._policy is not LastBatchPolicy.PARTIAL:
             return len(feed) * self.batch_size
-        return feed._planned().lane_length * (feed.lanes // feed.world_size)
+        return feed.slots
 
     @property
     def _size(self) -> int:
@@ -182,15 +182,14 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
 
         One of which a single batch was taken was a look at the data, and begins again.
         """
-        self._batches, self._taken, self._ended = None, False, False
-        self._feed._leave()
+        self._batches, self._ended = None, False
+        self._feed.leave()
         return self
 
     def reset(self) -> None:
         """Make the next epoch ready, at any time: one that is under way is left. Twice is once."""
-        if self._taken and not self._ended:
-            self._feed.set_epoch(self._feed.epoch + 1)
-        self._batches, self._taken, self._ended = None, False, False
+        self._feed.skip()
+        self._batches, self._ended = None, False
 
     def __next__(self) -> list[dict[str, torch.Tensor]]:
         if self._ended:
@@ -204,7 +203,6 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
             if self._auto_reset:
                 self.reset()
             raise
-        self._taken = True
         return [outputs]
 
     def _made(self, batch: Batch) -> dict[str, torch.Tensor]:
@@ -231,7 +229,7 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be that of `epoch`; where a restored state stands inside it, it goes on there."""
         self._feed.set_epoch(epoch)
-        self._batches, self._taken, self._ended = None, False, False
+        self._batches, self._ended = None, False
 
     def state_dict(self) -> dict[str, Any]:
         """Where the trainer stands: plain JSON, the same on every rank. Counts batches handed over, not prefetched."""
@@ -240,7 +238,7 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next pass go on where `state` was taken, in O(1). Raises StateError that lists every difference."""
         self._feed.load_state_dict(state)
-        self._batches, self._taken, self._ended = None, False, False
+        self._batches, self._ended = None, False
 
     def commit(self) -> None:
         """Publish for lag tools how far the epoch is; see `DataLoader.commit`."""

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
+from dali_feed.plan.order import Order
+from dali_feed.plan.shares import Shares
 from dali_feed.records.source import MANY_ABSENT, Snapshot
+from dali_feed.transforms.recipe import Recipe
 
-if TYPE_CHECKING:
-    from dali_feed.feed.feed import Feed
-
-__all__ = ["described", "warn_of_holes"]
+__all__ = ["described", "running", "warn_of_holes"]
 
 log = logging.getLogger("dali_feed")
 
 
-def described(feed: Feed) -> str:
-    """Six lines: what is there, in which order, extents, windows, batches, engine; one more of holes, if any."""
-    snapshot, order = feed.snapshot, feed.order
-    samples, window = len(snapshot), feed.window_samples
-    megabytes = snapshot.record_bytes / 1e6
-    if feed.has_sampler:
+def running(engine: str, device: int | None, recipe: Recipe) -> str:
+    """Which engine runs where, and what it does to pixels unless left alone."""
+    place = "the CPU" if device is None else f"cuda:{device}"
+    pixels = "" if recipe.decode == "exact" else f', decode="{recipe.decode}"'
+    pixels += f", hw_decoder_load={recipe.hw_decoder_load}" if recipe.hw_decoder_load else ""
+    return f"{engine} on {place}{pixels}"
+
+
+def described(
+    snapshot: Snapshot, order: Order, shares: Shares, *, sampled: bool, window: int, batches: int, engine: str
+) -> str:
+    """Six lines: what is there, in which order, extents, windows, batches, engine; one more of holes, if any.
+
+    `sampled`: a sampler gives the order; `window`: records of a window; `engine`: what `running` says.
+    """
+    samples, megabytes = len(snapshot), snapshot.record_bytes / 1e6
+    if sampled:
         how = "in the sampler's order"
     elif not order.shuffled:
         how = "in canonical order"
@@ -28,14 +38,10 @@ def described(feed: Feed) -> str:
         how = "shuffled uniformly: any sample may stand anywhere"
     else:
         how = f"shuffled by extents, and within windows: a window mixes {window:,} of {samples:,} samples"
-    mine = feed.lanes // feed.world_size
-    device = "the CPU" if feed.device is None else f"cuda:{feed.device}"
-    recipe = feed.program.recipe
-    pixels = "" if recipe.decode == "exact" else f', decode="{recipe.decode}"'
-    pixels += f", hw_decoder_load={recipe.hw_decoder_load}" if recipe.hw_decoder_load else ""
     size = f"about {snapshot.record_bytes:,} bytes each"
     read = f"about {order.extent * megabytes:,.1f} MB a read"
-    held = f"about {window * megabytes:,.1f} MB in memory per lane; {feed.lanes} lanes, {mine} on this rank"
+    mine = len(shares.mine)
+    held = f"about {window * megabytes:,.1f} MB in memory per lane; {shares.lanes} lanes, {mine} on this rank"
     return "\n".join(
         (
             f"{snapshot.source}: {samples:,} samples in {len(snapshot.names):,} partitions, {size}",
@@ -43,8 +49,8 @@ def described(feed: Feed) -> str:
             f"order: {how}",
             f"extents: {-(-samples // order.extent):,} of up to {order.extent:,} samples, {read}",
             f"windows: {order.window:,} extents, {window:,} samples, {held}",
-            f"batches: {len(feed):,} of {feed.batch_size} per rank, {feed.world_size} ranks",
-            f"engine: {feed.engine_name} on {device}{pixels}",
+            f"batches: {batches:,} of {shares.batch_size} per rank, {shares.world_size} ranks",
+            f"engine: {engine}",
         )
     )
 

@@ -6,46 +6,33 @@ engine. `dali_feed.DataLoader` adds torch tensors and torch's argument names.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Self
 
-from dali_feed.engines.choose import make_engine
 from dali_feed.engines.compiling import compiled
-from dali_feed.engines.engine import Engine
-from dali_feed.errors import ClosedError, ConfigError
-from dali_feed.feed.beside import Beside, Companions, none
-from dali_feed.feed.commit import commit
-from dali_feed.feed.describe import described, warn_of_holes
-from dali_feed.feed.exits import close_at_exit
-from dali_feed.feed.hopeless import Proof
-from dali_feed.feed.lane import Lane, OpenWindow
-from dali_feed.feed.measured import Measured
-from dali_feed.feed.memory import check_memory, slab_bytes
-from dali_feed.feed.passes import Batches
-from dali_feed.feed.reading import ReadPool
+from dali_feed.feed.beside import Companions, none
+from dali_feed.feed.commit import commit, progress
+from dali_feed.feed.describe import described, running
+from dali_feed.feed.life import Life
+from dali_feed.feed.machine import Machine
+from dali_feed.feed.memory import check_memory
+from dali_feed.feed.passes import Batches, Passes
+from dali_feed.feed.planning import Planning, check_order
 from dali_feed.feed.run import EpochRun
-from dali_feed.feed.setting import Setting
-from dali_feed.feed.stats import Meter, Stats
-from dali_feed.feed.usable import looker
-from dali_feed.feed.window import Empty, Window
+from dali_feed.feed.stats import Stats
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan import state as states
-from dali_feed.plan.draws import check_seed
-from dali_feed.plan.order import EpochPlan, Order, Shuffle, WindowPlan, resolve
-from dali_feed.plan.position import Standing
-from dali_feed.plan.sampler import digest_of, indices_of
-from dali_feed.plan.shares import MAX_EPOCH, check_epoch, check_shares, check_shuffle
+from dali_feed.plan.order import EpochPlan, Order, Shuffle
+from dali_feed.plan.shares import MAX_EPOCH, Dealt, Shares, check_epoch
 from dali_feed.quarantine.budget import Quarantine
 from dali_feed.quarantine.outbox import Outbox
-from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Snapshot, Source, unpack_id
 from dali_feed.transforms.rules import Decoding, Layout
 
 __all__ = ["Feed"]
 
 
-class Feed:
+class Feed(Dealt):
     """Epochs of batches from a bounded source.
 
     Args:
@@ -92,223 +79,130 @@ class Feed:
         bad: BadRecords | None = None,
         tuning: Tuning | None = None,
     ) -> None:
-        missing = [name for name in ("snapshot", "reader", "where", "fields") if not hasattr(source, name)]
-        if missing:
-            msg = (
-                f"source: must be a source of dali_feed.external_sources; found {type(source).__name__}, which has no"
-                f" {', '.join(missing)}. For a folder of images use FileList.from_folder(root)"
-            )
-            raise ConfigError(msg)
-        check_shuffle(shuffle)
-        if shuffle and sampler is not None:
-            msg = "sampler option is mutually exclusive with shuffle"
-            raise ConfigError(msg)
-        self.source = source
-        self.batch_size, self.rank, self.world_size, self.lanes = check_shares(batch_size, rank, world_size, lanes)
-        self.seed = check_seed(seed)
-        self.device, self.drop_last = device, bool(drop_last)
+        check_order(source, sampler, shuffle=shuffle)
+        self.source, self.shares = source, Shares.of(batch_size, rank, world_size, lanes)
+        self._life = Life()
+        self._planning = Planning(
+            source,
+            self.shares,
+            shuffle=shuffle,
+            sampler=sampler,
+            seed=seed,
+            drop_last=drop_last,
+            may_look=self._life.check,
+        )
+        self.seed, self.drop_last, self.device = self._planning.seed, self._planning.drop_last, device
         self.bad, self.tuning = bad or BadRecords(), tuning or Tuning()
         self.engine_name, self.program = compiled(
             transform, layout, decode, engine, device, self.tuning, hw_decoder_load
         )
-        self._shuffle, self._sampler = shuffle, sampler
-        self._at, self._proof = Standing(), Proof()
-        self._loaded: dict[str, Any] | None = None
-        self._snapshot: Snapshot | None = None
-        self._plan: EpochPlan | None = None
-        self._engine: Engine | None = None
-        self._pool: ReadPool | None = None
-        self._run: EpochRun | None = None
         self.companions: Companions = none  # what a loader wants with each batch; the feed thread asks for it
-        self._beside: Beside | None = None
-        self._leaving: EpochRun | None = None  # a pass that is over, while a decoder keeps its thread
-        self._slabs, self._meter = SlabPool(slab_bytes(self.tuning.memory), most=self.tuning.memory), Meter()
         self._outbox = Outbox(source, self.bad.dead_letter)
-        self._closed, self._pid = False, os.getpid()
+        self._machine = Machine(
+            source, self.engine_name, self.program, self.batch_size, device, self.tuning, self._outbox
+        )
+        self._slabs = self._machine.slabs
+        self._passes = Passes(self._life, self._machine.meter)
 
     # What is fixed once the source has been looked at.
 
     @property
     def snapshot(self) -> Snapshot:
         """What the source holds, captured once."""
-        if self._snapshot is None:
-            self._check_open()
-            self._snapshot = self.source.snapshot()
-            warn_of_holes(self._snapshot)
-        return self._snapshot
+        return self._planning.snapshot
 
     @property
     def order(self) -> Order:
         """Shuffle, resolved for this source."""
-        return resolve(self._shuffle, self.snapshot, sampled=self.has_sampler)
+        return self._planning.order
 
     @property
-    def per_lane(self) -> int:
-        """Slots that a full batch takes from each lane."""
-        return self.batch_size * self.world_size // self.lanes
+    def has_sampler(self) -> bool:
+        """Whether a sampler gives the order."""
+        return self._planning.sampled
 
-    def _planned(self) -> EpochPlan:
-        if self._plan is None or self._plan.epoch != self._at.epoch:
-            indices = None if self._sampler is None else indices_of(self._sampler, self._at.epoch, len(self.snapshot))
-            self._plan = EpochPlan(
-                self.snapshot,
-                self.order,
-                seed=self.seed,
-                epoch=self._at.epoch,
-                lanes=self.lanes,
-                drop_last=self.drop_last,
-                indices=indices,
-            )
-            self._sampler_hash = None if indices is None else digest_of(self._sampler, indices)
-        if self._loaded is not None:
-            loaded, self._loaded = self._loaded, None
-            states.compare(loaded, self._made_for(), self.snapshot, self._plan.lane_length)
-        return self._plan
+    @property
+    def window_samples(self) -> int:
+        """Samples that a window holds at most."""
+        return self._planning.window_samples
 
-    _sampler_hash: str | None = None
+    @property
+    def plan(self) -> EpochPlan:
+        """Which sample stands in which slot of the epoch that state_dict() stands in."""
+        return self._planning.plan(self.epoch)
 
-    def _counts(self, plan: EpochPlan, consumed: int) -> list[int]:
-        full, rest = divmod(plan.lane_length - consumed, self.per_lane)
-        return [self.per_lane] * full + ([rest] if rest and not self.drop_last else [])
+    @property
+    def slots(self) -> int:
+        """Slots of an epoch on this rank; those that drop_last leaves out at its end are among them."""
+        return self.plan.lane_length * len(self.shares.mine)
 
     def __len__(self) -> int:
         """Batches in an epoch, the same on every rank."""
-        return len(self._counts(self._planned(), 0))
+        return len(self._planning.counts(self.epoch))
 
-    @property
-    def batches_left(self) -> int:
-        """Batches that the pass under way still gives; where there is none, those that the next one will."""
-        plan, at = self._planned(), self._at
-        epoch, consumed = at.next if self._run is None else (at.epoch, at.consumed)
-        return len(self._counts(plan, consumed if epoch == at.epoch else 0))
+    def where(self, sample: int) -> str:
+        """The coordinates of the record of that id, as people write them."""
+        return self.source.where(*unpack_id(sample))
 
     # Passes.
 
     @property
     def epoch(self) -> int:
         """The epoch that state_dict() stands in."""
-        return self._at.epoch
+        return self._passes.at.epoch
+
+    @property
+    def batches_left(self) -> int:
+        """Batches that the pass under way still gives; where there is none, those that the next one will."""
+        at = self._passes.at
+        _, consumed = at.next if self._passes.run is None else (at.epoch, at.consumed)
+        return len(self._planning.counts(at.epoch, consumed))
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be that of `epoch`; where a restored state stands inside it, it goes on there."""
-        epoch = check_epoch(epoch)
-        if self._at.pending and epoch == self._at.epoch:
-            return
-        if self._at.stays_in(epoch):
-            self._leave()
-            return
-        self._end_pass()
-        self._at.go_to(epoch, 0)
-        self._loaded = None
+        if self._passes.at.set_epoch(check_epoch(epoch)):
+            self._passes.end()
+
+    def leave(self) -> None:
+        """End any pass under way, and stand where the next one begins, as asking for that one does."""
+        self._passes.leave()
+
+    def skip(self) -> None:
+        """End any pass that gave a batch, and its epoch, though it was but a look at the data."""
+        self._passes.skip()
 
     def __iter__(self) -> Batches:
         """The next epoch's batches, or the rest of the one that a restored state stands in.
 
         A pass that was left early is over: its iterator raises ClosedError from here on. One of which no batch was
         taken was none, for frameworks that make an iterator and then another, and neither is a look at the first
-        (see `standing`): the epoch is still to come.
+        (see `position`): the epoch is still to come.
         """
-        self._check_open()
-        self._leave()
-        if self._leaving is not None:
-            self._leaving.wait()
-            self._leaving = None
-        plan = self._planned()
-        check_memory(self)
-        self._outbox.retry()
-        setting = self._setting()
-        mine = range(self.rank, self.lanes, self.world_size)
-        open_window, draw, prepare = self._opener(setting), setting.draw, setting.engine.prepare
-        lanes = [
-            Lane(plan, lane, self._at.consumed, open_window=open_window, draw=draw, prepare=prepare) for lane in mine
-        ]
-        counts = self._counts(plan, self._at.consumed)
-        slots = plan.lane_length * len(mine)
-        self._run = EpochRun(setting, lanes, counts, Quarantine(self.bad, slots))
-        return Batches(self, self._run, counts)
-
-    def _leave(self) -> None:
-        """Any pass under way is over, and the state stands where the next one begins."""
-        self._end_pass()
-        self._at.leave()
-
-    def _end_pass(self) -> None:
-        """The pass under way is over: batches it might still give would not be counted from here."""
-        run, self._run = self._run, None
-        if run is not None:
-            run.close()
-            self._leaving = run if run.alive else self._leaving
-
-    def _setting(self) -> Setting:
-        if self._pool is None:
-            self._pool = ReadPool(self.source, self._slabs, self.tuning.readers)
-        if self._engine is None:
-            self._engine = make_engine(
-                self.engine_name, self.program, batch_size=self.batch_size, device=self.device, tuning=self.tuning
-            )
-            close_at_exit(self)
-        self._beside = beside = self._beside or Beside.on(self.device, self.companions)
-        epoch, program, seed = self._at.epoch, self.program, self.seed
-        return Setting(
-            engine=self._engine,
-            pool=self._pool,
-            meter=self._meter,
-            outbox=self._outbox,
-            source=self.snapshot.source,
-            where=self._where,
-            draw=lambda sizes, ids: program.parameters(sizes, ids, seed, epoch),
-            beside=lambda batch: beside(batch, epoch),
-            memory=self.tuning.memory,
-            sizes=Measured(self.snapshot.record_bytes, self._slabs.slab_bytes, self.tuning.memory),
-            readers=self.tuning.readers,
-            prefetch=self.tuning.prefetch,
-            same_size=program.fixed and program.size is None,
-            watchdog=self.tuning.watchdog,
+        self._life.check()
+        self._passes.leave()
+        self._passes.wait()
+        at, plan = self._passes.at, self.plan
+        check_memory(
+            self.tuning,
+            self.shares,
+            window=self.window_samples,
+            extent=self.order.extent,
+            record_bytes=self.snapshot.record_bytes,
+            lane_length=plan.lane_length,
         )
-
-    def _opener(self, setting: Setting) -> OpenWindow:
-        look, empty = looker(self.program, self.tuning), Empty()
-
-        def open_window(plan: WindowPlan, first_slot: int, others: Callable[[], Iterator[WindowPlan]]) -> Window:
-            return Window(
-                plan,
-                first_slot,
-                sizes=setting.sizes,
-                look=look,
-                pool=setting.pool,
-                where=setting.where,
-                proof=self._proof,
-                empty=empty,
-                others=others,
-            )
-
-        return open_window
-
-    def _where(self, sample: int) -> str:
-        return self.source.where(*unpack_id(sample))
-
-    @property
-    def has_sampler(self) -> bool:
-        """Whether a sampler gives the order."""
-        return self._sampler is not None
-
-    @property
-    def window_samples(self) -> int:
-        """Samples that a window holds at most."""
-        return min(self.order.extent * self.order.window, -(-len(self.snapshot) // self.lanes))
+        self._outbox.retry()
+        setting = self._machine.setting(
+            self.snapshot, self.seed, at.epoch, owner=self, where=self.where, companions=self.companions
+        )
+        lanes = self._machine.lanes(setting, plan, self.shares.mine, at.consumed)
+        counts = self._planning.counts(at.epoch, at.consumed)
+        run = self._passes.run = EpochRun(setting, lanes, counts, Quarantine(self.bad, self.slots))
+        return Batches(self, self._passes, run, counts)
 
     # State.
 
     def _made_for(self) -> dict[str, Any]:
-        return states.made_for(
-            self.snapshot,
-            self.order,
-            seed=self.seed,
-            lanes=self.lanes,
-            drop_last=self.drop_last,
-            sampler=self._sampler_hash,
-            hw_decoder_load=self.program.recipe.hw_decoder_load,
-        )
+        return self._planning.made_for(self.epoch, self.program.recipe.hw_decoder_load)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the trainer stands: plain JSON, the same on every rank. Counts batches handed over, not prefetched.
@@ -316,63 +210,54 @@ class Feed:
         Waits until the dead letters of those batches are durable; DeadLetterError where they cannot be.
         """
         self._outbox.drain()
-        self._planned()
         info = {
             "engine": self.engine_name,
             "decode": self.program.recipe.decode,
             "world_size": self.world_size,
             "batch_size": self.batch_size,
         }
-        return states.pack(self._made_for(), self.snapshot, epoch=self._at.epoch, consumed=self._at.consumed, info=info)
+        at = self._passes.at
+        return states.pack(self._made_for(), self.snapshot, epoch=at.epoch, consumed=at.consumed, info=info)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next pass go on where `state` was taken. Reads nothing that came before it.
 
         Raises StateError that lists every difference where the state was made for something else, and a
-        SourceError where the source no longer holds what it held then.
+        SourceError where the source no longer holds what it held then; the pass under way goes on then.
         """
-        self._check_open()
+        self._life.check()
         state = states.check(state, MAX_EPOCH)
-        pin = state["source"].get("pin")
-        before = (self._snapshot, self._plan, self._sampler_hash, self._at)
-        if pin is not None and (
-            self._snapshot is None or self._snapshot.fingerprint != state["made_for"].get("source")
-        ):
-            self._snapshot, self._plan = self.source.snapshot(pin), None
-        self._at, self._loaded = Standing(state["epoch"], state["consumed"]), state
-        try:
-            self._planned()
-        except BaseException:  # a sampler may raise anything; the pass under way goes on
-            self._snapshot, self._plan, self._sampler_hash, self._at = before
-            self._loaded = None
-            raise
-        self._end_pass()
+        self._planning = self._planning.restored(state, self.program.recipe.hw_decoder_load)
+        self._passes.end()
+        self._passes.at.go_to(state["epoch"], state["consumed"])
 
     def commit(self) -> None:
         """Publish for lag tools how far the epoch is; call it after a checkpoint. See `dali_feed.DataLoader.commit`."""
-        self._check_open()
-        commit(self)
+        self._life.check()
+        at = self._passes.at
+        commit(
+            self.source,
+            self.rank,
+            lambda: progress(self.snapshot, self.plan, at, left=bool(self._planning.counts(at.epoch, at.consumed))),
+        )
 
     # The rest.
 
     def describe(self) -> str:
         """What an epoch is made of, how well it mixes, and what that costs."""
-        return described(self)
+        return described(
+            self.snapshot,
+            self.order,
+            self.shares,
+            sampled=self.has_sampler,
+            window=self.window_samples,
+            batches=len(self),
+            engine=running(self.engine_name, self.device, self.program.recipe),
+        )
 
     def stats(self) -> Stats:
         """Counts and waits since the start."""
-        self._meter.bytes_read = self._slabs.filled
-        return self._meter.stats(self._slabs.peak)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            msg = "loader: used after close(); make a new one"
-            raise ClosedError(msg)
-        if os.getpid() != self._pid:
-            msg = (
-                "loader: made in another process; threads and connections do not survive fork. Make it in this process"
-            )
-            raise ConfigError(msg)
+        return self._machine.stats()
 
     def close(self) -> None:
         """Stop all threads and let go of engine and connections. Safe to call twice and in any state.
@@ -381,17 +266,12 @@ class Feed:
         batches), and the interpreter's end waits for it.
         Waits for dead letters on their way; DeadLetterError where they cannot be written and nobody was told yet.
         """
-        if self._closed or os.getpid() != self._pid:
+        if self._life.closed or not self._life.here:
             return
-        self._closed = True
-        self._end_pass()
-        if self._pool is not None:
-            self._pool.close()
-        if self._engine is not None and self._leaving is not None:
-            self._leaving.at_end(self._engine.close)
-        elif self._engine is not None:
-            self._engine.close()
-        self._beside, self.companions = None, none  # a loader's, which holds this feed
+        self._life.closed = True
+        self._passes.end()
+        self._machine.close(self._passes.at_end)
+        self.companions = none  # a loader's, which holds this feed
         self._outbox.close()
 
     def __enter__(self) -> Self:

@@ -1,19 +1,96 @@
-"""One pass over a feed, as the trainer sees it: each batch taken moves the feed's state."""
+"""The passes over a feed, as the trainer sees them: each batch taken moves the position.
+
+The law: one pass is under way at most, and only its batches count.
+"""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dali_feed.errors import ClosedError, ConfigError, WaitError
 from dali_feed.feed.batch import Batch
+from dali_feed.feed.life import Life
 from dali_feed.feed.run import EpochRun
+from dali_feed.feed.stats import Meter
+from dali_feed.plan.position import Position
 
-if TYPE_CHECKING:
-    from dali_feed.feed.feed import Feed
+__all__ = ["Batches", "Passes"]
 
-__all__ = ["Batches"]
+
+class Passes:
+    """A feed's, one after another: `at` is where the trainer stands, `run` the pass under way."""
+
+    def __init__(self, life: Life, meter: Meter) -> None:
+        self.at = Position()
+        self.run: EpochRun | None = None
+        self._life, self._meter = life, meter
+        self._leaving: EpochRun | None = None  # a pass that is over, while a decoder keeps its thread
+
+    # What a feed does with them.
+
+    def leave(self) -> None:
+        """Any pass under way is over, and the position is where the next one begins."""
+        self.end()
+        self.at.leave()
+
+    def skip(self) -> None:
+        """The epoch of a pass that gave a batch is over, and the pass with it."""
+        self.at.skip()
+        self.end()
+
+    def end(self) -> None:
+        """The pass under way is over: batches it might still give would not be counted from here."""
+        run, self.run = self.run, None
+        if run is not None:
+            run.close()
+            self._leaving = run if run.alive else self._leaving
+
+    def wait(self) -> None:
+        """Wait until the thread of the pass before has ended."""
+        if self._leaving is not None:
+            self._leaving.wait()
+            self._leaving = None
+
+    def at_end(self, call: Callable[[], None]) -> None:
+        """Call it when no thread of a pass that is over uses the engine any more."""
+        if self._leaving is None:
+            call()
+        else:
+            self._leaving.at_end(call)
+
+    # What a pass tells.
+
+    def check(self, run: EpochRun) -> None:
+        """Raise ClosedError, or what a feed that cannot be used raises, where that is not the pass under way."""
+        self._life.check()
+        if self.run is not run:
+            msg = (
+                "iterator: an error, a newer pass over the same loader, set_epoch() or load_state_dict()"
+                " has ended this pass"
+            )
+            raise ClosedError(msg)
+
+    def took(self, samples: int, count: int, *, last: bool) -> None:
+        """The trainer was given a batch of so many samples, which takes `count` of each lane."""
+        self.at.took(count, last=last)
+        self._meter.batches += 1
+        self._meter.samples += samples
+
+    def ended(self) -> None:
+        """The pass under way came to its end."""
+        self.run = None
+        self.at.ended()
+
+    def failed(self) -> None:
+        """A batch of the pass under way is missing: none behind it may count."""
+        self.at.failed()
+        self.end()
+
+    def dropped(self, run: EpochRun) -> None:
+        """Nobody takes batches of that pass any more."""
+        if self.run is run and self._life.here:
+            self.end()
 
 
 def _itself(batch: Batch) -> Batch:
@@ -21,10 +98,11 @@ def _itself(batch: Batch) -> Batch:
 
 
 class Batches:
-    """One pass; each batch taken moves the feed's state. Dropping it ends the pass."""
+    """One pass; each batch taken moves the position. Dropping it ends the pass."""
 
-    def __init__(self, feed: Feed, run: EpochRun, counts: Sequence[int]) -> None:
-        self._feed, self._run, self._counts = feed, run, counts
+    def __init__(self, feed: object, passes: Passes, run: EpochRun, counts: Sequence[int]) -> None:
+        self._feed = feed  # whose threads and engine run it: it lives as long as its pass
+        self._passes, self._run, self._counts = passes, run, counts
         self._taken = 0
         self._ended = False
 
@@ -38,43 +116,32 @@ class Batches:
     def take(self, timeout: float | None = None, make: Callable[[Batch], Any] = _itself) -> Any:
         """What `make` makes of the next batch; WaitError, with the pass going on, after `timeout` seconds.
 
-        The state moves when it is made: a batch that the trainer never got, for `make` raised, does not count.
+        The position moves when it is made: a batch that the trainer never got, for `make` raised, does not count.
         """
-        feed = self._feed
         if self._ended:
             raise StopIteration
-        feed._check_open()
-        if feed._run is not self._run:
-            msg = (
-                "iterator: an error, a newer pass over the same loader, set_epoch() or load_state_dict()"
-                " has ended this pass"
-            )
-            raise ClosedError(msg)
+        self._passes.check(self._run)
         try:
             batch = self._run.take(timeout)
         except StopIteration:
-            feed._run, self._ended = None, True
-            feed._at.ended()
+            self._ended = True
+            self._passes.ended()
             raise
         except WaitError:
             raise
         except BaseException:  # an interrupt too: its thread must not go on beside that of the next pass
-            feed._at.failed()
-            feed._end_pass()
+            self._passes.failed()
             raise
         try:
             made = make(batch)
         except BaseException as error:  # a batch is missing: none behind it may count
-            feed._at.failed()
-            feed._end_pass()
+            self._passes.failed()
             if isinstance(error, StopIteration):  # which would end the epoch without a word
                 msg = "collate_fn, transform: must not raise StopIteration; leave records out with a sampler"
                 raise ConfigError(msg) from error
             raise
         self._taken += 1
-        feed._at.took(self._counts[self._taken - 1], last=self._taken == len(self._counts))
-        feed._meter.batches += 1
-        feed._meter.samples += len(batch)
+        self._passes.took(len(batch), self._counts[self._taken - 1], last=self._taken == len(self._counts))
         return made
 
     def __next__(self) -> Batch:
@@ -82,5 +149,4 @@ class Batches:
         return batch
 
     def __del__(self) -> None:
-        if self._feed._run is self._run and self._feed._pid == os.getpid():
-            self._feed._end_pass()
+        self._passes.dropped(self._run)

@@ -104,7 +104,7 @@ class Mixes:
             return labels
         for slot in np.flatnonzero((labels < 0) | (labels >= mixing.classes))[:1].tolist():
             rule = f"labels must lie in 0..{mixing.classes - 1}, as classes says"
-            where = self._feed._where(int(batch.ids[slot]))
+            where = self._feed.where(int(batch.ids[slot]))
             msg = f"collate_fn: {rule}; found {labels[slot]} in {where}"
             raise ConfigError(msg)
         return labels.astype(np.int64, copy=False)  # which all of them fit, for a comparison on the device

@@ -143,7 +143,7 @@ class Items:
         return there
 
     def _where(self, batch: Batch) -> Callable[[int], str]:
-        return lambda slot: self._feed._where(int(batch.ids[slot]))
+        return lambda slot: self._feed.where(int(batch.ids[slot]))
 
     def _joined(self, each: list[Any]) -> Any:
         """What the user's functions made of the images, as torch joins samples."""
@@ -156,7 +156,7 @@ class Items:
         return values.tolist() if isinstance(values, np.ndarray) else values
 
     def _info(self, batch: Batch) -> Info:
-        where = tuple(map(self._feed._where, batch.ids.tolist()))
+        where = tuple(map(self._feed.where, batch.ids.tolist()))
         return Info(torch.from_numpy(batch.ids), torch.from_numpy(batch.ok), where)
 
     def _shown(self, pixels: Pixels) -> torch.Tensor:

@@ -24,9 +24,9 @@ from dali_feed.loader.torch_passes import Passing
 from dali_feed.plan import state as states
 from dali_feed.plan.draws import check_seed
 from dali_feed.plan.order import EpochPlan, Order, Shuffle, resolve
-from dali_feed.plan.position import Standing
+from dali_feed.plan.position import Position
 from dali_feed.plan.sampler import digest_of, length_of, read_whole, told_epoch
-from dali_feed.plan.shares import MAX_EPOCH, check_epoch, check_shares, check_shuffle
+from dali_feed.plan.shares import MAX_EPOCH, Dealt, Shares, check_epoch, check_shuffle
 from dali_feed.records.source import Snapshot, unpack_ids
 
 __all__ = ["TorchFeed"]
@@ -76,7 +76,7 @@ def _snapshot(dataset: Any, count: int) -> Snapshot:
     )
 
 
-class TorchFeed:
+class TorchFeed(Dealt):
     """Epochs of batches as torch's loader gives them; the same calls as `Feed`.
 
     `batch_size` None gives samples, or the batches of a batch sampler. `options` are torch's own arguments for how, not
@@ -101,8 +101,7 @@ class TorchFeed:
         self._shuffle: bool | Shuffle = False if shuffle is None else shuffle
         check_shuffle(self._shuffle)
         self._single = batch_size is None and batch_sampler is None
-        shares = check_shares(1 if batch_size is None else batch_size, rank, world_size, lanes)
-        self.batch_size, self.rank, self.world_size, self.lanes = shares
+        self.shares = Shares.of(1 if batch_size is None else batch_size, rank, world_size, lanes)
         self.dataset, self.drop_last, self.seed = dataset, bool(drop_last), check_seed(seed)
         self._sampler, self._batch_sampler = sampler, batch_sampler
         self._order = _Batches()
@@ -129,7 +128,7 @@ class TorchFeed:
         with as_config_error():
             self._loader: Any = TorchLoader(dataset, **order, **options)
         self._meter = Meter()
-        self._at, self._closed = Standing(), False
+        self._at, self._closed = Position(), False
         self._pass: weakref.ref[Passing] | None = None  # dropping a pass ends it, and its workers
         self._plan: _Epoch | None = None
 
@@ -169,7 +168,7 @@ class TorchFeed:
             drop_last=self.drop_last,
             indices=None,
         )
-        mine = range(self.rank, self.lanes, self.world_size)
+        mine = self.shares.mine
         part, length = self._part, plan.lane_length
 
         def batches_from(first: int) -> list[Any]:
@@ -190,7 +189,7 @@ class TorchFeed:
     @property
     def _part(self) -> int:
         """What a batch adds to `consumed`: samples of each lane, or one batch of a batch sampler."""
-        return 1 if self._batch_sampler is not None else self.batch_size * self.world_size // self.lanes
+        return 1 if self._batch_sampler is not None else self.per_lane
 
     def _positions(self) -> Snapshot:
         if self._snapshot is None:
@@ -211,11 +210,11 @@ class TorchFeed:
     @property
     def batches_left(self) -> int:
         """Batches that the pass under way still gives, or else the next one will; TypeError where nobody knows."""
-        run, at = self._running, self._at
+        run = self._running
         if run is not None:
             return len(run)
-        epoch, consumed = at.next
-        return self._count(consumed) if self._snapshot is not None and epoch == at.epoch else len(self)
+        _, consumed = self._at.next
+        return len(self) if self._snapshot is None else self._count(consumed)
 
     @property
     def epoch(self) -> int:
@@ -225,11 +224,8 @@ class TorchFeed:
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be that of `epoch`; where a restored state stands inside it, it goes on there."""
         epoch = check_epoch(epoch)
-        if not self._at.stays_in(epoch):
+        if self._at.set_epoch(epoch):
             self._end()
-            self._at.go_to(epoch, 0)
-        elif not self._at.pending:
-            self._leave()
         inner = getattr(self.dataset, "set_epoch", None)
         if callable(inner):
             inner(epoch)
@@ -278,7 +274,7 @@ class TorchFeed:
         """Let the next pass go on where `state` was taken: no sample before it is read."""
         self._check_open()
         state, before = states.check(state, MAX_EPOCH), (self._at, self._plan)
-        self._at = Standing(state["epoch"], state["consumed"])
+        self._at = Position(state["epoch"], state["consumed"])
         try:
             states.compare(state, self._made_for(), self._positions(), self._planned().length)
         except BaseException:

@@ -4,19 +4,21 @@ The law: a state counts the batches that the trainer was given. A pass that was 
 the next epoch, for the same order is not given twice. But one left after its first batch was a look at the data, as
 `next(iter(loader))` is for its shapes: the next pass begins where the look began, on whichever rank that was, so that
 it costs neither an epoch nor what a state restored of one.
+
+Nobody else steps from one epoch to the next: feeds say what became of a pass, and ask where the next one begins.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["LOOKS", "Standing"]
+__all__ = ["LOOKS", "Position"]
 
 LOOKS = 3  # in a row leave no trace; behind them each counts, for a loop of next(iter(loader)) is to see more than one
 
 
 @dataclass(slots=True)
-class Standing:
+class Position:
     """`consumed` of `epoch` has been given; `pending`: the next pass begins here, none has taken a batch from here."""
 
     epoch: int = 0
@@ -35,13 +37,15 @@ class Standing:
         return (self.epoch, self._began) if self._looked else (self.epoch + 1, 0)
 
     @property
+    def between(self) -> bool:
+        """Whether the epoch before has been given, and nothing of this one."""
+        return self.consumed == 0 and self.epoch > 0
+
+    @property
     def _looked(self) -> bool:
         return not self.pending and self._taken == 1 and not self._whole and self._looks < LOOKS
 
-    def leave(self) -> None:
-        """The pass before is over: stand where the next one begins."""
-        (self.epoch, self.consumed), self._looks = self.next, self._looks + self._looked
-        self.pending, self._began, self._taken = True, self.consumed, 0
+    # What became of the pass.
 
     def took(self, count: int, *, last: bool) -> None:
         """The trainer was given a batch that takes `count` of each lane; `last`: no more are to come."""
@@ -56,12 +60,33 @@ class Standing:
 
     def ended(self) -> None:
         """The pass came to its end."""
-        self.go_to(self.epoch + 1, 0)
+        self.go_to(self.epoch + 1)
 
-    def stays_in(self, epoch: int) -> bool:
-        """Whether the next pass is one of `epoch` as it is, and needs not be told."""
-        return self.next[0] == epoch and (self.pending or self._looked)
+    # Where the next one begins.
 
-    def go_to(self, epoch: int, consumed: int) -> None:
+    def leave(self) -> None:
+        """The pass before is over: stand where the next one begins."""
+        (self.epoch, self.consumed), self._looks = self.next, self._looks + self._looked
+        self.pending, self._began, self._taken = True, self.consumed, 0
+
+    def skip(self) -> None:
+        """The epoch that a batch was taken of is over, be it but a look. Where none was, it is still to come."""
+        if not self.pending:
+            self.go_to(self.epoch + 1)
+
+    def set_epoch(self, epoch: int) -> bool:
+        """Let the next pass be one of `epoch`; False where it is already, and no pass has taken a batch before it.
+
+        Where a restored state, or a look, stands inside that epoch, the next pass goes on there.
+        """
+        if self.next[0] != epoch or not (self.pending or self._looked):
+            self.go_to(epoch)
+            return True
+        if self.pending:
+            return False
+        self.leave()
+        return True
+
+    def go_to(self, epoch: int, consumed: int = 0) -> None:
         """Let the next pass begin there."""
         self.epoch, self.consumed, self.pending, self._began, self._taken, self._looks = epoch, consumed, True, 0, 0, 0

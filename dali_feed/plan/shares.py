@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from dali_feed.checks import whole
 from dali_feed.errors import ConfigError
 from dali_feed.plan.order import Shuffle
 
-__all__ = ["MAX_EPOCH", "check_epoch", "check_shares", "check_shuffle"]
+__all__ = ["MAX_EPOCH", "Dealt", "Shares", "check_epoch", "check_shuffle"]
 
 MAX_EPOCH = 1 << 32
 
@@ -27,23 +29,91 @@ def check_epoch(epoch: object) -> int:
     return number
 
 
-def check_shares(batch_size: object, rank: object, world_size: object, lanes: object) -> tuple[int, int, int, int]:
-    """The four as they will be used, `lanes` None being the world size. ConfigError where they do not go together."""
-    size, ranks, mine = whole("batch_size", batch_size, 1), whole("world_size", world_size, 1), whole("rank", rank, 0)
-    if mine >= ranks:
-        msg = f"rank: must be below world_size={ranks}; found {rank}"
-        raise ConfigError(msg)
-    streams = ranks if lanes is None else whole("lanes", lanes, 1)
-    if streams % ranks:
-        msg = (
-            "lanes: world_size must divide it, so that ranks hold equally many;"
-            f" found lanes={streams}, world_size={ranks}"
-        )
-        raise ConfigError(msg)
-    if size * ranks % streams:
-        msg = (
-            f"lanes: every global batch takes the same number from each lane, so lanes must divide"
-            f" batch_size * world_size = {size * ranks}; found lanes={streams}"
-        )
-        raise ConfigError(msg)
-    return size, mine, ranks, streams
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How global batches are dealt to lanes and ranks. ConfigError where the four do not go together.
+
+    batch_size  slots per batch on this rank
+    rank        of this process; it holds the lanes l with l % world_size == rank
+    world_size  ranks
+    lanes       equal streams that samples are dealt into
+    """
+
+    batch_size: int
+    rank: int
+    world_size: int
+    lanes: int
+
+    def __post_init__(self) -> None:
+        """Check all four, and keep NumPy's ints as Python's."""
+        size, ranks = whole("batch_size", self.batch_size, 1), whole("world_size", self.world_size, 1)
+        rank = whole("rank", self.rank, 0)
+        if rank >= ranks:
+            msg = f"rank: must be below world_size={ranks}; found {rank}"
+            raise ConfigError(msg)
+        lanes = whole("lanes", self.lanes, 1)
+        if lanes % ranks:
+            msg = (
+                "lanes: world_size must divide it, so that ranks hold equally many;"
+                f" found lanes={lanes}, world_size={ranks}"
+            )
+            raise ConfigError(msg)
+        if size * ranks % lanes:
+            msg = (
+                f"lanes: every global batch takes the same number from each lane, so lanes must divide"
+                f" batch_size * world_size = {size * ranks}; found lanes={lanes}"
+            )
+            raise ConfigError(msg)
+        for name, value in {"batch_size": size, "rank": rank, "world_size": ranks, "lanes": lanes}.items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def of(cls, batch_size: int, rank: int, world_size: int, lanes: int | None) -> Shares:
+        """As a user gives them: `lanes` None is the world size."""
+        return cls(batch_size, rank, world_size, world_size if lanes is None else lanes)
+
+    @property
+    def per_lane(self) -> int:
+        """Slots that a full batch takes from each lane."""
+        return self.batch_size * self.world_size // self.lanes
+
+    @property
+    def mine(self) -> range:
+        """The lanes of this rank."""
+        return range(self.rank, self.lanes, self.world_size)
+
+    def counts(self, left: int, *, drop_last: bool) -> list[int]:
+        """Of `left` slots in every lane, how many each batch takes; the last one is the rest, or is left out."""
+        full, rest = divmod(left, self.per_lane)
+        return [self.per_lane] * full + ([rest] if rest and not drop_last else [])
+
+
+class Dealt:
+    """What a feed says of its `shares`."""
+
+    shares: Shares
+
+    @property
+    def batch_size(self) -> int:
+        """Slots per batch on this rank."""
+        return self.shares.batch_size
+
+    @property
+    def rank(self) -> int:
+        """Which part of each global batch this process takes."""
+        return self.shares.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many processes share a global batch."""
+        return self.shares.world_size
+
+    @property
+    def lanes(self) -> int:
+        """Equal streams that samples are dealt into."""
+        return self.shares.lanes
+
+    @property
+    def per_lane(self) -> int:
+        """Slots that a full batch takes from each lane."""
+        return self.shares.per_lane

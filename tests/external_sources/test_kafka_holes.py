@@ -66,7 +66,7 @@ def test_each_record_stands_once(real_kafka: Kafka, shuffle: bool | Shuffle) -> 
         assert (again != found) == bool(shuffle)
         block = read(KafkaTopic(topic, real_kafka.servers), everything(feed.snapshot))
         assert block.fields["label"].tolist() == [n for p in range(2) for n in COMMITTED if n % 2 == p]
-        assert set(block.ids.tolist()) == set(feed._planned().ids(0, 0, len(feed.snapshot)).tolist())
+        assert set(block.ids.tolist()) == set(feed.plan.ids(0, 0, len(feed.snapshot)).tolist())
 
 
 def test_it_is_said_once_what_it_costs(real_kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
@@ -171,7 +171,7 @@ def test_a_record_that_goes_after_the_scan_is_an_absent_one(real_kafka: Kafka) -
     there[1][7] = True  # aborted: as gone as one that compaction took
     pin = dict(snapshot.pin or {}) | {"present": packed(Present.of_flags([0, 0], there), snapshot.starts)}
     with Feed(source, 61, shuffle=Shuffle(4, 4), tuning=QUICK) as feed:
-        feed._snapshot = source.snapshot(pin)
+        feed._planning._snapshot = source.snapshot(pin)
         (batch,) = feed
         assert (len(batch), int(batch.ok.sum()), feed.stats().absent) == (61, 60, 1)
         assert sorted(batch.fields["label"][batch.ok].tolist()) == COMMITTED

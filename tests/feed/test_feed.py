@@ -342,7 +342,9 @@ def test_a_stalled_read_holds_back_nothing_before_it() -> None:
         source = ScriptedSource(items, extent=6)
         held.clear()
         with Feed(source, batch_size, tuning=Tuning(threads=1, readers=1, prefetch=2)) as feed:
-            feed._snapshot = dataclasses.replace(feed.snapshot, record_bytes=8 << 20)  # each read is an extent
+            feed._planning._snapshot = dataclasses.replace(
+                feed.snapshot, record_bytes=8 << 20
+            )  # each read is an extent
             batches = iter(feed)
             for _ in range(12 // batch_size):
                 batches.take(30)
@@ -358,7 +360,7 @@ def test_a_batch_over_the_border_of_a_window_holds_back_nothing() -> None:
     items: list[Any] = [(jpeg(0), 0)] * 1040
     window = Shuffle(520, 1)
     with Feed(ScriptedSource(items, extent=520), 100, shuffle=window, tuning=QUICK) as feed:
-        last = int(feed._planned().ids(0, 520, 521)[0])
+        last = int(feed.plan.ids(0, 520, 521)[0])
     items[last] = Stall(held, then=(jpeg(0), 0))
     with Feed(ScriptedSource(items, extent=520), 100, shuffle=window, tuning=QUICK) as feed:
         batches = iter(feed)

@@ -73,7 +73,7 @@ def _while_reading(loader: DataLoader) -> Any:
 def _full_queues(loader: DataLoader) -> Any:
     batches = iter(loader)
     next(batches)
-    channel = loader._feed._run._out
+    channel = loader._feed._passes.run._out
     while len(channel) < 2:
         time.sleep(0)
     return batches
@@ -181,7 +181,7 @@ def test_memory_goes_back_after_every_pass(shuffle: Any, faults: bool) -> None:
             for n, _batch in enumerate(feed):
                 if n == stop:
                     break
-            feed._end_pass()
+            feed.leave()
             assert feed._slabs.leased == 0
     with Feed(source, 4, tuning=QUICK, **(options | {"bad": BadRecords(action="raise")})) as feed:
         for _ in range(3):
@@ -212,7 +212,7 @@ def test_an_interrupt_ends_the_pass() -> None:
     """Ctrl-C while the trainer waits leaves no thread that would feed beside the next pass."""
     with Feed(_stalled(20), 4, shuffle=ONE, tuning=QUICK) as feed:
         batches = iter(feed)
-        run = feed._run
+        run = feed._passes.run
         assert run is not None
         get = run._out.get
 

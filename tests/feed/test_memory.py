@@ -25,7 +25,7 @@ def misled(count: int, size: int, memory: int, told: int = 10, **options: Any) -
     feed = Feed(
         source, options.pop("batch", 8), tuning=Tuning(threads=1, readers=2, prefetch=6, memory=memory), **options
     )
-    feed._snapshot = dataclasses.replace(feed.snapshot, record_bytes=told)
+    feed._planning._snapshot = dataclasses.replace(feed.snapshot, record_bytes=told)
     return feed
 
 
@@ -34,9 +34,9 @@ def epoch(feed: Feed) -> int:
     count = 0
     for batch in feed:
         count += len(batch)
-        assert feed._pool is not None
-        with feed._pool._idle:
-            feed._pool._idle.wait_for(lambda: not feed._pool._asked, 10)  # type: ignore[union-attr]
+        assert feed._machine.pool is not None
+        with feed._machine.pool._idle:
+            feed._machine.pool._idle.wait_for(lambda: not feed._machine.pool._asked, 10)  # type: ignore[union-attr]
     return count
 
 

@@ -143,7 +143,7 @@ def test_real_sources_resume_too(kind: str, tmp_path: Path) -> None:
 def test_restoring_reads_nothing_before_the_window() -> None:
     """Each lane reads the window it stood in at most once, and nothing that came before it."""
     with _feed(lanes=2, batch_size=2) as feed:
-        plan = feed._planned()
+        plan = feed.plan
         batches = iter(feed)
         for _ in range(9):
             next(batches)

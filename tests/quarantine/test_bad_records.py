@@ -93,7 +93,7 @@ def test_a_slot_goes_to_the_next_good_record_of_its_window(batch_size: int, late
     bad = {2, 3, 8, 15, 16, 17, 18, 19, 20, 21, 22, 31}
     fault = (broken_png(), 5) if late else Corrupt()
     with _feed(labelled(32)) as feed:
-        order = feed._planned().ids(0, 0, 32).tolist()
+        order = feed.plan.ids(0, 0, 32).tolist()
     ids, ok = _expected(order, bad, 8)
     for tuning in (QUICK, Tuning(threads=2, readers=3, prefetch=4)):
         with _feed(_with(dict.fromkeys(bad, fault)), batch_size, tuning=tuning) as feed:
@@ -129,7 +129,7 @@ def test_a_late_bad_record_in_every_batch() -> None:
     """Batches that fail one after another, with several in flight, come out in order, each mended."""
     bad = set(range(1, 64, 4))
     with _feed(_with(dict.fromkeys(bad, (broken_png(), 0)), 64), 4, tuning=Tuning(threads=1, prefetch=4)) as feed:
-        order = feed._planned().ids(0, 0, 64).tolist()
+        order = feed.plan.ids(0, 0, 64).tolist()
         batches = list(feed)
         assert feed.stats().bad == 16
     ids, ok = _expected(order, bad, 8)
@@ -266,7 +266,7 @@ def test_raise_comes_in_the_batchs_place(item: Any, prefetch: int) -> None:
 def test_the_budget_ends_at_the_same_batch_at_any_prefetch(prefetch: int) -> None:
     """One record that the decoder refuses and one that the screen refuses a batch later: the later one ends it."""
     with _feed(labelled(32)) as clean:
-        order = clean._planned().ids(0, 0, 32).tolist()
+        order = clean.plan.ids(0, 0, 32).tolist()
     faults = {order[1]: (broken_png(), 0), order[9]: Corrupt()}
     with _feed(_with(faults), bad=BadRecords(limit=1), tuning=Tuning(threads=1, prefetch=prefetch)) as feed:
         batches = iter(feed)
@@ -351,6 +351,6 @@ def test_one_bad_record_in_a_short_last_window_costs_one_slot() -> None:
     """Wherever a single bad record stands in an epoch, also at its very end, the epoch goes on."""
     shuffle = Shuffle(1, 32)
     with _feed(labelled(33), shuffle=shuffle) as clean:
-        last = int(clean._planned().ids(0, 32, 33)[0])
+        last = int(clean.plan.ids(0, 32, 33)[0])
     with _feed(_with({last: Corrupt()}, 33), shuffle=shuffle) as feed:
         assert sum(len(batch) for batch in feed) == 33

@@ -110,7 +110,7 @@ def test_bad_data_is_no_configuration() -> None:
     late: list[Any] = [(broken_png(), n) for n in range(8)]
     order = {"shuffle": Shuffle(8, 1), "seed": 2}
     with Feed(ScriptedSource(behind, extent=8), 8, transform=SIZE, tuning=QUICK, **order) as feed:  # type: ignore[arg-type]
-        assert feed._planned().ids(0, 0, 1)[0] < 8  # the good ones come first
+        assert feed.plan.ids(0, 0, 1)[0] < 8  # the good ones come first
     alone: list[Any] = [Corrupt("one")]
     for items in (several, alone, behind, late):
         with pytest.raises(BadRecordLimitError, match="Look at the source"):

@@ -1,0 +1,33 @@
+"""Whether a feed may still be used: until it is closed, and in the process that made it."""
+
+from __future__ import annotations
+
+import os
+
+from dali_feed.errors import ClosedError, ConfigError
+
+__all__ = ["Life"]
+
+
+class Life:
+    """Begins in this process; whoever closes what it is of says so."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._pid = os.getpid()
+
+    @property
+    def here(self) -> bool:
+        """Whether this is the process that it began in, the only one with its threads."""
+        return os.getpid() == self._pid
+
+    def check(self) -> None:
+        """Raise ClosedError after close(), ConfigError in another process."""
+        if self.closed:
+            msg = "loader: used after close(); make a new one"
+            raise ClosedError(msg)
+        if not self.here:
+            msg = (
+                "loader: made in another process; threads and connections do not survive fork. Make it in this process"
+            )
+            raise ConfigError(msg)

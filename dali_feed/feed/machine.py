@@ -1,0 +1,120 @@
+"""What runs a feed's epochs: readers, an engine, and what goes beside; made for the first epoch, then kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from dali_feed.engines.choose import AnyProgram, make_engine
+from dali_feed.engines.engine import Engine
+from dali_feed.feed.beside import Beside, Companions
+from dali_feed.feed.exits import Closes, close_at_exit
+from dali_feed.feed.hopeless import Proof
+from dali_feed.feed.lane import Lane
+from dali_feed.feed.measured import Measured
+from dali_feed.feed.memory import slab_bytes
+from dali_feed.feed.reading import ReadPool
+from dali_feed.feed.setting import Setting
+from dali_feed.feed.stats import Meter, Stats
+from dali_feed.feed.usable import looker
+from dali_feed.feed.window import Empty, Window
+from dali_feed.options import Tuning
+from dali_feed.plan.order import EpochPlan, WindowPlan
+from dali_feed.quarantine.outbox import Outbox
+from dali_feed.records.slabs import SlabPool
+from dali_feed.records.source import Snapshot, Source
+
+__all__ = ["Machine"]
+
+
+@dataclass(slots=True)
+class Machine:
+    """Nothing of it is there before the first epoch."""
+
+    source: Source
+    engine_name: str
+    program: AnyProgram
+    batch_size: int
+    device: int | None
+    tuning: Tuning
+    outbox: Outbox
+    meter: Meter = field(default_factory=Meter, init=False)
+    slabs: SlabPool = field(init=False)
+    engine: Engine | None = field(default=None, init=False)
+    pool: ReadPool | None = field(default=None, init=False)
+    _beside: Beside | None = field(default=None, init=False)
+    _proof: Proof = field(default_factory=Proof, init=False)
+
+    def __post_init__(self) -> None:
+        """Slabs are memory only once a read asks for them."""
+        self.slabs = SlabPool(slab_bytes(self.tuning.memory), most=self.tuning.memory)
+
+    def setting(
+        self,
+        snapshot: Snapshot,
+        seed: int,
+        epoch: int,
+        *,
+        owner: Closes,
+        where: Callable[[int], str],
+        companions: Companions,
+    ) -> Setting:
+        """What that epoch runs with; at the interpreter's end `owner`, which closes this machine, is closed."""
+        if self.pool is None:
+            self.pool = ReadPool(self.source, self.slabs, self.tuning.readers)
+        if self.engine is None:
+            self.engine = make_engine(
+                self.engine_name, self.program, batch_size=self.batch_size, device=self.device, tuning=self.tuning
+            )
+            close_at_exit(owner)
+        self._beside = beside = self._beside or Beside.on(self.device, companions)
+        program, tuning = self.program, self.tuning
+        return Setting(
+            engine=self.engine,
+            pool=self.pool,
+            meter=self.meter,
+            outbox=self.outbox,
+            source=snapshot.source,
+            where=where,
+            draw=lambda sizes, ids: program.parameters(sizes, ids, seed, epoch),
+            beside=lambda batch: beside(batch, epoch),
+            memory=tuning.memory,
+            sizes=Measured(snapshot.record_bytes, self.slabs.slab_bytes, tuning.memory),
+            readers=tuning.readers,
+            prefetch=tuning.prefetch,
+            same_size=program.fixed and program.size is None,
+            watchdog=tuning.watchdog,
+        )
+
+    def lanes(self, setting: Setting, plan: EpochPlan, mine: Iterable[int], consumed: int) -> list[Lane]:
+        """The lanes `mine` of a plan, from where `consumed` of each have been given."""
+        look, empty, proof = looker(self.program, self.tuning), Empty(), self._proof
+
+        def open_window(plan: WindowPlan, first_slot: int, others: Callable[[], Iterator[WindowPlan]]) -> Window:
+            return Window(
+                plan,
+                first_slot,
+                sizes=setting.sizes,
+                look=look,
+                pool=setting.pool,
+                where=setting.where,
+                proof=proof,
+                empty=empty,
+                others=others,
+            )
+
+        draw, prepare = setting.draw, setting.engine.prepare
+        return [Lane(plan, lane, consumed, open_window=open_window, draw=draw, prepare=prepare) for lane in mine]
+
+    def stats(self) -> Stats:
+        """Counts and waits since the start."""
+        self.meter.bytes_read = self.slabs.filled
+        return self.meter.stats(self.slabs.peak)
+
+    def close(self, when_free: Callable[[Callable[[], None]], None]) -> None:
+        """End the readers, and the engine as soon as `when_free` calls what it is given."""
+        if self.pool is not None:
+            self.pool.close()
+        if self.engine is not None:
+            when_free(self.engine.close)
+        self._beside = None  # it may hold a loader, which holds its feed
