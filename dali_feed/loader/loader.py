@@ -21,8 +21,9 @@ from dali_feed.feed.passes import Batches
 from dali_feed.feed.stats import Stats
 from dali_feed.loader.arguments import check_by_torch, ranks, seeded, torch_device, unwrapped, warn_once
 from dali_feed.loader.choose import Asked, feed_for
+from dali_feed.loader.device import moved
 from dali_feed.loader.tensors import Info, Items
-from dali_feed.loader.torch_passes import Passing, moved
+from dali_feed.loader.torch_passes import Passing
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan.order import Shuffle
 from dali_feed.plan.sampler import has_dealt

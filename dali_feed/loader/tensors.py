@@ -15,10 +15,10 @@ from dali_feed.compiler.views import ViewsProgram
 from dali_feed.engines.gpu.handover import tensor_of
 from dali_feed.feed import Batch, Feed
 from dali_feed.feed.pixels import Pixels
+from dali_feed.loader.device import moved
 from dali_feed.loader.functions import UserTransforms
 from dali_feed.loader.mixup import Mixes
 from dali_feed.loader.stacking import stacked
-from dali_feed.loader.torch_passes import moved
 from dali_feed.records.source import LABEL, Tabular
 from dali_feed.transforms.mixing import Mixing
 

@@ -7,27 +7,22 @@ dataset has no positions and no state.
 
 from __future__ import annotations
 
-import hashlib
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from torch.utils.data import DataLoader as TorchLoader
-from torch.utils.data import IterableDataset
 
-from dali_feed.errors import ClosedError, ConfigError, StateError
+from dali_feed.errors import ClosedError
 from dali_feed.feed.stats import Meter, Stats
 from dali_feed.loader.arguments import as_config_error
 from dali_feed.loader.torch_passes import Passing
+from dali_feed.loader.torch_planning import TorchPlanning
 from dali_feed.plan import state as states
-from dali_feed.plan.draws import check_seed
-from dali_feed.plan.order import EpochPlan, Order, Shuffle, resolve
+from dali_feed.plan.order import Shuffle
 from dali_feed.plan.position import Position
-from dali_feed.plan.sampler import digest_of, length_of, read_whole, told_epoch
 from dali_feed.plan.shares import MAX_EPOCH, Dealt, Shares, check_epoch, check_shuffle
-from dali_feed.records.source import Snapshot, unpack_ids
 
 __all__ = ["TorchFeed"]
 
@@ -36,44 +31,13 @@ class _Batches:
     """What torch takes for a batch sampler: the batches of the epoch that is next."""
 
     def __init__(self) -> None:
-        self.batches: list[Any] = []
+        self.batches: Sequence[Any] = ()
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.batches)
 
     def __len__(self) -> int:
         return len(self.batches)
-
-
-@dataclass(frozen=True, slots=True)
-class _Epoch:
-    """An epoch's order: `batches_from` position `consumed` on, of `length` positions in all; a sampler's digest."""
-
-    epoch: int
-    digest: str | None
-    length: int
-    batches_from: Callable[[int], list[Any]]
-
-
-def _chosen(dataset: Any) -> str:
-    """What tells a Subset from another one of the same size."""
-    indices = getattr(dataset, "indices", None)
-    return "" if indices is None or callable(indices) else hashlib.sha256(repr(list(indices)).encode()).hexdigest()[:16]
-
-
-def _snapshot(dataset: Any, count: int) -> Snapshot:
-    name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
-    return Snapshot(
-        source=f"{name} with torch's own DataLoader",
-        names=(type(dataset).__name__,),
-        starts=np.zeros(1, np.int64),
-        stops=np.array([count], np.int64),
-        extent=1,
-        record_bytes=1,
-        random_access=True,
-        interleaved=False,
-        fingerprint=hashlib.sha256(f"{name} {count} {_chosen(dataset)}".encode()).hexdigest(),
-    )
 
 
 class TorchFeed(Dealt):
@@ -98,114 +62,42 @@ class TorchFeed(Dealt):
         world_size: int,
         options: Mapping[str, Any],
     ) -> None:
-        self._shuffle: bool | Shuffle = False if shuffle is None else shuffle
-        check_shuffle(self._shuffle)
-        self._single = batch_size is None and batch_sampler is None
-        self.shares = Shares.of(1 if batch_size is None else batch_size, rank, world_size, lanes)
-        self.dataset, self.drop_last, self.seed = dataset, bool(drop_last), check_seed(seed)
-        self._sampler, self._batch_sampler = sampler, batch_sampler
+        mixed: bool | Shuffle = False if shuffle is None else shuffle
+        check_shuffle(mixed)
+        single = batch_size is None and batch_sampler is None
+        self.dataset, self.shares = dataset, Shares.of(1 if batch_size is None else batch_size, rank, world_size, lanes)
+        self._planning = TorchPlanning(
+            dataset,
+            self.shares,
+            shuffle=mixed,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            drop_last=drop_last,
+            seed=seed,
+            single=single,
+        )
+        self.drop_last, self.seed = self._planning.drop_last, self._planning.seed
         self._order = _Batches()
-        self._snapshot: Snapshot | None = None
-        if isinstance(dataset, IterableDataset):
-            if self.world_size > 1:
-                msg = (
-                    f"dataset: an iterable-style one gives every rank the same samples; found world_size={world_size}."
-                    " Shard it inside, and give rank=0, world_size=1"
-                )
-                raise ConfigError(msg)
-            size = None if self._single else self.batch_size
-            order: dict[str, Any] = {"batch_size": size, "drop_last": drop_last, "shuffle": shuffle}
+        order: dict[str, Any]
+        if not self._planning.has_positions:
+            order = {"batch_size": None if single else self.batch_size, "drop_last": drop_last, "shuffle": shuffle}
         else:
-            length = length_of(dataset)
-            if length is None and sampler is None and batch_sampler is None:
-                msg = (
-                    f"dataset: a map-style one must have a length; found none of {type(dataset).__qualname__}."
-                    " Give it a __len__, or the loader a sampler"
-                )
-                raise ConfigError(msg)
-            self._snapshot = _snapshot(dataset, length or 0)
-            order = {"batch_size": None, "sampler": self._order} if self._single else {"batch_sampler": self._order}
+            order = {"batch_size": None, "sampler": self._order} if single else {"batch_sampler": self._order}
         with as_config_error():
             self._loader: Any = TorchLoader(dataset, **order, **options)
         self._meter = Meter()
         self._at, self._closed = Position(), False
         self._pass: weakref.ref[Passing] | None = None  # dropping a pass ends it, and its workers
-        self._plan: _Epoch | None = None
 
-    def _planned(self) -> _Epoch:
-        """This rank's part of the epoch that the state stands in; of all that a growing dataset has as it begins."""
-        running = self._at.consumed or not self._at.pending or self._running is not None
-        if self._snapshot is not None and not running:
-            length = length_of(self.dataset) or 0
-            if length != len(self._snapshot):
-                self._snapshot, self._plan = _snapshot(self.dataset, length), None
-        if self._plan is None or self._plan.epoch != self._at.epoch:
-            self._plan = self._dealt()
-        return self._plan
-
-    def _dealt(self) -> _Epoch:
-        if self._batch_sampler is not None:
-            told_epoch(self._batch_sampler, self._at.epoch)
-            batches = read_whole(self._batch_sampler, len(self._positions()))
-            return _Epoch(
-                self._at.epoch, digest_of(self._batch_sampler, batches), len(batches), lambda first: batches[first:]
-            )
-        if self._sampler is None:
-            keys, digest, positions, order = None, None, self._positions(), self._mixed()
-        else:  # whatever the dataset takes: the plan deals places in the list of them
-            told_epoch(self._sampler, self._at.epoch)
-            keys = read_whole(self._sampler, len(self._positions()))
-            digest, positions = digest_of(self._sampler, keys), _snapshot(self.dataset, len(keys))
-            order = resolve(shuffle=False, snapshot=positions)
-        if not len(positions):
-            return _Epoch(self._at.epoch, digest, 0, lambda _: [])
-        plan = EpochPlan(
-            positions,
-            order,
-            seed=self.seed,
-            epoch=self._at.epoch,
-            lanes=self.lanes,
-            drop_last=self.drop_last,
-            indices=None,
-        )
-        mine = self.shares.mine
-        part, length = self._part, plan.lane_length
-
-        def batches_from(first: int) -> list[Any]:
-            stop = length - (length - first) % part if self.drop_last else length
-            lines: list[list[Any]] = [unpack_ids(plan.ids(lane, first, stop))[1].tolist() for lane in mine]
-            lines = lines if keys is None else [[keys[i] for i in line] for line in lines]
-            if self._single:  # of one line, for lanes divide the samples of a step
-                return lines[0]
-            return [[i for line in lines for i in line[at : at + part]] for at in range(0, stop - first, part)]
-
-        return _Epoch(self._at.epoch, digest, length, batches_from)
-
-    def _count(self, first: int) -> int:
-        """How many batches there are from position `first` on."""
-        left = self._planned().length - first
-        return left // self._part if self.drop_last and self._batch_sampler is None else -(-left // self._part)
-
-    @property
-    def _part(self) -> int:
-        """What a batch adds to `consumed`: samples of each lane, or one batch of a batch sampler."""
-        return 1 if self._batch_sampler is not None else self.per_lane
-
-    def _positions(self) -> Snapshot:
-        if self._snapshot is None:
-            msg = (
-                "state: an iterable-style dataset has no positions, so there is nothing to go on from; make it a"
-                " map-style one, or a source of dali_feed.external_sources"
-            )
-            raise StateError(msg)
-        return self._snapshot
-
-    def _mixed(self) -> Order:
-        return resolve(self._shuffle, self._positions(), sampled=self._sampler is not None)
+    def _planned(self) -> TorchPlanning:
+        """The planning, after a look at the dataset where an epoch is yet to begin."""
+        if not self._at.consumed and self._at.pending and self._running is None:
+            self._planning.look()
+        return self._planning
 
     def __len__(self) -> int:
         """Batches in an epoch; of an iterable-style dataset what torch says, which may be a TypeError."""
-        return len(self._loader) if self._snapshot is None else self._count(0)
+        return self._planned().count(self.epoch) if self._planning.has_positions else len(self._loader)
 
     @property
     def batches_left(self) -> int:
@@ -214,7 +106,7 @@ class TorchFeed(Dealt):
         if run is not None:
             return len(run)
         _, consumed = self._at.next
-        return len(self) if self._snapshot is None else self._count(consumed)
+        return self._planned().count(self.epoch, consumed) if self._planning.has_positions else len(self._loader)
 
     @property
     def epoch(self) -> int:
@@ -232,24 +124,22 @@ class TorchFeed(Dealt):
 
     @property
     def _running(self) -> Passing | None:
-        return None if self._pass is None else self._pass()
+        run = None if self._pass is None else self._pass()
+        return run if run is not None and run.under_way else None
 
     def _end(self) -> None:
         run, self._pass = self._running, None
         if run is not None:
             run.drop()
 
-    def _leave(self) -> None:
-        self._end()
-        self._at.leave()
-
     def __iter__(self) -> Passing:
         """The next epoch's batches, or the rest of the one that a restored state stands in."""
         self._check_open()
-        self._leave()
-        if self._snapshot is not None:
-            self._order.batches = self._planned().batches_from(self._at.consumed)
-        run = Passing(self, iter(self._loader), None if self._snapshot is None else self._count(self._at.consumed))
+        self._end()
+        self._at.leave()
+        rest = self._planned().rest(self._at)
+        self._order.batches = rest.asked
+        run = Passing(self._loader, rest, self._at, self._meter)
         self._pass = weakref.ref(run)
         return run
 
@@ -258,36 +148,27 @@ class TorchFeed(Dealt):
             msg = "loader: used after close(); make a new one"
             raise ClosedError(msg)
 
-    def _made_for(self) -> dict[str, Any]:
-        snapshot, plan = self._positions(), self._planned()
-        return states.made_for(
-            snapshot, self._mixed(), seed=self.seed, lanes=self.lanes, drop_last=self.drop_last, sampler=plan.digest
-        )
-
     def state_dict(self) -> dict[str, Any]:
         """Where the trainer stands; counts batches handed over. StateError for an iterable-style dataset."""
         info = {"engine": "torch", "world_size": self.world_size, "batch_size": self.batch_size}
-        made = self._made_for()
-        return states.pack(made, self._positions(), epoch=self._at.epoch, consumed=self._at.consumed, info=info)
+        planning, at = self._planned(), self._at
+        made = planning.made_for(at.epoch)
+        return states.pack(made, planning.positions, epoch=at.epoch, consumed=at.consumed, info=info)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next pass go on where `state` was taken: no sample before it is read."""
         self._check_open()
-        state, before = states.check(state, MAX_EPOCH), (self._at, self._plan)
-        self._at = Position(state["epoch"], state["consumed"])
-        try:
-            states.compare(state, self._made_for(), self._positions(), self._planned().length)
-        except BaseException:
-            self._at, self._plan = before
-            raise
+        state = states.check(state, MAX_EPOCH)
+        self._planning = self._planning.restored(state, anew=not state["consumed"] and self._running is None)
         self._end()
+        self._at.go_to(state["epoch"], state["consumed"])
 
     def commit(self) -> None:
         """There is no group to tell."""
 
     def describe(self) -> str:
         """Who runs it and why."""
-        how = "one sample at a time" if self._single else f"batches of {self.batch_size}"
+        how = "one sample at a time" if self._planning.single else f"batches of {self.batch_size}"
         return f"{type(self.dataset).__qualname__} with torch's own DataLoader, {how}"
 
     def stats(self) -> Stats:

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, IterableDataset, RandomSampler
 from dali_feed import DataLoader
 from dali_feed.errors import ClosedError, ConfigError, StateError
 from dali_feed.loader import arguments as torch_arguments
-from dali_feed.loader.torch_passes import moved
+from dali_feed.loader.device import moved
 
 
 def flat(lists: Iterable[list[int]]) -> list[int]:
@@ -294,6 +294,19 @@ def test_a_dataset_that_grows_does_so_between_epochs() -> None:
         data.append(torch.tensor(6))
         assert (len(loader), len(list(run))) == (3, 2)
         assert sorted(int(n) for batch in loader for n in batch) == list(range(7))
+
+
+def test_a_state_before_an_epoch_is_of_all_that_the_dataset_has_by_then() -> None:
+    """What it was made for and how many samples it speaks of are one: another loader over the dataset takes it."""
+    data = [torch.tensor(n) for n in range(6)]
+    with made(data, 2, shuffle=True) as loader:
+        list(loader)
+        data.append(torch.tensor(6))
+        state = loader.state_dict()
+    assert state["source"]["samples"] == 7
+    with made(data, 2, shuffle=True) as other:
+        other.load_state_dict(state)
+        assert sorted(int(n) for batch in other for n in batch) == list(range(7))
 
 
 def test_an_empty_dataset_has_no_batches() -> None:
