@@ -129,7 +129,8 @@ class _Ours(Steps):
         super().__init__(beside)
         self._loader = loader
         self._batches: Iterator[Any] = iter(loader)
-        main = getattr(loader._feed._machine.engine, "_main", None)
+        feed: Any = loader._feed
+        main = getattr(feed._machine.engine, "_main", None)
         self._timed = None if main is None else _Timed(main._pipe)
         if main is not None:
             main._pipe = self._timed

@@ -249,7 +249,8 @@ def next_returns(device: str) -> str:
             for _ in range(2):  # kernels are compiled and memory has been had
                 next(batches)
             torch.cuda.synchronize(device)
-            ready = loader._feed._passes.run._out  # so that nothing but the device is waited for
+            feed: Any = loader._feed
+            ready = feed._passes.run._out  # so that nothing but the device is waited for
             with ready._changed:
                 ready._changed.wait_for(lambda: len(ready) > 0, 30)  # noqa: B023  used before it changes
             torch.cuda._sleep(BUSY_CYCLES)  # type: ignore[no-untyped-call]

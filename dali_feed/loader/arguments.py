@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NoReturn
 from warnings import warn
 
@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from dali_feed.errors import ConfigError
+from dali_feed.loader.asked import TorchOptions
 from dali_feed.options import Tuning
 from dali_feed.transforms.mixing import Mixing
 
@@ -50,14 +51,14 @@ def check_by_torch(
     sampler: object,
     batch_sampler: object,
     drop_last: object,
-    how: Mapping[str, Any],
+    how: TorchOptions,
 ) -> None:
     """Let torch's own DataLoader say what cannot be, over a stand-in: a later torch checks more of itself.
 
     With one worker, unless there are fewer than none: decoder threads are there without workers too.
     """
-    if not (how["collate_fn"] is None or callable(how["collate_fn"]) or isinstance(how["collate_fn"], Mixing)):
-        msg = f"collate_fn: must be callable; found {how['collate_fn']!r}"
+    if not (how.collate_fn is None or callable(how.collate_fn) or isinstance(how.collate_fn, Mixing)):
+        msg = f"collate_fn: must be callable; found {how.collate_fn!r}"
         raise ConfigError(msg)
     given: dict[str, Any] = {
         "batch_size": int(batch_size) if isinstance(batch_size, np.integer) else batch_size,
@@ -65,8 +66,8 @@ def check_by_torch(
         "sampler": sampler,
         "batch_sampler": batch_sampler,
         "drop_last": drop_last,
-        **how,
-        "num_workers": min(how["num_workers"], 1) or 1,
+        **vars(how),
+        "num_workers": min(how.num_workers, 1) or 1,
     }
     del given["in_order"]  # torch before 2.6 does not know it
     stand_in: Any = dataset if isinstance(dataset, IterableDataset) else range(1)

@@ -6,24 +6,22 @@ The law: an argument that cannot apply warns once, one that would change the dat
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 from warnings import warn
 
-import torch
 from torch.utils.data import IterableDataset, default_collate
 
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.external_sources.files import FileList
 from dali_feed.feed import Feed
 from dali_feed.loader.arguments import layout, refuse, tuned, warn_once
+from dali_feed.loader.asked import Asked
 from dali_feed.loader.datasets import Lowered, is_source, lower_dataset
 from dali_feed.loader.functions import UserTransforms, leaves_pil, split
 from dali_feed.loader.torch_feed import TorchFeed
 from dali_feed.transforms.mixing import Mixing
 
-__all__ = ["Asked", "feed_for"]
+__all__ = ["feed_for"]
 
 Own = tuple[UserTransforms | None, ...]  # by view
 
@@ -37,26 +35,6 @@ _IDLE = {  # of torch's arguments, and why they have no effect on ours
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What the user gave.
-
-    batches  a batch sampler that is not torch's own
-    what     what a batch contains: arguments of Feed and TorchFeed alike
-    ours     arguments of ours that torch has not, None where not given
-    torchs   torch's arguments for how, not what
-    """
-
-    dataset: Any
-    batch_size: int | None
-    batches: Iterable[Any] | None
-    device: torch.device
-    fallback: str
-    what: Mapping[str, Any]
-    ours: Mapping[str, Any]
-    torchs: Mapping[str, Any]
-
-
 def feed_for(asked: Asked) -> tuple[Feed | TorchFeed, Own]:
     """The feed, and what of the transform is left to run. Raises ConfigError, TransformError for what cannot be."""
     found = _native(asked)
@@ -65,7 +43,7 @@ def feed_for(asked: Asked) -> tuple[Feed | TorchFeed, Own]:
 
 def _native(asked: Asked) -> tuple[Feed, Own] | str:
     """The feed of a source, or of a dataset that is as good as one; or why it is not: a clause without its subject."""
-    source, transform, theirs = asked.dataset, asked.ours["transform"], False
+    source, transform, theirs = asked.dataset, asked.ours.transform, False
     if not is_source(source):
         lowered = lower_dataset(source)
         if isinstance(lowered, str):
@@ -75,27 +53,32 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
             msg = "transform: the dataset has one already; give it to the dataset or to the loader, not to both"
             raise ConfigError(msg)
         transform = lowered.transform if theirs else transform
-        if _wants_pil(source, lowered, asked.torchs["collate_fn"], transform):
+        if _wants_pil(source, lowered, asked.torchs.collate_fn, transform):
             return "leaves PIL images, which its collate_fn is to be given"
     other = _other_batches(asked)
     if other is not None:
         return other
-    what = dict(asked.what)
-    what["shuffle"] = False if what["shuffle"] is None else what["shuffle"]
+    content, ours, torchs = asked.content, asked.ours, asked.torchs
     try:
         transform, own = split(transform)
         feed = Feed(
             source,
             asked.batch_size or 1,
+            shuffle=False if content.shuffle is None else content.shuffle,
+            sampler=content.sampler,
+            drop_last=content.drop_last,
             transform=transform,
-            layout=layout(asked.ours["memory_format"]),
-            decode=asked.ours["decode"] or "exact",
-            hw_decoder_load=asked.ours["hw_decoder_load"] or 0.0,
+            layout=layout(ours.memory_format),
+            decode=ours.decode or "exact",
+            hw_decoder_load=ours.hw_decoder_load or 0.0,
             device=asked.device.index if asked.device.type == "cuda" else None,
-            engine=asked.ours["engine"],
-            bad=asked.ours["bad"],
-            tuning=tuned(asked.ours["tuning"], asked.torchs["num_workers"], asked.torchs["prefetch_factor"], _USER),
-            **what,
+            engine=ours.engine,
+            seed=content.seed,
+            lanes=content.lanes,
+            rank=content.rank,
+            world_size=content.world_size,
+            bad=ours.bad,
+            tuning=tuned(ours.tuning, torchs.num_workers, torchs.prefetch_factor, _USER),
         )
     except TransformError as error:
         if theirs:
@@ -104,9 +87,9 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
     if feed.program.recipe.hw_decoder_load and (feed.engine_name != "dali" or feed.device is None):
         warn_once("hw_decoder_load", "a JPEG engine is a GPU's, and the dali engine's there", _USER)
     for name, why in _IDLE.items():
-        if asked.torchs[name]:
+        if getattr(torchs, name):
             warn_once(name, why, _USER)
-    if not asked.torchs["in_order"]:
+    if not torchs.in_order:
         warn_once("in_order=False", "batches always come in order", _USER)
     return feed, own
 
@@ -159,15 +142,15 @@ def _by_torch(asked: Asked, why: str) -> TorchFeed:
             " use a source of dali_feed.external_sources"
         )
         raise ConfigError(msg)
-    collate = asked.torchs["collate_fn"]
+    collate = asked.torchs.collate_fn
     if isinstance(collate, Mixing) or Mixing.lowered(collate) is not None:
         cure = "Mix in a function, collate_fn=lambda samples: mixup(*default_collate(samples))"
         refuse("collate_fn", f"{type(collate).__name__} is for images that we decode, and this dataset {why}. {cure}")
     for option in ("transform", "info"):
-        if asked.ours[option] is not None:
+        if getattr(asked.ours, option) is not None:
             refuse(option, f"torch's own DataLoader runs this dataset, which {why}")
     for option in ("memory_format", "engine", "bad", "tuning", "decode", "hw_decoder_load"):
-        if asked.ours[option] is not None:
+        if getattr(asked.ours, option) is not None:
             warn_once(option, "torch's own DataLoader runs this dataset", _USER)
     warn(
         f"dataset: {name} {why}; torch's own DataLoader runs it, in our order. Sources of"
@@ -175,7 +158,7 @@ def _by_torch(asked: Asked, why: str) -> TorchFeed:
         UserWarning,
         stacklevel=_USER - 1,
     )
-    options = dict(asked.torchs)
+    content, options = asked.content, dict(vars(asked.torchs))
     if options.pop("pin_memory_device"):
         warn_once("pin_memory_device", "torch pins memory for the accelerator that is there", _USER)
     options["pin_memory"] = options["pin_memory"] or asked.device.type == "cuda"
@@ -187,4 +170,16 @@ def _by_torch(asked: Asked, why: str) -> TorchFeed:
         options["in_order"] = True
     if options["in_order"]:  # torch before 2.6 does not know it
         del options["in_order"]
-    return TorchFeed(dataset, asked.batch_size, batch_sampler=asked.batches, options=options, **asked.what)
+    return TorchFeed(
+        dataset,
+        asked.batch_size,
+        shuffle=content.shuffle,
+        sampler=content.sampler,
+        batch_sampler=asked.batches,
+        drop_last=content.drop_last,
+        seed=content.seed,
+        lanes=content.lanes,
+        rank=content.rank,
+        world_size=content.world_size,
+        options=options,
+    )

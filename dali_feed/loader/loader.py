@@ -17,13 +17,13 @@ import torch
 
 from dali_feed.errors import ConfigError, WaitError
 from dali_feed.feed import Feed
-from dali_feed.feed.passes import Batches
 from dali_feed.feed.stats import Stats
+from dali_feed.loader.any_feed import AnyFeed, AnyPass
 from dali_feed.loader.arguments import check_by_torch, ranks, seeded, torch_device, unwrapped, warn_once
-from dali_feed.loader.choose import Asked, feed_for
+from dali_feed.loader.asked import Asked, Content, OurOptions, TorchOptions
+from dali_feed.loader.choose import feed_for
 from dali_feed.loader.device import moved
 from dali_feed.loader.tensors import Info, Items
-from dali_feed.loader.torch_passes import Passing
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan.order import Shuffle
 from dali_feed.plan.sampler import has_dealt
@@ -133,19 +133,19 @@ class DataLoader:
         if fallback not in ("torch", "error"):
             msg = f'fallback: must be "torch" or "error"; found {fallback!r}'
             raise ConfigError(msg)
-        torchs = {
-            "num_workers": num_workers,
-            "collate_fn": collate_fn,
-            "pin_memory": pin_memory,
-            "timeout": timeout,
-            "worker_init_fn": worker_init_fn,
-            "multiprocessing_context": multiprocessing_context,
-            "generator": generator,
-            "prefetch_factor": prefetch_factor,
-            "persistent_workers": persistent_workers,
-            "pin_memory_device": pin_memory_device,
-            "in_order": in_order,
-        }
+        torchs = TorchOptions(
+            num_workers=num_workers,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            timeout=timeout,
+            worker_init_fn=worker_init_fn,
+            multiprocessing_context=multiprocessing_context,
+            generator=generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
         check_by_torch(dataset, batch_size, shuffle, sampler, batch_sampler, drop_last, torchs)
         plain = None if batch_sampler is None else unwrapped(batch_sampler)
         if plain is not None:
@@ -180,28 +180,28 @@ class DataLoader:
             batches=own_batches,
             device=self.device,
             fallback=fallback,
-            what={
-                "shuffle": shuffle,
-                "sampler": sampler,
-                "drop_last": drop_last,
-                "seed": seeded(seed, generator),
-                "lanes": lanes,
-                "rank": rank,
-                "world_size": world_size,
-            },
-            ours={
-                "transform": transform,
-                "memory_format": memory_format,
-                "decode": None if decode == "exact" else decode,
-                "hw_decoder_load": None if hw_decoder_load == 0 else hw_decoder_load,
-                "engine": engine,
-                "bad": bad,
-                "info": info or None,
-                "tuning": tuning,
-            },
+            content=Content(
+                shuffle=shuffle,
+                sampler=sampler,
+                drop_last=drop_last,
+                seed=seeded(seed, generator),
+                lanes=lanes,
+                rank=rank,
+                world_size=world_size,
+            ),
+            ours=OurOptions(
+                transform=transform,
+                memory_format=memory_format,
+                decode=None if decode == "exact" else decode,
+                hw_decoder_load=None if hw_decoder_load == 0 else hw_decoder_load,
+                engine=engine,
+                bad=bad,
+                info=info or None,
+                tuning=tuning,
+            ),
             torchs=torchs,
         )
-        self._feed: Any  # a Feed or a TorchFeed, which answer the same calls
+        self._feed: AnyFeed
         self._feed, own = feed_for(asked)
         self._made: Callable[[Any], Any] = (
             Items(self._feed, self.device, collate_fn, own, info=info)
@@ -231,8 +231,7 @@ class DataLoader:
 
     def __len__(self) -> int:
         """Batches in an epoch, the same on every rank."""
-        count: int = len(self._feed)
-        return count
+        return len(self._feed)
 
     def __iter__(self) -> Iterator[Any]:
         """The next epoch's batches, or the rest of the one that a restored state stands in.
@@ -250,8 +249,7 @@ class DataLoader:
     @property
     def epoch(self) -> int:
         """The epoch that state_dict() stands in."""
-        epoch: int = self._feed.epoch
-        return epoch
+        return self._feed.epoch
 
     @property
     def batches_left(self) -> int:
@@ -260,8 +258,7 @@ class DataLoader:
         `len(loader)` is that of a whole epoch, so `tqdm(loader, initial=len(loader) - loader.batches_left)`. TypeError
         for an iterable-style dataset that does not say.
         """
-        left: int = self._feed.batches_left
-        return left
+        return self._feed.batches_left
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be that of `epoch`; where a restored state stands inside it, it goes on there."""
@@ -269,8 +266,7 @@ class DataLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the trainer stands: plain JSON, the same on every rank. Counts batches handed over, not prefetched."""
-        state: dict[str, Any] = self._feed.state_dict()
-        return state
+        return self._feed.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next pass go on where `state` was taken, in O(1). Raises StateError that lists every difference."""
@@ -287,12 +283,11 @@ class DataLoader:
 
     def describe(self) -> str:
         """What an epoch is made of, how well it mixes, and what that costs in memory and reads."""
-        return str(self._feed.describe())
+        return self._feed.describe()
 
     def stats(self) -> Stats:
         """Counts and waits since the start; says who is the bottleneck."""
-        found: Stats = self._feed.stats()
-        return found
+        return self._feed.stats()
 
     def close(self) -> None:
         """Stop all threads and let go of engine and connections. Safe to call twice and in any state."""
@@ -308,7 +303,7 @@ class DataLoader:
 class _Tensors(Iterator[Any]):
     """One pass as torch tensors."""
 
-    def __init__(self, loader: DataLoader, batches: Batches | Passing) -> None:
+    def __init__(self, loader: DataLoader, batches: AnyPass) -> None:
         self._loader, self._batches = loader, batches
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from feeds import feed_of
 from images import QUICK, broken_png, jpeg, labelled, seen
 
 from dali_feed import DataLoader
@@ -50,7 +51,7 @@ def _ended(loader: DataLoader) -> None:
     loader.close()
     assert time.monotonic() - begun < 2
     assert _threads() == []
-    assert loader._feed._slabs.leased == 0
+    assert feed_of(loader)._slabs.leased == 0
     loader.close()
 
 
@@ -73,7 +74,9 @@ def _while_reading(loader: DataLoader) -> Any:
 def _full_queues(loader: DataLoader) -> Any:
     batches = iter(loader)
     next(batches)
-    channel = loader._feed._passes.run._out
+    run = feed_of(loader)._passes.run
+    assert run is not None
+    channel = run._out
     while len(channel) < 2:
         time.sleep(0)
     return batches

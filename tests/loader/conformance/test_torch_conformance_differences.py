@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from both_loaders import COUNT, CPU_WARNING, OURS_BY_TORCH, Numbers, Stream, flat, folder_of, labels_of, tensors_of
+from feeds import feed_of
 from images import QUICK, jpeg
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import RandomSampler
@@ -23,6 +24,7 @@ from torchvision.datasets import ImageFolder
 from dali_feed import DataLoader
 from dali_feed.errors import ClosedError, ConfigError, SourceEmptyError, WaitError
 from dali_feed.loader import arguments as torch_arguments
+from dali_feed.loader.torch_feed import TorchFeed
 from dali_feed.testing.scripted import ScriptedSource, Stall
 
 pytestmark = [OURS_BY_TORCH, CPU_WARNING]
@@ -169,7 +171,7 @@ def test_decoder_threads_need_no_workers(folder: ImageFolder) -> None:
     with pytest.raises(ValueError, match="prefetch_factor option"):
         theirs(folder, prefetch_factor=3)
     with ours(folder, prefetch_factor=3) as made:
-        assert made._feed.tuning.prefetch == 3
+        assert feed_of(made).tuning.prefetch == 3
     with pytest.raises(ConfigError, match="prefetch"):
         ours(folder, num_workers=1, prefetch_factor=0)
 
@@ -303,6 +305,7 @@ def test_batches_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.warns(UserWarning, match="^in_order=False has no effect here: batches always come in order, so that"):
         made = ours(Numbers(), **options)
     with made:
+        assert isinstance(made._feed, TorchFeed)
         assert made._feed._loader.in_order
         assert [int(batch) for batch in made] == list(range(COUNT))
 
