@@ -307,11 +307,12 @@ SCRIPT = """
 import os, sys, threading, time
 sys.path.insert(0, {tests!r})
 from images import QUICK, labelled
-from dali_feed import DataLoader, Shuffle, engines
+from dali_feed import DataLoader, Shuffle
+from dali_feed.engines import choose
 from dali_feed.errors import ConfigError
 from dali_feed.testing.scripted import ScriptedSource, Stall
 source = ScriptedSource(labelled(64), extent=4)
-engines.ON_CPU = {engine!r}
+choose.ON_CPU = {engine!r}
 loader = DataLoader(source, 4, shuffle=Shuffle(4, 1), device="cpu", tuning=QUICK)
 """
 
