@@ -91,7 +91,7 @@ class TorchFeed(Dealt):
 
     def _planned(self) -> TorchPlanning:
         """The planning, after a look at the dataset where an epoch is yet to begin."""
-        if not self._at.consumed and self._at.pending and self._running is None:
+        if self._at.fresh and self._running is None:
             self._planning.look()
         return self._planning
 

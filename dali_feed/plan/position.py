@@ -42,6 +42,11 @@ class Position:
         return self.consumed == 0 and self.epoch > 0
 
     @property
+    def fresh(self) -> bool:
+        """Whether nothing of the epoch has been given, and the next pass is to begin it."""
+        return self.pending and self.consumed == 0
+
+    @property
     def _looked(self) -> bool:
         return not self.pending and self._taken == 1 and not self._whole and self._looks < LOOKS
 

@@ -95,6 +95,17 @@ def test_an_error_and_an_end_leave_no_look() -> None:
     assert not Position().between
 
 
+def test_an_epoch_is_fresh_until_a_batch_of_it_was_taken() -> None:
+    """Also where a restored state stands at its beginning, and not where it stands inside."""
+    at = Position(2)
+    assert at.fresh
+    at.took(2, last=False)
+    assert not at.fresh
+    at.ended()
+    assert at.fresh
+    assert not Position(2, 4).fresh
+
+
 def test_shares_are_checked_and_frozen() -> None:
     """However they are made; NumPy's ints are kept as Python's, and no lanes are as many as ranks."""
     shares = Shares.of(np.int64(6), np.int64(1), np.int64(2), None)  # type: ignore[arg-type]
