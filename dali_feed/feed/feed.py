@@ -201,9 +201,6 @@ class Feed(Dealt):
 
     # State.
 
-    def _made_for(self) -> dict[str, Any]:
-        return self._planning.made_for(self.epoch, self.program.recipe.hw_decoder_load)
-
     def state_dict(self) -> dict[str, Any]:
         """Where the trainer stands: plain JSON, the same on every rank. Counts batches handed over, not prefetched.
 
@@ -217,7 +214,8 @@ class Feed(Dealt):
             "batch_size": self.batch_size,
         }
         at = self._passes.at
-        return states.pack(self._made_for(), self.snapshot, epoch=at.epoch, consumed=at.consumed, info=info)
+        made = self._planning.made_for(at.epoch, self.program.recipe.hw_decoder_load)
+        return states.pack(made, self.snapshot, epoch=at.epoch, consumed=at.consumed, info=info)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next pass go on where `state` was taken. Reads nothing that came before it.
