@@ -26,8 +26,8 @@ from dali_feed.errors import TransformError
 from dali_feed.plan.streams import STREAMS_PER_OP
 from dali_feed.transforms.affine import affine_draws, source_matrices
 from dali_feed.transforms.colours import jitter_steps, only, steps_of
-from dali_feed.transforms.effects import Effect, RandomErasing
-from dali_feed.transforms.erasing import erased
+from dali_feed.transforms.effects import Effect
+from dali_feed.transforms.erasing import RandomErasing, erased
 from dali_feed.transforms.fit import Fit, ResizeKeepRatio
 from dali_feed.transforms.geometry import Window, center_window, crop_windows, padded, resized
 from dali_feed.transforms.nest import numbered, picks

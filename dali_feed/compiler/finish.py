@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from dali_feed.compiler.steps import Colours, Finish
-from dali_feed.transforms.effects import RandomErasing
+from dali_feed.transforms.erasing import RandomErasing
 from dali_feed.transforms.recipe import Flip, Normalize, Op, ToFloat
 from dali_feed.transforms.rules import Layout
 from dali_feed.transforms.units import Place

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dali_feed.compiler.dali import Ints, Parameters
 from dali_feed.compiler.finish import erased_at, finish_at, last_erasing, place_behind
-from dali_feed.compiler.host_effects import EffectStep, effect_rows, effect_step, grain_seeds
+from dali_feed.compiler.host_effects import EffectStep, effect_rows, effect_step
 from dali_feed.compiler.outline import outline
 from dali_feed.compiler.reduction import reductions
 from dali_feed.compiler.steps import Finish
@@ -29,12 +29,12 @@ from dali_feed.transforms.auto import AugMix
 from dali_feed.transforms.auto_augment import mixture
 from dali_feed.transforms.batch_draws import BatchDraws
 from dali_feed.transforms.colours import jitter_draws, steps_of
-from dali_feed.transforms.effects import Effect, RandomErasing
+from dali_feed.transforms.effects import Effect
+from dali_feed.transforms.erasing import RandomErasing
 from dali_feed.transforms.fit import CropOrPad, Fit, ResizeKeepRatio, TrimBorder
 from dali_feed.transforms.geometry import center_window, crop_windows, padded, resized
 from dali_feed.transforms.geometry_fit import kept_ratio, lacking, placed, trimmed
 from dali_feed.transforms.nest import numbered, pick_streams, picks
-from dali_feed.transforms.noise import Noise
 from dali_feed.transforms.pillow import MixAugment
 from dali_feed.transforms.recipe import (
     CenterCrop,
@@ -226,8 +226,6 @@ def _compute(run: _Run, arrays: dict[str, NDArray[np.generic]], op: Op, n: int, 
             arrays |= {f"effect{n}{name}": rows for name, rows in op.more(run, first).items()}
         if isinstance(op, AugMix | MixAugment):
             arrays[f"effect{n}_weights"] = mixture(op, run, first)
-        if isinstance(op, Noise):
-            arrays[f"effect{n}_seed"] = grain_seeds(run, first)
     elif isinstance(op, Nest):
         drawn = np.concatenate([run.draw(first + k) for k in range(pick_streams(op))])
         arrays[f"pick{n}"] = picks(op, drawn)

@@ -18,22 +18,11 @@ from dali_feed.plan.streams import STREAMS_PER_OP
 from dali_feed.transforms import base
 from dali_feed.transforms.auto import AugMix, Auto, AutoAugment, RandAugment
 from dali_feed.transforms.colours import steps_of
-from dali_feed.transforms.effects import (
-    Effect,
-    GaussianBlur,
-    Grayscale,
-    RandomErasing,
-    RandomPerspective,
-    RandomSolarize,
-)
-from dali_feed.transforms.erasing import ERASING_STREAMS
+from dali_feed.transforms.effects import Effect, Grayscale
 from dali_feed.transforms.fit import CropOrPad, ResizeKeepRatio, TrimBorder
 from dali_feed.transforms.geometry import TRIES, padded, resized
 from dali_feed.transforms.geometry_fit import kept_ratio
 from dali_feed.transforms.nest import pick_streams, walk
-from dali_feed.transforms.noise import NoisyErasing
-from dali_feed.transforms.own import Own, name_of
-from dali_feed.transforms.perspective import PERSPECTIVE_STREAMS
 from dali_feed.transforms.pillow import LayerAugment, MixAugment, Pillow
 from dali_feed.transforms.recipe import (
     CenterCrop,
@@ -78,7 +67,8 @@ def outline(recipe: Recipe) -> Outline:
     for n, op in walk(recipe.ops):
         channels = op.channels if isinstance(op, Grayscale) else channels
         _check_channels(op, channels)
-        if normalized and not isinstance(op, Flip | ToFloat | Normalize | RandomErasing | NoisyErasing | Nest):
+        fits = isinstance(op, Flip | ToFloat | Normalize | Nest)
+        if normalized and not fits and not getattr(op, "normalized", False):
             name = _NAMES.get(type(op).__name__, type(op).__name__)
             msg = f"{name}: pixels are resampled and recoloured before Normalize; move it in front of it"
             raise TransformError(msg)
@@ -112,23 +102,8 @@ def _check_channels(op: Op, channels: int) -> None:
 
 def _check_units(op: Op, dtype: DType) -> None:
     """Values that torchvision has no meaning for in the units that pixels have there."""
-    most = 255 if dtype == "uint8" else 1
     if isinstance(op, base.Effect):
         op.check(dtype)
-    if isinstance(op, RandomSolarize) and op.threshold > most:
-        msg = f"RandomSolarize: threshold must be at most {most}, the largest of {dtype} pixels; found {op.threshold}"
-        raise TransformError(msg)
-    if isinstance(op, RandomErasing) and dtype == "uint8" and not all(0 <= v < 256 for v in np.atleast_1d(op.value)):
-        msg = f"RandomErasing: value must lie in 0..255 where pixels are uint8; found {op.value}"
-        raise TransformError(msg)
-    if isinstance(op, NoisyErasing) and dtype == "uint8":
-        msg = (
-            "RandomErasing: needs float pixels where its value is drawn; found uint8. Put it behind ToTensor or ToDtype"
-        )
-        raise TransformError(msg)
-    if isinstance(op, Own) and dtype != "uint8":
-        msg = f"transform: {name_of(op.function)} is given PIL images, so it must stand in front of {dtype}"
-        raise TransformError(msg)
     if isinstance(op, Auto | Pillow) and dtype != "uint8":
         cure = "Put it in front of ToTensor or ToDtype"
         msg = f"{type(op).__name__}: takes uint8 pixels, as the original does; found {dtype}. {cure}"
@@ -137,11 +112,8 @@ def _check_units(op: Op, dtype: DType) -> None:
 
 _EFFECT_DRAWS: dict[type[Effect], int] = {
     Grayscale: 0,
-    RandomErasing: ERASING_STREAMS,  # and further tries are drawn by those that need them
-    RandomPerspective: PERSPECTIVE_STREAMS,
     AutoAugment: 2,
     AugMix: 0,  # it draws for itself: it takes more streams than an op has
-    Own: 0,
     LayerAugment: 0,
     MixAugment: 0,
 }
@@ -151,7 +123,7 @@ def _streams(op: Op) -> Iterable[int]:
     """Which of its streams every sample draws from."""
     if isinstance(op, RandomResizedCrop | ResizeKeepRatio) and op.interpolation == "random":
         return 0, TRIES
-    return range(_draws(op))
+    return op.drawn() if isinstance(op, base.Effect) else range(_draws(op))
 
 
 def _draws(op: Op) -> int:
@@ -160,8 +132,6 @@ def _draws(op: Op) -> int:
         return pick_streams(op)
     if isinstance(op, RandAugment):
         return op.num_ops
-    if isinstance(op, base.Effect):
-        return op.streams
     if isinstance(op, Effect):
         return _EFFECT_DRAWS.get(type(op), 1)
     match op:
@@ -190,7 +160,7 @@ def _size(op: Op, size: tuple[int, int] | None) -> tuple[int, int] | None:
             return size
 
 
-_PICKY = base.Effect | RandomCrop | Pad | GaussianBlur | CropOrPad | TrimBorder  # that cannot take every size
+_PICKY = base.Effect | RandomCrop | Pad | CropOrPad | TrimBorder  # that cannot take every size
 
 
 def unfit(recipe: Recipe, sizes: NDArray[Any]) -> dict[int, str]:
@@ -212,8 +182,6 @@ def _not_taken(op: Op, h: Ints, w: Ints) -> list[tuple[int, str]]:
     match op:
         case base.Effect():
             return op.unfit(h, w)
-        case GaussianBlur():
-            return _too_small(op, h, w)
         case RandomCrop() | Pad():
             return _refused(op, h, w, padded(h, w, op))
         case CropOrPad() | TrimBorder():
@@ -239,14 +207,6 @@ def _behind(op: Op, h: Ints, w: Ints) -> tuple[Ints, Ints]:
             return resized(h, w, op.size, op.max_size)
         case _:
             return h, w
-
-
-def _too_small(op: GaussianBlur, h: Ints, w: Ints) -> list[tuple[int, str]]:
-    """The border is mirrored without its edge, so half a kernel must fit into the image and leave a pixel."""
-    wide, high = op.kernel
-    told = f"GaussianBlur: a kernel of {wide}x{high} needs an image of {wide // 2 + 1}x{high // 2 + 1} at least"
-    short = (w <= wide // 2) | (h <= high // 2)
-    return [(k, f"{told}; found {w[k]}x{h[k]}") for k in np.flatnonzero(short).tolist()]
 
 
 def _unfit_to(op: CropOrPad | TrimBorder, h: Ints, w: Ints) -> list[tuple[int, str]]:

@@ -13,18 +13,14 @@ from dali_feed.transforms.base import Apply
 from dali_feed.transforms.rules import Drawn, DType, Interpolation, Layout
 
 __all__ = [
-    "Bits",
-    "Blur",
     "Colour",
     "Colours",
     "CustomStep",
     "Decode",
-    "Erase",
     "Finish",
     "Resample",
     "Rotate",
     "Slice",
-    "Solarize",
     "Step",
     "Warp",
 ]
@@ -91,36 +87,6 @@ class Colour:
 
 
 @dataclass(frozen=True, slots=True)
-class Blur:
-    """By a Gaussian of sigma{k} (float32), cut off to `kernel` (width, height) pixels."""
-
-    k: int
-    kernel: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Bits:
-    """The bits of each value that are in bits{k} (uint8)."""
-
-    k: int
-
-
-@dataclass(frozen=True, slots=True)
-class Solarize:
-    """Values from level{k} (int32) on inverted."""
-
-    k: int
-
-
-@dataclass(frozen=True, slots=True)
-class Erase:
-    """Rectangle rect{k} (float32: y, x, height, width) set to `fill`."""
-
-    k: int
-    fill: Colours
-
-
-@dataclass(frozen=True, slots=True)
 class Finish:
     """flip_x, flip_y (int32) where there are any; value * scale + bias per channel; cast; to `layout`.
 
@@ -146,4 +112,4 @@ class CustomStep(Protocol):
         ...
 
 
-Step = Decode | Resample | Slice | Rotate | Warp | Colour | Blur | Bits | Solarize | Erase | Apply | Finish | CustomStep
+Step = Decode | Resample | Slice | Rotate | Warp | Colour | Apply | Finish | CustomStep

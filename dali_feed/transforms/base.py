@@ -17,11 +17,12 @@ from dali_feed.transforms.batch_draws import BatchDraws
 from dali_feed.transforms.run import Run
 from dali_feed.transforms.units import Place
 
-__all__ = ["Apply", "Arrays", "Effect", "InGraph", "Ints", "OnImage"]
+__all__ = ["Apply", "Arrays", "Effect", "InGraph", "Ints", "OnImage", "OnPlanes"]
 
 Ints = NDArray[np.int64]
 Arrays = Mapping[str, NDArray[Any]]
 OnImage = Callable[[Any, Arrays, int], Any]  # an image (3, height, width) of torch, the batch's arrays, the slot
+OnPlanes = Callable[[Any, Arrays, int], None]  # the same in the image's own memory, of any strides
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,9 @@ class Effect:
 
     __slots__ = ()
     streams: ClassVar[int] = 1  # blocks of four uniforms that every sample draws
+    normalized: ClassVar[bool] = False  # whether it may stand behind Normalize
+    of_pil: ClassVar[bool] = False  # made of PIL's images, so where nobody chose an engine, the host engine runs it
+    inner_words: ClassVar[tuple[str, str]] = ("transforms", "others of its kind")  # what its parts, what is around it
 
     @classmethod
     def of(cls, transform: Any) -> Self:
@@ -94,6 +98,10 @@ class Effect:
             return self.image(image, arrays[key][slot])
 
         return apply
+
+    def on_planes(self, key: str) -> OnPlanes | None:
+        """The step in the memory of the batch itself, behind floats and Normalize; None: it makes a new image."""
+        return None
 
     def graph(self, place: Place, k: int, first: int) -> InGraph:
         """The same as step number k of a DALI graph. TransformError where DALI has no operator."""

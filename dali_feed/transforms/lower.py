@@ -7,23 +7,13 @@ has it. What cannot be lowered is an error that names it; nothing is left out in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from dali_feed.transforms.auto import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
-from dali_feed.transforms.effects import (
-    GaussianBlur,
-    Grayscale,
-    RandomAdjustSharpness,
-    RandomAutocontrast,
-    RandomEqualize,
-    RandomErasing,
-    RandomGrayscale,
-    RandomInvert,
-    RandomPerspective,
-    RandomPosterize,
-    RandomSolarize,
-)
+from dali_feed.transforms.autocontrast import RandomAutocontrast
+from dali_feed.transforms.effects import Grayscale, RandomGrayscale
+from dali_feed.transforms.equalize import RandomEqualize
 from dali_feed.transforms.fields import (
     antialias_of,
     background,
@@ -35,7 +25,12 @@ from dali_feed.transforms.fields import (
     pair,
     turning,
 )
-from dali_feed.transforms.noise import GaussianNoise, NoisyErasing
+from dali_feed.transforms.gaussian_blur import GaussianBlur
+from dali_feed.transforms.invert import RandomInvert
+from dali_feed.transforms.noise import GaussianNoise
+from dali_feed.transforms.noisy_erasing import either
+from dali_feed.transforms.perspective import RandomPerspective
+from dali_feed.transforms.posterize import RandomPosterize
 from dali_feed.transforms.recipe import (
     Branches,
     CenterCrop,
@@ -56,6 +51,8 @@ from dali_feed.transforms.recipe import (
     ToFloat,
 )
 from dali_feed.transforms.rules import DType, Interpolation
+from dali_feed.transforms.sharpness import RandomAdjustSharpness
+from dali_feed.transforms.solarize import RandomSolarize
 from dali_feed.transforms.timm import TIMM, is_timm
 from dali_feed.transforms.unknown import unknown
 from dali_feed.transforms.wrappers import Chain, taken_apart
@@ -176,28 +173,6 @@ def _floats(t: Any) -> tuple[Op, ...]:
     return ToFloat("float32", scale=True), _normalize(t)
 
 
-def _gaussian_blur(t: Any) -> Op:
-    width, height = map(int, t.kernel_size)
-    low, high = t.sigma
-    return GaussianBlur((width, height), (float(low), float(high)))
-
-
-def _erasing(t: Any) -> Op:
-    (s0, s1), (r0, r1) = t.scale, t.ratio
-    found = "random" if t.value is None else t.value
-    if isinstance(found, str) and found == "random":
-        return NoisyErasing(float(t.p), (float(s0), float(s1)), (float(r0), float(r1)), "pixel")
-    values = tuple(map(float, found if isinstance(found, Sequence) else (found,)))
-    if len(values) not in (1, 3):
-        raise fail(t, "value must be one number, or one for each of three channels", found)
-    value = values if len(values) == 3 else values[0]
-    return RandomErasing(float(t.p), (float(s0), float(s1)), (float(r0), float(r1)), value)
-
-
-def _perspective(t: Any) -> Op:
-    return RandomPerspective(float(t.distortion_scale), float(t.p), turning(t), fill_of(t))
-
-
 def _random_apply(t: Any, branches: Branches) -> Op:
     return RandomApply(sum(branches, ()), float(t.p))
 
@@ -235,28 +210,28 @@ _LOWER: dict[str, Callable[[Any], Op | None]] = {
     "CenterCrop": lambda t: CenterCrop(pair(t, t.size)),
     "ColorJitter": _color_jitter,
     "ConvertImageDtype": _convert_dtype,
-    "GaussianBlur": _gaussian_blur,
-    "GaussianNoise": lambda t: GaussianNoise(float(t.mean), float(t.sigma), bool(t.clip)),
+    "GaussianBlur": GaussianBlur.of,
+    "GaussianNoise": GaussianNoise.of,
     "Grayscale": _grayscale,
     "Normalize": _normalize,
     "PILToTensor": _to_image,
     "RGB": _rgb,
     "Pad": lambda t: Pad(edges_of(t, swapped=False), fill_of(t), t.padding_mode),
     "RandAugment": _rand_augment,
-    "RandomAdjustSharpness": lambda t: RandomAdjustSharpness(float(t.sharpness_factor), float(t.p)),
+    "RandomAdjustSharpness": RandomAdjustSharpness.of,
     "RandomAffine": _affine,
-    "RandomAutocontrast": lambda t: RandomAutocontrast(float(t.p)),
+    "RandomAutocontrast": RandomAutocontrast.of,
     "RandomCrop": _random_crop,
-    "RandomEqualize": lambda t: RandomEqualize(float(t.p)),
-    "RandomErasing": _erasing,
+    "RandomEqualize": RandomEqualize.of,
+    "RandomErasing": either,
     "RandomGrayscale": lambda t: RandomGrayscale(float(t.p)),
     "RandomHorizontalFlip": lambda t: Flip("x", float(t.p)),
-    "RandomInvert": lambda t: RandomInvert(float(t.p)),
-    "RandomPerspective": _perspective,
-    "RandomPosterize": lambda t: RandomPosterize(t.bits, float(t.p)),
+    "RandomInvert": RandomInvert.of,
+    "RandomPerspective": RandomPerspective.of,
+    "RandomPosterize": RandomPosterize.of,
     "RandomResizedCrop": _random_resized_crop,
     "RandomRotation": _rotation,
-    "RandomSolarize": lambda t: RandomSolarize(float(t.threshold), float(t.p)),
+    "RandomSolarize": RandomSolarize.of,
     "RandomVerticalFlip": lambda t: Flip("y", float(t.p)),
     "Resize": _resize,
     "ToDtype": _to_dtype,

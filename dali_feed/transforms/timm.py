@@ -5,14 +5,12 @@ Sizes and windows are timm's; what is resampled is resampled as torchvision does
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
-from dali_feed.transforms.effects import RandomErasing
 from dali_feed.transforms.fields import fail, fill_of, interpolation_of, pair
 from dali_feed.transforms.fit import CropOrPad, ResizeKeepRatio, TrimBorder
-from dali_feed.transforms.noise import NoisyErasing
+from dali_feed.transforms.noisy_erasing import either_of_timm
 from dali_feed.transforms.pillow import LayerAugment, Look, MixAugment, Part, PolicyAugment
 from dali_feed.transforms.recipe import Op, RandomResizedCrop, ToFloat
 from dali_feed.transforms.rules import Drawn, Interpolation
@@ -57,15 +55,6 @@ def _keep_ratio(t: Any) -> Op:
 def _crop_or_pad(t: Any) -> Op:
     anywhere = type(t).__name__ == "RandomCropOrPad"
     return CropOrPad(pair(t, t.size), anywhere, fill_of(t), t.padding_mode)
-
-
-def _erasing(t: Any) -> Op:
-    low, high = map(math.exp, t.log_aspect_ratio)
-    scale, ratio = (float(t.min_area), float(t.max_area)), (low, high)
-    if t.max_count == 1 and not t.rand_color and not t.per_pixel:
-        return RandomErasing(float(t.probability), scale, ratio)
-    fill: Literal["zero", "colour", "pixel"] = "colour" if t.rand_color else "pixel" if t.per_pixel else "zero"
-    return NoisyErasing(float(t.probability), scale, ratio, fill, int(t.min_count), int(t.max_count))
 
 
 def _whole_levels(t: Any) -> Op:
@@ -115,7 +104,7 @@ TIMM: dict[str, Callable[[Any], Op | None]] = {
     "MaybeToTensor": lambda _: ToFloat("float32", scale=True),
     "RandAugment": _layers,
     "RandomCropOrPad": _crop_or_pad,
-    "RandomErasing": _erasing,
+    "RandomErasing": either_of_timm,
     "RandomResizedCropAndInterpolation": _random_resized_crop,
     "ResizeKeepRatio": _keep_ratio,
     "ToTensor": _whole_levels,

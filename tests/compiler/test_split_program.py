@@ -24,18 +24,14 @@ from dali_feed.errors import TransformError
 from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.effects import (
-    Grayscale,
-    RandomAdjustSharpness,
-    RandomAutocontrast,
-    RandomEqualize,
-    RandomErasing,
-    RandomInvert,
-    RandomPerspective,
-    RandomPosterize,
-    RandomSolarize,
-)
+from dali_feed.transforms.autocontrast import RandomAutocontrast
+from dali_feed.transforms.effects import Grayscale
+from dali_feed.transforms.equalize import RandomEqualize
+from dali_feed.transforms.erasing import RandomErasing
+from dali_feed.transforms.invert import RandomInvert
 from dali_feed.transforms.lower import lower
+from dali_feed.transforms.perspective import RandomPerspective
+from dali_feed.transforms.posterize import RandomPosterize
 from dali_feed.transforms.recipe import (
     CenterCrop,
     ColorJitter,
@@ -53,6 +49,8 @@ from dali_feed.transforms.recipe import (
     Rotation,
     ToFloat,
 )
+from dali_feed.transforms.sharpness import RandomAdjustSharpness
+from dali_feed.transforms.solarize import RandomSolarize
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 FLOAT = (ToFloat(), Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))

@@ -28,7 +28,10 @@ from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.colours import KINDS, MAX_STEPS
-from dali_feed.transforms.effects import GaussianBlur, Grayscale, RandomEqualize, RandomErasing, RandomGrayscale
+from dali_feed.transforms.effects import Grayscale, RandomGrayscale
+from dali_feed.transforms.equalize import RandomEqualize
+from dali_feed.transforms.erasing import RandomErasing
+from dali_feed.transforms.gaussian_blur import GaussianBlur
 from dali_feed.transforms.recipe import (
     ColorJitter,
     Flip,

@@ -19,7 +19,7 @@ from dali_feed.engines.engine import Tail, Work
 from dali_feed.kernels.finish import finish_reference
 from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
-from dali_feed.transforms.effects import RandomErasing
+from dali_feed.transforms.erasing import RandomErasing
 from dali_feed.transforms.recipe import (
     ColorJitter,
     Flip,

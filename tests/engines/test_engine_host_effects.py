@@ -20,21 +20,15 @@ from torchvision_way import ran, theirs, together
 
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.outline import unfit
-from dali_feed.transforms.effects import (
-    Effect,
-    GaussianBlur,
-    Grayscale,
-    RandomAdjustSharpness,
-    RandomAutocontrast,
-    RandomEqualize,
-    RandomErasing,
-    RandomGrayscale,
-    RandomInvert,
-    RandomPerspective,
-    RandomPosterize,
-    RandomSolarize,
-)
+from dali_feed.transforms.autocontrast import RandomAutocontrast
+from dali_feed.transforms.effects import Effect, Grayscale, RandomGrayscale
+from dali_feed.transforms.equalize import RandomEqualize
+from dali_feed.transforms.erasing import RandomErasing
+from dali_feed.transforms.gaussian_blur import GaussianBlur
+from dali_feed.transforms.invert import RandomInvert
 from dali_feed.transforms.lower import lower
+from dali_feed.transforms.perspective import RandomPerspective
+from dali_feed.transforms.posterize import RandomPosterize
 from dali_feed.transforms.recipe import (
     ColorJitter,
     Flip,
@@ -49,6 +43,8 @@ from dali_feed.transforms.recipe import (
     Rotation,
     ToFloat,
 )
+from dali_feed.transforms.sharpness import RandomAdjustSharpness
+from dali_feed.transforms.solarize import RandomSolarize
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 

@@ -15,20 +15,15 @@ from torchvision_way import ran
 
 from dali_feed.compiler.dali import compile_recipe
 from dali_feed.errors import TransformError
-from dali_feed.transforms.effects import (
-    GaussianBlur,
-    Grayscale,
-    RandomAdjustSharpness,
-    RandomAutocontrast,
-    RandomEqualize,
-    RandomErasing,
-    RandomGrayscale,
-    RandomInvert,
-    RandomPerspective,
-    RandomPosterize,
-    RandomSolarize,
-)
+from dali_feed.transforms.autocontrast import RandomAutocontrast
+from dali_feed.transforms.effects import Grayscale, RandomGrayscale
+from dali_feed.transforms.equalize import RandomEqualize
+from dali_feed.transforms.erasing import RandomErasing
+from dali_feed.transforms.gaussian_blur import GaussianBlur
+from dali_feed.transforms.invert import RandomInvert
 from dali_feed.transforms.lower import lower
+from dali_feed.transforms.perspective import RandomPerspective
+from dali_feed.transforms.posterize import RandomPosterize
 from dali_feed.transforms.recipe import (
     ColorJitter,
     Flip,
@@ -46,6 +41,8 @@ from dali_feed.transforms.recipe import (
     ToFloat,
 )
 from dali_feed.transforms.rules import DType, Layout
+from dali_feed.transforms.sharpness import RandomAdjustSharpness
+from dali_feed.transforms.solarize import RandomSolarize
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 FLOAT = (ToFloat(), Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))

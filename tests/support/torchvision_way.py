@@ -17,21 +17,15 @@ from dali_feed.engines.engine import Work
 from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
 from dali_feed.transforms.auto import Auto
-from dali_feed.transforms.effects import (
-    Effect,
-    GaussianBlur,
-    Grayscale,
-    RandomAdjustSharpness,
-    RandomAutocontrast,
-    RandomEqualize,
-    RandomErasing,
-    RandomGrayscale,
-    RandomInvert,
-    RandomPerspective,
-    RandomPosterize,
-    RandomSolarize,
-)
+from dali_feed.transforms.autocontrast import RandomAutocontrast
+from dali_feed.transforms.effects import Effect, Grayscale, RandomGrayscale
+from dali_feed.transforms.equalize import RandomEqualize
+from dali_feed.transforms.erasing import RandomErasing
+from dali_feed.transforms.gaussian_blur import GaussianBlur
+from dali_feed.transforms.invert import RandomInvert
 from dali_feed.transforms.nest import numbered
+from dali_feed.transforms.perspective import RandomPerspective
+from dali_feed.transforms.posterize import RandomPosterize
 from dali_feed.transforms.recipe import (
     CenterCrop,
     ColorJitter,
@@ -48,6 +42,8 @@ from dali_feed.transforms.recipe import (
     Rotation,
     ToFloat,
 )
+from dali_feed.transforms.sharpness import RandomAdjustSharpness
+from dali_feed.transforms.solarize import RandomSolarize
 
 
 def ran(recipe: Recipe, payloads: Sequence[bytes], ids: Sequence[int], threads: int = 2) -> list[torch.Tensor]:

@@ -17,7 +17,8 @@ from dali_feed.compiler.outline import outline
 from dali_feed.errors import TransformError
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.noise import GaussianNoise, NoisyErasing
+from dali_feed.transforms.noise import GaussianNoise
+from dali_feed.transforms.noisy_erasing import NoisyErasing
 from dali_feed.transforms.recipe import Normalize, Recipe, ToFloat
 
 SOURCE = ScriptedSource([(png(n), n) for n in range(6)], extent=3)

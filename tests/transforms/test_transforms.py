@@ -21,7 +21,8 @@ from torchvision.transforms._presets import OpticalFlow
 from dali_feed.compiler.dali import compile_recipe
 from dali_feed.errors import TransformError
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.noise import GaussianNoise, NoisyErasing
+from dali_feed.transforms.noise import GaussianNoise
+from dali_feed.transforms.noisy_erasing import NoisyErasing
 from dali_feed.transforms.recipe import (
     CenterCrop,
     ColorJitter,

@@ -14,17 +14,13 @@ from nvidia.dali import fn, math, types
 
 from dali_feed.compiler.dali import Program
 from dali_feed.compiler.steps import (
-    Bits,
-    Blur,
     Colour,
     Colours,
     Decode,
-    Erase,
     Finish,
     Resample,
     Rotate,
     Slice,
-    Solarize,
     Warp,
 )
 from dali_feed.compiler.user_graph import UserGraph
@@ -183,19 +179,6 @@ def _turn_hue(image: Any, sixths: Any, *, device: str = "cpu") -> Any:
     return fn.cast(math.floor(level * _CUT_HUE), dtype=types.UINT8)
 
 
-def _effect(step: Blur | Bits | Solarize | Erase, image: Any, given: _Inputs) -> Any:
-    match step:
-        case Blur():
-            return fn.gaussian_blur(image, sigma=given(f"sigma{step.k}", types.FLOAT, 0), window_size=step.kernel[::-1])
-        case Bits():
-            return image & given(f"bits{step.k}", types.UINT8, 0)
-        case Solarize():
-            light = fn.cast(image >= given(f"level{step.k}", types.INT32, 0), dtype=types.UINT8)
-            return image ^ (light * types.Constant(255, types.UINT8))
-        case Erase():
-            return _erase(image, given(f"rect{step.k}", types.FLOAT, 1), step.fill)
-
-
 def _erase(image: Any, rect: Any, fill: Colours) -> Any:
     return fn.erase(image, anchor=rect[0:2], shape=rect[2:4], axis_names="HW", fill_value=list(fill))
 
@@ -256,8 +239,6 @@ def _view(program: Program, image: Any, given: _Inputs, *, gpu: bool) -> Any:
                 )
             case Colour():
                 image = _colour(step, image, given, gpu=gpu)
-            case Blur() | Bits() | Solarize() | Erase():
-                image = _effect(step, image, given)
             case Finish():
                 image = image if gpu else _finish(step, image, given)
             case Apply():

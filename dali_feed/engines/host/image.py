@@ -17,12 +17,9 @@ from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
 from dali_feed.compiler.host import Crop, HostProgram, HostStep, Jitter, Margin, Mirror, Move, Pick, Scale, Turn
-from dali_feed.compiler.host_effects import Ask, Augment, Blur, Call, Erase, Grain, OfOp, Picture, Skew
+from dali_feed.compiler.host_effects import Augment, Call, OfOp, Picture
 from dali_feed.engines.dtypes import DTYPES
 from dali_feed.engines.host.augment import augment
-from dali_feed.engines.host.effects import blur, call, erase, skew
-from dali_feed.engines.host.grain import grain
-from dali_feed.engines.host.own import ask
 from dali_feed.engines.host.picture import picture
 from dali_feed.engines.host.tail import split_tail
 from dali_feed.transforms.batch_draws import DRAWN
@@ -110,6 +107,15 @@ def _jitter(image: torch.Tensor, arrays: Arrays, slot: int, step: Jitter) -> tor
     return image
 
 
+def _call(image: torch.Tensor, arrays: Arrays, slot: int, step: Call) -> torch.Tensor:
+    from torchvision.transforms.v2 import functional
+
+    if not arrays[step.key][slot]:
+        return image
+    out: torch.Tensor = getattr(functional, step.kernel)(image, *step.args)
+    return out
+
+
 def _turn(image: torch.Tensor, arrays: Arrays, slot: int, step: Turn) -> torch.Tensor:
     from torchvision.transforms.v2 import InterpolationMode, functional
 
@@ -152,13 +158,9 @@ def _pick(image: torch.Tensor, arrays: Arrays, slot: int, step: Pick) -> torch.T
 
 
 _APPLY: dict[type[HostStep], Callable[..., torch.Tensor]] = {
-    Ask: ask,
     Augment: augment,
-    Blur: blur,
-    Call: call,
+    Call: _call,
     Crop: _crop,
-    Erase: erase,
-    Grain: grain,
     Jitter: _jitter,
     Margin: _margin,
     Mirror: _mirror,
@@ -167,7 +169,6 @@ _APPLY: dict[type[HostStep], Callable[..., torch.Tensor]] = {
     Pick: _pick,
     Picture: picture,
     Scale: _scale,
-    Skew: skew,
     ToFloat: _to_float,
     Turn: _turn,
 }

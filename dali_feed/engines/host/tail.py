@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from dali_feed.compiler.host import HostProgram, HostStep
-from dali_feed.compiler.host_effects import Erase
+from dali_feed.compiler.host_effects import OfOp
 from dali_feed.engines.dtypes import DTYPES
-from dali_feed.engines.host.effects import erase_in_place
+from dali_feed.transforms.base import OnPlanes
 from dali_feed.transforms.recipe import Normalize, ToFloat
 
 __all__ = ["Tail", "split_tail"]
@@ -25,7 +25,7 @@ _SCALE = torch.tensor(1 / 255)  # a tensor: torch makes one of a number at each 
 class Tail:
     """To `dtype`, by 1/255 where `scale` says so, normalized, erased. Used by many threads at once."""
 
-    def __init__(self, program: HostProgram, norms: list[Normalize], erasures: list[Erase], *, scale: bool) -> None:
+    def __init__(self, program: HostProgram, norms: list[Normalize], erasures: list[OnPlanes], *, scale: bool) -> None:
         self._scale, self._norms, self._erasures = scale, norms, erasures
         self._dtype, self._planes = DTYPES[program.dtype], program.layout == "NCHW"
         self._factors: dict[tuple[int, torch.device], list[tuple[torch.Tensor, torch.Tensor]]] = {}
@@ -43,8 +43,8 @@ class Tail:
             rows = out if self._planes else out.view(height, 3 * width)
             for mean, std in self._made(0 if self._planes else width, out.device):
                 rows.sub_(mean).div_(std)
-        for step in self._erasures:
-            erase_in_place(out if self._planes else out.permute(2, 0, 1), arrays, slot, step)
+        for erase in self._erasures:
+            erase(out if self._planes else out.permute(2, 0, 1), arrays, slot)
 
     def _made(self, width: int, device: torch.device) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Means and deviations as they meet the image: a number per plane, or one row of pixels."""
@@ -65,10 +65,14 @@ def split_tail(program: HostProgram) -> tuple[list[HostStep], Tail | None]:
     cut = next((n for n, step in enumerate(steps) if isinstance(step, ToFloat)), len(steps))
     first, rest = steps[cut : cut + 1], steps[cut + 1 :]
     norms = [step for step in rest if isinstance(step, Normalize)]
-    erasures = [step for step in rest if isinstance(step, Erase)]
-    if not first or [*norms, *erasures] != rest:
+    erasures = [step.op.on_planes(step.key) for step in rest if isinstance(step, OfOp)]
+    behind = rest[len(norms) :]
+    if not first or len(behind) != len(erasures) or not all(isinstance(step, OfOp) for step in behind):
         return steps, None
+    in_place = [erase for erase in erasures if erase is not None]
     to = first[0]
     if not isinstance(to, ToFloat) or to.dtype != program.dtype or to.dtype == "uint8":
         return steps, None
-    return steps[:cut], Tail(program, norms, erasures, scale=to.scale)
+    if len(in_place) < len(erasures):
+        return steps, None
+    return steps[:cut], Tail(program, norms, in_place, scale=to.scale)
