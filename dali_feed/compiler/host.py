@@ -22,7 +22,7 @@ from dali_feed.compiler.outline import outline
 from dali_feed.compiler.program import Ints, Parameters
 from dali_feed.compiler.reduction import reductions
 from dali_feed.compiler.steps import Finish
-from dali_feed.transforms.base import OnImage, Op, effect_key
+from dali_feed.transforms.base import OnImage, OnPlanes, Op, effect_key
 from dali_feed.transforms.flip import Flip
 from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.rules import DType, Layout
@@ -43,6 +43,10 @@ class HostStep:
     def on_image(self) -> list[OnImage]:
         """What it does to an image, in turn."""
         return self.op.host_steps(self.n, window=self.window)
+
+    def on_planes(self) -> OnPlanes | None:
+        """The same in the memory of the batch; None: it makes a new image."""
+        return self.op.on_planes(effect_key(self.n))
 
 
 @dataclass(slots=True)

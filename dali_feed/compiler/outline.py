@@ -63,7 +63,7 @@ def _check_channels(op: Op, channels: int) -> None:
 
 
 def unfit(recipe: Recipe, sizes: NDArray[Any]) -> dict[int, str]:
-    """Rows of `sizes` (n, 2: height, width) whose images an op cannot take, with the reason; rows of size 0 are left out."""
+    """Rows of `sizes` (n, 2: height, width) whose images an op cannot take, with the reason; size 0 is left out."""
     every = [op for _, op in walk(recipe.ops)]
     if all(type(op).unfit is Op.unfit for op in every):  # they take every size
         return {}

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from dali_feed.plan.streams import STREAMS_PER_OP
 from dali_feed.transforms.base import Arrays, Ints, OnImage, Op
 from dali_feed.transforms.batch_draws import BatchDraws
-from dali_feed.transforms.edges import numbers_of, one_level
+from dali_feed.transforms.edges import one_level
 from dali_feed.transforms.fields import fill_of, turning
 from dali_feed.transforms.graph import INTERPOLATION, Given, Graph
-from dali_feed.transforms.rules import Fill, Range, check_range, refuse
+from dali_feed.transforms.rules import Fill, Range, as_list, check_range, refuse
 from dali_feed.transforms.run import Run, SizedDraws
 
 __all__ = ["RandomAffine", "Warp", "affine_draws", "source_matrices"]
@@ -77,7 +77,7 @@ class RandomAffine(Op):
         run.arrays[f"move{n}"] = self.draws(run, n * STREAMS_PER_OP, run.h, run.w)
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        key, fill = f"move{n}", numbers_of(self.fill)
+        key, fill = f"move{n}", as_list(self.fill)
         center = None if self.center is None else list(self.center)
 
         def apply(image: Any, arrays: Arrays, slot: int) -> Any:

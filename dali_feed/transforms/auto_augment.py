@@ -26,7 +26,7 @@ from dali_feed.transforms.auto import (
 )
 from dali_feed.transforms.batch_draws import BatchDraws
 from dali_feed.transforms.mixing import GAMMA_TRIES, STEP, log_gammas
-from dali_feed.transforms.nest import inner_numbers
+from dali_feed.transforms.numbering import inner_numbers
 from dali_feed.transforms.pillow import MixAugment
 
 __all__ = ["Space", "bins_of", "choices", "mixture", "space_of"]

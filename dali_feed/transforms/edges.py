@@ -8,20 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.transforms.base import Arrays, Ints, OnImage, Op
-from dali_feed.transforms.rules import Fill, PadMode
+from dali_feed.transforms.rules import Fill, PadMode, as_list
 from dali_feed.transforms.units import Place
 
-__all__ = ["crop", "margin", "numbers_of", "one_level", "rows", "too_narrow"]
+__all__ = ["crop", "margin", "one_level", "rows", "too_narrow"]
 
 
 def rows(*columns: Ints) -> NDArray[np.int32]:
     """A row per sample."""
     return np.stack(columns, axis=1).astype(np.int32)
-
-
-def numbers_of(fill: Fill) -> list[float]:
-    """As torchvision's functions take it."""
-    return [fill] if isinstance(fill, int | float) else list(fill)
 
 
 def one_level(op: Op, fill: Fill, place: Place) -> float:
@@ -50,7 +45,7 @@ def _beyond(image: Any, window: tuple[int, int, int, int], fill: Fill) -> Any:
 
     (y, x, height, width), (h, w) = window, image.shape[-2:]
     out = image.new_empty((image.shape[0], height, width))
-    colour = torch.tensor(numbers_of(fill)).to(image.dtype)  # cut off to a whole level, as torchvision does
+    colour = torch.tensor(as_list(fill)).to(image.dtype)  # cut off to a whole level, as torchvision does
     out[:] = colour.view(-1, 1, 1)
     top, left, bottom, right = max(y, 0), max(x, 0), min(y + height, h), min(x + width, w)
     out[:, top - y : bottom - y, left - x : right - x] = image[:, top:bottom, left:right]
@@ -59,7 +54,7 @@ def _beyond(image: Any, window: tuple[int, int, int, int], fill: Fill) -> Any:
 
 def margin(key: str, fill: Fill, mode: PadMode) -> OnImage:
     """Rows left, top, right, bottom (int32) of `key` put around the image."""
-    colour = numbers_of(fill)
+    colour = as_list(fill)
 
     def apply(image: Any, arrays: Arrays, slot: int) -> Any:
         from torchvision.transforms.v2 import functional

@@ -65,7 +65,6 @@ class Apply:
         return self.build(image, given(f"{self.name}{self.k}", self.dtype, self.ndim))
 
 
-
 InGraph = tuple[GraphStep, Callable[[Run], NDArray[Any]]]  # the step, and what fills its array
 
 

@@ -6,204 +6,53 @@ has it. What cannot be lowered is an error that names it; nothing is left out in
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from dali_feed.transforms.affine import RandomAffine
 from dali_feed.transforms.auto import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
-from dali_feed.transforms.effects import (
-    GaussianBlur,
-    Grayscale,
-    RandomAdjustSharpness,
-    RandomAutocontrast,
-    RandomEqualize,
-    RandomErasing,
-    RandomGrayscale,
-    RandomInvert,
-    RandomPerspective,
-    RandomPosterize,
-    RandomSolarize,
-)
-from dali_feed.transforms.fields import (
-    antialias_of,
-    background,
-    edges_of,
-    fail,
-    fill_of,
-    interpolation_of,
-    numbers,
-    pair,
-    turning,
-)
-from dali_feed.transforms.noise import GaussianNoise, NoisyErasing
-from dali_feed.transforms.recipe import (
-    Branches,
-    CenterCrop,
-    ColorJitter,
-    Flip,
-    Normalize,
-    Op,
-    Pad,
-    RandomAffine,
-    RandomApply,
-    RandomChoice,
-    RandomCrop,
-    RandomOrder,
-    RandomResizedCrop,
-    Recipe,
-    Resize,
-    Rotation,
-    ToFloat,
-)
-from dali_feed.transforms.rules import DType, Interpolation
+from dali_feed.transforms.autocontrast import RandomAutocontrast
+from dali_feed.transforms.base import Op
+from dali_feed.transforms.center_crop import CenterCrop
+from dali_feed.transforms.color_jitter import ColorJitter
+from dali_feed.transforms.equalize import RandomEqualize
+from dali_feed.transforms.fields import background, turning
+from dali_feed.transforms.flip import Flip
+from dali_feed.transforms.gaussian_blur import GaussianBlur
+from dali_feed.transforms.grayscale import Grayscale, RandomGrayscale
+from dali_feed.transforms.invert import RandomInvert
+from dali_feed.transforms.nest import Branches, RandomApply, RandomChoice, RandomOrder
+from dali_feed.transforms.noise import GaussianNoise
+from dali_feed.transforms.noisy_erasing import either
+from dali_feed.transforms.normalize import Normalize
+from dali_feed.transforms.pad import Pad
+from dali_feed.transforms.perspective import RandomPerspective
+from dali_feed.transforms.posterize import RandomPosterize
+from dali_feed.transforms.random_crop import RandomCrop
+from dali_feed.transforms.random_resized_crop import RandomResizedCrop
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.resize import Resize
+from dali_feed.transforms.rotation import Rotation
+from dali_feed.transforms.sharpness import RandomAdjustSharpness
+from dali_feed.transforms.solarize import RandomSolarize
 from dali_feed.transforms.timm import TIMM, is_timm
+from dali_feed.transforms.to_float import ToFloat
 from dali_feed.transforms.unknown import unknown
 from dali_feed.transforms.wrappers import Chain, taken_apart
 
 __all__ = ["SUPPORTED", "Beyond", "flatten", "is_theirs", "is_torchvision", "lower"]
-
-_DTYPES: dict[str, DType] = {
-    "torch.uint8": "uint8",
-    "torch.float32": "float32",
-    "torch.float16": "float16",
-    "torch.bfloat16": "bfloat16",
-}
-
-
-def _resize(t: Any) -> Op:
-    size: Any = t.size
-    if size is None:
-        raise fail(t, "size must be given; max_size alone is not supported", size)
-    if not isinstance(size, int):
-        size = int(size[0]) if len(size) == 1 else pair(t, size)
-    return Resize(size, t.max_size, interpolation_of(t), antialias_of(t))
-
-
-def _random_resized_crop(t: Any) -> Op:
-    (s0, s1), (r0, r1) = t.scale, t.ratio
-    size = pair(t, t.size)
-    return RandomResizedCrop(size, (float(s0), float(s1)), (float(r0), float(r1)), interpolation_of(t), antialias_of(t))
-
-
-def _color_jitter(t: Any) -> Op:
-    pairs = {name: getattr(t, name) for name in ("brightness", "contrast", "saturation", "hue")}
-    return ColorJitter(**{name: None if v is None else (float(v[0]), float(v[1])) for name, v in pairs.items()})
-
-
-def _rotation(t: Any) -> Op:
-    if t.expand:
-        raise fail(t, "expand must be False: all images of a batch have one size", t.expand)
-    if t.center is not None:
-        raise fail(t, "center must be None, the middle of the image", t.center)
-    low, high = t.degrees
-    return Rotation((float(low), float(high)), turning(t), fill_of(t))
-
-
-def _affine(t: Any) -> Op:
-    pairs = {name: tuple(map(float, getattr(t, name) or ())) for name in ("degrees", "translate", "scale", "shear")}
-    (low, high), shear = pairs["degrees"], pairs["shear"] + (0.0,) * (4 - len(pairs["shear"]))
-    return RandomAffine(
-        (low, high),
-        pairs["translate"] or (0.0, 0.0),  # type: ignore[arg-type]
-        pairs["scale"] or (1.0, 1.0),  # type: ignore[arg-type]
-        shear,  # type: ignore[arg-type]
-        turning(t),
-        fill_of(t),
-        None if t.center is None else (float(t.center[0]), float(t.center[1])),
-    )
-
-
-def _random_crop(t: Any) -> Op:
-    edges = edges_of(t, swapped=type(t).__module__.startswith("torchvision.transforms.v2"))
-    return RandomCrop(pair(t, t.size), edges, bool(t.pad_if_needed), fill_of(t), t.padding_mode)
-
-
-def _convert_dtype(t: Any) -> Op:
-    return _dtype(t, t.dtype, scale=True)
-
-
-def _to_dtype(t: Any) -> Op:
-    dtype = t.dtype
-    if isinstance(dtype, dict):
-        known = {getattr(k, "__name__", str(k)): v for k, v in dtype.items()}
-        dtype = known.get("Image", known.get("Tensor", known.get("others")))
-    return _dtype(t, dtype, scale=bool(t.scale))
-
-
-def _dtype(t: Any, dtype: object, *, scale: bool) -> Op:
-    name = str(dtype)
-    if name not in _DTYPES:
-        raise fail(t, f"dtype must be one of {', '.join(_DTYPES)}", name)
-    return ToFloat(_DTYPES[name], scale)
 
 
 def _to_image(_: Any) -> Op | None:
     return None  # what a decoder gives is an image already
 
 
-def _to_tensor(_: Any) -> Op:
-    return ToFloat("float32", scale=True)
-
-
-def _normalize(t: Any) -> Op:
-    mean, std = numbers(t.mean), numbers(t.std)
-    if any(math.isnan(x) for x in mean + std):
-        raise fail(t, "mean and std must be numbers", (mean, std))
-    return Normalize(mean, std)
-
-
-def _grayscale(t: Any) -> Op:
-    if t.num_output_channels != 3:
-        rule = "num_output_channels must be 3, or 1 in a DataLoader and outside of RandomApply and its kind"
-        raise fail(t, rule, t.num_output_channels)
-    return Grayscale()
-
-
 def _rgb(_: Any) -> Op | None:
     return None  # as images are decoded, gray ones too
 
 
-def _resized(t: Any) -> Op:
-    """Of a preset."""
-    return Resize(int(t.resize_size[0]) if len(t.resize_size) == 1 else pair(t, t.resize_size), None, *_how(t))
-
-
-def _how(t: Any) -> tuple[Interpolation, bool]:
-    return interpolation_of(t), antialias_of(t)
-
-
 def _floats(t: Any) -> tuple[Op, ...]:
-    return ToFloat("float32", scale=True), _normalize(t)
-
-
-def _gaussian_blur(t: Any) -> Op:
-    width, height = map(int, t.kernel_size)
-    low, high = t.sigma
-    return GaussianBlur((width, height), (float(low), float(high)))
-
-
-def _erasing(t: Any) -> Op:
-    (s0, s1), (r0, r1) = t.scale, t.ratio
-    found = "random" if t.value is None else t.value
-    if isinstance(found, str) and found == "random":
-        return NoisyErasing(float(t.p), (float(s0), float(s1)), (float(r0), float(r1)), "pixel")
-    values = tuple(map(float, found if isinstance(found, Sequence) else (found,)))
-    if len(values) not in (1, 3):
-        raise fail(t, "value must be one number, or one for each of three channels", found)
-    value = values if len(values) == 3 else values[0]
-    return RandomErasing(float(t.p), (float(s0), float(s1)), (float(r0), float(r1)), value)
-
-
-def _perspective(t: Any) -> Op:
-    return RandomPerspective(float(t.distortion_scale), float(t.p), turning(t), fill_of(t))
-
-
-def _random_apply(t: Any, branches: Branches) -> Op:
-    return RandomApply(sum(branches, ()), float(t.p))
-
-
-def _random_choice(t: Any, branches: Branches) -> Op:
-    return RandomChoice(branches, () if t.p is None else tuple(map(float, t.p)))
+    return ToFloat.to_tensor(t), Normalize.of(t)
 
 
 def _auto_augment(t: Any) -> Op:
@@ -232,49 +81,49 @@ def _aug_mix(t: Any) -> Op:
 _LOWER: dict[str, Callable[[Any], Op | None]] = {
     "AugMix": _aug_mix,
     "AutoAugment": _auto_augment,
-    "CenterCrop": lambda t: CenterCrop(pair(t, t.size)),
-    "ColorJitter": _color_jitter,
-    "ConvertImageDtype": _convert_dtype,
-    "GaussianBlur": _gaussian_blur,
-    "GaussianNoise": lambda t: GaussianNoise(float(t.mean), float(t.sigma), bool(t.clip)),
-    "Grayscale": _grayscale,
-    "Normalize": _normalize,
+    "CenterCrop": CenterCrop.of,
+    "ColorJitter": ColorJitter.of,
+    "ConvertImageDtype": ToFloat.converting,
+    "GaussianBlur": GaussianBlur.of,
+    "GaussianNoise": GaussianNoise.of,
+    "Grayscale": Grayscale.of,
+    "Normalize": Normalize.of,
     "PILToTensor": _to_image,
     "RGB": _rgb,
-    "Pad": lambda t: Pad(edges_of(t, swapped=False), fill_of(t), t.padding_mode),
+    "Pad": Pad.of,
     "RandAugment": _rand_augment,
-    "RandomAdjustSharpness": lambda t: RandomAdjustSharpness(float(t.sharpness_factor), float(t.p)),
-    "RandomAffine": _affine,
-    "RandomAutocontrast": lambda t: RandomAutocontrast(float(t.p)),
-    "RandomCrop": _random_crop,
-    "RandomEqualize": lambda t: RandomEqualize(float(t.p)),
-    "RandomErasing": _erasing,
-    "RandomGrayscale": lambda t: RandomGrayscale(float(t.p)),
-    "RandomHorizontalFlip": lambda t: Flip("x", float(t.p)),
-    "RandomInvert": lambda t: RandomInvert(float(t.p)),
-    "RandomPerspective": _perspective,
-    "RandomPosterize": lambda t: RandomPosterize(t.bits, float(t.p)),
-    "RandomResizedCrop": _random_resized_crop,
-    "RandomRotation": _rotation,
-    "RandomSolarize": lambda t: RandomSolarize(float(t.threshold), float(t.p)),
-    "RandomVerticalFlip": lambda t: Flip("y", float(t.p)),
-    "Resize": _resize,
-    "ToDtype": _to_dtype,
+    "RandomAdjustSharpness": RandomAdjustSharpness.of,
+    "RandomAffine": RandomAffine.of,
+    "RandomAutocontrast": RandomAutocontrast.of,
+    "RandomCrop": RandomCrop.of,
+    "RandomEqualize": RandomEqualize.of,
+    "RandomErasing": either,
+    "RandomGrayscale": RandomGrayscale.of,
+    "RandomHorizontalFlip": Flip.horizontal,
+    "RandomInvert": RandomInvert.of,
+    "RandomPerspective": RandomPerspective.of,
+    "RandomPosterize": RandomPosterize.of,
+    "RandomResizedCrop": RandomResizedCrop.of,
+    "RandomRotation": Rotation.of,
+    "RandomSolarize": RandomSolarize.of,
+    "RandomVerticalFlip": Flip.vertical,
+    "Resize": Resize.of,
+    "ToDtype": ToFloat.of,
     "ToImage": _to_image,
     "ToPureTensor": _to_image,
-    "ToTensor": _to_tensor,
+    "ToTensor": ToFloat.to_tensor,
     "TrivialAugmentWide": _trivial_augment,
 }
 
 _NESTS: dict[str, Callable[[Any, Branches], Op]] = {
-    "RandomApply": _random_apply,
-    "RandomChoice": _random_choice,
-    "RandomOrder": lambda _, branches: RandomOrder(branches),
+    "RandomApply": RandomApply.around,
+    "RandomChoice": RandomChoice.around,
+    "RandomOrder": RandomOrder.around,
 }
 _PRESETS: dict[str, Callable[[Any], tuple[Op, ...]]] = {  # what weights.transforms() gives
-    "ImageClassification": lambda t: (_resized(t), CenterCrop(pair(t, t.crop_size)), *_floats(t)),
-    "ObjectDetection": lambda _: (ToFloat("float32", scale=True),),
-    "SemanticSegmentation": lambda t: (*(() if t.resize_size is None else (_resized(t),)), *_floats(t)),
+    "ImageClassification": lambda t: (Resize.of_preset(t), CenterCrop.of_preset(t), *_floats(t)),
+    "ObjectDetection": lambda t: (ToFloat.to_tensor(t),),
+    "SemanticSegmentation": lambda t: (*(() if t.resize_size is None else (Resize.of_preset(t),)), *_floats(t)),
 }
 
 SUPPORTED = ("Compose", "Identity", *sorted([*_LOWER, *_NESTS, *_PRESETS]))

@@ -55,7 +55,7 @@ class Normalize(Op):
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
         mean, std = list(self.mean), list(self.std)
 
-        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
+        def apply(image: Any, _: Arrays, __: int) -> Any:
             from torchvision.transforms.v2 import functional
 
             return functional.normalize_image(image, mean, std)
@@ -65,7 +65,7 @@ class Normalize(Op):
     def on_planes(self, key: str) -> OnPlanes | None:
         made: dict[tuple[Any, ...], tuple[Any, Any]] = {}  # by how they meet the image; many threads may fill it
 
-        def apply(planes: Any, arrays: Arrays, slot: int) -> None:
+        def apply(planes: Any, _: Arrays, __: int) -> None:
             channels, height, width = planes.shape
             rows, wide = planes, 0  # a number per plane
             if planes.stride(0) == 1:  # channels last: one row of pixels

@@ -11,7 +11,7 @@ from dali_feed.plan.draws import uniforms
 from dali_feed.plan.streams import STREAMS_PER_OP
 from dali_feed.transforms.batch_draws import BatchDraws
 from dali_feed.transforms.mixing import GAMMA_TRIES
-from dali_feed.transforms.nest import inner_numbers
+from dali_feed.transforms.numbering import inner_numbers
 from dali_feed.transforms.pillow import LayerAugment, MixAugment, Part, Pillow, PolicyAugment
 
 __all__ = ["parts_of", "pillow_choices"]

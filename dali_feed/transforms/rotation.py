@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from dali_feed.plan.streams import STREAMS_PER_OP
 from dali_feed.transforms.base import Arrays, OnImage, Op
-from dali_feed.transforms.edges import numbers_of, one_level
+from dali_feed.transforms.edges import one_level
 from dali_feed.transforms.fields import fail, fill_of, turning
 from dali_feed.transforms.graph import INTERPOLATION, Given, Graph
-from dali_feed.transforms.rules import Fill, Range, check_range
+from dali_feed.transforms.rules import Fill, Range, as_list, check_range
 from dali_feed.transforms.run import Run, SizedDraws
 
 __all__ = ["Rotate", "Rotation"]
@@ -52,7 +52,7 @@ class Rotation(Op):
         run.arrays[f"angle{n}"] = (low + (high - low) * run.draw(n * STREAMS_PER_OP)[0]).astype(np.float32)
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        key, fill = f"angle{n}", numbers_of(self.fill)
+        key, fill = f"angle{n}", as_list(self.fill)
 
         def apply(image: Any, arrays: Arrays, slot: int) -> Any:
             from torchvision.transforms.v2 import InterpolationMode, functional

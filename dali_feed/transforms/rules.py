@@ -16,6 +16,7 @@ __all__ = [
     "Layout",
     "PadMode",
     "Range",
+    "as_list",
     "check_p",
     "check_padding",
     "check_range",
@@ -38,6 +39,11 @@ def refuse(op: str, rule: str, found: object) -> NoReturn:
     """Raise TransformError."""
     msg = f"{op}: {rule}; found {found!r}"
     raise TransformError(msg)
+
+
+def as_list(fill: Fill) -> list[float]:
+    """As torchvision's functions take it: of all channels, or of each."""
+    return [fill] if isinstance(fill, int | float) else list(fill)
 
 
 def check_range(op: str, name: str, pair: Range, low: float, high: float) -> None:

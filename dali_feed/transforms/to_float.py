@@ -79,7 +79,7 @@ class ToFloat(Op):
         return replace(place, dtype=self.dtype, scale=place.scale / 255 if scales else place.scale)
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
+        def apply(image: Any, _: Arrays, __: int) -> Any:
             import torch
             from torchvision.transforms.v2 import functional
 

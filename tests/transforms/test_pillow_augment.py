@@ -22,7 +22,8 @@ from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.pillow import LayerAugment, MixAugment, Part, PolicyAugment
 from dali_feed.transforms.pillow_augment import parts_of
-from dali_feed.transforms.recipe import Recipe, ToFloat
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.to_float import ToFloat
 
 LOOK: dict[str, Any] = {"translate_const": 12, "img_mean": (124, 116, 104)}
 MADE = {

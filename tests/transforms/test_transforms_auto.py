@@ -23,8 +23,10 @@ from dali_feed.errors import TransformError
 from dali_feed.transforms.auto import OPERATIONS, AugMix, Auto, AutoAugment, RandAugment, TrivialAugmentWide
 from dali_feed.transforms.auto_augment import choices, mixture, space_of
 from dali_feed.transforms.batch_draws import BatchDraws
+from dali_feed.transforms.flip import Flip
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.recipe import Flip, RandomApply, Recipe
+from dali_feed.transforms.nest import RandomApply
+from dali_feed.transforms.recipe import Recipe
 
 SAME_IN_BOTH: list[tuple[Any, Auto]] = [
     (lambda T: T.RandAugment(), RandAugment(2, 9, 31, "nearest", None)),
