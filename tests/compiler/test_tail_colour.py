@@ -17,9 +17,10 @@ from torchvision.transforms import v2
 from dali_feed import DataLoader
 from dali_feed.compiler.dali import DaliProgram
 from dali_feed.compiler.host import compile_host
+from dali_feed.compiler.program import Program
 from dali_feed.compiler.split import SplitProgram, compile_dali
 from dali_feed.compiler.steps import Step
-from dali_feed.engines.choose import AnyProgram, make_engine
+from dali_feed.engines.choose import make_engine
 from dali_feed.engines.dali.graph import build_graph
 from dali_feed.engines.engine import Tail, Work
 from dali_feed.kernels.finish import finish_reference
@@ -70,7 +71,7 @@ def arrays_of(program: Any, seed: int = 0) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def images_of(name: str, program: AnyProgram, arrays: dict[str, NDArray[Any]]) -> NDArray[Any]:
+def images_of(name: str, program: Program, arrays: dict[str, NDArray[Any]]) -> NDArray[Any]:
     """The batch of PAYLOADS, on the CPU."""
     engine = make_engine(name, program, batch_size=9, device=None, tuning=Tuning(threads=2))
     result = engine.redo(Work(engine.prepare(PAYLOADS), arrays))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dali_feed.compiler.dali import compile_recipe
+from dali_feed.compiler.dali import DaliProgram, compile_recipe
 from dali_feed.compiler.program import Parameters
 from dali_feed.compiler.steps import Decode, Finish, Resample, Slice
 from dali_feed.errors import TransformError
