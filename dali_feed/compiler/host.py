@@ -25,8 +25,6 @@ from dali_feed.compiler.steps import Finish
 from dali_feed.plan.streams import STREAMS_PER_OP
 from dali_feed.transforms import base
 from dali_feed.transforms.affine import affine_draws
-from dali_feed.transforms.auto import AugMix
-from dali_feed.transforms.auto_augment import mixture
 from dali_feed.transforms.batch_draws import BatchDraws
 from dali_feed.transforms.colours import jitter_draws, steps_of
 from dali_feed.transforms.effects import Effect
@@ -35,7 +33,6 @@ from dali_feed.transforms.fit import CropOrPad, Fit, ResizeKeepRatio, TrimBorder
 from dali_feed.transforms.geometry import center_window, crop_windows, padded, resized
 from dali_feed.transforms.geometry_fit import kept_ratio, lacking, placed, trimmed
 from dali_feed.transforms.nest import numbered, pick_streams, picks
-from dali_feed.transforms.pillow import MixAugment
 from dali_feed.transforms.recipe import (
     CenterCrop,
     ColorJitter,
@@ -224,8 +221,6 @@ def _compute(run: _Run, arrays: dict[str, NDArray[np.generic]], op: Op, n: int, 
         arrays[f"effect{n}"] = effect_rows(op, run, first, run.h, run.w)
         if isinstance(op, base.Effect):
             arrays |= {f"effect{n}{name}": rows for name, rows in op.more(run, first).items()}
-        if isinstance(op, AugMix | MixAugment):
-            arrays[f"effect{n}_weights"] = mixture(op, run, first)
     elif isinstance(op, Nest):
         drawn = np.concatenate([run.draw(first + k) for k in range(pick_streams(op))])
         arrays[f"pick{n}"] = picks(op, drawn)

@@ -16,14 +16,12 @@ from numpy.typing import NDArray
 from dali_feed.errors import TransformError
 from dali_feed.plan.streams import STREAMS_PER_OP
 from dali_feed.transforms import base
-from dali_feed.transforms.auto import AugMix, Auto, AutoAugment, RandAugment
 from dali_feed.transforms.colours import steps_of
 from dali_feed.transforms.effects import Effect, Grayscale
 from dali_feed.transforms.fit import CropOrPad, ResizeKeepRatio, TrimBorder
 from dali_feed.transforms.geometry import TRIES, padded, resized
 from dali_feed.transforms.geometry_fit import kept_ratio
 from dali_feed.transforms.nest import pick_streams, walk
-from dali_feed.transforms.pillow import LayerAugment, MixAugment, Pillow
 from dali_feed.transforms.recipe import (
     CenterCrop,
     ColorJitter,
@@ -104,18 +102,10 @@ def _check_units(op: Op, dtype: DType) -> None:
     """Values that torchvision has no meaning for in the units that pixels have there."""
     if isinstance(op, base.Effect):
         op.check(dtype)
-    if isinstance(op, Auto | Pillow) and dtype != "uint8":
-        cure = "Put it in front of ToTensor or ToDtype"
-        msg = f"{type(op).__name__}: takes uint8 pixels, as the original does; found {dtype}. {cure}"
-        raise TransformError(msg)
 
 
 _EFFECT_DRAWS: dict[type[Effect], int] = {
     Grayscale: 0,
-    AutoAugment: 2,
-    AugMix: 0,  # it draws for itself: it takes more streams than an op has
-    LayerAugment: 0,
-    MixAugment: 0,
 }
 
 
@@ -130,8 +120,6 @@ def _draws(op: Op) -> int:
     """How many streams every sample draws from."""
     if isinstance(op, Nest):
         return pick_streams(op)
-    if isinstance(op, RandAugment):
-        return op.num_ops
     if isinstance(op, Effect):
         return _EFFECT_DRAWS.get(type(op), 1)
     match op:

@@ -18,7 +18,6 @@ from dali_feed.errors import ConfigError, TransformError
 from dali_feed.options import Tuning
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.nest import walk
-from dali_feed.transforms.pillow import Pillow
 from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.rules import Decoding, Layout
 
@@ -110,7 +109,7 @@ def _by_either(
     if engine is not None:
         return name, compile_by(name)
     every = [op for recipe in recipes for _, op in walk(recipe.ops)]
-    if any(isinstance(op, Pillow) or getattr(op, "of_pil", False) for op in every):
+    if any(getattr(op, "of_pil", False) for op in every):
         return ON_CPU, compile_by(ON_CPU)
     try:
         return name, compile_by(name)

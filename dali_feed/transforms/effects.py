@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dali_feed.transforms import base
-from dali_feed.transforms.auto import Auto
-from dali_feed.transforms.pillow import Pillow
 from dali_feed.transforms.rules import check_p
 
 __all__ = ["Effect", "Grayscale", "RandomGrayscale"]
@@ -30,4 +28,4 @@ class RandomGrayscale:
         check_p("RandomGrayscale", self.p)
 
 
-Effect = base.Effect | Grayscale | RandomGrayscale | Auto | Pillow
+Effect = base.Effect | Grayscale | RandomGrayscale

@@ -10,13 +10,13 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dali_feed.transforms.auto import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
+from dali_feed.transforms.aug_mix import AugMix
+from dali_feed.transforms.auto_augment import AutoAugment
 from dali_feed.transforms.autocontrast import RandomAutocontrast
 from dali_feed.transforms.effects import Grayscale, RandomGrayscale
 from dali_feed.transforms.equalize import RandomEqualize
 from dali_feed.transforms.fields import (
     antialias_of,
-    background,
     edges_of,
     fail,
     fill_of,
@@ -31,6 +31,7 @@ from dali_feed.transforms.noise import GaussianNoise
 from dali_feed.transforms.noisy_erasing import either
 from dali_feed.transforms.perspective import RandomPerspective
 from dali_feed.transforms.posterize import RandomPosterize
+from dali_feed.transforms.rand_augment import RandAugment
 from dali_feed.transforms.recipe import (
     Branches,
     CenterCrop,
@@ -54,6 +55,7 @@ from dali_feed.transforms.rules import DType, Interpolation
 from dali_feed.transforms.sharpness import RandomAdjustSharpness
 from dali_feed.transforms.solarize import RandomSolarize
 from dali_feed.transforms.timm import TIMM, is_timm
+from dali_feed.transforms.trivial_augment import TrivialAugmentWide
 from dali_feed.transforms.unknown import unknown
 from dali_feed.transforms.wrappers import Chain, taken_apart
 
@@ -181,32 +183,9 @@ def _random_choice(t: Any, branches: Branches) -> Op:
     return RandomChoice(branches, () if t.p is None else tuple(map(float, t.p)))
 
 
-def _auto_augment(t: Any) -> Op:
-    found = t.policies if hasattr(t, "policies") else t._policies  # v1's name, v2's
-    policies = tuple((_part(*first), _part(*second)) for first, second in found)
-    return AutoAugment(policies, turning(t), background(t))
-
-
-def _part(name: str, p: float, strength: int | None) -> tuple[str, float, int | None]:
-    return str(name), float(p), strength
-
-
-def _rand_augment(t: Any) -> Op:
-    return RandAugment(t.num_ops, t.magnitude, t.num_magnitude_bins, turning(t), background(t))
-
-
-def _trivial_augment(t: Any) -> Op:
-    return TrivialAugmentWide(t.num_magnitude_bins, turning(t), background(t))
-
-
-def _aug_mix(t: Any) -> Op:
-    width, depth, alpha = t.mixture_width, t.chain_depth, float(t.alpha)
-    return AugMix(t.severity, width, depth, alpha, bool(t.all_ops), turning(t), background(t))
-
-
 _LOWER: dict[str, Callable[[Any], Op | None]] = {
-    "AugMix": _aug_mix,
-    "AutoAugment": _auto_augment,
+    "AugMix": AugMix.of,
+    "AutoAugment": AutoAugment.of,
     "CenterCrop": lambda t: CenterCrop(pair(t, t.size)),
     "ColorJitter": _color_jitter,
     "ConvertImageDtype": _convert_dtype,
@@ -217,7 +196,7 @@ _LOWER: dict[str, Callable[[Any], Op | None]] = {
     "PILToTensor": _to_image,
     "RGB": _rgb,
     "Pad": lambda t: Pad(edges_of(t, swapped=False), fill_of(t), t.padding_mode),
-    "RandAugment": _rand_augment,
+    "RandAugment": RandAugment.of,
     "RandomAdjustSharpness": RandomAdjustSharpness.of,
     "RandomAffine": _affine,
     "RandomAutocontrast": RandomAutocontrast.of,
@@ -238,7 +217,7 @@ _LOWER: dict[str, Callable[[Any], Op | None]] = {
     "ToImage": _to_image,
     "ToPureTensor": _to_image,
     "ToTensor": _to_tensor,
-    "TrivialAugmentWide": _trivial_augment,
+    "TrivialAugmentWide": TrivialAugmentWide.of,
 }
 
 _NESTS: dict[str, Callable[[Any, Branches], Op]] = {

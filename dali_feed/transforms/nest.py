@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from dali_feed.errors import TransformError
 from dali_feed.transforms import base
-from dali_feed.transforms.auto import AugMix
-from dali_feed.transforms.pillow import LayerAugment, MixAugment, Pillow
 from dali_feed.transforms.recipe import Branches, Nest, Op, RandomApply, RandomOrder
 
 __all__ = ["branches_of", "inner_numbers", "numbered", "pick_streams", "picks", "walk"]
@@ -29,16 +27,11 @@ def branches_of(op: Nest) -> Branches:
     return (op.ops,) if isinstance(op, RandomApply) else op.branches
 
 
-def inner_numbers(op: Nest | AugMix | Pillow | base.Effect, n: int, count: int) -> list[int]:
+def inner_numbers(op: Nest | base.Effect, n: int, count: int) -> list[int]:
     """Numbers of `count` ops within op number n. TransformError where numbers run out."""
     depth = 0 if n < 1 << _TOP else 1 + (n.bit_length() - 1 - _TOP) // _INNER
     if depth >= _DEEPEST or count >= 1 << _INNER:
-        kinds = {
-            "AugMix": ("chains", "nests"),
-            "LayerAugment": ("layers", "nests"),
-        }
-        own = getattr(op, "inner_words", ("transforms", "others of its kind"))
-        what, others = kinds.get(type(op).__name__, own)
+        what, others = getattr(op, "inner_words", ("transforms", "others of its kind"))
         rule = f"takes fewer than {1 << _INNER} {what} and lies in fewer than {_DEEPEST} {others}"
         msg = f"{type(op).__name__}: {rule}; found {op!r}"
         raise TransformError(msg)
@@ -65,7 +58,7 @@ def walk(ops: Iterable[Op]) -> Iterator[tuple[int, Op]]:
 def _has_parts(op: Op) -> bool:
     if isinstance(op, base.Effect):
         return bool(op.inner())
-    return isinstance(op, Nest | AugMix | Pillow)
+    return isinstance(op, Nest)
 
 
 def _walk(ops: Iterable[tuple[int, Op]]) -> Iterator[tuple[int, Op]]:
@@ -74,14 +67,8 @@ def _walk(ops: Iterable[tuple[int, Op]]) -> Iterator[tuple[int, Op]]:
         if isinstance(op, Nest):
             for branch in numbered(op, n):
                 yield from _walk(branch)
-        elif isinstance(op, base.Effect):
-            if op.inner():
-                inner_numbers(op, n, op.inner())
-        elif isinstance(op, AugMix):
-            inner_numbers(op, n, op.width)
-        elif isinstance(op, Pillow):
-            chains = op.width if isinstance(op, MixAugment) else op.layers if isinstance(op, LayerAugment) else 1
-            inner_numbers(op, n, chains)
+        elif isinstance(op, base.Effect) and op.inner():
+            inner_numbers(op, n, op.inner())
 
 
 def pick_streams(op: Nest) -> int:

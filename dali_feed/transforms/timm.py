@@ -10,8 +10,10 @@ from typing import Any
 
 from dali_feed.transforms.fields import fail, fill_of, interpolation_of, pair
 from dali_feed.transforms.fit import CropOrPad, ResizeKeepRatio, TrimBorder
+from dali_feed.transforms.layer_augment import LayerAugment
+from dali_feed.transforms.mix_augment import MixAugment
 from dali_feed.transforms.noisy_erasing import either_of_timm
-from dali_feed.transforms.pillow import LayerAugment, Look, MixAugment, Part, PolicyAugment
+from dali_feed.transforms.policy_augment import PolicyAugment
 from dali_feed.transforms.recipe import Op, RandomResizedCrop, ToFloat
 from dali_feed.transforms.rules import Drawn, Interpolation
 
@@ -65,44 +67,13 @@ def _whole_levels(t: Any) -> Op:
     return ToFloat(name, scale=False)  # type: ignore[arg-type]
 
 
-def _part(one: Any) -> Part:
-    most = float(one.magnitude_max or 10.0)
-    return Part(str(one.name), float(one.prob), float(one.magnitude), max(float(one.magnitude_std), 0.0), most)
-
-
-def _look(parts: list[Any]) -> Look:
-    """Of the first, whose settings are all others'."""
-    if not parts:
-        return Look()
-    found, known = parts[0].kwargs, parts[0].hparams
-    fill, filters = tuple(int(level) for level in found["fillcolor"]), found["resample"]
-    several = tuple(map(int, filters)) if isinstance(filters, tuple | list) else (int(filters),)
-    shift, share = float(known.get("translate_const", 250)), float(known.get("translate_pct", 0.45))
-    return Look((fill[0], fill[1], fill[2]), several, shift, share)
-
-
-def _policies(t: Any) -> Op:
-    parts = [part for policy in t.policy for part in policy]
-    return PolicyAugment(tuple(tuple(map(_part, policy)) for policy in t.policy), _look(parts))
-
-
-def _layers(t: Any) -> Op:
-    weights = () if t.choice_weights is None else tuple(map(float, t.choice_weights))
-    return LayerAugment(tuple(map(_part, t.ops)), int(t.num_layers), weights, _look(t.ops))
-
-
-def _mix(t: Any) -> Op:
-    parts = tuple(map(_part, t.ops))
-    return MixAugment(parts, float(t.alpha), int(t.width), int(t.depth), bool(t.blended), _look(t.ops))
-
-
 TIMM: dict[str, Callable[[Any], Op | None]] = {
-    "AugMixAugment": _mix,
-    "AutoAugment": _policies,
+    "AugMixAugment": MixAugment.of,
+    "AutoAugment": PolicyAugment.of,
     "CenterCropOrPad": _crop_or_pad,
     "MaybePILToTensor": lambda _: None,
     "MaybeToTensor": lambda _: ToFloat("float32", scale=True),
-    "RandAugment": _layers,
+    "RandAugment": LayerAugment.of,
     "RandomCropOrPad": _crop_or_pad,
     "RandomErasing": either_of_timm,
     "RandomResizedCropAndInterpolation": _random_resized_crop,

@@ -16,7 +16,7 @@ from dali_feed.engines.choose import make_engine
 from dali_feed.engines.engine import Work
 from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
-from dali_feed.transforms.auto import Auto
+from dali_feed.transforms.auto_operations import Auto
 from dali_feed.transforms.autocontrast import RandomAutocontrast
 from dali_feed.transforms.effects import Effect, Grayscale, RandomGrayscale
 from dali_feed.transforms.equalize import RandomEqualize

@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
 from dali_feed.compiler.host import Crop, HostProgram, HostStep, Jitter, Margin, Mirror, Move, Pick, Scale, Turn
-from dali_feed.compiler.host_effects import Augment, Call, OfOp, Picture
+from dali_feed.compiler.host_effects import Call, OfOp
 from dali_feed.engines.dtypes import DTYPES
-from dali_feed.engines.host.augment import augment
-from dali_feed.engines.host.picture import picture
 from dali_feed.engines.host.tail import split_tail
 from dali_feed.transforms.batch_draws import DRAWN
 from dali_feed.transforms.recipe import Normalize, ToFloat
@@ -158,7 +156,6 @@ def _pick(image: torch.Tensor, arrays: Arrays, slot: int, step: Pick) -> torch.T
 
 
 _APPLY: dict[type[HostStep], Callable[..., torch.Tensor]] = {
-    Augment: augment,
     Call: _call,
     Crop: _crop,
     Jitter: _jitter,
@@ -167,7 +164,6 @@ _APPLY: dict[type[HostStep], Callable[..., torch.Tensor]] = {
     Move: _move,
     Normalize: _normalize,
     Pick: _pick,
-    Picture: picture,
     Scale: _scale,
     ToFloat: _to_float,
     Turn: _turn,
