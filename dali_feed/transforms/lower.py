@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from dali_feed.transforms.affine import RandomAffine
-from dali_feed.transforms.auto import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
+from dali_feed.transforms.aug_mix import AugMix
+from dali_feed.transforms.auto_augment import AutoAugment
 from dali_feed.transforms.autocontrast import RandomAutocontrast
 from dali_feed.transforms.base import Op
 from dali_feed.transforms.center_crop import CenterCrop
 from dali_feed.transforms.color_jitter import ColorJitter
 from dali_feed.transforms.equalize import RandomEqualize
-from dali_feed.transforms.fields import background, turning
 from dali_feed.transforms.flip import Flip
 from dali_feed.transforms.gaussian_blur import GaussianBlur
 from dali_feed.transforms.grayscale import Grayscale, RandomGrayscale
@@ -28,6 +28,7 @@ from dali_feed.transforms.normalize import Normalize
 from dali_feed.transforms.pad import Pad
 from dali_feed.transforms.perspective import RandomPerspective
 from dali_feed.transforms.posterize import RandomPosterize
+from dali_feed.transforms.rand_augment import RandAugment
 from dali_feed.transforms.random_crop import RandomCrop
 from dali_feed.transforms.random_resized_crop import RandomResizedCrop
 from dali_feed.transforms.recipe import Recipe
@@ -37,6 +38,7 @@ from dali_feed.transforms.sharpness import RandomAdjustSharpness
 from dali_feed.transforms.solarize import RandomSolarize
 from dali_feed.transforms.timm import TIMM, is_timm
 from dali_feed.transforms.to_float import ToFloat
+from dali_feed.transforms.trivial_augment import TrivialAugmentWide
 from dali_feed.transforms.unknown import unknown
 from dali_feed.transforms.wrappers import Chain, taken_apart
 
@@ -55,32 +57,9 @@ def _floats(t: Any) -> tuple[Op, ...]:
     return ToFloat.to_tensor(t), Normalize.of(t)
 
 
-def _auto_augment(t: Any) -> Op:
-    found = t.policies if hasattr(t, "policies") else t._policies  # v1's name, v2's
-    policies = tuple((_part(*first), _part(*second)) for first, second in found)
-    return AutoAugment(policies, turning(t), background(t))
-
-
-def _part(name: str, p: float, strength: int | None) -> tuple[str, float, int | None]:
-    return str(name), float(p), strength
-
-
-def _rand_augment(t: Any) -> Op:
-    return RandAugment(t.num_ops, t.magnitude, t.num_magnitude_bins, turning(t), background(t))
-
-
-def _trivial_augment(t: Any) -> Op:
-    return TrivialAugmentWide(t.num_magnitude_bins, turning(t), background(t))
-
-
-def _aug_mix(t: Any) -> Op:
-    width, depth, alpha = t.mixture_width, t.chain_depth, float(t.alpha)
-    return AugMix(t.severity, width, depth, alpha, bool(t.all_ops), turning(t), background(t))
-
-
 _LOWER: dict[str, Callable[[Any], Op | None]] = {
-    "AugMix": _aug_mix,
-    "AutoAugment": _auto_augment,
+    "AugMix": AugMix.of,
+    "AutoAugment": AutoAugment.of,
     "CenterCrop": CenterCrop.of,
     "ColorJitter": ColorJitter.of,
     "ConvertImageDtype": ToFloat.converting,
@@ -91,7 +70,7 @@ _LOWER: dict[str, Callable[[Any], Op | None]] = {
     "PILToTensor": _to_image,
     "RGB": _rgb,
     "Pad": Pad.of,
-    "RandAugment": _rand_augment,
+    "RandAugment": RandAugment.of,
     "RandomAdjustSharpness": RandomAdjustSharpness.of,
     "RandomAffine": RandomAffine.of,
     "RandomAutocontrast": RandomAutocontrast.of,
@@ -112,7 +91,7 @@ _LOWER: dict[str, Callable[[Any], Op | None]] = {
     "ToImage": _to_image,
     "ToPureTensor": _to_image,
     "ToTensor": ToFloat.to_tensor,
-    "TrivialAugmentWide": _trivial_augment,
+    "TrivialAugmentWide": TrivialAugmentWide.of,
 }
 
 _NESTS: dict[str, Callable[[Any, Branches], Op]] = {

@@ -21,6 +21,7 @@ __all__ = [
     "check_padding",
     "check_range",
     "check_size",
+    "check_uint8",
     "refuse",
 ]
 
@@ -62,6 +63,14 @@ def check_size(op: str, size: tuple[int, int]) -> None:
     """(height, width)."""
     if len(size) != 2 or not all(isinstance(n, int) and n > 0 for n in size):
         refuse(op, "size must be two positive ints (height, width)", size)
+
+
+def check_uint8(op: str, dtype: str) -> None:
+    """Pixels of a transform that takes no others."""
+    if dtype != "uint8":
+        cure = "Put it in front of ToTensor or ToDtype"
+        msg = f"{op}: takes uint8 pixels, as the original does; found {dtype}. {cure}"
+        raise TransformError(msg)
 
 
 def check_padding(op: str, padding: Edges, mode: PadMode) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 
 from dali_feed.transforms.base import Op
 from dali_feed.transforms.crop_or_pad import CropOrPad
+from dali_feed.transforms.layer_augment import LayerAugment
+from dali_feed.transforms.mix_augment import MixAugment
 from dali_feed.transforms.noisy_erasing import either_of_timm
-from dali_feed.transforms.pillow import LayerAugment, Look, MixAugment, Part, PolicyAugment
+from dali_feed.transforms.policy_augment import PolicyAugment
 from dali_feed.transforms.random_resized_crop import RandomResizedCrop
 from dali_feed.transforms.resize_keep_ratio import ResizeKeepRatio
 from dali_feed.transforms.to_float import ToFloat
@@ -25,44 +27,13 @@ def is_timm(transform: object) -> bool:
     return f"{type(transform).__module__}.".startswith("timm.data.")
 
 
-def _part(one: Any) -> Part:
-    most = float(one.magnitude_max or 10.0)
-    return Part(str(one.name), float(one.prob), float(one.magnitude), max(float(one.magnitude_std), 0.0), most)
-
-
-def _look(parts: list[Any]) -> Look:
-    """Of the first, whose settings are all others'."""
-    if not parts:
-        return Look()
-    found, known = parts[0].kwargs, parts[0].hparams
-    fill, filters = tuple(int(level) for level in found["fillcolor"]), found["resample"]
-    several = tuple(map(int, filters)) if isinstance(filters, tuple | list) else (int(filters),)
-    shift, share = float(known.get("translate_const", 250)), float(known.get("translate_pct", 0.45))
-    return Look((fill[0], fill[1], fill[2]), several, shift, share)
-
-
-def _policies(t: Any) -> Op:
-    parts = [part for policy in t.policy for part in policy]
-    return PolicyAugment(tuple(tuple(map(_part, policy)) for policy in t.policy), _look(parts))
-
-
-def _layers(t: Any) -> Op:
-    weights = () if t.choice_weights is None else tuple(map(float, t.choice_weights))
-    return LayerAugment(tuple(map(_part, t.ops)), int(t.num_layers), weights, _look(t.ops))
-
-
-def _mix(t: Any) -> Op:
-    parts = tuple(map(_part, t.ops))
-    return MixAugment(parts, float(t.alpha), int(t.width), int(t.depth), bool(t.blended), _look(t.ops))
-
-
 TIMM: dict[str, Callable[[Any], Op | None]] = {
-    "AugMixAugment": _mix,
-    "AutoAugment": _policies,
+    "AugMixAugment": MixAugment.of,
+    "AutoAugment": PolicyAugment.of,
     "CenterCropOrPad": CropOrPad.of,
     "MaybePILToTensor": lambda _: None,
     "MaybeToTensor": ToFloat.to_tensor,
-    "RandAugment": _layers,
+    "RandAugment": LayerAugment.of,
     "RandomCropOrPad": CropOrPad.of,
     "RandomErasing": either_of_timm,
     "RandomResizedCropAndInterpolation": RandomResizedCrop.of_timm,

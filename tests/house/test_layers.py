@@ -209,7 +209,7 @@ def test_a_breach_is_seen(module: str, text: str) -> None:
 
 
 def test_the_table_points_down() -> None:
-    """Rows stand above what they import, only engines and transforms know DALI, and kernels and sources do not know each other."""
+    """Rows stand above what they import; only engines and transforms know DALI; kernels, sources do not each other."""
     names = [room.name for room in ROOMS]
     for row, room in enumerate(ROOMS):
         assert set(room.below) <= set(names[:row]), room.name

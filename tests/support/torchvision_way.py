@@ -17,7 +17,7 @@ from dali_feed.engines.engine import Work
 from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
 from dali_feed.transforms.affine import RandomAffine
-from dali_feed.transforms.auto import Auto
+from dali_feed.transforms.auto_operations import Auto
 from dali_feed.transforms.autocontrast import RandomAutocontrast
 from dali_feed.transforms.base import Effect, Op
 from dali_feed.transforms.center_crop import CenterCrop
