@@ -211,9 +211,8 @@ def test_chains_are_one_to_three_deep() -> None:
 @pytest.mark.parametrize("width", [1, 3])
 def test_weights_are_dirichlets(alpha: float, width: int) -> None:
     """Beside torch's own: the image's share, the chains' shares of the rest, and their variances; they add up to 1."""
-    found = (
-        AugMix(width=width, alpha=alpha).more(BatchDraws(np.arange(COUNT), 0, 0, ()), 0)["_weights"].astype(np.float64)
-    )
+    draws = BatchDraws(np.arange(COUNT), 0, 0, ())
+    found = AugMix(width=width, alpha=alpha).more(draws, 0)["_weights"].astype(np.float64)
     np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-6)
     assert (found >= 0).all()
     torch.manual_seed(0)
