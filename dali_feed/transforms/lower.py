@@ -9,103 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dali_feed.transforms.affine import RandomAffine
-from dali_feed.transforms.aug_mix import AugMix
-from dali_feed.transforms.auto_augment import AutoAugment
-from dali_feed.transforms.autocontrast import RandomAutocontrast
 from dali_feed.transforms.base import Op
-from dali_feed.transforms.center_crop import CenterCrop
-from dali_feed.transforms.color_jitter import ColorJitter
-from dali_feed.transforms.equalize import RandomEqualize
-from dali_feed.transforms.flip import Flip
-from dali_feed.transforms.gaussian_blur import GaussianBlur
-from dali_feed.transforms.grayscale import Grayscale, RandomGrayscale
-from dali_feed.transforms.invert import RandomInvert
-from dali_feed.transforms.nest import Branches, RandomApply, RandomChoice, RandomOrder
-from dali_feed.transforms.noise import GaussianNoise
-from dali_feed.transforms.noisy_erasing import either
-from dali_feed.transforms.normalize import Normalize
-from dali_feed.transforms.pad import Pad
-from dali_feed.transforms.perspective import RandomPerspective
-from dali_feed.transforms.posterize import RandomPosterize
-from dali_feed.transforms.rand_augment import RandAugment
-from dali_feed.transforms.random_crop import RandomCrop
-from dali_feed.transforms.random_resized_crop import RandomResizedCrop
 from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.resize import Resize
-from dali_feed.transforms.rotation import Rotation
-from dali_feed.transforms.sharpness import RandomAdjustSharpness
-from dali_feed.transforms.solarize import RandomSolarize
-from dali_feed.transforms.timm import TIMM, is_timm
-from dali_feed.transforms.to_float import ToFloat
-from dali_feed.transforms.trivial_augment import TrivialAugmentWide
+from dali_feed.transforms.table import NESTS, TIMM, TORCHVISION, maker
 from dali_feed.transforms.unknown import unknown
 from dali_feed.transforms.wrappers import Chain, taken_apart
 
-__all__ = ["SUPPORTED", "Beyond", "flatten", "is_theirs", "is_torchvision", "lower"]
+__all__ = ["SUPPORTED", "Beyond", "flatten", "is_theirs", "is_timm", "is_torchvision", "lower"]
 
-
-def _to_image(_: Any) -> Op | None:
-    return None  # what a decoder gives is an image already
-
-
-def _rgb(_: Any) -> Op | None:
-    return None  # as images are decoded, gray ones too
-
-
-def _floats(t: Any) -> tuple[Op, ...]:
-    return ToFloat.to_tensor(t), Normalize.of(t)
-
-
-_LOWER: dict[str, Callable[[Any], Op | None]] = {
-    "AugMix": AugMix.of,
-    "AutoAugment": AutoAugment.of,
-    "CenterCrop": CenterCrop.of,
-    "ColorJitter": ColorJitter.of,
-    "ConvertImageDtype": ToFloat.converting,
-    "GaussianBlur": GaussianBlur.of,
-    "GaussianNoise": GaussianNoise.of,
-    "Grayscale": Grayscale.of,
-    "Normalize": Normalize.of,
-    "PILToTensor": _to_image,
-    "RGB": _rgb,
-    "Pad": Pad.of,
-    "RandAugment": RandAugment.of,
-    "RandomAdjustSharpness": RandomAdjustSharpness.of,
-    "RandomAffine": RandomAffine.of,
-    "RandomAutocontrast": RandomAutocontrast.of,
-    "RandomCrop": RandomCrop.of,
-    "RandomEqualize": RandomEqualize.of,
-    "RandomErasing": either,
-    "RandomGrayscale": RandomGrayscale.of,
-    "RandomHorizontalFlip": Flip.horizontal,
-    "RandomInvert": RandomInvert.of,
-    "RandomPerspective": RandomPerspective.of,
-    "RandomPosterize": RandomPosterize.of,
-    "RandomResizedCrop": RandomResizedCrop.of,
-    "RandomRotation": Rotation.of,
-    "RandomSolarize": RandomSolarize.of,
-    "RandomVerticalFlip": Flip.vertical,
-    "Resize": Resize.of,
-    "ToDtype": ToFloat.of,
-    "ToImage": _to_image,
-    "ToPureTensor": _to_image,
-    "ToTensor": ToFloat.to_tensor,
-    "TrivialAugmentWide": TrivialAugmentWide.of,
-}
-
-_NESTS: dict[str, Callable[[Any, Branches], Op]] = {
-    "RandomApply": RandomApply.around,
-    "RandomChoice": RandomChoice.around,
-    "RandomOrder": RandomOrder.around,
-}
-_PRESETS: dict[str, Callable[[Any], tuple[Op, ...]]] = {  # what weights.transforms() gives
-    "ImageClassification": lambda t: (Resize.of_preset(t), CenterCrop.of_preset(t), *_floats(t)),
-    "ObjectDetection": lambda t: (ToFloat.to_tensor(t),),
-    "SemanticSegmentation": lambda t: (*(() if t.resize_size is None else (Resize.of_preset(t),)), *_floats(t)),
-}
-
-SUPPORTED = ("Compose", "Identity", *sorted([*_LOWER, *_NESTS, *_PRESETS]))
+SUPPORTED = ("Compose", "Identity", *sorted([*TORCHVISION, *NESTS]))
 
 Beyond = Callable[[Any, tuple[Op, ...]], Op | None]
 
@@ -113,6 +25,11 @@ Beyond = Callable[[Any, tuple[Op, ...]], Op | None]
 def is_torchvision(transform: object) -> bool:
     """Whether it is of a class of torchvision's own."""
     return f"{type(transform).__module__}.".startswith("torchvision.transforms.")
+
+
+def is_timm(transform: object) -> bool:
+    """Whether it is of a class of timm's own."""
+    return f"{type(transform).__module__}.".startswith("timm.data.")
 
 
 def is_theirs(transform: object) -> bool:
@@ -169,13 +86,11 @@ def _ops(transform: Any, beyond: Beyond | None, before: tuple[Op, ...] = ()) -> 
 
 
 def _known(one: Any, beyond: Beyond | None, before: tuple[Op, ...]) -> tuple[Op, ...]:
-    name, found = type(one).__name__, None
-    if is_torchvision(one) and name in _NESTS:
-        return (_NESTS[name](one, tuple(_ops(inner, beyond, before) for inner in one.transforms)),)
-    if is_torchvision(one) and name in _PRESETS:
-        return _PRESETS[name](one)
-    table = _LOWER if is_torchvision(one) else TIMM if is_timm(one) else {}
+    name = type(one).__name__
+    if is_torchvision(one) and name in NESTS:
+        return (maker(NESTS[name])(one, tuple(_ops(inner, beyond, before) for inner in one.transforms)),)
+    table = TORCHVISION if is_torchvision(one) else TIMM if is_timm(one) else {}
     if name not in table:
         raise unknown(one, SUPPORTED)
-    found = table[name](one)
-    return () if found is None else (found,)
+    found: Op | tuple[Op, ...] = maker(table[name])(one)
+    return found if isinstance(found, tuple) else (found,)

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from dali_feed.transforms.table import NESTS, NOTHING, TIMM, TORCHVISION
+
 ROOT = Path(__file__).resolve().parents[2]
 MAX_LINES = 400
 MEDIAN_LINES = 120
@@ -183,6 +185,15 @@ def test_the_house_is_low() -> None:
     for name in graphlib.TopologicalSorter(below).static_order():
         floor[name] = 1 + max((floor[under] for under in below[name]), default=0)
     assert max(floor.values()) <= MOST_FLOORS, floor
+
+
+def test_compilers_know_flips_alone_by_name() -> None:
+    """A transform is one file and one line of the table; of those files the compilers import the one they fold."""
+    lines = {**TORCHVISION, **NESTS, **TIMM}.values()
+    files = {f"dali_feed.transforms.{line.partition(':')[0]}" for line in lines if line != NOTHING}
+    compilers = {module: tree for module, tree in TREES.items() if module.startswith("dali_feed.compiler.")}
+    known = {name for module, tree in compilers.items() for name in files_below(module, tree) & files}
+    assert known == {"dali_feed.transforms.flip"}
 
 
 @pytest.mark.parametrize(
