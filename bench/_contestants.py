@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Shuffle, Tuning
-from dali_feed.compiler.dali import Program
-from dali_feed.compiler.host import HostProgram
+from dali_feed.compiler.program import Program
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.compiling import compile_for
 from dali_feed.engines.engine import Result, Work
@@ -187,7 +186,7 @@ def ours(
     return make
 
 
-def _prepared(payloads: list[bytes], compiled: Program | HostProgram, batch: int, count: int) -> list[Work]:
+def _prepared(payloads: list[bytes], compiled: Program, batch: int, count: int) -> list[Work]:
     rng, works = np.random.default_rng(0), list[Work]()
     views = [memoryview(payload) for payload in payloads]
     sizes = screen(views).sizes

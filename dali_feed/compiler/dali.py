@@ -1,7 +1,4 @@
-"""Program: a recipe compiled to the steps an engine runs and the numbers each sample takes into them.
-
-The law: augmentation is pure. Parameters come from (seed, epoch, sample id) and the size in the image's
-header, so they can be computed before anything is decoded, and again for any sample at any time.
+"""A recipe compiled to the steps of a DALI graph, and the numbers each sample takes into them.
 
 Crops are folded into what reads pixels anyway: before the first resize they narrow the decoded window,
 after one they narrow the region it samples. Flips are folded into the last step; what stands between
@@ -10,71 +7,39 @@ sees mirrored windows and negated angles.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.compiler.dali_effects import effect
-from dali_feed.compiler.dali_fit import fit, modes
-from dali_feed.compiler.finish import erased_at, finish_at, last_erasing, place_behind
+from dali_feed.compiler.finish import erased_at, finish_at, last_erasing
 from dali_feed.compiler.outline import outline
-from dali_feed.compiler.steps import Colour, Colours, Decode, Finish, Resample, Rotate, Slice, Step, Warp
-from dali_feed.errors import TransformError
+from dali_feed.compiler.program import Ints, Parameters
+from dali_feed.compiler.steps import Colours, Decode, Finish, Resample, Slice, Step
 from dali_feed.plan.streams import STREAMS_PER_OP
-from dali_feed.transforms.affine import affine_draws, source_matrices
-from dali_feed.transforms.colours import jitter_steps, only, steps_of
-from dali_feed.transforms.effects import Effect, RandomErasing
-from dali_feed.transforms.erasing import erased
-from dali_feed.transforms.fit import Fit, ResizeKeepRatio
-from dali_feed.transforms.geometry import Window, center_window, crop_windows, padded, resized
-from dali_feed.transforms.nest import numbered, picks
-from dali_feed.transforms.recipe import (
-    CenterCrop,
-    ColorJitter,
-    Flip,
-    Nest,
-    Normalize,
-    Op,
-    Pad,
-    RandomAffine,
-    RandomCrop,
-    RandomOrder,
-    RandomResizedCrop,
-    Recipe,
-    Resize,
-    Rotation,
-    ToFloat,
-)
-from dali_feed.transforms.rules import DType, Fill, PadMode
+from dali_feed.transforms.base import Op, effect_key
+from dali_feed.transforms.edges import rows
+from dali_feed.transforms.geometry import Window
+from dali_feed.transforms.graph import BLACK, GraphStep
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.rules import Drawn, DType, Fill, Interpolation
 from dali_feed.transforms.run import Run
 from dali_feed.transforms.units import Place
 
-__all__ = ["Parameters", "Program", "compile_recipe"]
-
-Ints = NDArray[np.int64]
-
-
-@dataclass(slots=True)
-class Parameters:
-    """arrays: per name a row per sample; sizes: int64 (n, 2), height and width that come out."""
-
-    arrays: dict[str, NDArray[Any]]
-    sizes: Ints
-
+__all__ = ["DaliProgram", "compile_recipe"]
 
 Maker = Callable[[Run], None]
 
 
 @dataclass(slots=True)
-class Program:
+class DaliProgram:
     """Steps to run and how to compute what they take.
 
     recipe   what it was made of
     size     (height, width) of every image that comes out, or None where it follows the input's
-    fixed    whether `Parameters.sizes` tells what comes out (not so behind a user's own graph)
+    fixed    whether `Parameters.sizes` says what comes out (not so behind a user's own graph)
     streams  the draws that every sample needs
     """
 
@@ -86,7 +51,7 @@ class Program:
     makers: list[Maker] = field(default_factory=list)
 
     @property
-    def views(self) -> tuple[Program, ...]:
+    def views(self) -> tuple[DaliProgram, ...]:
         """What is made of one decoded image: itself."""
         return (self,)
 
@@ -111,17 +76,17 @@ class Program:
         run = Run(self.streams, sizes, ids, seed, epoch)
         for make in self.makers:
             make(run)
-        arrays = {name: np.ascontiguousarray(rows) for name, rows in run.arrays.items()}  # engines take dense memory
+        arrays = {name: np.ascontiguousarray(found) for name, found in run.arrays.items()}  # engines take dense memory
         return Parameters(arrays, np.stack([run.h, run.w], axis=1))
 
 
 class _Compiler:
-    """Walks the ops once; `open` is the resize that a following crop can still narrow."""
+    """Walks the ops once, as the `Graph` that they add themselves to; `open` is the resize that a crop can narrow."""
 
     def __init__(self, recipe: Recipe, *, region_decode: bool) -> None:
         self.region_decode = region_decode
         known = outline(recipe)
-        self.program = Program(recipe, size=known.size, streams=known.streams)
+        self.program = DaliProgram(recipe, size=known.size, streams=known.streams)
         self.at_source, self.window = True, False
         self.open: Resample | None = None
         self.least: tuple[int, int] | None = None  # every image is at least this large here
@@ -129,17 +94,42 @@ class _Compiler:
         self.place = Place()
         self.flips = {"x": False, "y": False}
         self.last_erasing = last_erasing(recipe.ops)
-        self.erasing: tuple[RandomErasing, Place] | None = None
+        self.erasing: tuple[Fill, Place] | None = None
 
     def maker(self, make: Maker) -> None:
         self.program.makers.append(make)
 
-    def step(self, make: Callable[[int], Step], fill: Maker) -> None:
-        """Add a step, given its number, with the maker of its arrays. Nothing is folded into what was before."""
+    def op(self, op: Op, number: int) -> None:
+        """Add one op whose draws are those of its number."""
+        first, value = number * STREAMS_PER_OP, op.erases()
+        if value is not None and number == self.last_erasing:
+            self.erasing = value, self.place
+            self.maker(lambda run: op.host_rows(run, number))
+            self.maker(lambda run: run.arrays.update(erase=_shown(run, run.arrays.pop(effect_key(number)))))
+        else:
+            op.in_graph(self, first)
+
+    def branch(self, on: Callable[[Run], NDArray[np.bool_]], ops: Sequence[tuple[int, Op]]) -> None:
+        """Ops as if they stood alone, and without effect on the samples that `on` does not name."""
+
+        def leave(run: Run) -> None:
+            run.picked.pop()
+
+        self.maker(lambda run: run.picked.append(on(run)))
+        for number, op in ops:
+            self.op(op, number)
+        self.maker(leave)
+
+    def step(self, step: GraphStep, found: Callable[[Run], NDArray[Any]]) -> None:
+        """Add a step with what fills its array. Nothing is folded into what was before."""
+        self.add(step, lambda run: run.arrays.update({f"{step.name}{step.k}": found(run)}))
+
+    def add(self, step: GraphStep | Slice, make: Maker) -> None:
+        """The same with the maker of all its arrays."""
         self.close()
-        self.k += 1
-        self.program.steps.append(make(self.k))
-        self.maker(fill)
+        self.k = step.k
+        self.program.steps.append(step)
+        self.maker(make)
 
     def close(self) -> None:
         """Whatever follows cannot be folded into the open resize any more."""
@@ -157,91 +147,24 @@ class _Compiler:
 
         self.maker(make)
 
-    def op(self, op: Op, first: int) -> None:
-        """Add one op whose draws are streams first..first+15."""
-        if isinstance(op, RandomErasing) and first // STREAMS_PER_OP == self.last_erasing:
-            self.finish_erases(op, first)
-        elif isinstance(op, Effect):
-            make, fill = effect(op, self.place, self.k + 1, first)
-            self.step(lambda _: make, fill)
-        elif isinstance(op, Nest):
-            self.nest(op, first)
-        elif isinstance(op, Fit):
-            fit(self, op, first)
-        else:
-            self.own_op(op, first)
-
-    def own_op(self, op: Op, first: int) -> None:
-        """An op that has a case of its own here."""
-        match op:
-            case RandomResizedCrop():
-                self.resample(op, lambda run: run.windows(op, first, run.h, run.w))
-                modes(self, op, first)
-            case Resize():
-                self.resample(op)
-            case CenterCrop():
-                self.center_crop(op)
-            case RandomCrop():
-                self.random_crop(op, first)
-            case Pad():
-                self.pad(op)
-            case Flip():
-                self.flip(op, first)
-            case ColorJitter():
-                self.color_jitter(op, first)
-            case Rotation():
-                self.rotation(op, first)
-            case RandomAffine():
-                self.affine(op, first)
-            case ToFloat() | Normalize():
-                self.place = place_behind(self.place, op)
-
-    def nest(self, op: Nest, first: int) -> None:
-        """Inner ops as if they stood alone, and without effect on the samples that did not pick them."""
-        if isinstance(op, RandomOrder):
-            rule = "RandomOrder: the dali engine runs transforms in one order"
-            msg = f"{rule}; found {len(op.branches)} to reorder. The host engine takes it"
-            raise TransformError(msg)
-
-        def leave(run: Run) -> None:
-            run.picked.pop()
-
-        for k, branch in enumerate(numbered(op, first // STREAMS_PER_OP)):
-
-            def enter(run: Run, k: int = k) -> None:
-                run.picked.append(picks(op, run.draw(first))[:, 0] == k)
-
-            self.maker(enter)
-            for number, inner in branch:
-                self.op(inner, number * STREAMS_PER_OP)
-            self.maker(leave)
-
-    def center_crop(self, op: CenterCrop) -> None:
-        size = op.size
-        fits = self.least is not None and size[0] <= self.least[0] and size[1] <= self.least[1]
-        self.crop(size, lambda run: center_window(run.h, run.w, size), inside=fits)
-
-    def random_crop(self, op: RandomCrop, first: int) -> None:
-        fill = self.fill(op, op.fill, op.mode if op.pads else "constant")
-        self.crop(op.size, lambda run: crop_windows(run.h, run.w, op, run.draw(first)), inside=not op.pads, fill=fill)
-
     def resample(
         self,
-        op: RandomResizedCrop | Resize | ResizeKeepRatio,
+        sizes: Callable[[Run, Ints, Ints], tuple[Ints, Ints]],
+        interpolation: Interpolation | Drawn,
+        *,
+        antialias: bool = True,
+        fixed: tuple[int, int] | None = None,
+        least: tuple[int, int] | None = None,
         choose: Callable[[Run], Window] | None = None,
-        sizes: Callable[[Run, Ints, Ints], tuple[Ints, Ints]] | None = None,
+        modes: Callable[[Run], NDArray[np.int32]] | None = None,
     ) -> None:
-        """Open a resize of what is there now, or of the window of it that `choose` gives; to `size`, or to `sizes`."""
+        """Open a resize of what is there now, or of the window of it that `choose` gives."""
         at_decoder = choose is not None and self.at_source and self.region_decode
         self.close()
         self.window |= at_decoder
         self.k += 1
-        size, most = op.size, getattr(op, "max_size", None)
-        fixed = None if isinstance(size, int) or sizes is not None else size
-        self.open = Resample(
-            self.k, fixed, choose is not None and not at_decoder, op.interpolation, getattr(op, "antialias", True)
-        )
-        self.least = fixed or (None if most or not isinstance(size, int) else (size, size))
+        self.open = Resample(self.k, fixed, choose is not None and not at_decoder, interpolation, antialias)
+        self.least = least
 
         def make(run: Run) -> None:
             zero = np.zeros_like(run.h)
@@ -249,19 +172,21 @@ class _Compiler:
             if at_decoder:
                 run.window, y, x = (y, x, h, w), zero, zero
             run.roi = tuple(edge.astype(np.float64) for edge in (y, x, y + h, x + w))
-            run.h, run.w = resized(h, w, size, most) if sizes is None else sizes(run, h, w)
+            run.h, run.w = sizes(run, h, w)
 
         self.maker(make)
+        if modes is not None:
+            key = f"mode{self.k}"
+            self.maker(lambda run: run.arrays.update({key: modes(run)}))
+
+    def covers(self, size: tuple[int, int]) -> bool:
+        """Whether every image is at least that large here."""
+        return self.least is not None and size[0] <= self.least[0] and size[1] <= self.least[1]
 
     def crop(
-        self,
-        size: tuple[int, int],
-        choose: Callable[[Run], Window],
-        *,
-        inside: bool,
-        fill: tuple[float, float, float] = (0.0, 0.0, 0.0),
+        self, size: tuple[int, int], choose: Callable[[Run], Window], *, inside: bool, fill: Colours = BLACK
     ) -> None:
-        """The window that `choose` gives; `inside` says that it cannot leave the image."""
+        """Folded where it is `inside` of what is resized or decoded; else a slice."""
         self.least = size
         if self.open is not None and inside:
             self.open = replace(self.open, size=size, roi=True)
@@ -275,114 +200,59 @@ class _Compiler:
 
             self.maker(narrow)
         else:
-            self.step(lambda k: Slice(k, size, fill), self.slicer(choose))
+            self.slice(size, choose, fill)
 
-    def slicer(self, choose: Callable[[Run], Window], *, shape: bool = False) -> Maker:
-        key = self.k + 1
+    def cut(self, choose: Callable[[Run], Window], fill: Colours = BLACK) -> None:
+        """A slice of a size of each image's own."""
+        self.least = None
+        self.slice(None, choose, fill)
+
+    def slice(self, size: tuple[int, int] | None, choose: Callable[[Run], Window], fill: Colours) -> None:
+        k = self.k + 1
 
         def make(run: Run) -> None:
             y, x, h, w = run.as_shown(choose(run))
-            run.arrays[f"anchor{key}"] = np.stack([y, x], axis=1).astype(np.int32)
+            run.arrays[f"anchor{k}"] = rows(y, x)
             run.h, run.w = h, w
-            if shape:
-                run.arrays[f"shape{key}"] = np.stack([h, w], axis=1).astype(np.int32)
+            if size is None:
+                run.arrays[f"shape{k}"] = rows(h, w)
 
-        return make
+        self.add(Slice(k, size, fill), make)
 
-    def pad(self, op: Pad) -> None:
-        fill = self.fill(op, op.fill, op.mode)
-
-        def choose(run: Run) -> Window:
-            left, top, right, bottom = padded(run.h, run.w, op)
-            return -top, -left, run.h + top + bottom, run.w + left + right
-
-        self.least = None
-        self.step(lambda k: Slice(k, None, fill), self.slicer(choose, shape=True))
-
-    def fill(self, op: Op, fill: Fill, mode: PadMode = "constant") -> tuple[float, float, float]:
-        """Given in the units that pixels have here, applied in 0..255."""
-        if mode != "constant":
-            rule = 'the dali engine knows padding_mode="constant"'
-            msg = f'{type(op).__name__}: {rule}; found "{mode}". The host engine takes it'
-            raise TransformError(msg)
-        red, green, blue = np.broadcast_to(fill, 3) / self.place.scale
-        return float(red), float(green), float(blue)
-
-    def one_fill(self, name: str, op: Rotation | RandomAffine) -> float:
-        if not isinstance(op.fill, int | float) and len(set(op.fill)) != 1:
-            msg = f"{name}: the dali engine takes one fill for all channels; found {op.fill}. The host engine takes it"
-            raise TransformError(msg)
-        return self.fill(op, op.fill)[0]
-
-    def flip(self, op: Flip, first: int) -> None:
-        self.flips[op.axis] = True
+    def flip(self, axis: Literal["x", "y"], on: Callable[[Run], NDArray[np.bool_]]) -> None:
+        """Left to the last step."""
+        self.flips[axis] = True
 
         def make(run: Run) -> None:
-            run.mirror[op.axis] ^= run.on & (run.draw(first)[0] < op.p)
+            run.mirror[axis] ^= run.on & on(run)
 
         self.maker(make)
 
-    def color_jitter(self, op: ColorJitter, first: int) -> None:
-        names = steps_of(op)
-        if not names:
-            return
-        key = f"colour{self.k + 1}"
-
-        def make(run: Run) -> None:
-            run.arrays[key] = only(run.on, jitter_steps(op, run.draw(first), run.draw(first + 1)))
-
-        self.step(lambda k: Colour(k, len(names), "contrast" in names, "hue" in names), make)
-
-    def finish_erases(self, op: RandomErasing, first: int) -> None:
-        self.erasing = op, self.place
-        self.maker(lambda run: run.arrays.update(erase=_rows(run.as_shown(erased(op, run, first, run.h, run.w)))))
-
-    def rotation(self, op: Rotation, first: int) -> None:
-        key, (low, high) = f"angle{self.k + 1}", op.degrees
-        fill = self.one_fill("RandomRotation", op)
-
-        def make(run: Run) -> None:
-            angle = low + (high - low) * run.draw(first)[0]
-            turned = np.where(run.mirror["x"] ^ run.mirror["y"], -angle, angle)
-            run.arrays[key] = np.where(run.on, turned, 0).astype(np.float32)
-
-        self.step(lambda k: Rotate(k, op.interpolation, fill), make)
-
-    def affine(self, op: RandomAffine, first: int) -> None:
-        key = f"matrix{self.k + 1}"
-        fill = self.one_fill("RandomAffine", op)
-
-        def make(run: Run) -> None:
-            draws = affine_draws(op, run.h, run.w, np.concatenate([run.draw(first), run.draw(first + 1)]))
-            mirror = run.mirror["x"], run.mirror["y"]
-            matrices = source_matrices(draws, run.h, run.w, op.center, mirror)
-            run.arrays[key] = np.where(run.on[:, None, None], matrices, np.eye(2, 3, dtype=np.float32))
-
-        self.step(lambda k: Warp(k, op.interpolation, fill), make)
-
-    def done(self) -> Program:
+    def done(self) -> DaliProgram:
         self.close()
         program = self.program
         program.steps.insert(0, Decode(self.window))
         if self.window:
-            self.maker(lambda run: run.arrays.update(window=np.stack(run.window, axis=1).astype(np.int32)))
+            self.maker(lambda run: run.arrays.update(window=rows(*run.window)))
         flips = [axis for axis, used in self.flips.items() if used]
         if flips:
             self.maker(lambda run: run.arrays.update({f"flip_{a}": run.mirror[a].astype(np.int32) for a in flips}))
         value: Colours | None = None
         if self.erasing is not None:
-            op, place = self.erasing
-            value = erased_at(place, op, self.place)
-            self.maker(lambda run: run.arrays.update(erase=_rows(run.as_shown(tuple(run.arrays["erase"].T)))))
+            fill, place = self.erasing
+            value = erased_at(place, fill, self.place)
+            self.maker(lambda run: run.arrays.update(erase=_shown(run, run.arrays["erase"])))
         program.steps.append(finish_at(self.place, flips, program.recipe.layout, value))
         return program
 
 
-def _rows(window: Window) -> NDArray[np.int32]:
-    return np.stack(window, axis=1).astype(np.int32)
+def _shown(run: Run, windows: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Rectangles that were chosen in the mirrored image, in the image as it is stored so far."""
+    y, x, h, w = windows.T.astype(np.int64)
+    return rows(*run.as_shown((y, x, h, w)))
 
 
-def compile_recipe(recipe: Recipe, *, region_decode: bool) -> Program:
+def compile_recipe(recipe: Recipe, *, region_decode: bool) -> DaliProgram:
     """Compile; `region_decode` says that the decoder is given windows (else the first resize is).
 
     Raises TransformError where ops stand in an order that has no meaning (Normalize of uint8, ...), or DALI has no
@@ -390,5 +260,5 @@ def compile_recipe(recipe: Recipe, *, region_decode: bool) -> Program:
     """
     compiler = _Compiler(recipe, region_decode=region_decode)
     for n, op in enumerate(recipe.ops):
-        compiler.op(op, n * STREAMS_PER_OP)
+        compiler.op(op, n)
     return compiler.done()

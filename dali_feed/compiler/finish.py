@@ -1,38 +1,27 @@
-"""The finish step that the last ops of a recipe come to, and what an op makes of the place where it stands."""
+"""The finish step that the last ops of a recipe come to: flips, floats, and the rectangle that is erased last."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from dali_feed.compiler.steps import Colours, Finish
-from dali_feed.transforms.effects import RandomErasing
-from dali_feed.transforms.recipe import Flip, Normalize, Op, ToFloat
-from dali_feed.transforms.rules import Layout
+from dali_feed.transforms.base import Op
+from dali_feed.transforms.rules import Fill, Layout
 from dali_feed.transforms.units import Place
 
-__all__ = ["erased_at", "finish_at", "last_erasing", "place_behind"]
+__all__ = ["erased_at", "finish_at", "last_erasing"]
 
 _LARGEST = 3.4e38  # that a float32 holds, and so the finish step
 
 
-def place_behind(place: Place, op: ToFloat | Normalize) -> Place:
-    """The place behind one more op; only the first conversion from whole levels scales."""
-    if isinstance(op, Normalize):
-        mean, std = np.broadcast_to(op.mean, 3), np.broadcast_to(op.std, 3)
-        return replace(place, scale=place.scale / std, bias=(place.bias - mean) / std)
-    scales = place.dtype == "uint8" and op.dtype != "uint8" and op.scale
-    return replace(place, dtype=op.dtype, scale=place.scale / 255 if scales else place.scale)
-
-
-def erased_at(place: Place, op: RandomErasing, behind: Place) -> Colours:
-    """What the value that the op writes at `place` is at the place `behind`, with no rounding to a level."""
-    value = np.broadcast_to(op.value, 3)
-    value = np.trunc(value) if place.dtype == "uint8" else value
+def erased_at(place: Place, value: Fill, behind: Place) -> Colours:
+    """What the value that an op writes at `place` is at the place `behind`, with no rounding to a level."""
+    three = np.broadcast_to(value, 3)
+    three = np.trunc(three) if place.dtype == "uint8" else three
     gain = behind.scale / place.scale
-    red, green, blue = (value * gain + (behind.bias - place.bias * gain)).tolist()
+    red, green, blue = (three * gain + (behind.bias - place.bias * gain)).tolist()
     return red, green, blue
 
 
@@ -44,11 +33,11 @@ def finish_at(place: Place, flips: Collection[str], layout: Layout, erase: Colou
 
 
 def last_erasing(ops: Sequence[Op]) -> int | None:
-    """The number of the op that the finish step does beside flips and floats: the RandomErasing they alone follow."""
+    """The number of the op whose rectangle the finish step erases: only what it does as well stands behind it."""
     for n in reversed(range(len(ops))):
-        op = ops[n]
-        if isinstance(op, RandomErasing):
-            return n if all(abs(value) <= _LARGEST for value in np.atleast_1d(op.value)) else None
-        if not isinstance(op, Flip | ToFloat | Normalize):
+        value = ops[n].erases()
+        if value is not None:
+            return n if all(abs(one) <= _LARGEST for one in np.atleast_1d(value)) else None
+        if not ops[n].of_finish:
             break
     return None

@@ -6,7 +6,6 @@ an op cannot take is known by its header's size, so that it is a bad record and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,49 +14,13 @@ from numpy.typing import NDArray
 
 from dali_feed.errors import TransformError
 from dali_feed.plan.streams import STREAMS_PER_OP
-from dali_feed.transforms import base
-from dali_feed.transforms.auto import AugMix, Auto, AutoAugment, RandAugment
-from dali_feed.transforms.colours import steps_of
-from dali_feed.transforms.effects import (
-    Effect,
-    GaussianBlur,
-    Grayscale,
-    RandomErasing,
-    RandomPerspective,
-    RandomSolarize,
-)
-from dali_feed.transforms.erasing import ERASING_STREAMS
-from dali_feed.transforms.fit import CropOrPad, ResizeKeepRatio, TrimBorder
-from dali_feed.transforms.geometry import TRIES, padded, resized
-from dali_feed.transforms.geometry_fit import kept_ratio
-from dali_feed.transforms.nest import pick_streams, walk
-from dali_feed.transforms.noise import NoisyErasing
-from dali_feed.transforms.own import Own, name_of
-from dali_feed.transforms.perspective import PERSPECTIVE_STREAMS
-from dali_feed.transforms.pillow import LayerAugment, MixAugment, Pillow
-from dali_feed.transforms.recipe import (
-    CenterCrop,
-    ColorJitter,
-    Flip,
-    Nest,
-    Normalize,
-    Op,
-    Pad,
-    RandomAffine,
-    RandomCrop,
-    RandomResizedCrop,
-    Recipe,
-    Resize,
-    Rotation,
-    ToFloat,
-)
+from dali_feed.transforms.base import Op
+from dali_feed.transforms.numbering import walk
+from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.rules import DType
+from dali_feed.transforms.units import Place
 
 __all__ = ["Outline", "outline", "unfit"]
-
-_NAMES = {"Rotation": "RandomRotation"}  # torchvision's, where ours is another
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,31 +35,21 @@ class Outline:
 def outline(recipe: Recipe) -> Outline:
     """The outline. Raises TransformError where ops stand in an order that has no meaning (Normalize of uint8, ...)."""
     size: tuple[int, int] | None = None
-    dtype: DType = "uint8"
+    place = Place()
     streams: list[int] = []
     normalized, channels = False, 3
     for n, op in walk(recipe.ops):
-        channels = op.channels if isinstance(op, Grayscale) else channels
+        channels = op.channels_behind() or channels
         _check_channels(op, channels)
-        if normalized and not isinstance(op, Flip | ToFloat | Normalize | RandomErasing | NoisyErasing | Nest):
-            name = _NAMES.get(type(op).__name__, type(op).__name__)
-            msg = f"{name}: pixels are resampled and recoloured before Normalize; move it in front of it"
+        if normalized and not op.normalized:
+            msg = f"{op.title}: pixels are resampled and recoloured before Normalize; move it in front of it"
             raise TransformError(msg)
-        streams += [n * STREAMS_PER_OP + k for k in _streams(op)]
-        size = _size(op, size)
-        _check_units(op, dtype)
-        if isinstance(op, ToFloat):
-            if dtype != "uint8" and op.dtype == "uint8":
-                msg = f"ToDtype: {dtype} pixels cannot become uint8 again; leave out the first conversion"
-                raise TransformError(msg)
-            dtype = op.dtype
-        elif isinstance(op, Normalize):
-            if dtype == "uint8":
-                cure = "Put ToTensor or ToDtype(torch.float32, scale=True) first"
-                msg = f"Normalize: needs float pixels; found uint8. {cure}"
-                raise TransformError(msg)
-            normalized = True
-    return Outline(size, dtype, streams)
+        streams += [n * STREAMS_PER_OP + k for k in op.drawn()]
+        size = op.size_behind(size)
+        op.check(place.dtype)
+        place = op.place_behind(place)
+        normalized |= op.normalizes
+    return Outline(size, place.dtype, streams)
 
 
 def _check_channels(op: Op, channels: int) -> None:
@@ -105,174 +58,20 @@ def _check_channels(op: Op, channels: int) -> None:
     values = (getattr(op, name, None) for name in fields)
     three = next((value for value in values if isinstance(value, tuple) and len(value) == 3), None)
     if channels == 1 and three is not None:
-        name = _NAMES.get(type(op).__name__, type(op).__name__)
-        msg = f"{name}: images have one channel behind Grayscale(1), so it takes one number; found {three}"
+        msg = f"{op.title}: images have one channel behind Grayscale(1), so it takes one number; found {three}"
         raise TransformError(msg)
-
-
-def _check_units(op: Op, dtype: DType) -> None:
-    """Values that torchvision has no meaning for in the units that pixels have there."""
-    most = 255 if dtype == "uint8" else 1
-    if isinstance(op, base.Effect):
-        op.check(dtype)
-    if isinstance(op, RandomSolarize) and op.threshold > most:
-        msg = f"RandomSolarize: threshold must be at most {most}, the largest of {dtype} pixels; found {op.threshold}"
-        raise TransformError(msg)
-    if isinstance(op, RandomErasing) and dtype == "uint8" and not all(0 <= v < 256 for v in np.atleast_1d(op.value)):
-        msg = f"RandomErasing: value must lie in 0..255 where pixels are uint8; found {op.value}"
-        raise TransformError(msg)
-    if isinstance(op, NoisyErasing) and dtype == "uint8":
-        msg = (
-            "RandomErasing: needs float pixels where its value is drawn; found uint8. Put it behind ToTensor or ToDtype"
-        )
-        raise TransformError(msg)
-    if isinstance(op, Own) and dtype != "uint8":
-        msg = f"transform: {name_of(op.function)} is given PIL images, so it must stand in front of {dtype}"
-        raise TransformError(msg)
-    if isinstance(op, Auto | Pillow) and dtype != "uint8":
-        cure = "Put it in front of ToTensor or ToDtype"
-        msg = f"{type(op).__name__}: takes uint8 pixels, as the original does; found {dtype}. {cure}"
-        raise TransformError(msg)
-
-
-_EFFECT_DRAWS: dict[type[Effect], int] = {
-    Grayscale: 0,
-    RandomErasing: ERASING_STREAMS,  # and further tries are drawn by those that need them
-    RandomPerspective: PERSPECTIVE_STREAMS,
-    AutoAugment: 2,
-    AugMix: 0,  # it draws for itself: it takes more streams than an op has
-    Own: 0,
-    LayerAugment: 0,
-    MixAugment: 0,
-}
-
-
-def _streams(op: Op) -> Iterable[int]:
-    """Which of its streams every sample draws from."""
-    if isinstance(op, RandomResizedCrop | ResizeKeepRatio) and op.interpolation == "random":
-        return 0, TRIES
-    return range(_draws(op))
-
-
-def _draws(op: Op) -> int:
-    """How many streams every sample draws from."""
-    if isinstance(op, Nest):
-        return pick_streams(op)
-    if isinstance(op, RandAugment):
-        return op.num_ops
-    if isinstance(op, base.Effect):
-        return op.streams
-    if isinstance(op, Effect):
-        return _EFFECT_DRAWS.get(type(op), 1)
-    match op:
-        case RandomResizedCrop() | RandomCrop() | Flip() | Rotation() | ResizeKeepRatio() | CropOrPad():
-            return 1  # further tries of a RandomResizedCrop are drawn by those that need them
-        case RandomAffine():
-            return 2
-        case ColorJitter():
-            return 2 if steps_of(op) else 0
-        case _:
-            return 0
-
-
-def _size(op: Op, size: tuple[int, int] | None) -> tuple[int, int] | None:
-    match op:
-        case RandomResizedCrop() | CenterCrop() | RandomCrop() | CropOrPad():
-            return op.size
-        case ResizeKeepRatio() | TrimBorder():
-            return None
-        case Resize():
-            return None if isinstance(op.size, int) else op.size
-        case Pad() if size is not None:
-            left, top, right, bottom = op.padding
-            return size[0] + top + bottom, size[1] + left + right
-        case _:
-            return size
-
-
-_PICKY = base.Effect | RandomCrop | Pad | GaussianBlur | CropOrPad | TrimBorder  # that cannot take every size
 
 
 def unfit(recipe: Recipe, sizes: NDArray[Any]) -> dict[int, str]:
-    """Rows of `sizes` (n, 2: height, width) whose images an op cannot take, with the reason; size 0 is nobody's."""
-    if not any(isinstance(op, _PICKY) for _, op in walk(recipe.ops)):
+    """Rows of `sizes` (n, 2: height, width) whose images an op cannot take, with the reason; size 0 is left out."""
+    every = [op for _, op in walk(recipe.ops)]
+    if all(type(op).unfit is Op.unfit for op in every):  # they take every size
         return {}
     reasons: dict[int, str] = {}
     rows = np.flatnonzero(sizes[:, 0] > 0)
     h, w = sizes[rows, 0].astype(np.int64), sizes[rows, 1].astype(np.int64)
-    for _, op in walk(recipe.ops):  # what stands in a nest leaves sizes as they are
-        for row, reason in _not_taken(op, h, w):
+    for op in every:  # what stands in a nest leaves sizes as they are
+        for row, reason in op.unfit(h, w):
             reasons.setdefault(int(rows[row]), reason)
-        h, w = _behind(op, h, w)
+        h, w = op.sizes_behind(h, w)
     return reasons
-
-
-def _not_taken(op: Op, h: Ints, w: Ints) -> list[tuple[int, str]]:
-    """Images that the op cannot take, each with the reason."""
-    match op:
-        case base.Effect():
-            return op.unfit(h, w)
-        case GaussianBlur():
-            return _too_small(op, h, w)
-        case RandomCrop() | Pad():
-            return _refused(op, h, w, padded(h, w, op))
-        case CropOrPad() | TrimBorder():
-            return _unfit_to(op, h, w)
-        case _:
-            return []
-
-
-def _behind(op: Op, h: Ints, w: Ints) -> tuple[Ints, Ints]:
-    """Heights and widths behind the op, as far as no sample draws them."""
-    fixed = _size(op, None)
-    if fixed is not None:
-        return np.full_like(h, fixed[0]), np.full_like(w, fixed[1])
-    match op:
-        case Pad():
-            left, top, right, bottom = padded(h, w, op)
-            return h + top + bottom, w + left + right
-        case TrimBorder():
-            return np.maximum(h - 2 * op.border, 1), np.maximum(w - 2 * op.border, 1)
-        case ResizeKeepRatio():
-            return kept_ratio(op, h, w, None)
-        case Resize():
-            return resized(h, w, op.size, op.max_size)
-        case _:
-            return h, w
-
-
-def _too_small(op: GaussianBlur, h: Ints, w: Ints) -> list[tuple[int, str]]:
-    """The border is mirrored without its edge, so half a kernel must fit into the image and leave a pixel."""
-    wide, high = op.kernel
-    told = f"GaussianBlur: a kernel of {wide}x{high} needs an image of {wide // 2 + 1}x{high // 2 + 1} at least"
-    short = (w <= wide // 2) | (h <= high // 2)
-    return [(k, f"{told}; found {w[k]}x{h[k]}") for k in np.flatnonzero(short).tolist()]
-
-
-def _unfit_to(op: CropOrPad | TrimBorder, h: Ints, w: Ints) -> list[tuple[int, str]]:
-    if isinstance(op, TrimBorder):
-        gone = np.minimum(h, w) <= 2 * op.border
-        told = f"TrimBorder: nothing is left without {op.border} pixels at each edge"
-        return [(k, f"{told}; found {w[k]}x{h[k]}") for k in np.flatnonzero(gone).tolist()]
-    most = [np.maximum(op.size[0] - h, 0), np.maximum(op.size[1] - w, 0)]  # at one edge, where it may be anywhere
-    high, wide = most if op.anywhere else [(each + 1) // 2 for each in most]
-    spare = {"reflect": 1, "symmetric": 0}.get(op.mode)
-    short = np.zeros(len(h), bool) if spare is None else (high > h - spare) | (wide > w - spare)
-    told = f'CropOrPad: padding_mode="{op.mode}" needs more pixels than padding'
-    return [(k, f"{told}; found {w[k]}x{h[k]}") for k in np.flatnonzero(short).tolist()]
-
-
-def _refused(op: RandomCrop | Pad, h: Ints, w: Ints, edges: tuple[Ints, Ints, Ints, Ints]) -> list[tuple[int, str]]:
-    left, top, right, bottom = edges
-    found: list[tuple[int, str]] = []
-    if op.mode in ("reflect", "symmetric"):
-        spare = 1 if op.mode == "reflect" else 0  # the edge itself is not repeated
-        short = (np.maximum(left, right) > w - spare) | (np.maximum(top, bottom) > h - spare)
-        told = f'{type(op).__name__}: padding_mode="{op.mode}" needs more pixels than padding'
-        found += [(k, f"{told}; found {w[k]}x{h[k]}") for k in np.flatnonzero(short).tolist()]
-    if isinstance(op, RandomCrop):
-        small = (h + top + bottom < op.size[0]) | (w + left + right < op.size[1])
-        told = f"RandomCrop: {op.size[1]}x{op.size[0]} must fit into the image; found"
-        cure = "pad_if_needed=True takes it"
-        found += [(k, f"{told} {w[k]}x{h[k]}; {cure}") for k in np.flatnonzero(small).tolist()]
-    return found

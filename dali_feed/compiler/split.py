@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.compiler.dali import Ints, Parameters, Program, compile_recipe
+from dali_feed.compiler.dali import DaliProgram, compile_recipe
 from dali_feed.compiler.host import HostProgram, compile_host
 from dali_feed.compiler.outline import outline
+from dali_feed.compiler.program import Ints, Parameters
 from dali_feed.compiler.tail_colour import with_kernel
 from dali_feed.errors import TransformError
-from dali_feed.transforms.recipe import Recipe, ToFloat
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.units import Place
 
 __all__ = ["SplitProgram", "compile_dali"]
 
@@ -25,14 +27,14 @@ _BEHIND = "behind_"  # what the names of arrays that go behind the graph begin w
 
 
 @dataclass(slots=True)
-class SplitProgram(Program):
+class SplitProgram(DaliProgram):
     """A program whose graph ends in uint8, channels last; `behind` is run on its batches."""
 
     behind: HostProgram | None = None
 
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
         """Of both parts; see `rows_behind`."""
-        graph = Program.parameters(self, sizes, ids, seed, epoch)
+        graph = DaliProgram.parameters(self, sizes, ids, seed, epoch)
         if self.behind is None:
             return graph
         rest = self.behind.parameters(graph.sizes.astype(np.int32), ids, seed, epoch)
@@ -44,7 +46,7 @@ class SplitProgram(Program):
         return {name.removeprefix(_BEHIND): rows for name, rows in arrays.items() if name.startswith(_BEHIND)}
 
 
-def compile_dali(recipe: Recipe, *, on_gpu: bool, region_decode: bool | None = None) -> Program:
+def compile_dali(recipe: Recipe, *, on_gpu: bool, region_decode: bool | None = None) -> DaliProgram:
     """The program of the dali engine; all of it is a graph where DALI has the operators.
 
     On a GPU the finish step takes the colour steps before it; see dali_feed.compiler.tail_colour.
@@ -72,7 +74,7 @@ def compile_dali(recipe: Recipe, *, on_gpu: bool, region_decode: bool | None = N
 def _cut(recipe: Recipe) -> int:
     """How many ops are DALI's."""
     for n, op in enumerate(recipe.ops):
-        if isinstance(op, ToFloat) and op.dtype != "uint8":
+        if op.place_behind(Place()).dtype != "uint8":
             return n
         try:
             compile_recipe(Recipe(recipe.ops[: n + 1]), region_decode=False)

@@ -1,33 +1,18 @@
 """The steps of a program: what the DALI engine's graph is built of.
 
-A step names the arrays it takes, a row per sample, by its own number k: size{k}, roi{k}, ...
+A step names the arrays it takes, a row per sample, by its own number k: size{k}, roi{k}, ... Those here are what others
+are folded into; a transform's own step builds itself (`dali_feed.transforms.graph.GraphStep`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dali_feed.transforms.base import Apply
+from dali_feed.transforms.graph import BLACK, Given
 from dali_feed.transforms.rules import Drawn, DType, Interpolation, Layout
 
-__all__ = [
-    "Bits",
-    "Blur",
-    "Colour",
-    "Colours",
-    "CustomStep",
-    "Decode",
-    "Erase",
-    "Finish",
-    "Resample",
-    "Rotate",
-    "Slice",
-    "Solarize",
-    "Step",
-    "Warp",
-]
+__all__ = ["Colours", "Decode", "Finish", "OwnStep", "Resample", "Slice", "Step"]
 
 Colours = tuple[float, float, float]
 
@@ -59,65 +44,7 @@ class Slice:
 
     k: int
     size: tuple[int, int] | None
-    fill: Colours = (0.0, 0.0, 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Rotate:
-    """By angle{k} (float32, degrees, counter-clockwise) about the centre."""
-
-    k: int
-    interpolation: str
-    fill: float
-
-
-@dataclass(frozen=True, slots=True)
-class Warp:
-    """Pixel (x, y) is taken from matrix{k} (float32: 2, 3) @ (x, y, 1); halves are pixel centres."""
-
-    k: int
-    interpolation: str
-    fill: float
-
-
-@dataclass(frozen=True, slots=True)
-class Colour:
-    """`steps` colour steps, colour{k} (float32: steps, 14), with or without a mean and a hue; see colours.py."""
-
-    k: int
-    steps: int
-    contrast: bool
-    hue: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Blur:
-    """By a Gaussian of sigma{k} (float32), cut off to `kernel` (width, height) pixels."""
-
-    k: int
-    kernel: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Bits:
-    """The bits of each value that are in bits{k} (uint8)."""
-
-    k: int
-
-
-@dataclass(frozen=True, slots=True)
-class Solarize:
-    """Values from level{k} (int32) on inverted."""
-
-    k: int
-
-
-@dataclass(frozen=True, slots=True)
-class Erase:
-    """Rectangle rect{k} (float32: y, x, height, width) set to `fill`."""
-
-    k: int
-    fill: Colours
+    fill: Colours = BLACK
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +65,12 @@ class Finish:
     adjusts: int = 0
 
 
-class CustomStep(Protocol):
-    """A step that an engine knows by its own type."""
+class OwnStep(Protocol):
+    """A step that builds itself: a transform's, or a user's graph."""
 
-    def call(self, image: Any, make_input: Callable[[str], Any]) -> Any:
-        """Build it on an engine's image."""
+    def on(self, image: Any, given: Given, *, gpu: bool) -> Any:
+        """The node that it makes of the image's; `given` makes the nodes of its arrays."""
         ...
 
 
-Step = Decode | Resample | Slice | Rotate | Warp | Colour | Blur | Bits | Solarize | Erase | Apply | Finish | CustomStep
+Step = Decode | Resample | Slice | Finish | OwnStep

@@ -10,15 +10,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from dali_feed.compiler.dali import Program
-from dali_feed.compiler.steps import Colour
-from dali_feed.transforms.colours import KIND, MAX_STEPS
+from dali_feed.compiler.dali import DaliProgram
+from dali_feed.transforms.colours import KIND, MAX_STEPS, Colour
 from dali_feed.transforms.run import Run
 
 __all__ = ["with_kernel"]
 
 
-def with_kernel(program: Program) -> Program:
+def with_kernel(program: DaliProgram) -> DaliProgram:
     """The same with as many of its last colour steps as the kernel takes done by the finish step."""
     finish, keys, count = program.finish, list[str](), 0
     if finish is None:

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from dali_feed.compiler.dali import Program
+from dali_feed.compiler.dali import DaliProgram
 from dali_feed.compiler.steps import Decode
 from dali_feed.errors import TransformError
 from dali_feed.plan.draws import uniforms
+from dali_feed.transforms.graph import Given
 
 __all__ = ["GraphDraws", "UserGraph", "compile_function", "is_graph_function"]
 
@@ -51,9 +52,10 @@ class UserGraph:
     function: Callable[[Any, GraphDraws], Any]
     columns: list[Column] = field(default_factory=list)
 
-    def call(self, image: Any, make_input: Callable[[str], Any]) -> Any:
+    def on(self, image: Any, given: Given, *, gpu: bool) -> Any:
         """Build the user's part of the graph. Raises TransformError, chained, where the function fails."""
-        draws = GraphDraws(make_input)
+        del gpu
+        draws = GraphDraws(lambda name: given(name, "FLOAT", 0))
         name = getattr(self.function, "__name__", repr(self.function))
         try:
             out = self.function(image, draws)
@@ -79,10 +81,10 @@ def is_graph_function(transform: object) -> bool:
     return sum(one.default is one.empty and one.kind is not one.VAR_KEYWORD for one in parameters) == 2
 
 
-def compile_function(function: Callable[[Any, GraphDraws], Any]) -> Program:
+def compile_function(function: Callable[[Any, GraphDraws], Any]) -> DaliProgram:
     """The program: decode, then the user's graph, whose output is the batch as it is."""
     step = UserGraph(function)
-    program = Program(steps=[Decode(window=False), step], size=None, fixed=False)
+    program = DaliProgram(steps=[Decode(window=False), step], size=None, fixed=False)
 
     def make(run: Any) -> None:
         if not step.columns:

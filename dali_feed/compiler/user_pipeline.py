@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.compiler.dali import Program
+from dali_feed.compiler.dali import DaliProgram
 from dali_feed.compiler.steps import Decode
 from dali_feed.plan.draws import philox4x32
 
@@ -37,7 +37,7 @@ class FieldInput:
 
 
 @dataclass(slots=True)
-class PipelineProgram(Program):
+class PipelineProgram(DaliProgram):
     """A pipeline to run, and what it was made with.
 
     name             of the user's function

@@ -13,8 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.compiler.dali import Ints, Parameters, Program
-from dali_feed.compiler.host import HostProgram
+from dali_feed.compiler.program import Ints, Parameters, View
 from dali_feed.errors import TransformError
 from dali_feed.plan.draws import philox4x32
 from dali_feed.transforms.recipe import Recipe
@@ -81,7 +80,7 @@ def by_view(arrays: dict[str, NDArray[Any]], count: int) -> list[dict[str, NDArr
     return split
 
 
-_P = TypeVar("_P", Program, HostProgram)
+_P = TypeVar("_P", bound=View)
 
 
 @dataclass(slots=True)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import importlib
 
-from dali_feed.compiler.dali import Program
-from dali_feed.compiler.host import HostProgram
+from dali_feed.compiler.program import Program
 from dali_feed.compiler.user_pipeline import PipelineProgram
-from dali_feed.compiler.views import ViewsProgram
 from dali_feed.engines.engine import Engine
 from dali_feed.errors import ConfigError
 from dali_feed.options import Tuning
 from dali_feed.packages import needed
 
-__all__ = ["ENGINES", "ON_CPU", "AnyProgram", "choose_engine", "make_engine"]
-
-AnyProgram = Program | HostProgram | ViewsProgram[Program] | ViewsProgram[HostProgram]
+__all__ = ["ENGINES", "ON_CPU", "choose_engine", "make_engine"]
 
 ON_CPU = "host"  # where nobody chose
 ENGINES = {
@@ -41,7 +37,7 @@ def choose_engine(name: str | None, device: int | None, *, graph: bool) -> str:
     return name
 
 
-def make_engine(name: str, program: AnyProgram, *, batch_size: int, device: int | None, tuning: Tuning) -> Engine:
+def make_engine(name: str, program: Program, *, batch_size: int, device: int | None, tuning: Tuning) -> Engine:
     """Build an engine; its libraries are imported here and not before."""
     module, kind = _PIPELINE if isinstance(program, PipelineProgram) else ENGINES[name]
     with needed():

@@ -7,19 +7,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from dali_feed.compiler.dali import Program
-from dali_feed.compiler.host import HostProgram, compile_host
+from dali_feed.compiler.host import compile_host
+from dali_feed.compiler.program import Program, View
 from dali_feed.compiler.split import compile_dali
 from dali_feed.compiler.user_graph import compile_function, is_graph_function
 from dali_feed.compiler.user_pipeline import PipelineProgram
 from dali_feed.compiler.views import ViewsProgram, as_views
-from dali_feed.engines.choose import ON_CPU, AnyProgram, choose_engine
+from dali_feed.engines.choose import ON_CPU, choose_engine
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.options import Tuning
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.nest import walk
-from dali_feed.transforms.own import Own
-from dali_feed.transforms.pillow import Pillow
+from dali_feed.transforms.numbering import walk
 from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.rules import Decoding, Layout
 
@@ -36,7 +34,7 @@ def compiled(
     device: int | None,
     tuning: Tuning | None = None,
     hw_decoder_load: float = 0.0,
-) -> tuple[str, AnyProgram]:
+) -> tuple[str, Program]:
     """The engine's name and its program. Raises ConfigError, TransformError where it cannot run the transform."""
     graph = isinstance(transform, PipelineProgram) or is_graph_function(transform)
     name = choose_engine(engine, device, graph=graph)
@@ -72,13 +70,13 @@ def compiled(
         raise TransformError(msg)
     recipes = [replace(lower(each), layout=layout, hw_decoder_load=load) for each in views.transforms]
 
-    def whole(name: str) -> ViewsProgram[Any]:
-        return ViewsProgram(tuple(compile_for(name, recipe, device, whole=True) for recipe in recipes))  # of one kind
+    def whole(name: str) -> ViewsProgram[View]:
+        return ViewsProgram(tuple(compile_for(name, recipe, device, whole=True) for recipe in recipes))
 
     return _by_either(name, engine if device is not None else name, recipes, whole)
 
 
-def _graph(transform: Any, layout: Layout, load: float) -> AnyProgram:
+def _graph(transform: Any, layout: Layout, load: float) -> Program:
     """A graph of the user's."""
     if layout != "NCHW":
         msg = f"layout: a DALI graph function gives its own; found {layout!r}. Transpose in the graph"
@@ -102,15 +100,15 @@ def _share(load: object) -> float:
 
 
 def _by_either(
-    name: str, engine: str | None, recipes: list[Recipe], compile_by: Callable[[str], AnyProgram]
-) -> tuple[str, AnyProgram]:
+    name: str, engine: str | None, recipes: list[Recipe], compile_by: Callable[[str], Program]
+) -> tuple[str, Program]:
     """By the engine of that name; on a GPU, where nobody chose, by the host engine what DALI has no way for.
 
     Pillow's operations and functions of PIL images are the CPU's, too.
     """
     if engine is not None:
         return name, compile_by(name)
-    if any(isinstance(op, Own | Pillow) for recipe in recipes for _, op in walk(recipe.ops)):
+    if any(op.of_pil for recipe in recipes for _, op in walk(recipe.ops)):
         return ON_CPU, compile_by(ON_CPU)
     try:
         return name, compile_by(name)
@@ -122,7 +120,7 @@ def _by_either(
 
 def compile_for(
     name: str, recipe: Recipe, device: int | None, tuning: Tuning | None = None, *, whole: bool = False
-) -> Program | HostProgram:
+) -> View:
     """What that engine runs, `whole`: on images decoded whole. Raises TransformError for a recipe without meaning."""
     on_gpu = device is not None
     if name == "host":

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.compiler.dali import Parameters
+from dali_feed.compiler.program import Parameters
 from dali_feed.feed.reading import ReadTask
 from dali_feed.feed.window import Window
 from dali_feed.plan.order import EpochPlan, WindowPlan

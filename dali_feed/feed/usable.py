@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dali_feed.compiler.outline import unfit
-from dali_feed.engines.choose import AnyProgram
+from dali_feed.compiler.program import Program
 from dali_feed.options import Tuning
 from dali_feed.screen.screen import Screened, screen
 
@@ -14,7 +14,7 @@ __all__ = ["Look", "looker"]
 Look = Callable[[Sequence[memoryview | None]], Screened]
 
 
-def looker(program: AnyProgram, tuning: Tuning) -> Look:
+def looker(program: Program, tuning: Tuning) -> Look:
     """A function of payloads that tells their sizes, and of what cannot be used the reason."""
 
     def look(payloads: Sequence[memoryview | None]) -> Screened:

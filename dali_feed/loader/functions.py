@@ -19,12 +19,12 @@ from dali_feed.compiler.outline import outline
 from dali_feed.compiler.user_graph import is_graph_function
 from dali_feed.compiler.views import Views, as_views
 from dali_feed.errors import TransformError
-from dali_feed.transforms.effects import Grayscale
-from dali_feed.transforms.lower import flatten, is_theirs, is_torchvision, lower
-from dali_feed.transforms.nest import walk
+from dali_feed.transforms.base import Op
+from dali_feed.transforms.grayscale import Grayscale
+from dali_feed.transforms.lower import flatten, is_theirs, is_timm, is_torchvision, lower
+from dali_feed.transforms.numbering import walk
 from dali_feed.transforms.own import Own, name_of
-from dali_feed.transforms.recipe import Op, Recipe
-from dali_feed.transforms.timm import is_timm
+from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.wrappers import Chain
 
 __all__ = ["UserTransforms", "leaves_pil", "split"]

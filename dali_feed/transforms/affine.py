@@ -1,4 +1,4 @@
-"""RandomAffine's draws, and the matrix that says where each pixel comes from. Pure arithmetic on arrays.
+"""RandomAffine: turned, moved, scaled and sheared; and the matrix that says where each pixel comes from.
 
 Turn, scale and shears follow torchvision: output = T C R(angle) S(scale) SHy(y) SHx(x) C^-1 input, with
 T the translation, C the centre, angles clockwise as they are seen, SHx(s) = [1, -tan s; 0, 1] and
@@ -7,15 +7,121 @@ SHy(s) = [1, 0; -tan s, 1].
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.transforms.recipe import RandomAffine
+from dali_feed.plan.streams import STREAMS_PER_OP
+from dali_feed.transforms.base import Arrays, Ints, OnImage, Op
+from dali_feed.transforms.batch_draws import BatchDraws
+from dali_feed.transforms.edges import one_level
+from dali_feed.transforms.fields import fill_of, turning
+from dali_feed.transforms.graph import INTERPOLATION, Given, Graph
+from dali_feed.transforms.rules import Fill, Range, as_list, check_range, refuse
+from dali_feed.transforms.run import Run, SizedDraws
 
-__all__ = ["affine_draws", "source_matrices"]
+__all__ = ["RandomAffine", "Warp", "affine_draws", "source_matrices"]
 
-Ints = NDArray[np.int64]
 Doubles = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RandomAffine(Op):
+    """Turned by `degrees`, moved by up to `translate` (fractions of width and height), scaled, sheared.
+
+    `shear` is (x low, x high, y low, y high) in degrees. All about `center` (x, y in pixels), or the
+    middle. The canvas keeps its size.
+    """
+
+    degrees: Range
+    translate: tuple[float, float] = (0.0, 0.0)
+    scale: Range = (1.0, 1.0)
+    shear: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    interpolation: Literal["nearest", "bilinear"] = "nearest"
+    fill: Fill = 0.0
+    center: tuple[float, float] | None = None
+
+    streams: ClassVar[int] = 2
+    in_nest: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_range("RandomAffine", "degrees", self.degrees, -float("inf"), float("inf"))
+        if len(self.translate) != 2 or not all(0 <= part <= 1 for part in self.translate):
+            refuse("RandomAffine", "translate must be two fractions in 0..1 (of width, of height)", self.translate)
+        check_range("RandomAffine", "scale", self.scale, 1e-6, float("inf"))
+        for pair in (self.shear[:2], self.shear[2:]):
+            check_range("RandomAffine", "shear", pair, -90.0, 90.0)
+
+    @classmethod
+    def of(cls, transform: Any) -> RandomAffine:
+        t = transform
+        pairs = {name: tuple(map(float, getattr(t, name) or ())) for name in ("degrees", "translate", "scale", "shear")}
+        (low, high), shear = pairs["degrees"], pairs["shear"] + (0.0,) * (4 - len(pairs["shear"]))
+        return cls(
+            (low, high),
+            pairs["translate"] or (0.0, 0.0),  # type: ignore[arg-type]
+            pairs["scale"] or (1.0, 1.0),  # type: ignore[arg-type]
+            shear,  # type: ignore[arg-type]
+            turning(t),
+            fill_of(t),
+            None if t.center is None else (float(t.center[0]), float(t.center[1])),
+        )
+
+    def draws(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> Doubles:
+        """As `affine_draws`."""
+        return affine_draws(self, h, w, np.concatenate([draws.draw(first), draws.draw(first + 1)]))
+
+    def host_rows(self, run: SizedDraws, n: int) -> None:
+        run.arrays[f"move{n}"] = self.draws(run, n * STREAMS_PER_OP, run.h, run.w)
+
+    def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
+        key, fill = f"move{n}", as_list(self.fill)
+        center = None if self.center is None else list(self.center)
+
+        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
+            from torchvision.transforms.v2 import InterpolationMode, functional
+
+            angle, *moved, scale, x, y = arrays[key][slot].tolist()
+            mode = InterpolationMode(self.interpolation)
+            return functional.affine_image(
+                image, angle, moved, scale, [x, y], interpolation=mode, fill=fill, center=center
+            )
+
+        return [apply]
+
+    def in_graph(self, graph: Graph, first: int) -> None:
+        def matrices(run: Run) -> NDArray[np.float32]:
+            mirror = run.mirror["x"], run.mirror["y"]
+            found = source_matrices(self.draws(run, first, run.h, run.w), run.h, run.w, self.center, mirror)
+            return np.where(run.on[:, None, None], found, np.eye(2, 3, dtype=np.float32))
+
+        graph.step(Warp(graph.k + 1, self.interpolation, one_level(self, self.fill, graph.place)), matrices)
+
+
+@dataclass(frozen=True, slots=True)
+class Warp:
+    """Pixel (x, y) is taken from matrix{k} (float32: 2, 3) @ (x, y, 1); halves are pixel centres."""
+
+    k: int
+    interpolation: Literal["nearest", "bilinear"]
+    fill: float
+
+    name: ClassVar[str] = "matrix"
+
+    def on(self, image: Any, given: Given, *, gpu: bool) -> Any:
+        """In the canvas that there is."""
+        del gpu
+        from nvidia.dali import fn, types
+
+        return fn.warp_affine(
+            image,
+            matrix=given(f"matrix{self.k}", "FLOAT", 2),
+            interp_type=getattr(types, INTERPOLATION[self.interpolation]),
+            inverse_map=True,
+            fill_value=self.fill,
+        )
 
 
 def affine_draws(op: RandomAffine, h: Ints, w: Ints, drawn: NDArray[np.float32]) -> Doubles:

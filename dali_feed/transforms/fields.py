@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from dali_feed.errors import TransformError
-from dali_feed.transforms.rules import Edges, Fill, Interpolation
+from dali_feed.transforms.rules import Drawn, Edges, Fill, Interpolation
 
 __all__ = [
     "antialias_of",
@@ -15,6 +15,7 @@ __all__ = [
     "fail",
     "fill_of",
     "interpolation_of",
+    "maybe_drawn",
     "numbers",
     "pair",
     "turning",
@@ -42,6 +43,16 @@ def interpolation_of(t: Any) -> Interpolation:
     if mode not in ("bilinear", "bicubic", "nearest-exact"):
         raise fail(t, "interpolation must be BILINEAR, BICUBIC or NEAREST_EXACT", mode)
     return mode  # type: ignore[return-value]
+
+
+def maybe_drawn(t: Any) -> Interpolation | Drawn:
+    """Of a resize of timm's: one, or one of two that is drawn."""
+    if not isinstance(t.interpolation, tuple | list):
+        return interpolation_of(t)
+    names = sorted(str(getattr(mode, "value", mode)) for mode in t.interpolation)
+    if names != ["bicubic", "bilinear"]:
+        raise fail(t, "interpolation must be one, or random", t.interpolation)
+    return "random"
 
 
 def antialias_of(t: Any) -> bool:

@@ -6,278 +6,18 @@ has it. What cannot be lowered is an error that names it; nothing is left out in
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from dali_feed.transforms.auto import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
-from dali_feed.transforms.effects import (
-    GaussianBlur,
-    Grayscale,
-    RandomAdjustSharpness,
-    RandomAutocontrast,
-    RandomEqualize,
-    RandomErasing,
-    RandomGrayscale,
-    RandomInvert,
-    RandomPerspective,
-    RandomPosterize,
-    RandomSolarize,
-)
-from dali_feed.transforms.fields import (
-    antialias_of,
-    background,
-    edges_of,
-    fail,
-    fill_of,
-    interpolation_of,
-    numbers,
-    pair,
-    turning,
-)
-from dali_feed.transforms.noise import GaussianNoise, NoisyErasing
-from dali_feed.transforms.recipe import (
-    Branches,
-    CenterCrop,
-    ColorJitter,
-    Flip,
-    Normalize,
-    Op,
-    Pad,
-    RandomAffine,
-    RandomApply,
-    RandomChoice,
-    RandomCrop,
-    RandomOrder,
-    RandomResizedCrop,
-    Recipe,
-    Resize,
-    Rotation,
-    ToFloat,
-)
-from dali_feed.transforms.rules import DType, Interpolation
-from dali_feed.transforms.timm import TIMM, is_timm
+from dali_feed.transforms.base import Op
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.table import NESTS, TIMM, TORCHVISION, maker
 from dali_feed.transforms.unknown import unknown
 from dali_feed.transforms.wrappers import Chain, taken_apart
 
-__all__ = ["SUPPORTED", "Beyond", "flatten", "is_theirs", "is_torchvision", "lower"]
+__all__ = ["SUPPORTED", "Beyond", "flatten", "is_theirs", "is_timm", "is_torchvision", "lower"]
 
-_DTYPES: dict[str, DType] = {
-    "torch.uint8": "uint8",
-    "torch.float32": "float32",
-    "torch.float16": "float16",
-    "torch.bfloat16": "bfloat16",
-}
-
-
-def _resize(t: Any) -> Op:
-    size: Any = t.size
-    if size is None:
-        raise fail(t, "size must be given; max_size alone is not supported", size)
-    if not isinstance(size, int):
-        size = int(size[0]) if len(size) == 1 else pair(t, size)
-    return Resize(size, t.max_size, interpolation_of(t), antialias_of(t))
-
-
-def _random_resized_crop(t: Any) -> Op:
-    (s0, s1), (r0, r1) = t.scale, t.ratio
-    size = pair(t, t.size)
-    return RandomResizedCrop(size, (float(s0), float(s1)), (float(r0), float(r1)), interpolation_of(t), antialias_of(t))
-
-
-def _color_jitter(t: Any) -> Op:
-    pairs = {name: getattr(t, name) for name in ("brightness", "contrast", "saturation", "hue")}
-    return ColorJitter(**{name: None if v is None else (float(v[0]), float(v[1])) for name, v in pairs.items()})
-
-
-def _rotation(t: Any) -> Op:
-    if t.expand:
-        raise fail(t, "expand must be False: all images of a batch have one size", t.expand)
-    if t.center is not None:
-        raise fail(t, "center must be None, the middle of the image", t.center)
-    low, high = t.degrees
-    return Rotation((float(low), float(high)), turning(t), fill_of(t))
-
-
-def _affine(t: Any) -> Op:
-    pairs = {name: tuple(map(float, getattr(t, name) or ())) for name in ("degrees", "translate", "scale", "shear")}
-    (low, high), shear = pairs["degrees"], pairs["shear"] + (0.0,) * (4 - len(pairs["shear"]))
-    return RandomAffine(
-        (low, high),
-        pairs["translate"] or (0.0, 0.0),  # type: ignore[arg-type]
-        pairs["scale"] or (1.0, 1.0),  # type: ignore[arg-type]
-        shear,  # type: ignore[arg-type]
-        turning(t),
-        fill_of(t),
-        None if t.center is None else (float(t.center[0]), float(t.center[1])),
-    )
-
-
-def _random_crop(t: Any) -> Op:
-    edges = edges_of(t, swapped=type(t).__module__.startswith("torchvision.transforms.v2"))
-    return RandomCrop(pair(t, t.size), edges, bool(t.pad_if_needed), fill_of(t), t.padding_mode)
-
-
-def _convert_dtype(t: Any) -> Op:
-    return _dtype(t, t.dtype, scale=True)
-
-
-def _to_dtype(t: Any) -> Op:
-    dtype = t.dtype
-    if isinstance(dtype, dict):
-        known = {getattr(k, "__name__", str(k)): v for k, v in dtype.items()}
-        dtype = known.get("Image", known.get("Tensor", known.get("others")))
-    return _dtype(t, dtype, scale=bool(t.scale))
-
-
-def _dtype(t: Any, dtype: object, *, scale: bool) -> Op:
-    name = str(dtype)
-    if name not in _DTYPES:
-        raise fail(t, f"dtype must be one of {', '.join(_DTYPES)}", name)
-    return ToFloat(_DTYPES[name], scale)
-
-
-def _to_image(_: Any) -> Op | None:
-    return None  # what a decoder gives is an image already
-
-
-def _to_tensor(_: Any) -> Op:
-    return ToFloat("float32", scale=True)
-
-
-def _normalize(t: Any) -> Op:
-    mean, std = numbers(t.mean), numbers(t.std)
-    if any(math.isnan(x) for x in mean + std):
-        raise fail(t, "mean and std must be numbers", (mean, std))
-    return Normalize(mean, std)
-
-
-def _grayscale(t: Any) -> Op:
-    if t.num_output_channels != 3:
-        rule = "num_output_channels must be 3, or 1 in a DataLoader and outside of RandomApply and its kind"
-        raise fail(t, rule, t.num_output_channels)
-    return Grayscale()
-
-
-def _rgb(_: Any) -> Op | None:
-    return None  # as images are decoded, gray ones too
-
-
-def _resized(t: Any) -> Op:
-    """Of a preset."""
-    return Resize(int(t.resize_size[0]) if len(t.resize_size) == 1 else pair(t, t.resize_size), None, *_how(t))
-
-
-def _how(t: Any) -> tuple[Interpolation, bool]:
-    return interpolation_of(t), antialias_of(t)
-
-
-def _floats(t: Any) -> tuple[Op, ...]:
-    return ToFloat("float32", scale=True), _normalize(t)
-
-
-def _gaussian_blur(t: Any) -> Op:
-    width, height = map(int, t.kernel_size)
-    low, high = t.sigma
-    return GaussianBlur((width, height), (float(low), float(high)))
-
-
-def _erasing(t: Any) -> Op:
-    (s0, s1), (r0, r1) = t.scale, t.ratio
-    found = "random" if t.value is None else t.value
-    if isinstance(found, str) and found == "random":
-        return NoisyErasing(float(t.p), (float(s0), float(s1)), (float(r0), float(r1)), "pixel")
-    values = tuple(map(float, found if isinstance(found, Sequence) else (found,)))
-    if len(values) not in (1, 3):
-        raise fail(t, "value must be one number, or one for each of three channels", found)
-    value = values if len(values) == 3 else values[0]
-    return RandomErasing(float(t.p), (float(s0), float(s1)), (float(r0), float(r1)), value)
-
-
-def _perspective(t: Any) -> Op:
-    return RandomPerspective(float(t.distortion_scale), float(t.p), turning(t), fill_of(t))
-
-
-def _random_apply(t: Any, branches: Branches) -> Op:
-    return RandomApply(sum(branches, ()), float(t.p))
-
-
-def _random_choice(t: Any, branches: Branches) -> Op:
-    return RandomChoice(branches, () if t.p is None else tuple(map(float, t.p)))
-
-
-def _auto_augment(t: Any) -> Op:
-    found = t.policies if hasattr(t, "policies") else t._policies  # v1's name, v2's
-    policies = tuple((_part(*first), _part(*second)) for first, second in found)
-    return AutoAugment(policies, turning(t), background(t))
-
-
-def _part(name: str, p: float, strength: int | None) -> tuple[str, float, int | None]:
-    return str(name), float(p), strength
-
-
-def _rand_augment(t: Any) -> Op:
-    return RandAugment(t.num_ops, t.magnitude, t.num_magnitude_bins, turning(t), background(t))
-
-
-def _trivial_augment(t: Any) -> Op:
-    return TrivialAugmentWide(t.num_magnitude_bins, turning(t), background(t))
-
-
-def _aug_mix(t: Any) -> Op:
-    width, depth, alpha = t.mixture_width, t.chain_depth, float(t.alpha)
-    return AugMix(t.severity, width, depth, alpha, bool(t.all_ops), turning(t), background(t))
-
-
-_LOWER: dict[str, Callable[[Any], Op | None]] = {
-    "AugMix": _aug_mix,
-    "AutoAugment": _auto_augment,
-    "CenterCrop": lambda t: CenterCrop(pair(t, t.size)),
-    "ColorJitter": _color_jitter,
-    "ConvertImageDtype": _convert_dtype,
-    "GaussianBlur": _gaussian_blur,
-    "GaussianNoise": lambda t: GaussianNoise(float(t.mean), float(t.sigma), bool(t.clip)),
-    "Grayscale": _grayscale,
-    "Normalize": _normalize,
-    "PILToTensor": _to_image,
-    "RGB": _rgb,
-    "Pad": lambda t: Pad(edges_of(t, swapped=False), fill_of(t), t.padding_mode),
-    "RandAugment": _rand_augment,
-    "RandomAdjustSharpness": lambda t: RandomAdjustSharpness(float(t.sharpness_factor), float(t.p)),
-    "RandomAffine": _affine,
-    "RandomAutocontrast": lambda t: RandomAutocontrast(float(t.p)),
-    "RandomCrop": _random_crop,
-    "RandomEqualize": lambda t: RandomEqualize(float(t.p)),
-    "RandomErasing": _erasing,
-    "RandomGrayscale": lambda t: RandomGrayscale(float(t.p)),
-    "RandomHorizontalFlip": lambda t: Flip("x", float(t.p)),
-    "RandomInvert": lambda t: RandomInvert(float(t.p)),
-    "RandomPerspective": _perspective,
-    "RandomPosterize": lambda t: RandomPosterize(t.bits, float(t.p)),
-    "RandomResizedCrop": _random_resized_crop,
-    "RandomRotation": _rotation,
-    "RandomSolarize": lambda t: RandomSolarize(float(t.threshold), float(t.p)),
-    "RandomVerticalFlip": lambda t: Flip("y", float(t.p)),
-    "Resize": _resize,
-    "ToDtype": _to_dtype,
-    "ToImage": _to_image,
-    "ToPureTensor": _to_image,
-    "ToTensor": _to_tensor,
-    "TrivialAugmentWide": _trivial_augment,
-}
-
-_NESTS: dict[str, Callable[[Any, Branches], Op]] = {
-    "RandomApply": _random_apply,
-    "RandomChoice": _random_choice,
-    "RandomOrder": lambda _, branches: RandomOrder(branches),
-}
-_PRESETS: dict[str, Callable[[Any], tuple[Op, ...]]] = {  # what weights.transforms() gives
-    "ImageClassification": lambda t: (_resized(t), CenterCrop(pair(t, t.crop_size)), *_floats(t)),
-    "ObjectDetection": lambda _: (ToFloat("float32", scale=True),),
-    "SemanticSegmentation": lambda t: (*(() if t.resize_size is None else (_resized(t),)), *_floats(t)),
-}
-
-SUPPORTED = ("Compose", "Identity", *sorted([*_LOWER, *_NESTS, *_PRESETS]))
+SUPPORTED = ("Compose", "Identity", *sorted([*TORCHVISION, *NESTS]))
 
 Beyond = Callable[[Any, tuple[Op, ...]], Op | None]
 
@@ -285,6 +25,11 @@ Beyond = Callable[[Any, tuple[Op, ...]], Op | None]
 def is_torchvision(transform: object) -> bool:
     """Whether it is of a class of torchvision's own."""
     return f"{type(transform).__module__}.".startswith("torchvision.transforms.")
+
+
+def is_timm(transform: object) -> bool:
+    """Whether it is of a class of timm's own."""
+    return f"{type(transform).__module__}.".startswith("timm.data.")
 
 
 def is_theirs(transform: object) -> bool:
@@ -341,13 +86,11 @@ def _ops(transform: Any, beyond: Beyond | None, before: tuple[Op, ...] = ()) -> 
 
 
 def _known(one: Any, beyond: Beyond | None, before: tuple[Op, ...]) -> tuple[Op, ...]:
-    name, found = type(one).__name__, None
-    if is_torchvision(one) and name in _NESTS:
-        return (_NESTS[name](one, tuple(_ops(inner, beyond, before) for inner in one.transforms)),)
-    if is_torchvision(one) and name in _PRESETS:
-        return _PRESETS[name](one)
-    table = _LOWER if is_torchvision(one) else TIMM if is_timm(one) else {}
+    name = type(one).__name__
+    if is_torchvision(one) and name in NESTS:
+        return (maker(NESTS[name])(one, tuple(_ops(inner, beyond, before) for inner in one.transforms)),)
+    table = TORCHVISION if is_torchvision(one) else TIMM if is_timm(one) else {}
     if name not in table:
         raise unknown(one, SUPPORTED)
-    found = table[name](one)
-    return () if found is None else (found,)
+    found: Op | tuple[Op, ...] = maker(table[name])(one)
+    return found if isinstance(found, tuple) else (found,)

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 
 from dali_feed.errors import TransformError
 from dali_feed.plan.draws import uniforms
+from dali_feed.transforms.gammas import GAMMA_TRIES, STEP, log_gammas
 from dali_feed.transforms.lower import is_torchvision
 
-__all__ = ["GAMMA_TRIES", "Mixed", "Mixing", "label_pairs", "log_gammas", "mixed", "soft_labels"]
+__all__ = ["Mixed", "Mixing", "label_pairs", "mixed", "soft_labels"]
 
 _FIRST = 1 << 30  # streams from here on; ops of a recipe lie below, the order above
-GAMMA_TRIES = 8  # each is taken with a probability above 0.95
-STEP = 2.0**-20  # weights are multiples of it: the last bits of a machine's log and cos do not reach them
 
 Ints = NDArray[np.int64]
 
@@ -150,22 +149,6 @@ def _betas(alpha: float, ids: Ints, seed: int, epoch: int, first: int) -> NDArra
     beta = 1 / (1 + np.exp(np.clip(other - one, -700, 700)))
     rounded: NDArray[np.float64] = np.round(beta / STEP) * STEP
     return rounded
-
-
-def log_gammas(alpha: float, tries: NDArray[np.float64], boost: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Logarithms of Gamma(alpha) variates, of uniforms (tries, 4, n) and (n,).
-
-    Marsaglia and Tsang, A Simple Method for Generating Gamma Variables, 2000, for alpha + 1, and their boost down.
-    """
-    d = alpha + 1 - 1 / 3
-    normal = np.sqrt(-2 * np.log(tries[:, 0])) * np.cos(2 * np.pi * tries[:, 1])
-    v = np.maximum(1 + normal / np.sqrt(9 * d), 1e-9) ** 3
-    taken = np.log(tries[:, 2]) < normal**2 / 2 + d - d * v + d * np.log(v)
-    taken[-1] = True
-    first = np.argmax(taken, axis=0)
-    v = np.take_along_axis(v, first[None], axis=0)[0]
-    logs: NDArray[np.float64] = np.log(d * v) + np.log(boost) / alpha
-    return logs
 
 
 def label_pairs(labels: Ints, drawn: Mixed) -> tuple[Ints, NDArray[np.float32]]:

@@ -1,105 +1,172 @@
-"""Ops within ops: RandomApply, RandomChoice, RandomOrder. Where inner ops draw from, and what a sample picks.
-
-An op's number says which streams are its own. Ops of a recipe are numbered 0, 1, 2, ...; those in a nest carry the
-number of their nest in the lower bits and their own place above it, so that no op moves another one's streams. The
-chains of AugMix are numbered as the ops of a nest are.
-"""
+"""RandomApply, RandomChoice, RandomOrder: ops within ops, and which of them a sample picks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.errors import TransformError
-from dali_feed.transforms import base
-from dali_feed.transforms.auto import AugMix
-from dali_feed.transforms.noise import NoisyErasing
-from dali_feed.transforms.pillow import LayerAugment, MixAugment, Pillow
-from dali_feed.transforms.recipe import Branches, Nest, Op, RandomApply, RandomOrder
+from dali_feed.plan.streams import STREAMS_PER_OP
+from dali_feed.transforms.base import Arrays, Ints, OnImage, Op
+from dali_feed.transforms.graph import Graph
+from dali_feed.transforms.numbering import inner_numbers
+from dali_feed.transforms.rules import check_p, refuse
+from dali_feed.transforms.run import Run, SizedDraws
 
-__all__ = ["branches_of", "inner_numbers", "numbered", "pick_streams", "picks", "walk"]
+__all__ = ["Branches", "Nest", "RandomApply", "RandomChoice", "RandomOrder"]
 
-_TOP, _INNER, _DEEPEST = 8, 6, 3  # bits of a number: of an op's place in the recipe, in a nest; nests in nests
-Ints = NDArray[np.int64]
-
-
-def branches_of(op: Nest) -> Branches:
-    """Runs of ops that are taken or left as a whole."""
-    return (op.ops,) if isinstance(op, RandomApply) else op.branches
+Branches = tuple[tuple[Op, ...], ...]
 
 
-def inner_numbers(op: Nest | AugMix | NoisyErasing | Pillow | base.Effect, n: int, count: int) -> list[int]:
-    """Numbers of `count` ops within op number n. TransformError where numbers run out."""
-    depth = 0 if n < 1 << _TOP else 1 + (n.bit_length() - 1 - _TOP) // _INNER
-    if depth >= _DEEPEST or count >= 1 << _INNER:
-        kinds = {
-            "AugMix": ("chains", "nests"),
-            "NoisyErasing": ("rectangles", "nests"),
-            "LayerAugment": ("layers", "nests"),
-        }
-        what, others = kinds.get(type(op).__name__, ("transforms", "others of its kind"))
-        rule = f"takes fewer than {1 << _INNER} {what} and lies in fewer than {_DEEPEST} {others}"
-        msg = f"{type(op).__name__}: {rule}; found {op!r}"
-        raise TransformError(msg)
-    return [n + ((k + 1) << (_TOP + _INNER * depth)) for k in range(count)]
+class Nest(Op):
+    """Runs of ops, each taken or left as a whole."""
+
+    __slots__ = ()
+    normalized: ClassVar[bool] = True
+    in_nest: ClassVar[bool] = True
+
+    @abstractmethod
+    def runs(self) -> Branches:
+        """What it picks from."""
+
+    @abstractmethod
+    def picks(self, drawn: NDArray[np.float32]) -> Ints:
+        """Runs in the order in which each sample takes them, -1 for none: int64 (n, k).
+
+        From uniforms (4 * m, n), m the streams that it draws from.
+        """
+
+    def drawn(self) -> range:
+        return range(1)
+
+    def inner(self) -> int:
+        return sum(map(len, self.runs()))
+
+    @property
+    def has_parts(self) -> bool:
+        return True
+
+    def within(self, n: int) -> list[list[tuple[int, Op]]]:
+        numbers = iter(inner_numbers(self, n, self.inner()))
+        return [[(next(numbers), inner) for inner in branch] for branch in self.runs()]
+
+    def host_rows(self, run: SizedDraws, n: int) -> None:
+        first = n * STREAMS_PER_OP
+        run.arrays[f"pick{n}"] = self.picks(np.concatenate([run.draw(first + k) for k in self.drawn()]))
+        for branch in self.within(n):
+            for number, inner in branch:
+                inner.host_rows(run, number)
+
+    def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
+        key = f"pick{n}"
+        branches = [[step for number, op in branch for step in op.host_steps(number)] for branch in self.within(n)]
+
+        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
+            for branch in arrays[key][slot].tolist():
+                for step in branches[branch] if branch >= 0 else ():
+                    image = step(image, arrays, slot)
+            return image
+
+        return [apply]
+
+    def in_graph(self, graph: Graph, first: int) -> None:
+        for k, branch in enumerate(self.within(first // STREAMS_PER_OP)):
+
+            def on(run: Run, k: int = k) -> NDArray[np.bool_]:
+                picked: NDArray[np.bool_] = self.picks(run.draw(first))[:, 0] == k
+                return picked
+
+            graph.branch(on, branch)
 
 
-def numbered(op: Nest, n: int) -> list[list[tuple[int, Op]]]:
-    """The branches of op number n, each inner op with its own number. TransformError where numbers run out."""
-    branches = branches_of(op)
-    numbers = iter(inner_numbers(op, n, sum(map(len, branches))))
-    return [[(next(numbers), inner) for inner in branch] for branch in branches]
+def _check(op: str, branches: Branches) -> None:
+    """What stands in a nest may be left out of some images of a batch, which must be alike all the same."""
+    if not branches:
+        refuse(op, "needs at least one transform", branches)
+    for inner in (inner for branch in branches for inner in branch):
+        if not inner.in_nest:
+            refuse(op, "what changes the size, dtype or units of an image cannot stand in it", inner)
 
 
-def walk(ops: Iterable[Op]) -> Iterator[tuple[int, Op]]:
-    """All ops with their numbers: a nest, then what is in it, before what stands behind it."""
-    every = list(enumerate(ops))
-    nest = next((op for _, op in every if _has_parts(op)), None)
-    if nest is not None and len(every) > 1 << _TOP:
-        msg = f"{type(nest).__name__}: stands in a recipe of {1 << _TOP} transforms at most; found {len(every)}"
-        raise TransformError(msg)
-    yield from _walk(every)
+@dataclass(frozen=True, slots=True)
+class RandomApply(Nest):
+    """All of `ops` with probability `p`, or none."""
+
+    ops: tuple[Op, ...]
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_p("RandomApply", self.p)
+        _check("RandomApply", (self.ops,))
+
+    @classmethod
+    def around(cls, transform: Any, branches: Branches) -> RandomApply:
+        """From torchvision's, whose transforms were lowered to these."""
+        return cls(sum(branches, ()), float(transform.p))
+
+    def runs(self) -> Branches:
+        return (self.ops,)
+
+    def picks(self, drawn: NDArray[np.float32]) -> Ints:
+        return np.where(drawn[0] < self.p, 0, -1)[:, None]
 
 
-def _has_parts(op: Op) -> bool:
-    if isinstance(op, base.Effect):
-        return bool(op.inner())
-    return isinstance(op, Nest | AugMix | NoisyErasing | Pillow)
+@dataclass(frozen=True, slots=True)
+class RandomChoice(Nest):
+    """One of `branches`, each a run of ops, by `weights`; equally often where there are none."""
+
+    branches: Branches
+    weights: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check("RandomChoice", self.branches)
+        if self.weights and len(self.weights) != len(self.branches):
+            refuse("RandomChoice", "p needs one number for each transform", self.weights)
+        if self.weights and not (all(0 <= x < float("inf") for x in self.weights) and sum(self.weights) > 0):
+            refuse("RandomChoice", "p must be numbers of at least 0, not all 0", self.weights)
+
+    @classmethod
+    def around(cls, transform: Any, branches: Branches) -> RandomChoice:
+        """From torchvision's, whose transforms were lowered to these."""
+        return cls(branches, () if transform.p is None else tuple(map(float, transform.p)))
+
+    def runs(self) -> Branches:
+        return self.branches
+
+    def picks(self, drawn: NDArray[np.float32]) -> Ints:
+        weights = np.asarray(self.weights or (1.0,) * len(self.branches), np.float64)
+        edges = np.cumsum(weights) / weights.sum()
+        last = int(np.flatnonzero(weights)[-1])  # rounding may leave the last edge below 1
+        chosen: Ints = np.minimum(np.searchsorted(edges, drawn[0].astype(np.float64), side="right"), last)
+        return chosen[:, None]
 
 
-def _walk(ops: Iterable[tuple[int, Op]]) -> Iterator[tuple[int, Op]]:
-    for n, op in ops:
-        yield n, op
-        if isinstance(op, Nest):
-            for branch in numbered(op, n):
-                yield from _walk(branch)
-        elif isinstance(op, base.Effect):
-            if op.inner():
-                inner_numbers(op, n, op.inner())
-        elif isinstance(op, AugMix):
-            inner_numbers(op, n, op.width)
-        elif isinstance(op, NoisyErasing):
-            inner_numbers(op, n, op.most)
-        elif isinstance(op, Pillow):
-            chains = op.width if isinstance(op, MixAugment) else op.layers if isinstance(op, LayerAugment) else 1
-            inner_numbers(op, n, chains)
+@dataclass(frozen=True, slots=True)
+class RandomOrder(Nest):
+    """All of `branches`, each a run of ops, in random order."""
 
+    branches: Branches
 
-def pick_streams(op: Nest) -> int:
-    """How many streams `picks` takes."""
-    return -(-len(op.branches) // 4) if isinstance(op, RandomOrder) else 1
+    def __post_init__(self) -> None:
+        _check("RandomOrder", self.branches)
 
+    @classmethod
+    def around(cls, transform: Any, branches: Branches) -> RandomOrder:
+        """From torchvision's, whose transforms were lowered to these."""
+        del transform
+        return cls(branches)
 
-def picks(op: Nest, drawn: NDArray[np.float32]) -> Ints:
-    """Branches in the order in which each sample takes them, -1 for none: int64 (n, k), from uniforms (4 * m, n)."""
-    if isinstance(op, RandomApply):
-        return np.where(drawn[0] < op.p, 0, -1)[:, None]
-    if isinstance(op, RandomOrder):
-        return np.argsort(drawn[: len(op.branches)], axis=0, kind="stable").T
-    weights = np.asarray(op.weights or (1.0,) * len(op.branches), np.float64)
-    edges = np.cumsum(weights) / weights.sum()
-    last = int(np.flatnonzero(weights)[-1])  # rounding may leave the last edge below 1
-    chosen: Ints = np.minimum(np.searchsorted(edges, drawn[0].astype(np.float64), side="right"), last)
-    return chosen[:, None]
+    def runs(self) -> Branches:
+        return self.branches
+
+    def drawn(self) -> range:
+        return range(-(-len(self.branches) // 4))
+
+    def picks(self, drawn: NDArray[np.float32]) -> Ints:
+        return np.argsort(drawn[: len(self.branches)], axis=0, kind="stable").T
+
+    def in_graph(self, graph: Graph, first: int) -> None:
+        self.refuse("runs transforms in one order", f"{len(self.branches)} to reorder")

@@ -1,17 +1,25 @@
-"""Ops that draw a number for every pixel: noise, and rectangles of it."""
+"""GaussianNoise: a number drawn for every pixel; torchvision's arithmetic, on numbers that are the sample's own.
+
+They are drawn on the CPU wherever the image is, so that they are the same on every device.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Self
 
-from dali_feed.transforms.rules import Range, check_p, check_range, refuse
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["GaussianNoise", "Noise", "NoisyErasing"]
+from dali_feed.transforms.base import Arrays, Effect, OnImage
+from dali_feed.transforms.batch_draws import BatchDraws
+from dali_feed.transforms.rules import refuse
+
+__all__ = ["GaussianNoise", "generator_of", "normal", "seeds_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class GaussianNoise:
+class GaussianNoise(Effect):
     """Normal noise of `mean` and `sigma`, in units of 0..1 whatever the pixels are in; `clip` keeps them there."""
 
     mean: float = 0.0
@@ -22,29 +30,46 @@ class GaussianNoise:
         if not 0.0 <= self.sigma < float("inf"):
             refuse("GaussianNoise", "sigma must be at least 0", self.sigma)
 
+    @classmethod
+    def of(cls, transform: Any) -> Self:
+        return cls(float(transform.mean), float(transform.sigma), bool(transform.clip))
 
-@dataclass(frozen=True, slots=True)
-class NoisyErasing:
-    """RandomErasing with `least` to `most` rectangles, which share the area, of float pixels.
+    def more(self, draws: BatchDraws, first: int) -> dict[str, NDArray[Any]]:
+        return {"_seed": seeds_of(draws, first)}
 
-    `fill`: "zero", "colour" (a normal number per channel) or "pixel" (one per value).
-    """
+    def on_image(self, key: str) -> OnImage:
+        """By a generator that starts from row `key` + "_seed" (int64)."""
+        import torch
 
-    p: float = 0.5
-    scale: Range = (0.02, 0.33)
-    ratio: Range = (0.3, 3.3)
-    fill: Literal["zero", "colour", "pixel"] = "pixel"
-    least: int = 1
-    most: int = 1
+        seeds, mean, sigma, clip = f"{key}_seed", self.mean, self.sigma, self.clip
 
-    def __post_init__(self) -> None:
-        check_p("RandomErasing", self.p)
-        check_range("RandomErasing", "scale", self.scale, 0.0, 1.0)
-        check_range("RandomErasing", "ratio", self.ratio, 1e-6, 1e6)
-        if self.fill not in ("zero", "colour", "pixel"):
-            refuse("RandomErasing", 'fill must be "zero", "colour" or "pixel"', self.fill)
-        if not 1 <= self.least <= self.most:
-            refuse("RandomErasing", "needs at least one rectangle, and least <= most", (self.least, self.most))
+        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
+            drawn = normal(tuple(image.shape), generator_of(arrays[seeds][slot]), image)
+            if image.is_floating_point():
+                out = image + (mean + drawn.to(image.dtype) * sigma)
+                return out.clamp(0, 1) if clip else out
+            out = image + (mean * 255 + drawn * (sigma * 255)).to(torch.int16)  # whole levels, as torchvision adds them
+            return (out.clamp(0, 255) if clip else out).to(torch.uint8)
+
+        return apply
 
 
-Noise = GaussianNoise | NoisyErasing
+def seeds_of(draws: BatchDraws, first: int) -> NDArray[np.int64]:
+    """Where the generator of each sample's noise starts, of 48 bits: the last two numbers of the op's first stream."""
+    high, low = (draws.draw(first)[2:].astype(np.float64) * 2**24).astype(np.int64)
+    seeds: NDArray[np.int64] = high << 24 | low
+    return seeds
+
+
+def generator_of(seed: Any) -> Any:
+    """Torch's, from there on."""
+    import torch
+
+    return torch.Generator().manual_seed(int(seed))
+
+
+def normal(shape: tuple[int, ...], generator: Any, image: Any) -> Any:
+    """Normal numbers, float32, on the image's device."""
+    import torch
+
+    return torch.randn(shape, generator=generator).to(image.device)

@@ -1,10 +1,16 @@
-"""An op of the user's own: a function of one PIL image, somewhere in front of the conversion to tensors."""
+"""An op of the user's own: a function of one PIL image, somewhere in front of the conversion to tensors.
+
+It is handed the PIL image that torchvision would hand it. Many threads call it at once, each with an image of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+from dali_feed.errors import TransformError
+from dali_feed.transforms.base import Effect
 
 __all__ = ["Own", "name_of"]
 
@@ -17,7 +23,7 @@ def name_of(one: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class Own(Effect):
     """`function` of a PIL image, which gives one of the same size and mode; `gray`: of mode L, else RGB.
 
     What it draws at random is its own.
@@ -25,3 +31,30 @@ class Own:
 
     function: Callable[[Any], Any]
     gray: bool = False
+
+    streams: ClassVar[int] = 0
+    of_pil: ClassVar[bool] = True
+
+    def check(self, dtype: str) -> None:
+        if dtype != "uint8":
+            msg = f"transform: {name_of(self.function)} is given PIL images, so it must stand in front of {dtype}"
+            raise TransformError(msg)
+
+    def image(self, image: Any, row: Any) -> Any:
+        """What the function makes of the image. Raises TransformError where it fails, or changes mode or size."""
+        from torchvision.transforms.v2 import functional
+
+        given = functional.to_pil_image((image[:1] if self.gray else image).contiguous())
+        try:
+            made = self.function(given)
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            msg = f"transform: {name_of(self.function)} raised on an image that decodes; {told}"
+            raise TransformError(msg) from error
+        mode = given.mode
+        if getattr(made, "size", None) != given.size or getattr(made, "mode", None) != mode:
+            found = f"{getattr(made, 'mode', type(made).__name__)} of {getattr(made, 'size', 'no size')}"
+            rule = f"must give a PIL image of the mode and size that it was given, {mode} of {given.size}"
+            msg = f"transform: {name_of(self.function)} {rule}; found {found}. torch's own DataLoader takes it"
+            raise TransformError(msg)
+        return functional.pil_to_tensor(made).to(image.device)

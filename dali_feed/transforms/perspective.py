@@ -1,19 +1,59 @@
-"""RandomPerspective's corners of a whole batch at once, by torchvision's rules. Pure arithmetic on arrays."""
+"""RandomPerspective: seen from elsewhere, by torchvision's rules."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import combinations
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.transforms.effects import RandomPerspective
+from dali_feed.transforms.base import Effect, Ints
+from dali_feed.transforms.batch_draws import BatchDraws
+from dali_feed.transforms.fields import fill_of, turning
+from dali_feed.transforms.rules import Fill, as_list, check_p, refuse
 
-__all__ = ["PERSPECTIVE_STREAMS", "corners"]
+__all__ = ["RandomPerspective", "corners"]
 
-PERSPECTIVE_STREAMS = 3  # one that says whether at all, two for eight coordinates
 
-Ints = NDArray[np.int64]
+@dataclass(frozen=True, slots=True)
+class RandomPerspective(Effect):
+    """Seen from elsewhere: each corner moves inwards, by up to `distortion` of half the edge."""
+
+    distortion: float = 0.5
+    p: float = 0.5
+    interpolation: Literal["nearest", "bilinear"] = "bilinear"
+    fill: Fill = 0.0
+
+    streams: ClassVar[int] = 3  # one that says whether at all, two for eight coordinates
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.distortion <= 1.0:
+            refuse("RandomPerspective", "distortion_scale must lie in 0..1", self.distortion)
+        check_p("RandomPerspective", self.p)
+
+    @classmethod
+    def of(cls, transform: Any) -> Self:
+        t = transform
+        return cls(float(t.distortion_scale), float(t.p), turning(t), fill_of(t))
+
+    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.int32]:
+        """Corners: x and y, clockwise from the upper left; -1 leaves an image as it is."""
+        drawn = np.concatenate([draws.draw(first + k) for k in range(self.streams)])
+        return corners(self, drawn, h, w).astype(np.int32)
+
+    def image(self, image: Any, row: Any) -> Any:
+        """From the corners of the image to where they go."""
+        from torchvision.transforms.v2 import InterpolationMode, functional
+
+        ends, (height, width) = row.tolist(), image.shape[-2:]
+        if ends[0] < 0:
+            return image
+        start = [[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]
+        end = [ends[k : k + 2] for k in range(0, 8, 2)]
+        mode, fill = InterpolationMode(self.interpolation), as_list(self.fill)
+        return functional.perspective_image(image, start, end, interpolation=mode, fill=fill)
 
 
 def corners(op: RandomPerspective, drawn: NDArray[np.float32], h: Ints, w: Ints) -> Ints:

@@ -16,10 +16,12 @@ __all__ = [
     "Layout",
     "PadMode",
     "Range",
+    "as_list",
     "check_p",
     "check_padding",
     "check_range",
     "check_size",
+    "check_uint8",
     "refuse",
 ]
 
@@ -40,6 +42,11 @@ def refuse(op: str, rule: str, found: object) -> NoReturn:
     raise TransformError(msg)
 
 
+def as_list(fill: Fill) -> list[float]:
+    """As torchvision's functions take it: of all channels, or of each."""
+    return [fill] if isinstance(fill, int | float) else list(fill)
+
+
 def check_range(op: str, name: str, pair: Range, low: float, high: float) -> None:
     """Both ends of `pair` in order, within low..high."""
     if len(pair) != 2 or not low <= pair[0] <= pair[1] <= high:
@@ -56,6 +63,14 @@ def check_size(op: str, size: tuple[int, int]) -> None:
     """(height, width)."""
     if len(size) != 2 or not all(isinstance(n, int) and n > 0 for n in size):
         refuse(op, "size must be two positive ints (height, width)", size)
+
+
+def check_uint8(op: str, dtype: str) -> None:
+    """Pixels of a transform that takes no others."""
+    if dtype != "uint8":
+        cure = "Put it in front of ToTensor or ToDtype"
+        msg = f"{op}: takes uint8 pixels, as the original does; found {dtype}. {cure}"
+        raise TransformError(msg)
 
 
 def check_padding(op: str, padding: Edges, mode: PadMode) -> None:

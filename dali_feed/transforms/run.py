@@ -11,22 +11,46 @@ from numpy.typing import NDArray
 from dali_feed.transforms.batch_draws import BatchDraws
 from dali_feed.transforms.geometry import Window
 
-__all__ = ["Run"]
+__all__ = ["Run", "SizedDraws"]
 
 Ints = NDArray[np.int64]
 
 
-class Run(BatchDraws):
-    """What is known about a batch while its parameters are computed."""
+class SizedDraws(BatchDraws):
+    """Draws, the sizes of the images on their way through the ops, and the arrays that were found.
 
-    def __init__(self, streams: Sequence[int], sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> None:
+    windowed: the decoder takes the window that the first op cuts out.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[int],
+        sizes: NDArray[Any],
+        ids: Ints,
+        seed: int,
+        epoch: int,
+        *,
+        windowed: bool = False,
+    ) -> None:
         super().__init__(ids, seed, epoch, streams)
         self.h, self.w = sizes[:, 0].astype(np.int64), sizes[:, 1].astype(np.int64)
+        self.arrays: dict[str, NDArray[Any]] = {}
+        self.windowed = windowed
+
+    def crop_key(self, n: int) -> str:
+        """The array of windows of op number n."""
+        return "window" if self.windowed and n == 0 else f"crop{n}"
+
+
+class Run(SizedDraws):
+    """The same for a DALI graph: what is folded into the steps that are there, and which samples an op is for."""
+
+    def __init__(self, streams: Sequence[int], sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> None:
+        super().__init__(streams, sizes, ids, seed, epoch)
         zero = np.zeros_like(self.h)
         self.window: Window = (zero, zero, self.h, self.w)
         self.roi: tuple[NDArray[np.float64], ...] = ()
         self.mirror = {"x": np.zeros(len(ids), bool), "y": np.zeros(len(ids), bool)}
-        self.arrays: dict[str, NDArray[Any]] = {}
         self.picked: list[NDArray[np.bool_]] = []  # by each nest that the op stands in
 
     @property

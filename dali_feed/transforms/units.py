@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.transforms.rules import DType
+from dali_feed.transforms.rules import DType, Fill
 
 __all__ = ["Place"]
 
@@ -24,3 +24,8 @@ class Place:
     def is_unit(self) -> bool:
         """Whether inversion is 255 - level: uint8, or floats in 0..1."""
         return self.dtype == "uint8" or bool((self.scale < 1).all())
+
+    def levels(self, fill: Fill) -> tuple[float, float, float]:
+        """What is given in these units, in 0..255."""
+        red, green, blue = np.broadcast_to(fill, 3) / self.scale
+        return float(red), float(green), float(blue)

@@ -12,7 +12,7 @@ from images import jpeg
 from nvidia.dali import fn, types
 from torchvision.transforms import v2
 
-from dali_feed.compiler.dali import Program
+from dali_feed.compiler.dali import DaliProgram
 from dali_feed.compiler.user_graph import GraphDraws, compile_function, is_graph_function
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.engine import Work
@@ -24,7 +24,7 @@ SIZES = [(16 + 8 * (n % 3), 24 + 8 * (n % 2)) for n in range(5)]
 PAYLOADS = [jpeg(n, *size) for n, size in enumerate(SIZES)]
 
 
-def run(program: Program, ids: Sequence[int], batch_size: int) -> torch.Tensor:
+def run(program: DaliProgram, ids: Sequence[int], batch_size: int) -> torch.Tensor:
     """Images of samples `ids`, sample n with payload n % 5, `batch_size` at a time through one engine."""
     engine = make_engine("dali", program, batch_size=batch_size, device=None, tuning=Tuning(threads=2))
     made = program.parameters(np.array([SIZES[n % 5] for n in ids]), np.array(ids, np.int64), seed=0, epoch=0)

@@ -21,7 +21,14 @@ from dali_feed.compiler.reduction import reductions
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Feed
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.recipe import CenterCrop, Flip, Normalize, Op, RandomResizedCrop, Recipe, Resize, ToFloat
+from dali_feed.transforms.base import Op
+from dali_feed.transforms.center_crop import CenterCrop
+from dali_feed.transforms.flip import Flip
+from dali_feed.transforms.normalize import Normalize
+from dali_feed.transforms.random_resized_crop import RandomResizedCrop
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.resize import Resize
+from dali_feed.transforms.to_float import ToFloat
 
 EDGE = st.integers(1, 5000)
 

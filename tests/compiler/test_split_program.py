@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 from torchvision_way import ran
 
 from dali_feed import BadRecords, DataLoader
-from dali_feed.compiler.dali import Program, compile_recipe
+from dali_feed.compiler.dali import DaliProgram, compile_recipe
 from dali_feed.compiler.split import SplitProgram, compile_dali
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.compiling import compile_for
@@ -24,35 +24,30 @@ from dali_feed.errors import TransformError
 from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.effects import (
-    Grayscale,
-    RandomAdjustSharpness,
-    RandomAutocontrast,
-    RandomEqualize,
-    RandomErasing,
-    RandomInvert,
-    RandomPerspective,
-    RandomPosterize,
-    RandomSolarize,
-)
+from dali_feed.transforms.affine import RandomAffine
+from dali_feed.transforms.autocontrast import RandomAutocontrast
+from dali_feed.transforms.base import Op
+from dali_feed.transforms.center_crop import CenterCrop
+from dali_feed.transforms.color_jitter import ColorJitter
+from dali_feed.transforms.equalize import RandomEqualize
+from dali_feed.transforms.erasing import RandomErasing
+from dali_feed.transforms.flip import Flip
+from dali_feed.transforms.grayscale import Grayscale
+from dali_feed.transforms.invert import RandomInvert
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.recipe import (
-    CenterCrop,
-    ColorJitter,
-    Flip,
-    Normalize,
-    Op,
-    Pad,
-    RandomAffine,
-    RandomApply,
-    RandomCrop,
-    RandomOrder,
-    RandomResizedCrop,
-    Recipe,
-    Resize,
-    Rotation,
-    ToFloat,
-)
+from dali_feed.transforms.nest import RandomApply, RandomOrder
+from dali_feed.transforms.normalize import Normalize
+from dali_feed.transforms.pad import Pad
+from dali_feed.transforms.perspective import RandomPerspective
+from dali_feed.transforms.posterize import RandomPosterize
+from dali_feed.transforms.random_crop import RandomCrop
+from dali_feed.transforms.random_resized_crop import RandomResizedCrop
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.resize import Resize
+from dali_feed.transforms.rotation import Rotation
+from dali_feed.transforms.sharpness import RandomAdjustSharpness
+from dali_feed.transforms.solarize import RandomSolarize
+from dali_feed.transforms.to_float import ToFloat
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 FLOAT = (ToFloat(), Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
@@ -150,7 +145,7 @@ def test_the_cut_is_in_front_of_what_dali_has_not() -> None:
     assert begin(Flip("x"), ToFloat(), Grayscale(), RandomPosterize(3)) == 2
     assert begin(ToFloat("uint8"), RandomEqualize()) == 2
     whole = compile_dali(Recipe((SMALL, Grayscale())), on_gpu=False)
-    assert type(whole) is Program
+    assert type(whole) is DaliProgram
 
 
 def test_before_a_gpu_the_finish_is_left_to_its_kernel() -> None:

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
-from dali_feed.compiler.dali import Program
+from dali_feed.compiler.dali import DaliProgram
 from dali_feed.compiler.host import compile_host
+from dali_feed.compiler.program import Program
 from dali_feed.compiler.split import SplitProgram, compile_dali
-from dali_feed.compiler.steps import Colour, Step
-from dali_feed.engines.choose import AnyProgram, make_engine
+from dali_feed.compiler.steps import Step
+from dali_feed.engines.choose import make_engine
 from dali_feed.engines.dali.graph import build_graph
 from dali_feed.engines.engine import Tail, Work
 from dali_feed.kernels.finish import finish_reference
@@ -27,19 +28,20 @@ from dali_feed.kernels.jitter import jitter_reference
 from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.colours import KINDS, MAX_STEPS
-from dali_feed.transforms.effects import GaussianBlur, Grayscale, RandomEqualize, RandomErasing, RandomGrayscale
-from dali_feed.transforms.recipe import (
-    ColorJitter,
-    Flip,
-    Normalize,
-    Op,
-    RandomApply,
-    RandomCrop,
-    Recipe,
-    Resize,
-    ToFloat,
-)
+from dali_feed.transforms.base import Op
+from dali_feed.transforms.color_jitter import ColorJitter
+from dali_feed.transforms.colours import KINDS, MAX_STEPS, Colour
+from dali_feed.transforms.equalize import RandomEqualize
+from dali_feed.transforms.erasing import RandomErasing
+from dali_feed.transforms.flip import Flip
+from dali_feed.transforms.gaussian_blur import GaussianBlur
+from dali_feed.transforms.grayscale import Grayscale, RandomGrayscale
+from dali_feed.transforms.nest import RandomApply
+from dali_feed.transforms.normalize import Normalize
+from dali_feed.transforms.random_crop import RandomCrop
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.resize import Resize
+from dali_feed.transforms.to_float import ToFloat
 
 CROP = RandomCrop((25, 22))
 JITTER = ColorJitter((0.6, 1.4), (0.6, 1.4), (0.6, 1.4), (-0.1, 0.1))
@@ -47,18 +49,18 @@ FLOAT = (ToFloat(), Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
 PAYLOADS = [memoryview(jpeg(n, 30 + 3 * n, 50 - 2 * n)) for n in range(9)]
 
 
-def program_of(*ops: Op, on_gpu: bool = True) -> Program:
+def program_of(*ops: Op, on_gpu: bool = True) -> DaliProgram:
     """What the dali engine runs."""
     return compile_dali(Recipe(ops), on_gpu=on_gpu)
 
 
-def left(program: Program) -> int:
+def left(program: DaliProgram) -> int:
     """How many steps are left to the kernel."""
     assert program.finish is not None
     return program.finish.adjusts
 
 
-def colours(program: Program) -> list[Step]:
+def colours(program: DaliProgram) -> list[Step]:
     """Those that the graph does."""
     return [step for step in program.steps if isinstance(step, Colour)]
 
@@ -69,7 +71,7 @@ def arrays_of(program: Any, seed: int = 0) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def images_of(name: str, program: AnyProgram, arrays: dict[str, NDArray[Any]]) -> NDArray[Any]:
+def images_of(name: str, program: Program, arrays: dict[str, NDArray[Any]]) -> NDArray[Any]:
     """The batch of PAYLOADS, on the CPU."""
     engine = make_engine(name, program, batch_size=9, device=None, tuning=Tuning(threads=2))
     result = engine.redo(Work(engine.prepare(PAYLOADS), arrays))

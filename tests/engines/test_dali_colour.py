@@ -15,7 +15,12 @@ from nvidia.dali import Pipeline, fn, types
 from dali_feed.compiler.dali import compile_recipe
 from dali_feed.engines.dali import graph as dali_graph
 from dali_feed.options import Tuning
-from dali_feed.transforms.recipe import ColorJitter, Op, RandomResizedCrop, Recipe, ToFloat
+from dali_feed.transforms import colours
+from dali_feed.transforms.base import Op
+from dali_feed.transforms.color_jitter import ColorJitter
+from dali_feed.transforms.random_resized_crop import RandomResizedCrop
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.to_float import ToFloat
 
 JITTER = ColorJitter((0.6, 1.4), (0.6, 1.4), (0.6, 1.4), (-0.1, 0.1))
 
@@ -75,10 +80,10 @@ def test_contrast_apart_is_contrast() -> None:
         image = fn.external_source(name="image", ndim=3, dtype=types.UINT8)
         factor = fn.external_source(name="factor", ndim=0, dtype=types.FLOAT)
         matrix, shift = factor * types.Constant(np.eye(3, dtype=np.float32)), factor * 0.5 - 0.9995
-        mean = dali_graph._gray_mean(image)
+        mean = colours._gray_mean(image)
         pipe.set_outputs(
-            dali_graph._moved(image, matrix, shift + (1 - factor) * mean, types.UINT8),
-            dali_graph._contrast_apart(image, matrix, shift, 1 - factor, device="cpu"),
+            colours._moved(image, matrix, shift + (1 - factor) * mean, types.UINT8),
+            colours._contrast_apart(image, matrix, shift, 1 - factor, device="cpu"),
         )
     pipe.build()
     pipe.feed_input("image", pictures)

@@ -23,7 +23,8 @@ from dali_feed.feed import Feed
 from dali_feed.loader import arguments as torch_arguments
 from dali_feed.options import Tuning
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.recipe import RandomResizedCrop, Recipe
+from dali_feed.transforms.random_resized_crop import RandomResizedCrop
+from dali_feed.transforms.recipe import Recipe
 
 CROP = v2.RandomResizedCrop(24)
 

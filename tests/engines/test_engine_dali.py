@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from nvidia.dali.backend import GetSchema
 from torchvision.transforms import v2
 
-from dali_feed.compiler.dali import Program, compile_recipe
+from dali_feed.compiler.dali import DaliProgram, compile_recipe
 from dali_feed.compiler.user_graph import compile_function
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.dali.culprits import refused
@@ -31,13 +31,13 @@ CROP = compile_recipe(
 )
 
 
-def _engine(depth: int = 2, program: Program = CROP, batch_size: int = 4) -> DaliEngine:
+def _engine(depth: int = 2, program: DaliProgram = CROP, batch_size: int = 4) -> DaliEngine:
     engine = make_engine("dali", program, batch_size=batch_size, device=None, tuning=Tuning(threads=2, prefetch=depth))
     assert isinstance(engine, DaliEngine)
     return engine
 
 
-def _work(engine: DaliEngine, payloads: list[bytes], first: int = 0, program: Program = CROP) -> Work:
+def _work(engine: DaliEngine, payloads: list[bytes], first: int = 0, program: DaliProgram = CROP) -> Work:
     views = [memoryview(bytearray(payload)) for payload in payloads]
     screened = screen(views)
     assert not screened.reasons

@@ -28,21 +28,19 @@ from dali_feed.engines.engine import Work
 from dali_feed.errors import ConfigError
 from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
+from dali_feed.transforms.affine import RandomAffine
+from dali_feed.transforms.center_crop import CenterCrop
+from dali_feed.transforms.color_jitter import ColorJitter
+from dali_feed.transforms.flip import Flip
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.recipe import (
-    CenterCrop,
-    ColorJitter,
-    Flip,
-    Normalize,
-    Pad,
-    RandomAffine,
-    RandomCrop,
-    RandomResizedCrop,
-    Recipe,
-    Resize,
-    Rotation,
-    ToFloat,
-)
+from dali_feed.transforms.normalize import Normalize
+from dali_feed.transforms.pad import Pad
+from dali_feed.transforms.random_crop import RandomCrop
+from dali_feed.transforms.random_resized_crop import RandomResizedCrop
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.resize import Resize
+from dali_feed.transforms.rotation import Rotation
+from dali_feed.transforms.to_float import ToFloat
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

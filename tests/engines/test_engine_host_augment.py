@@ -18,8 +18,11 @@ from torchvision_auto import replayed, with_weights
 from torchvision_way import ran, together
 
 from dali_feed.compiler.host import compile_host
+from dali_feed.transforms.flip import Flip
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.recipe import Flip, RandomApply, Recipe, Resize
+from dali_feed.transforms.nest import RandomApply
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.resize import Resize
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 

@@ -20,35 +20,27 @@ from torchvision_way import ran, theirs, together
 
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.outline import unfit
-from dali_feed.transforms.effects import (
-    Effect,
-    GaussianBlur,
-    Grayscale,
-    RandomAdjustSharpness,
-    RandomAutocontrast,
-    RandomEqualize,
-    RandomErasing,
-    RandomGrayscale,
-    RandomInvert,
-    RandomPerspective,
-    RandomPosterize,
-    RandomSolarize,
-)
+from dali_feed.transforms.affine import RandomAffine
+from dali_feed.transforms.autocontrast import RandomAutocontrast
+from dali_feed.transforms.base import Effect, Op
+from dali_feed.transforms.color_jitter import ColorJitter
+from dali_feed.transforms.equalize import RandomEqualize
+from dali_feed.transforms.erasing import RandomErasing
+from dali_feed.transforms.flip import Flip
+from dali_feed.transforms.gaussian_blur import GaussianBlur
+from dali_feed.transforms.grayscale import Grayscale, RandomGrayscale
+from dali_feed.transforms.invert import RandomInvert
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.recipe import (
-    ColorJitter,
-    Flip,
-    Op,
-    RandomAffine,
-    RandomApply,
-    RandomChoice,
-    RandomOrder,
-    RandomResizedCrop,
-    Recipe,
-    Resize,
-    Rotation,
-    ToFloat,
-)
+from dali_feed.transforms.nest import RandomApply, RandomChoice, RandomOrder
+from dali_feed.transforms.perspective import RandomPerspective
+from dali_feed.transforms.posterize import RandomPosterize
+from dali_feed.transforms.random_resized_crop import RandomResizedCrop
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.resize import Resize
+from dali_feed.transforms.rotation import Rotation
+from dali_feed.transforms.sharpness import RandomAdjustSharpness
+from dali_feed.transforms.solarize import RandomSolarize
+from dali_feed.transforms.to_float import ToFloat
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 

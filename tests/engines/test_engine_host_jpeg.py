@@ -15,21 +15,19 @@ from PIL import Image
 from test_pixels import encoded, photographs
 from torchvision_way import ran, theirs
 
-from dali_feed.transforms.recipe import (
-    CenterCrop,
-    ColorJitter,
-    Flip,
-    Normalize,
-    Op,
-    Pad,
-    RandomAffine,
-    RandomCrop,
-    RandomResizedCrop,
-    Recipe,
-    Resize,
-    Rotation,
-    ToFloat,
-)
+from dali_feed.transforms.affine import RandomAffine
+from dali_feed.transforms.base import Op
+from dali_feed.transforms.center_crop import CenterCrop
+from dali_feed.transforms.color_jitter import ColorJitter
+from dali_feed.transforms.flip import Flip
+from dali_feed.transforms.normalize import Normalize
+from dali_feed.transforms.pad import Pad
+from dali_feed.transforms.random_crop import RandomCrop
+from dali_feed.transforms.random_resized_crop import RandomResizedCrop
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.resize import Resize
+from dali_feed.transforms.rotation import Rotation
+from dali_feed.transforms.to_float import ToFloat
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 

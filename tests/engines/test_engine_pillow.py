@@ -30,7 +30,9 @@ from dali_feed.options import BadRecords, Tuning
 from dali_feed.screen.header import Header, UnusableError
 from dali_feed.screen.screen import screen
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.recipe import RandomResizedCrop, Recipe, Resize
+from dali_feed.transforms.random_resized_crop import RandomResizedCrop
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.resize import Resize
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 KINDS = [pytest.param(gifs, id="gif"), pytest.param(avifs, id="avif", marks=AVIF)]

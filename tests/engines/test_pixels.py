@@ -25,7 +25,8 @@ from torchvision.transforms import InterpolationMode as Mode
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from dali_feed.compiler.dali import Parameters, Program, compile_recipe
+from dali_feed.compiler.dali import DaliProgram, compile_recipe
+from dali_feed.compiler.program import Parameters
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.engine import Work
 from dali_feed.options import Tuning
@@ -69,7 +70,7 @@ def decoded(payload: bytes) -> torch.Tensor:
     return pixels
 
 
-def run(program: Program, payloads: Sequence[bytes], ids: Sequence[int]) -> list[torch.Tensor]:
+def run(program: DaliProgram, payloads: Sequence[bytes], ids: Sequence[int]) -> list[torch.Tensor]:
     """The images of all payloads, one after the other through one engine."""
     sizes = np.array([Image.open(io.BytesIO(p)).size[::-1] for p in payloads])
     engine = make_engine("dali", program, batch_size=1, device=None, tuning=Tuning(threads=2))

@@ -24,7 +24,10 @@ from dali_feed.engines.dali.regions import answer, compile_regions, dali_decode,
 from dali_feed.errors import ConfigError
 from dali_feed.options import Tuning
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.recipe import CenterCrop, RandomResizedCrop, Recipe, Resize
+from dali_feed.transforms.center_crop import CenterCrop
+from dali_feed.transforms.random_resized_crop import RandomResizedCrop
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.resize import Resize
 
 SMALL = v2.RandomResizedCrop(24, scale=(0.2, 0.5))
 Pixels = NDArray[np.uint8]

@@ -60,6 +60,21 @@ with Feed({made}, shuffle=True) as feed:
     assert loaded_by(code) == []
 
 
+def test_importing_transforms_loads_numpy_alone() -> None:
+    """Every file of the room at once: what runs on pixels or builds a graph imports its library when it is called."""
+    names = sorted(path.stem for path in (ROOT / "dali_feed" / "transforms").glob("*.py") if path.stem != "__init__")
+    modules = [f"dali_feed.transforms.{name}" for name in names]
+    code = (
+        f"import importlib, json, sys; known = set(sys.modules); [importlib.import_module(m) for m in {modules}];"
+        "found = {name.partition('.')[0] for name in set(sys.modules) - known};"
+        "print(json.dumps(sorted(found - set(sys.stdlib_module_names))))"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = [name for name in json.loads(done.stdout) if not name.startswith("_")]
+    assert set(found) <= {"dali_feed", "numpy"}, found
+
+
 @pytest.mark.parametrize(
     ("package", "name"),
     [

@@ -11,7 +11,7 @@ import torch
 from torchvision.transforms.v2 import _auto_augment
 
 from dali_feed.plan.draws import uniforms
-from dali_feed.transforms.auto import AugMix
+from dali_feed.transforms.aug_mix import AugMix
 
 
 class Scripted:

@@ -22,10 +22,11 @@ from dali_feed.errors import TransformError
 from dali_feed.options import BadRecords
 from dali_feed.plan.draws import uniforms
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.fit import CropOrPad, ResizeKeepRatio, TrimBorder
-from dali_feed.transforms.geometry_fit import kept_ratio, placed
+from dali_feed.transforms.crop_or_pad import CropOrPad, placed
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.resize_keep_ratio import ResizeKeepRatio, kept_ratio
+from dali_feed.transforms.trim_border import TrimBorder
 
 SIZES = [(60, 47), (40, 81), (33, 32), (20, 20), (200, 30)]
 

@@ -17,8 +17,11 @@ from dali_feed.compiler.outline import outline
 from dali_feed.errors import TransformError
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.noise import GaussianNoise, NoisyErasing
-from dali_feed.transforms.recipe import Normalize, Recipe, ToFloat
+from dali_feed.transforms.noise import GaussianNoise
+from dali_feed.transforms.noisy_erasing import NoisyErasing
+from dali_feed.transforms.normalize import Normalize
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.to_float import ToFloat
 
 SOURCE = ScriptedSource([(png(n), n) for n in range(6)], extent=3)
 FLOAT = v2.ToDtype(torch.float32, scale=True)

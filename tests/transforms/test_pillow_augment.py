@@ -19,10 +19,13 @@ from dali_feed.compiler.outline import outline
 from dali_feed.engines.compiling import compiled
 from dali_feed.errors import TransformError
 from dali_feed.testing.scripted import ScriptedSource
+from dali_feed.transforms.layer_augment import LayerAugment
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.pillow import LayerAugment, MixAugment, Part, PolicyAugment
-from dali_feed.transforms.pillow_augment import parts_of
-from dali_feed.transforms.recipe import Recipe, ToFloat
+from dali_feed.transforms.mix_augment import MixAugment
+from dali_feed.transforms.pillow_operations import Part
+from dali_feed.transforms.policy_augment import PolicyAugment
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.to_float import ToFloat
 
 LOOK: dict[str, Any] = {"translate_const": 12, "img_mean": (124, 116, 104)}
 MADE = {
@@ -46,7 +49,7 @@ COUNT = 60
 def theirs(op: Any, image: Any, step: list[float], hparams: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
     """What timm's function of that name makes of the image, with the strength, sign and filter of a step."""
     which, strong, sign, chosen, more = step
-    name, look = parts_of(op)[int(which)].name, op.look
+    name, look = op.every[int(which)].name, op.look
     monkeypatch.setattr(auto_augment, "_randomly_negate", lambda value: sign * value)
     monkeypatch.setattr(auto_augment.random, "uniform", lambda low, high: low + (high - low) * more)
     level: Any = auto_augment.LEVEL_TO_ARG[name]

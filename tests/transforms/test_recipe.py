@@ -9,22 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dali_feed.compiler.dali import Parameters, Program, compile_recipe
-from dali_feed.compiler.steps import Colour, Decode, Finish, Resample, Rotate, Slice
+from dali_feed.compiler.dali import DaliProgram, compile_recipe
+from dali_feed.compiler.program import Parameters
+from dali_feed.compiler.steps import Decode, Finish, Resample, Slice
 from dali_feed.errors import TransformError
 from dali_feed.plan.draws import uniforms
-from dali_feed.transforms.recipe import (
-    CenterCrop,
-    ColorJitter,
-    Flip,
-    Normalize,
-    Op,
-    RandomResizedCrop,
-    Recipe,
-    Resize,
-    Rotation,
-    ToFloat,
-)
+from dali_feed.transforms.base import Op
+from dali_feed.transforms.center_crop import CenterCrop
+from dali_feed.transforms.color_jitter import ColorJitter
+from dali_feed.transforms.colours import Colour
+from dali_feed.transforms.flip import Flip
+from dali_feed.transforms.normalize import Normalize
+from dali_feed.transforms.random_resized_crop import RandomResizedCrop
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.resize import Resize
+from dali_feed.transforms.rotation import Rotate, Rotation
+from dali_feed.transforms.to_float import ToFloat
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 REGION = pytest.mark.parametrize("region_decode", [True, False])
@@ -32,7 +32,7 @@ SIZES = np.array([[480, 640], [375, 500], [33, 1000], [1000, 33], [7, 5]])
 IDS = np.arange(5) + (3 << 40)
 
 
-def program(*ops: Op, region_decode: bool = False) -> Program:
+def program(*ops: Op, region_decode: bool = False) -> DaliProgram:
     """The compiled program of some ops."""
     return compile_recipe(Recipe(ops), region_decode=region_decode)
 

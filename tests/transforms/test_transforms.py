@@ -20,23 +20,22 @@ from torchvision.transforms._presets import OpticalFlow
 
 from dali_feed.compiler.dali import compile_recipe
 from dali_feed.errors import TransformError
+from dali_feed.transforms.affine import RandomAffine
+from dali_feed.transforms.base import Op
+from dali_feed.transforms.center_crop import CenterCrop
+from dali_feed.transforms.color_jitter import ColorJitter
+from dali_feed.transforms.flip import Flip
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.noise import GaussianNoise, NoisyErasing
-from dali_feed.transforms.recipe import (
-    CenterCrop,
-    ColorJitter,
-    Flip,
-    Normalize,
-    Op,
-    Pad,
-    RandomAffine,
-    RandomCrop,
-    RandomResizedCrop,
-    Recipe,
-    Resize,
-    Rotation,
-    ToFloat,
-)
+from dali_feed.transforms.noise import GaussianNoise
+from dali_feed.transforms.noisy_erasing import NoisyErasing
+from dali_feed.transforms.normalize import Normalize
+from dali_feed.transforms.pad import Pad
+from dali_feed.transforms.random_crop import RandomCrop
+from dali_feed.transforms.random_resized_crop import RandomResizedCrop
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.resize import Resize
+from dali_feed.transforms.rotation import Rotation
+from dali_feed.transforms.to_float import ToFloat
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 BOTH = pytest.mark.parametrize("T", [v1, v2], ids=["v1", "v2"])

@@ -20,11 +20,16 @@ from torchvision.transforms import v2
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.outline import outline
 from dali_feed.errors import TransformError
-from dali_feed.transforms.auto import OPERATIONS, AugMix, Auto, AutoAugment, RandAugment, TrivialAugmentWide
-from dali_feed.transforms.auto_augment import choices, mixture, space_of
+from dali_feed.transforms.aug_mix import AugMix
+from dali_feed.transforms.auto_augment import AutoAugment
+from dali_feed.transforms.auto_operations import OPERATIONS, Auto
 from dali_feed.transforms.batch_draws import BatchDraws
+from dali_feed.transforms.flip import Flip
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.recipe import Flip, RandomApply, Recipe
+from dali_feed.transforms.nest import RandomApply
+from dali_feed.transforms.rand_augment import RandAugment
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.trivial_augment import TrivialAugmentWide
 
 SAME_IN_BOTH: list[tuple[Any, Auto]] = [
     (lambda T: T.RandAugment(), RandAugment(2, 9, 31, "nearest", None)),
@@ -135,7 +140,8 @@ COUNT = 20_000
 
 def rows(op: Auto, count: int = COUNT) -> NDArray[np.int32]:
     """What so many samples choose."""
-    return choices(op, BatchDraws(np.arange(count), 0, 0, range(16)), 0)
+    edge = np.full(count, 9)
+    return op.rows(BatchDraws(np.arange(count), 0, 0, range(16)), 0, edge, edge)
 
 
 def near(found: Any, wanted: Any) -> None:
@@ -153,12 +159,12 @@ def test_policies_are_taken_equally_and_their_parts_by_probability(policy: Polic
         wanted: defaultdict[Any, float] = defaultdict(float)
         for parts in op.policies:
             name, p, strength = parts[k]
-            wanted[space_of(op).names.index(name), strength or 0] += p / 25
+            wanted[op.space.names.index(name), strength or 0] += p / 25
         taken = found[found[:, k, 0] >= 0, k]
         seen = Counter(map(tuple, taken[:, :2].tolist()))
         assert {key for key, share in wanted.items() if share} == set(seen)
         near([seen[key] / COUNT for key in wanted], list(wanted.values()))
-        signed = np.isin(np.array(space_of(op).names)[taken[:, 0]], OPERATIONS[:9])
+        signed = np.isin(np.array(op.space.names)[taken[:, 0]], OPERATIONS[:9])
         assert (taken[~signed, 2] == 1).all()
         assert abs((taken[signed, 2] == 1).mean() - 0.5) < 0.03
 
@@ -178,7 +184,7 @@ def test_the_parts_of_a_policy_are_independent() -> None:
 )
 def test_operations_strengths_and_signs_are_even(op: Auto) -> None:
     """Every step draws for itself: any operation, any of its strengths, either sign, equally often."""
-    found, names = rows(op), space_of(op).names
+    found, names = rows(op), op.space.names
     steps = found.reshape(len(found), -1, 3)
     for k in range(steps.shape[1]):
         near(np.bincount(steps[:, k, 0], minlength=len(names)) / COUNT, 1 / len(names))
@@ -205,7 +211,8 @@ def test_chains_are_one_to_three_deep() -> None:
 @pytest.mark.parametrize("width", [1, 3])
 def test_weights_are_dirichlets(alpha: float, width: int) -> None:
     """Beside torch's own: the image's share, the chains' shares of the rest, and their variances; they add up to 1."""
-    found = mixture(AugMix(width=width, alpha=alpha), BatchDraws(np.arange(COUNT), 0, 0, ()), 0).astype(np.float64)
+    draws = BatchDraws(np.arange(COUNT), 0, 0, ())
+    found = AugMix(width=width, alpha=alpha).more(draws, 0)["_weights"].astype(np.float64)
     np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-6)
     assert (found >= 0).all()
     torch.manual_seed(0)

@@ -21,11 +21,14 @@ from dali_feed.errors import TransformError
 from dali_feed.plan.draws import uniforms
 from dali_feed.plan.streams import STREAMS_PER_OP
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.effects import RandomErasing
+from dali_feed.transforms.erasing import RandomErasing
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.nest import inner_numbers
-from dali_feed.transforms.noise import NoisyErasing
-from dali_feed.transforms.recipe import Normalize, RandomResizedCrop, Recipe, ToFloat
+from dali_feed.transforms.noisy_erasing import NoisyErasing
+from dali_feed.transforms.normalize import Normalize
+from dali_feed.transforms.numbering import inner_numbers
+from dali_feed.transforms.random_resized_crop import RandomResizedCrop
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.to_float import ToFloat
 
 EVAL: list[dict[str, Any]] = [
     {},

@@ -18,8 +18,11 @@ from dali_feed import DataLoader
 from dali_feed.compiler.views import as_views
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.testing.scripted import ScriptedSource
+from dali_feed.transforms.center_crop import CenterCrop
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.recipe import CenterCrop, Normalize, Resize, ToFloat
+from dali_feed.transforms.normalize import Normalize
+from dali_feed.transforms.resize import Resize
+from dali_feed.transforms.to_float import ToFloat
 from dali_feed.transforms.wrappers import taken_apart
 
 CROP, FLOAT = v1.CenterCrop(12), v1.ToTensor()

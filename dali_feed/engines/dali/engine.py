@@ -18,7 +18,7 @@ from nvidia.dali import Pipeline
 from nvidia.dali.backend import ReleaseUnusedMemory
 from nvidia.dali.tensors import TensorListCPU
 
-from dali_feed.compiler.dali import Program
+from dali_feed.compiler.dali import DaliProgram
 from dali_feed.compiler.split import SplitProgram
 from dali_feed.compiler.views import ViewsProgram, by_view
 from dali_feed.engines.dali.behind import Behind
@@ -60,7 +60,7 @@ class DaliEngine:
     payload = PAYLOAD  # the input that takes them
 
     def __init__(
-        self, program: Program | ViewsProgram[Program], *, batch_size: int, device: int | None, tuning: Tuning
+        self, program: DaliProgram | ViewsProgram[DaliProgram], *, batch_size: int, device: int | None, tuning: Tuning
     ) -> None:
         self.depth = tuning.prefetch
         self._program, self._batch_size, self._device, self._tuning = program, batch_size, device, tuning

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.compiler.dali import Program
+from dali_feed.compiler.dali import DaliProgram
 from dali_feed.compiler.split import compile_dali
 from dali_feed.compiler.steps import Decode as DecodeStep
 from dali_feed.engines.dali.region_probes import Decode, Window, disagreement
@@ -36,7 +36,7 @@ _USER = 8  # frames from here up to who called DataLoader
 _OPTIONS = ("image_hint", "device_memory_padding", "host_memory_padding")
 
 
-def compile_regions(recipe: Recipe, found: Callable[[], str | None]) -> Program:
+def compile_regions(recipe: Recipe, found: Callable[[], str | None]) -> DaliProgram:
     """A program that decodes windows alone; of whole images, and a warning, where `found` says what is wrong."""
     program = compile_dali(recipe, on_gpu=True, region_decode=True)
     if program.window:
@@ -100,7 +100,7 @@ def dali_decode(device: int | None, tuning: Tuning, hw_decoder_load: float = 0.0
     def pipeline(batch_size: int, *, window: bool) -> Any:
         pipe = Pipeline(batch_size, 4, device, prefetch_queue_depth=1, exec_dynamic=True)
         with pipe:
-            program = Program(Recipe(hw_decoder_load=hw_decoder_load), [DecodeStep(window)])
+            program = DaliProgram(Recipe(hw_decoder_load=hw_decoder_load), [DecodeStep(window)])
             pipe.set_outputs(*build_graph(program, gpu=device is not None, tuning=tuning))
         pipe.build()
         return pipe

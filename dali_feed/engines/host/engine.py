@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dali_feed.compiler.host import HostProgram, Scale
+from dali_feed.compiler.host import HostProgram
 from dali_feed.compiler.views import ViewsProgram, by_view
 from dali_feed.engines.codec import nvimgcodec
 from dali_feed.engines.dtypes import DTYPES
@@ -41,7 +41,6 @@ from dali_feed.engines.ranges import DECODE
 from dali_feed.errors import ClosedError, EngineError, TransformError
 from dali_feed.options import Tuning
 from dali_feed.screen.header import UnusableError
-from dali_feed.transforms.batch_draws import DRAWN
 
 __all__ = ["HostEngine", "decoded", "new_decoder"]
 
@@ -342,14 +341,12 @@ class HostEngine:
 
     def _reduced(self, program: HostProgram, work: Work, slot: int, out: torch.Tensor) -> bool:
         """Whether a smaller decoding was to be had, and is in `out`."""
-        by = int(work.arrays["reduce"][slot])
-        scale = program.steps[0]
-        if by == 1 or not isinstance(scale, Scale):
+        by, scale = int(work.arrays["reduce"][slot]), self._steps[0].first_scale
+        if by == 1 or scale is None:
             return False
         payload = work.payloads[slot]
         window = tuple(work.arrays["window"][slot].tolist()) if program.window else None
-        height, width, *which = work.arrays[scale.key][slot].tolist()
-        name = DRAWN[which[0]] if which else scale.interpolation
+        height, width, name = scale.target(work.arrays, slot)
         small = reduced(payload, by, window, (height, width), name)
         if small is not None:
             self._steps[0].run(small, work.arrays, slot, out, done=1)

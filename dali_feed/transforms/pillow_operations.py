@@ -1,73 +1,91 @@
-"""timm's AutoAugment and its kind on one image: Pillow's own operations, by what the sample chose."""
+"""Pillow's operations of timm's AutoAugment and its kind: by name, and a strength of 0..10 that means timm's."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
+from dali_feed.transforms.rules import check_p, refuse
 
-from dali_feed.compiler.host_effects import Picture
-from dali_feed.transforms.pillow import Look, MixAugment
-from dali_feed.transforms.pillow_augment import parts_of
+__all__ = ["PARTS", "PLAIN", "Look", "Part", "operated", "strength"]
 
-__all__ = ["picture", "strength"]
-
-Arrays = dict[str, NDArray[Any]]
-
-
-def picture(image: torch.Tensor, arrays: Arrays, slot: int, step: Picture) -> torch.Tensor:
-    """One chain of operations, or several mixed with the image."""
-    from torchvision.transforms.v2 import functional
-
-    chains = arrays[step.key][slot].tolist()
-    if not isinstance(step.op, MixAugment) and not any(which >= 0 for which, *_ in chains[0]):
-        return image
-    given = functional.to_pil_image(image.contiguous())
-    made = [_chain(given, chain, step) for chain in chains]
-    whole = made[0]
-    if isinstance(step.op, MixAugment):
-        share, *weights = arrays[f"{step.key}_weights"][slot].tolist()
-        amount = 1.0 - share
-        shares = [weight / amount if amount else 0.0 for weight in weights]
-        whole = (_blended if step.op.blended else _mixed)(given, made, shares, amount)
-    out: torch.Tensor = functional.pil_to_tensor(whole)
-    return out.to(image.device)
-
-
-def _mixed(image: Any, made: list[Any], shares: list[float], amount: float) -> Any:
-    from PIL import Image
-
-    total = np.zeros((image.height, image.width, len(image.getbands())), np.float32)
-    for each, share in zip(made, shares, strict=True):
-        total += np.float32(share) * np.asarray(each, np.float32).reshape(total.shape)
-    levels = np.clip(total, 0, 255).astype(np.uint8)
-    return Image.blend(image, Image.fromarray(levels if levels.shape[2] == 3 else levels[..., 0]), amount)
+PARTS = frozenset(
+    (
+        *("AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "PosterizeIncreasing", "PosterizeOriginal"),
+        *(
+            "Solarize",
+            "SolarizeIncreasing",
+            "SolarizeAdd",
+            "Color",
+            "ColorIncreasing",
+            "Contrast",
+            "ContrastIncreasing",
+        ),
+        *("Brightness", "BrightnessIncreasing", "Sharpness", "SharpnessIncreasing", "ShearX", "ShearY"),
+        *(
+            "TranslateX",
+            "TranslateY",
+            "TranslateXRel",
+            "TranslateYRel",
+            "Desaturate",
+            "GaussianBlur",
+            "GaussianBlurRand",
+        ),
+    )
+)
 
 
-def _blended(image: Any, made: list[Any], shares: list[float], amount: float) -> Any:
-    """Each chain into what is there, by the shares that come to the same as all at once."""
-    from PIL import Image
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An operation with probability `p` and strength `magnitude`, cut off to 0..`most`.
 
-    left, parts = 1.0, []
-    for share in reversed(shares):
-        parts.append(share * amount / left if left > 0 else 0.0)
-        left *= 1.0 - parts[-1]
-    for each, part in zip(made, reversed(parts), strict=True):
-        image = Image.blend(image, each, part)
-    return image
+    spread  of a normal distribution about it; infinite: uniform from 0 to it; 0: just it
+    """
+
+    name: str
+    p: float = 1.0
+    magnitude: float = 10.0
+    spread: float = 0.0
+    most: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_p(self.name, self.p)
+        if self.name not in PARTS:
+            refuse("AutoAugment", "has operations of timm's", self.name)
+
+    @classmethod
+    def of(cls, one: Any) -> Self:
+        """From timm's operation."""
+        most = float(one.magnitude_max or 10.0)
+        return cls(str(one.name), float(one.prob), float(one.magnitude), max(float(one.magnitude_std), 0.0), most)
 
 
-def _chain(image: Any, chain: list[list[float]], step: Picture) -> Any:
-    parts, look = parts_of(step.op), step.op.look
-    for which, strong, sign, chosen, more in chain:
-        if which >= 0:
-            name = parts[int(which)].name
-            value = strength(name, strong, sign, more, look)
-            image = _operated(image, name, value, look, look.filters[int(chosen)])
-    return image
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the operations share: the colour outside an image, Pillow's filters (one is drawn), how far to move.
+
+    shift: pixels, of TranslateX and Y; share: of the edge, of TranslateXRel and YRel; both at strength 10.
+    """
+
+    fill: tuple[int, int, int] = (128, 128, 128)
+    filters: tuple[int, ...] = (2, 3)
+    shift: float = 250.0
+    share: float = 0.45
+
+    @classmethod
+    def of(cls, parts: list[Any]) -> Self:
+        """Of the first of timm's operations, whose settings are all others'."""
+        if not parts:
+            return cls()
+        found, known = parts[0].kwargs, parts[0].hparams
+        fill, filters = tuple(int(level) for level in found["fillcolor"]), found["resample"]
+        several = tuple(map(int, filters)) if isinstance(filters, tuple | list) else (int(filters),)
+        shift, share = float(known.get("translate_const", 250)), float(known.get("translate_pct", 0.45))
+        return cls((fill[0], fill[1], fill[2]), several, shift, share)
+
+
+PLAIN = Look()
 
 
 def strength(name: str, strong: float, sign: float, more: float, look: Look) -> float:
@@ -124,7 +142,8 @@ _MOVED: dict[str, Callable[[Any, float, Outside], Any]] = {
 }
 
 
-def _operated(image: Any, name: str, value: float, look: Look, filtered: int) -> Any:
+def operated(image: Any, name: str, value: float, look: Look, filtered: int) -> Any:
+    """What the operation makes of Pillow's image."""
     if name in _MOVED:
         return _MOVED[name](image, value, (look.fill if image.mode == "RGB" else look.fill[0], filtered))
     return _recoloured(image, name, value)

@@ -1,0 +1,47 @@
+"""Where ops within ops draw from.
+
+An op's number says which streams are its own. Ops of a recipe are numbered 0, 1, 2, ...; those in a nest carry the
+number of their nest in the lower bits and their own place above it, so that no op moves another one's streams. The
+chains of AugMix are numbered as the ops of a nest are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from dali_feed.errors import TransformError
+from dali_feed.transforms.base import Op
+
+__all__ = ["inner_numbers", "walk"]
+
+_TOP, _INNER, _DEEPEST = 8, 6, 3  # bits of a number: of an op's place in the recipe, in a nest; nests in nests
+
+
+def inner_numbers(op: Op, n: int, count: int) -> list[int]:
+    """Numbers of `count` ops within op number n. TransformError where numbers run out."""
+    depth = 0 if n < 1 << _TOP else 1 + (n.bit_length() - 1 - _TOP) // _INNER
+    if depth >= _DEEPEST or count >= 1 << _INNER:
+        what, others = op.inner_words
+        rule = f"takes fewer than {1 << _INNER} {what} and lies in fewer than {_DEEPEST} {others}"
+        msg = f"{type(op).__name__}: {rule}; found {op!r}"
+        raise TransformError(msg)
+    return [n + ((k + 1) << (_TOP + _INNER * depth)) for k in range(count)]
+
+
+def walk(ops: Iterable[Op]) -> Iterator[tuple[int, Op]]:
+    """All ops with their numbers: a nest, then what is in it, before what stands behind it."""
+    every = list(enumerate(ops))
+    nest = next((op for _, op in every if op.has_parts), None)
+    if nest is not None and len(every) > 1 << _TOP:
+        msg = f"{type(nest).__name__}: stands in a recipe of {1 << _TOP} transforms at most; found {len(every)}"
+        raise TransformError(msg)
+    yield from _walk(every)
+
+
+def _walk(ops: Iterable[tuple[int, Op]]) -> Iterator[tuple[int, Op]]:
+    for n, op in ops:
+        yield n, op
+        if op.inner():
+            inner_numbers(op, n, op.inner())
+        for branch in op.within(n):
+            yield from _walk(branch)
