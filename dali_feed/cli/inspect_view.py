@@ -1,4 +1,4 @@
-"""Prints what `inspection` found."""
+"""Prints what a sample of a source says of it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dali_feed.cli.inspect import Findings
+from dali_feed.cli.findings import Findings
+from dali_feed.cli.text import grid, plural, put, size_text
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
 from dali_feed.records.source import LABEL, MANY_ABSENT, Snapshot, Source
 
-__all__ = ["grid", "plural", "put", "show", "size_text"]
+__all__ = ["show"]
 
 PARTITIONS = 20
 BAD = 20
@@ -45,32 +46,6 @@ def show(source: Source, snapshot: Snapshot, findings: Findings) -> None:
     if len(findings.bad) > BAD:
         console.print(f"  ... and {len(findings.bad) - BAD:,} more")
     console.print()
-
-
-def grid() -> Table:
-    """Facts, a name and a text each."""
-    made = Table.grid(padding=(0, 2), pad_edge=True)
-    made.add_column(style="dim", no_wrap=True)
-    made.add_column(overflow="fold")
-    return made
-
-
-def put(facts: Table, name: str, text: str) -> None:
-    """Add a fact."""
-    facts.add_row(Text(name), Text(text))
-
-
-def plural(count: int) -> str:
-    """The s of a plural."""
-    return "" if count == 1 else "s"
-
-
-def size_text(count: float) -> str:
-    """Bytes as people read them: 1,054 bytes; 12.3 MB."""
-    for unit, many in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e4)):
-        if count >= many:
-            return f"{count / (1e3 if unit == 'kB' else many):,.1f} {unit}"
-    return f"{count:,.0f} bytes"
 
 
 def _count(snapshot: Snapshot) -> str:

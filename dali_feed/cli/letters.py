@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from dali_feed.cli.inspect_view import plural, size_text
-from dali_feed.cli.verify import letters_at
+from dali_feed.cli.targets import letters_at
+from dali_feed.cli.text import plural, size_text
 from dali_feed.quarantine.letters import Letter
 from dali_feed.screen.screen import MAX_PIXELS, screen
 

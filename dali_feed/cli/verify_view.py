@@ -1,4 +1,4 @@
-"""Prints what `verification` found."""
+"""Prints what going over a source found."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from dali_feed.cli.inspect_view import grid, plural, put, size_text
-from dali_feed.cli.verify import Report
+from dali_feed.cli.report import Report
+from dali_feed.cli.text import grid, plural, put, size_text
 from dali_feed.records.source import Snapshot
 
 __all__ = ["progress", "show"]

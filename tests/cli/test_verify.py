@@ -15,9 +15,11 @@ from images import bad_tables, broken_png, jpeg, labelled, text
 from shelves import letter, opened
 from test_cli import Cli, assert_one_line, cli
 
-from dali_feed.cli.verify import FIRST, kind_of, runs, verify
+from dali_feed.cli.report import FIRST
+from dali_feed.cli.survey import runs, verify
 from dali_feed.errors import DeadLetterError, SourceError
 from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic, ShardSet
+from dali_feed.quarantine.reasons import kind_of
 from dali_feed.testing import Message
 from dali_feed.testing.scripted import Abort, Corrupt, Gap, ScriptedSource, Stall
 from dali_feed.testing.shards import write_shard
@@ -39,7 +41,7 @@ def test_every_position_is_looked_at_once(readers: int, monkeypatch: pytest.Monk
     """Whoever reads it: the counts add up, the first places stand in the source's order, letters are kept."""
     source = _source()
     snapshot = source.snapshot()
-    monkeypatch.setattr("dali_feed.cli.verify.RUN_BYTES", snapshot.record_bytes * 7)
+    monkeypatch.setattr("dali_feed.cli.survey.RUN_BYTES", snapshot.record_bytes * 7)
     assert len(list(runs(snapshot))) == 30
     held, done = opened(), list[int]()
     report = verify(source, snapshot, letters=held, readers=readers, advance=done.append)
@@ -56,7 +58,7 @@ def test_every_position_is_looked_at_once(readers: int, monkeypatch: pytest.Monk
 
 def test_what_is_held_does_not_grow_with_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of any number of bad records the report keeps a few places of each kind, the first ones."""
-    monkeypatch.setattr("dali_feed.cli.verify.RUN_BYTES", 200)
+    monkeypatch.setattr("dali_feed.cli.survey.RUN_BYTES", 200)
     source = ScriptedSource([b"<html>%05d" % n if n % 2 else jpeg(0)[: 20 + n] for n in range(400)])
     report = verify(source, source.snapshot())
     assert report.bad == 400
