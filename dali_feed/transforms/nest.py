@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.errors import TransformError
+from dali_feed.plan.streams import DEEPEST, NEST_BITS, STREAMS_PER_OP, TOP_BITS
 from dali_feed.transforms.auto import AugMix
 from dali_feed.transforms.noise import NoisyErasing
 from dali_feed.transforms.pillow import LayerAugment, MixAugment, Pillow
@@ -20,7 +21,6 @@ from dali_feed.transforms.recipe import Branches, Nest, Op, RandomApply, RandomO
 
 __all__ = ["branches_of", "inner_numbers", "numbered", "pick_streams", "picks", "walk"]
 
-_TOP, _INNER, _DEEPEST = 8, 6, 3  # bits of a number: of an op's place in the recipe, in a nest; nests in nests
 Ints = NDArray[np.int64]
 
 
@@ -31,18 +31,18 @@ def branches_of(op: Nest) -> Branches:
 
 def inner_numbers(op: Nest | AugMix | NoisyErasing | Pillow, n: int, count: int) -> list[int]:
     """Numbers of `count` ops within op number n. TransformError where numbers run out."""
-    depth = 0 if n < 1 << _TOP else 1 + (n.bit_length() - 1 - _TOP) // _INNER
-    if depth >= _DEEPEST or count >= 1 << _INNER:
+    depth = 0 if n < 1 << TOP_BITS else 1 + (n.bit_length() - 1 - TOP_BITS) // NEST_BITS
+    if depth >= DEEPEST or count >= 1 << NEST_BITS:
         kinds = {
             "AugMix": ("chains", "nests"),
             "NoisyErasing": ("rectangles", "nests"),
             "LayerAugment": ("layers", "nests"),
         }
         what, others = kinds.get(type(op).__name__, ("transforms", "others of its kind"))
-        rule = f"takes fewer than {1 << _INNER} {what} and lies in fewer than {_DEEPEST} {others}"
+        rule = f"takes fewer than {1 << NEST_BITS} {what} and lies in fewer than {DEEPEST} {others}"
         msg = f"{type(op).__name__}: {rule}; found {op!r}"
         raise TransformError(msg)
-    return [n + ((k + 1) << (_TOP + _INNER * depth)) for k in range(count)]
+    return [n + ((k + 1) << (TOP_BITS + NEST_BITS * depth)) for k in range(count)]
 
 
 def numbered(op: Nest, n: int) -> list[list[tuple[int, Op]]]:
@@ -56,8 +56,8 @@ def walk(ops: Iterable[Op]) -> Iterator[tuple[int, Op]]:
     """All ops with their numbers: a nest, then what is in it, before what stands behind it."""
     every = list(enumerate(ops))
     nest = next((op for _, op in every if isinstance(op, Nest | AugMix | NoisyErasing | Pillow)), None)
-    if nest is not None and len(every) > 1 << _TOP:
-        msg = f"{type(nest).__name__}: stands in a recipe of {1 << _TOP} transforms at most; found {len(every)}"
+    if nest is not None and len(every) > 1 << TOP_BITS:
+        msg = f"{type(nest).__name__}: stands in a recipe of {1 << TOP_BITS} transforms at most; found {len(every)}"
         raise TransformError(msg)
     yield from _walk(every)
 
@@ -78,8 +78,12 @@ def _walk(ops: Iterable[tuple[int, Op]]) -> Iterator[tuple[int, Op]]:
 
 
 def pick_streams(op: Nest) -> int:
-    """How many streams `picks` takes."""
-    return -(-len(op.branches) // 4) if isinstance(op, RandomOrder) else 1
+    """How many streams `picks` takes. TransformError where an op has fewer."""
+    count = -(-len(op.branches) // 4) if isinstance(op, RandomOrder) else 1
+    if count > STREAMS_PER_OP:
+        msg = f"{type(op).__name__}: takes at most {4 * STREAMS_PER_OP} transforms; found {len(branches_of(op))}"
+        raise TransformError(msg)
+    return count
 
 
 def picks(op: Nest, drawn: NDArray[np.float32]) -> Ints:
