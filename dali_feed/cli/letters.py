@@ -47,7 +47,7 @@ def _still_bad(letter: Letter) -> str | None:
     payload = memoryview(letter.payload)
     reason = screen([payload], MAX_PIXELS).reasons.get(0)
     if reason is None and letter.stage == "decode":
-        from dali_feed.engines.host.trial import Trial
+        from dali_feed.engines.host.decode import Trial
 
         reason = Trial().refusal(payload)
     if reason is None and letter.stage == "source":

@@ -156,7 +156,7 @@ class _Work:
         try:
             refusal: Callable[[memoryview], str | None] | None = None
             if self._decode:
-                from dali_feed.engines.host.trial import Trial
+                from dali_feed.engines.host.decode import Trial
 
                 trial = Trial()
 

@@ -123,11 +123,12 @@ import sys, threading
 sys.path.insert(0, {tests!r})
 from images import labelled
 from slow_jpegs import slow_jpeg
-from dali_feed import DataLoader, Tuning, engines
-from dali_feed.feed import epoch
+from dali_feed import DataLoader, Tuning
+from dali_feed.engines import choose
+from dali_feed.feed import run as epoch
 from dali_feed.testing.scripted import ScriptedSource
 from torchvision.transforms import v2
-engines.ON_CPU, epoch.PATIENCE = {engine!r}, 0.01
+choose.ON_CPU, epoch.PATIENCE = {engine!r}, 0.01
 items = [*labelled(8), *[(slow_jpeg({side}, 250), 1)] * 16]
 loader = DataLoader(ScriptedSource(items), 8, device="cpu", transform=v2.Resize((8, 8)), tuning=Tuning(threads=1))
 batches = iter(loader)
@@ -163,13 +164,13 @@ def test_ctrl_c_in_verify_ends_cleanly_whatever_a_decoder_is_at(tmp_path: Path) 
     script = f"""
         import os, signal, threading
         from dali_feed.cli import main
-        from dali_feed.engines import trial
+        from dali_feed.engines.host import decode
         signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may ignore it
-        begun, decoded = threading.Event(), trial.decoded
+        begun, decoded = threading.Event(), decode.decoded
         def told(*arguments):
             begun.set()
             return decoded(*arguments)
-        trial.decoded = told
+        decode.decoded = told
         threading.Thread(target=lambda: (begun.wait(), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
         main(["verify", "--decode", "--readers", "1", {str(tmp_path)!r}])
         """
