@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from dali_feed.cli.findings import Findings
+from dali_feed.cli.labels import no_labels
 from dali_feed.cli.text import grid, plural, put, size_text
-from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
+from dali_feed.external_sources import FileList, ShardSet
 from dali_feed.records.source import LABEL, MANY_ABSENT, Snapshot, Source
 
 __all__ = ["show"]
@@ -100,16 +101,12 @@ def _fields(source: Source, findings: Findings) -> list[str]:
         lines.append(f"{len(source.classes):,} classes: {names}")
     if LABEL in findings.fields:
         return lines
-    if isinstance(source, KafkaTopic):
-        lines.append("no header `label`: read it with KafkaTopic(..., label=None), or name another header")
-    elif isinstance(source, ShardSet) and LABEL in source.fields:
+    if isinstance(source, ShardSet) and LABEL in source.fields:
         why = next((f": {reason}" for _, reason in findings.bad if LABEL in reason), "")
         lines.append(f"label: there, and in no record of the sample an integer{why}")
         lines.append("  write integers into the shards, or read the images alone: ShardSet(..., label=None)")
-    elif isinstance(source, ShardSet):
-        lines.append("no label: neither a .cls member nor a .json with the key label")
     else:
-        lines.append("no label: the images lie in one folder")
+        lines.append(no_labels(source))
     return lines
 
 

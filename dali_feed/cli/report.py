@@ -29,10 +29,18 @@ class Kind:
 
 @dataclass(slots=True)
 class Report:
-    """What was found: positions that hold a record, those that hold none, payload bytes, and the faults by kind."""
+    """What was found.
+
+    records, absent  positions that hold a record, and those that hold none
+    labelled         good records that have a label
+    size             bytes of all payloads
+    kinds            the faults, by kind
+    letters          of bad records, where they are wanted
+    """
 
     records: int = 0
     absent: int = 0
+    labelled: int = 0
     size: int = 0
     kinds: dict[str, Kind] = field(default_factory=dict)
     letters: list[Letter] = field(default_factory=list)
@@ -50,6 +58,7 @@ class Report:
         """Take in another part's, but for its letters."""
         self.records += other.records
         self.absent += other.absent
+        self.labelled += other.labelled
         self.size += other.size
         for name, kind in other.kinds.items():
             self._of(name).add(kind)

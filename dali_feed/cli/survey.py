@@ -88,7 +88,9 @@ class _Judge:
                 stage, reason = "screen", screened.get(row)
             if reason is None and refusal is not None:
                 stage, reason = "decode", refusal(payload)
-            if reason is not None:
+            if reason is None:
+                found.labelled += LABEL in (block.fields[HEADERS][row] if HEADERS in block.fields else block.fields)
+            else:
                 self._bad(found, int(block.ids[row]), stage, reason, payload)
         return found
 

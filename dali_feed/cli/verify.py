@@ -33,6 +33,6 @@ def verify_all(
         snapshot = source.snapshot()
         with progress(snapshot) as advance:
             report = verify(source, snapshot, decode=decode, letters=letters, readers=readers, advance=advance)
-        show(snapshot, report, decoded=decode)
+        show(source, snapshot, report, decoded=decode)
         bad += report.bad
     return bad

@@ -167,6 +167,23 @@ def test_verify_a_topic(cli: Cli, kafka: Kafka) -> None:
     assert "2 letters: refused 2 by the source" in listed.out
 
 
+def test_good_records_without_a_label_are_told(cli: Cli, kafka: Kafka, tmp_path: Path) -> None:
+    """A topic, shards or a folder of which no good record has a label: a line says so; with labels there is none."""
+    kafka.publish(kafka.topic, [Message(jpeg(n)) for n in range(9)], partitions=2)
+    done = cli("verify", f"kafka://{kafka.servers}/{kafka.topic}")
+    assert (done.code, done.err) == (0, "")
+    assert "labels    no header `label`: read it with KafkaTopic(..., label=None), or" in done.out
+    for folder, members in (("bare", {"jpg": jpeg(1)}), ("whole", {"jpg": jpeg(1), "cls": b"3"})):
+        (tmp_path / folder).mkdir()
+        write_shard(tmp_path / folder / "a.tar", [members])
+        (tmp_path / folder / "flat" / folder).mkdir(parents=True)
+        (tmp_path / folder / "flat" / folder / "0.jpg").write_bytes(jpeg(1))
+    assert "labels    no label: neither a .cls member nor a .json" in cli("verify", tmp_path / "bare" / "a.tar").out
+    assert "labels    no label: the images lie in one folder" in cli("verify", tmp_path / "bare" / "flat" / "bare").out
+    assert "labels " not in cli("verify", tmp_path / "whole" / "a.tar").out
+    assert "labels " not in cli("verify", tmp_path / "whole" / "flat").out
+
+
 def test_letters_are_listed_and_looked_at_again(cli: Cli, tmp_path: Path) -> None:
     """--check screens, decodes what the decoder had refused, believes the source; 1 where some are still bad."""
     folder = DeadLetterFolder(tmp_path)
