@@ -9,6 +9,7 @@ middle of an epoch: --checkpoint names a file that is written every --save-every
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,10 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, default=None)
     parser.add_argument("--save-every", type=int, default=1000, help="steps (default %(default)s)")
     args = parser.parse_args()
+
+    for part in (args.folder / "train", args.folder / "val"):
+        if not part.is_dir():
+            sys.exit(f"{part}: there is no such folder; FOLDER must hold train/ and val/, each with a folder per class")
 
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

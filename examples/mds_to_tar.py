@@ -81,7 +81,10 @@ def main() -> None:
     parser.add_argument("--image", default="image", help="its column (default %(default)s)")
     parser.add_argument("--label", default="label", help="its column; '' for none (default %(default)s)")
     args = parser.parse_args()
-    shards = json.loads((args.source / "index.json").read_text())["shards"]
+    index = args.source / "index.json"
+    if not index.is_file():
+        sys.exit(f"{index}: there is no such file; MDS_FOLDER must hold it and the .mds files that it names")
+    shards = json.loads(index.read_text())["shards"]
     args.target.mkdir(parents=True, exist_ok=True)
     total = 0
     for number, shard in enumerate(shards):

@@ -1,4 +1,4 @@
-"""Prints what `inspection` found."""
+"""Prints what a sample of a source says of it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dali_feed.cli.inspect import Findings
-from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
+from dali_feed.cli.findings import Findings
+from dali_feed.cli.labels import no_labels
+from dali_feed.cli.text import grid, plural, put, size_text
+from dali_feed.external_sources import FileList, ShardSet
 from dali_feed.records.source import LABEL, MANY_ABSENT, Snapshot, Source
 
-__all__ = ["grid", "plural", "put", "show", "size_text"]
+__all__ = ["show"]
 
 PARTITIONS = 20
 BAD = 20
@@ -45,32 +47,6 @@ def show(source: Source, snapshot: Snapshot, findings: Findings) -> None:
     if len(findings.bad) > BAD:
         console.print(f"  ... and {len(findings.bad) - BAD:,} more")
     console.print()
-
-
-def grid() -> Table:
-    """Facts, a name and a text each."""
-    made = Table.grid(padding=(0, 2), pad_edge=True)
-    made.add_column(style="dim", no_wrap=True)
-    made.add_column(overflow="fold")
-    return made
-
-
-def put(facts: Table, name: str, text: str) -> None:
-    """Add a fact."""
-    facts.add_row(Text(name), Text(text))
-
-
-def plural(count: int) -> str:
-    """The s of a plural."""
-    return "" if count == 1 else "s"
-
-
-def size_text(count: float) -> str:
-    """Bytes as people read them: 1,054 bytes; 12.3 MB."""
-    for unit, many in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e4)):
-        if count >= many:
-            return f"{count / (1e3 if unit == 'kB' else many):,.1f} {unit}"
-    return f"{count:,.0f} bytes"
 
 
 def _count(snapshot: Snapshot) -> str:
@@ -125,16 +101,12 @@ def _fields(source: Source, findings: Findings) -> list[str]:
         lines.append(f"{len(source.classes):,} classes: {names}")
     if LABEL in findings.fields:
         return lines
-    if isinstance(source, KafkaTopic):
-        lines.append("no header `label`: read it with KafkaTopic(..., label=None), or name another header")
-    elif isinstance(source, ShardSet) and LABEL in source.fields:
+    if isinstance(source, ShardSet) and LABEL in source.fields:
         why = next((f": {reason}" for _, reason in findings.bad if LABEL in reason), "")
         lines.append(f"label: there, and in no record of the sample an integer{why}")
         lines.append("  write integers into the shards, or read the images alone: ShardSet(..., label=None)")
-    elif isinstance(source, ShardSet):
-        lines.append("no label: neither a .cls member nor a .json with the key label")
     else:
-        lines.append("no label: the images lie in one folder")
+        lines.append(no_labels(source))
     return lines
 
 

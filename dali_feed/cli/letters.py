@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from dali_feed.cli.inspect_view import plural, size_text
-from dali_feed.cli.verify import letters_at
+from dali_feed.cli.targets import letters_at
+from dali_feed.cli.text import plural, size_text
 from dali_feed.quarantine.letters import Letter
 from dali_feed.screen.screen import MAX_PIXELS, screen
 
@@ -47,7 +47,7 @@ def _still_bad(letter: Letter) -> str | None:
     payload = memoryview(letter.payload)
     reason = screen([payload], MAX_PIXELS).reasons.get(0)
     if reason is None and letter.stage == "decode":
-        from dali_feed.engines.host.trial import Trial
+        from dali_feed.engines.host.decode import Trial
 
         reason = Trial().refusal(payload)
     if reason is None and letter.stage == "source":

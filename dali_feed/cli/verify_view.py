@@ -1,4 +1,4 @@
-"""Prints what `verification` found."""
+"""Prints what going over a source found."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from dali_feed.cli.inspect_view import grid, plural, put, size_text
-from dali_feed.cli.verify import Report
-from dali_feed.records.source import Snapshot
+from dali_feed.cli.labels import no_labels
+from dali_feed.cli.report import Report
+from dali_feed.cli.text import grid, plural, put, size_text
+from dali_feed.records.source import Snapshot, Source
 
 __all__ = ["progress", "show"]
 
@@ -26,7 +27,7 @@ def progress(snapshot: Snapshot) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.advance(task, done)
 
 
-def show(snapshot: Snapshot, report: Report, *, decoded: bool) -> None:
+def show(source: Source, snapshot: Snapshot, report: Report, *, decoded: bool) -> None:
     """Print one source: counts, and each kind of fault with its first places."""
     console = Console(highlight=False)
     console.print(Text(snapshot.source, style="bold"), soft_wrap=True)
@@ -35,6 +36,8 @@ def show(snapshot: Snapshot, report: Report, *, decoded: bool) -> None:
     put(facts, "payloads", size_text(report.size))
     put(facts, "good", f"{report.records - report.bad:,}, {'decoded' if decoded else 'by their headers'}")
     put(facts, "bad", f"{report.bad:,}")
+    if report.labelled == 0 < report.records - report.bad:
+        put(facts, "labels", no_labels(source))
     console.print(facts)
     for name, kind in sorted(report.kinds.items(), key=lambda item: (-item[1].count, item[0])):
         console.print(Text(f"  {kind.count:,} record{plural(kind.count)}: {name}", style="yellow"), soft_wrap=True)

@@ -18,6 +18,7 @@ from dali_feed.compiler.dali import DaliProgram
 from dali_feed.compiler.steps import Decode
 from dali_feed.errors import TransformError
 from dali_feed.plan.draws import uniforms
+from dali_feed.plan.streams import PROGRAM
 from dali_feed.transforms.graph import Given
 
 __all__ = ["GraphDraws", "UserGraph", "compile_function", "is_graph_function"]
@@ -89,7 +90,7 @@ def compile_function(function: Callable[[Any, GraphDraws], Any]) -> DaliProgram:
     def make(run: Any) -> None:
         if not step.columns:
             return
-        drawn = uniforms(run.seed, run.epoch, run.ids, range(-(-len(step.columns) // 4)))
+        drawn = uniforms(run.seed, run.epoch, run.ids, PROGRAM[: -(-len(step.columns) // 4)])
         for n, (kind, a, b) in enumerate(step.columns):
             values = drawn[n] < a if kind == "coin" else a + (b - a) * drawn[n]
             run.arrays[f"draw{n}"] = values.astype(np.float32)

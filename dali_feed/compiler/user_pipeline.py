@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dali_feed.compiler.dali import DaliProgram
 from dali_feed.compiler.steps import Decode
 from dali_feed.plan.draws import philox4x32
+from dali_feed.plan.streams import PROGRAM
 
 __all__ = ["IMAGE", "STATE", "FieldInput", "PipelineProgram", "pipeline_program", "random_states"]
 
@@ -68,7 +69,7 @@ class PipelineProgram(DaliProgram):
 def random_states(seed: int, epoch: int, ids: NDArray[np.int64], count: int) -> NDArray[np.uint8]:
     """States of `count` generators for each sample, uint8 (count, n, 28): a key, a counter and phase 0 of Philox."""
     samples = ids.astype(np.uint64)
-    counter = (np.arange(count)[:, None], np.uint64(epoch), samples & _LOW, samples >> _HALF)
+    counter = (np.asarray(PROGRAM[:count])[:, None], np.uint64(epoch), samples & _LOW, samples >> _HALF)
     words = philox4x32(counter, (seed & 0xFFFFFFFF, seed >> 32))
     out = np.zeros((count, len(ids), _WORDS), np.uint32)
     for at, word in zip((0, 1, 4, 5), words, strict=True):  # the key; the counter's high half, one per sequence

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from dali_feed.compiler.program import Ints, Parameters, View
 from dali_feed.errors import TransformError
 from dali_feed.plan.draws import philox4x32
+from dali_feed.plan.streams import VIEWS
 from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.wrappers import taken_apart
 
 __all__ = ["MAX_VIEWS", "Views", "ViewsProgram", "as_views", "by_view", "viewed"]
 
 MAX_VIEWS = 64
-_STREAM = 3 << 29  # above those of recipes and of dali_feed.transforms.mixing, below the order's
 
 
 class Views:
@@ -60,7 +60,7 @@ def as_views(transform: object) -> Views | None:
 
 
 def _seed_of(view: int, seed: int) -> int:
-    low, high, _, _ = philox4x32((_STREAM, 0, view, 0), (seed & 0xFFFFFFFF, seed >> 32))
+    low, high, _, _ = philox4x32((VIEWS[0], 0, view, 0), (seed & 0xFFFFFFFF, seed >> 32))
     return int(low) | int(high) << 32 if view else seed
 
 

@@ -20,6 +20,7 @@ from dali_feed.loader.datasets import Lowered, is_source, lower_dataset
 from dali_feed.loader.functions import UserTransforms, leaves_pil, split
 from dali_feed.loader.torch_feed import TorchFeed
 from dali_feed.transforms.mixing import Mixing
+from dali_feed.transforms.unknown import NotMadeError
 
 __all__ = ["feed_for"]
 
@@ -42,7 +43,7 @@ def feed_for(asked: Asked) -> tuple[Feed | TorchFeed, Own]:
 
 
 def _native(asked: Asked) -> tuple[Feed, Own] | str:
-    """The feed of a source, or of a dataset that is as good as one; or why it is not: a clause without its subject."""
+    """The feed of a source, or of a dataset that is as good as one; or why it is not: a clause, "its loader is ..."."""
     source, transform, theirs = asked.dataset, asked.ours.transform, False
     if not is_source(source):
         lowered = lower_dataset(source)
@@ -54,7 +55,7 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
             raise ConfigError(msg)
         transform = lowered.transform if theirs else transform
         if _wants_pil(source, lowered, asked.torchs.collate_fn, transform):
-            return "leaves PIL images, which its collate_fn is to be given"
+            return "it leaves PIL images, which its collate_fn is to be given"
     other = _other_batches(asked)
     if other is not None:
         return other
@@ -81,8 +82,8 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
             tuning=tuned(ours.tuning, torchs.num_workers, torchs.prefetch_factor, _USER),
         )
     except TransformError as error:
-        if theirs:
-            return f"has a transform that cannot be lowered ({error})"
+        if theirs and not isinstance(error, NotMadeError):
+            return f"its transform cannot be lowered ({str(error).removeprefix('transform: ')})"
         raise
     if feed.program.recipe.hw_decoder_load and (feed.engine_name != "dali" or feed.device is None):
         warn_once("hw_decoder_load", "a JPEG engine is a GPU's, and the dali engine's there", _USER)
@@ -102,12 +103,12 @@ def _wants_pil(dataset: Any, lowered: Lowered, collate: Any, transform: Any) -> 
 
 
 def _other_batches(asked: Asked) -> str | None:
-    """Why batches of another kind need torch's loader, a clause without its subject; None for the usual ones."""
+    """Why batches of another kind need torch's loader, a clause; None for the usual ones."""
     if asked.batches is not None:
         name, cure = "batch_sampler", "use torch's BatchSampler, or batch_size with sampler"
-        why = "has a batch_sampler that is not torch's BatchSampler"
+        why = "it has a batch_sampler that is not torch's BatchSampler"
     elif asked.batch_size is None:
-        name, cure, why = "batch_size=None", "use batch_size=1", "is asked for without batches (batch_size=None)"
+        name, cure, why = "batch_size=None", "use batch_size=1", "it is asked for without batches (batch_size=None)"
     else:
         return None
     if is_source(asked.dataset) or isinstance(asked.dataset, list | tuple):  # torch would give a list's names
@@ -138,23 +139,26 @@ def _by_torch(asked: Asked, why: str) -> TorchFeed:
         raise ConfigError(msg)
     if asked.fallback == "error":
         msg = (
-            f"dataset: {name} {why}, so only torch's own DataLoader can run it, and fallback='error' refuses that;"
-            " use a source of dali_feed.external_sources"
+            f"dataset: {name} cannot be read by our engines, because {why}, and fallback='error' refuses torch's own"
+            " DataLoader; use a source of dali_feed.external_sources"
         )
         raise ConfigError(msg)
     collate = asked.torchs.collate_fn
     if isinstance(collate, Mixing) or Mixing.lowered(collate) is not None:
         cure = "Mix in a function, collate_fn=lambda samples: mixup(*default_collate(samples))"
-        refuse("collate_fn", f"{type(collate).__name__} is for images that we decode, and this dataset {why}. {cure}")
-    for option in ("transform", "info"):
+        whose = f"{type(collate).__name__} is for images that we decode"
+        refuse("collate_fn", f"{whose}, and not for this dataset, because {why}. {cure}")
+    without = {"transform": "applies none; give it to the dataset", "info": "has no such item; leave it out"}
+    for option, cure in without.items():
         if getattr(asked.ours, option) is not None:
-            refuse(option, f"torch's own DataLoader runs this dataset, which {why}")
+            msg = f"{option}: torch's own DataLoader runs this dataset, because {why}, and {cure}"
+            raise ConfigError(msg)
     for option in ("memory_format", "engine", "bad", "tuning", "decode", "hw_decoder_load"):
         if getattr(asked.ours, option) is not None:
             warn_once(option, "torch's own DataLoader runs this dataset", _USER)
     warn(
-        f"dataset: {name} {why}; torch's own DataLoader runs it, in our order. Sources of"
-        " dali_feed.external_sources are what is fast and calm about bad data",
+        f"dataset: {name} cannot be read by our engines, because {why}; torch's own DataLoader runs it, in our order."
+        " For speed, and for batches without bad records, use a source of dali_feed.external_sources",
         UserWarning,
         stacklevel=_USER - 1,
     )

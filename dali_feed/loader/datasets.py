@@ -50,7 +50,7 @@ def is_source(dataset: object) -> bool:
 
 
 def lower_dataset(dataset: object) -> Lowered | str:
-    """The dataset as a source and a transform, or why not: a clause without its subject.
+    """The dataset as a source and a transform, or why not: a clause, such as "its indices leave the dataset".
 
     Taken are torchvision's ImageFolder, DatasetFolder and ImageNet, and its and timm's other datasets of files with a
     label; Subset (and so random_split) and ConcatDataset
@@ -62,7 +62,7 @@ def lower_dataset(dataset: object) -> Lowered | str:
     except _ReasonError as reason:
         return str(reason)
     except SourceEmptyError:
-        return "is empty, or has a part that is"
+        return "it is empty, or a part of it is"
 
 
 def _lowered(dataset: Any) -> Lowered:
@@ -109,7 +109,7 @@ def _folder(dataset: Any, kind: type) -> Lowered:
 
 def _made(files: Files) -> Lowered:
     if not len(files.paths):
-        _refuse("is empty")
+        _refuse("it is empty")
     labels = _labels(files.targets, files.target_transform)
     classes = tuple(files.classes or ())
     whole = all(isinstance(name, str) for name in classes) and 0 <= min(labels) <= max(labels) < len(classes)
@@ -180,10 +180,13 @@ def _files(lowered: Lowered) -> FileList:
 
 
 def _listed(items: Sequence[Any]) -> FileList:
-    if items and all(map(_is_path, items)):
+    if not items:
+        msg = f"dataset: a list must hold paths of images, or (path, label) pairs; found {items!r}. Check what made it"
+        raise ConfigError(msg)
+    if all(map(_is_path, items)):
         return FileList(items)
     pairs = all(isinstance(item, list | tuple) and len(item) == 2 for item in items)
-    if items and pairs and all(_is_path(path) for path, _ in items):
+    if pairs and all(_is_path(path) for path, _ in items):
         for path, label in items:
             if isinstance(label, str):
                 msg = f"dataset: labels of (path, label) must be ints; found {label!r} of {path}. Number the classes"

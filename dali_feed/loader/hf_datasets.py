@@ -24,7 +24,7 @@ _FLOATS = {"halffloat", "float", "double"}
 
 
 def hf_rows(dataset: Any) -> ArrowRows | str | None:
-    """The dataset as a source, or why not: a clause without its subject. None for what is not of `datasets`.
+    """The dataset as a source, or why not: a clause. None for what is not of `datasets`.
 
     Raises:
         ConfigError: it is a DatasetDict.
@@ -36,20 +36,20 @@ def hf_rows(dataset: Any) -> ArrowRows | str | None:
             msg = f"dataset: must be one dataset; found a {name} of the splits {splits}; give one of them"
             raise ConfigError(msg)
     if _is(dataset, "datasets.iterable_dataset", "IterableDataset"):
-        return "is iterable-style, so it has no positions (load_dataset without streaming=True gives one that has)"
+        return "it is iterable-style, so it has no positions (load_dataset without streaming=True gives one that has)"
     if not _is(dataset, "datasets.arrow_dataset", "Dataset"):
         return None
     whole, form = sys.modules["datasets.arrow_dataset"].Dataset, dataset.format
     for name in ("__getitem__", "__getitems__", "__len__"):
         if getattr(type(dataset), name, None) is not getattr(whole, name, None):
-            return f"has a {name} of its own"
+            return f"it has a {name} of its own"
     if form["type"] == "custom":
         return (
-            "has a Python function as its transform (give torchvision's as transform= of the loader, and the dataset"
+            "it has a Python function as its transform (give torchvision's as transform= of the loader, and the dataset"
             " with_format(None))"
         )
     if form["type"] not in (None, "torch") or form["format_kwargs"]:
-        return f"has the format {form['type']!r} {form['format_kwargs'] or ''} (with_format('torch') can be read)"
+        return f"it has the format {form['type']!r} {form['format_kwargs'] or ''} (with_format('torch') can be read)"
     return _rows(dataset, form)
 
 
@@ -63,10 +63,10 @@ def _rows(dataset: Any, form: dict[str, Any]) -> ArrowRows | str:
     images = [name for name in names if _is(dataset.features[name], "datasets.features.image", "Image")]
     if len(images) != 1:
         cure = "select_columns chooses" if images else "cast_column(name, datasets.Image()) makes one of paths or bytes"
-        return f"has {len(images)} columns of images, where one is read ({cure})"
+        return f"it has {len(images)} columns of images, where one is read ({cure})"
     feature = dataset.features[images[0]]
     if feature.mode not in (None, "RGB"):
-        return f"has images of mode {feature.mode!r}, where ours are RGB"
+        return f"it has images of mode {feature.mode!r}, where ours are RGB"
     table = dataset.data.table.select(names)
     for k, name in enumerate(names):
         if str(table.schema.types[k]) in _FLOATS:  # torch makes float64 of Python's floats, its format float32
@@ -76,11 +76,11 @@ def _rows(dataset: Any, form: dict[str, Any]) -> ArrowRows | str:
     try:
         source = ArrowRows(table, images[0], rows, name=str(dataset.split or "dataset"))
     except ConfigError as error:
-        return f"cannot be read as rows ({error})"
+        return f"it cannot be read as rows ({error})"
     turned = _turned(source) if feature.decode else None
     if turned is not None:
         return (
-            f"has images with an EXIF orientation, such as {turned}, which it applies and we do not"
+            f"it has images with an EXIF orientation, such as {turned}, which it applies and we do not"
             f" (cast_column({images[0]!r}, datasets.Image(decode=False)) takes pixels as they are stored)"
         )
     return source

@@ -86,7 +86,7 @@ _TORCHVISION: dict[str, tuple[str, Found]] = {  # by class: its module, and how 
 
 
 def files_of(dataset: Any) -> Files | str | None:
-    """Its files; or why it cannot be taken, a clause without its subject; None for a class that is not known here."""
+    """Its files; or why it cannot be taken, a clause; None for a class that is not known here."""
     for name, (module, find) in _TORCHVISION.items():
         kind = getattr(sys.modules.get(f"torchvision.datasets.{module}"), name, None)
         if isinstance(kind, type) and isinstance(dataset, kind):
@@ -178,5 +178,5 @@ def _checked(dataset: Any, files: Files) -> Files | str:
         try:
             header_of(memoryview(Path(files.paths[n]).read_bytes()))
         except UnusableError as error:
-            return f"has files that we cannot read, such as {files.paths[n]} ({error})"
+            return f"it has files that we cannot read, such as {files.paths[n]} ({error})"
     return files

@@ -5,7 +5,7 @@ batch's augmentation does not depend on what was drawn before it, on batch borde
 
 The generator is Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3,
 SC 2011), vectorised in NumPy. Counter words: (stream, epoch, id low, id high); key words: the seed.
-A stream is one block of four 32-bit words; each op of a recipe owns streams of its own.
+A stream is one block of four 32-bit words; who owns which streams is written in `streams.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["ORDER_STREAM", "check_seed", "permutation", "philox4x32", "uniforms"]
+__all__ = ["check_seed", "permutation", "philox4x32", "uniforms"]
 
 from dali_feed.errors import ConfigError
 
@@ -23,9 +23,6 @@ _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 _ROUNDS = 10
-
-# Streams from here on order samples; below it they augment them.
-ORDER_STREAM = 1 << 31
 
 
 def check_seed(seed: int) -> int:

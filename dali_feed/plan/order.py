@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.errors import ConfigError, SourceEmptyError
-from dali_feed.plan.draws import ORDER_STREAM, permutation
+from dali_feed.plan.draws import permutation
+from dali_feed.plan.streams import EXTENT_ORDER, WINDOW_ORDER
 from dali_feed.records.source import Extents, Snapshot, pack_ids, unpack_ids
 
 __all__ = ["EpochPlan", "Order", "Shuffle", "WindowPlan", "canonical", "resolve"]
@@ -148,7 +149,7 @@ class EpochPlan:
         else:
             line = canonical(snapshot, order.extent)
             if order.shuffled:
-                line = line[permutation(seed, epoch, len(line), ORDER_STREAM)]
+                line = line[permutation(seed, epoch, len(line), EXTENT_ORDER)]
         total = int(line.lengths.sum())
         if total == 0:
             msg = f"{snapshot.source}: an epoch needs at least one record; found none"
@@ -176,7 +177,7 @@ class EpochPlan:
         """The window of a lane that spans lane positions first..stop-1, two neighbours of `bounds`."""
         at = lane * self.lane_length
         extents = self._cut(at + first, at + stop)
-        order = permutation(self.seed, self.epoch, stop - first, ORDER_STREAM + 1, at + first) if self.mixes else None
+        order = permutation(self.seed, self.epoch, stop - first, WINDOW_ORDER, at + first) if self.mixes else None
         return WindowPlan(at + first, self._located(extents), order, np.cumsum(extents.lengths))
 
     def others(self, lane: int, first: int) -> Iterator[WindowPlan]:

@@ -1,10 +1,39 @@
 """The one map of random streams: who draws from which numbers, so that no two meet.
 
-An op of a recipe draws from STREAMS_PER_OP streams of its own: op n from 16n to 16n + 15.
+The law: all numbers of a draw's first counter word are dealt below, each to one owner, and no other file writes one
+down: it takes its numbers from here, or from whoever called it.
+
+    PROGRAM  what is done to each image: the ops of a recipe, or a user's graph, or a user's pipeline; never two of them
+    MIXING   MixUp and CutMix
+    VIEWS    the seeds of views, which then draw as programs do
+    ORDER    which sample stands in which slot
+
+Op number n of a recipe draws from streams 16n to 16n + 15. The lowest 8 bits of its number are its place in the recipe,
+or that of the nest that it stands in; in a nest, its place there is in the 6 bits above those, up to three nests deep.
 """
 
 from __future__ import annotations
 
-__all__ = ["STREAMS_PER_OP"]
+__all__ = [
+    "DEEPEST",
+    "EXTENT_ORDER",
+    "MIXING",
+    "NEST_BITS",
+    "ORDER",
+    "PROGRAM",
+    "STREAMS_PER_OP",
+    "TOP_BITS",
+    "VIEWS",
+    "WINDOW_ORDER",
+]
+
+PROGRAM = range(1 << 30)
+MIXING = range(1 << 30, 3 << 29)
+VIEWS = range(3 << 29, 1 << 31)
+ORDER = range(1 << 31, 1 << 32)
 
 STREAMS_PER_OP = 16
+TOP_BITS, NEST_BITS, DEEPEST = 8, 6, 3  # of an op's number: its place in the recipe, in a nest; nests in nests
+
+EXTENT_ORDER = ORDER[0]  # of a source's extents, among each other
+WINDOW_ORDER = ORDER[1]  # of the samples of a window

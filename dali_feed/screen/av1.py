@@ -1,4 +1,4 @@
-"""AV1 data as far as they say how large their frames are (the law of `headers.py`).
+"""AV1 data as far as they say how large their frames are (the law of `header.py`).
 
 A sequence header bounds the frames behind it. A frame may override it, up to what libavif itself lets pass:
 16384x16384 pixels.

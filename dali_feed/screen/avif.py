@@ -1,4 +1,4 @@
-"""AVIF headers: the boxes that say what the primary item is, read as libavif reads them (the law of `headers.py`).
+"""AVIF headers: the boxes that say what the primary item is, read as libavif reads them (the law of `header.py`).
 
 The size is that of the primary item as stored: libavif leaves rotation, mirroring and cropping (`irot`, `imir`, `clap`)
 to its caller, and Pillow does none of them. All that is decoded for it, the tiles of a grid and the alpha, must lie in

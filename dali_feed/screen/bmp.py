@@ -1,4 +1,4 @@
-"""BMP headers, read as Pillow reads them (the law of `headers.py`)."""
+"""BMP headers, read as Pillow reads them (the law of `header.py`)."""
 
 from __future__ import annotations
 

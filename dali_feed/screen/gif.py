@@ -1,4 +1,4 @@
-"""GIF headers: the canvas and the first image on it, read as Pillow reads them (the law of `headers.py`).
+"""GIF headers: the canvas and the first image on it, read as Pillow reads them (the law of `header.py`).
 
 The first image is the one that is decoded; what comes behind it is not looked at. It must lie on the canvas,
 because Pillow would make the canvas larger.

@@ -1,4 +1,4 @@
-"""PNG headers: all chunks up to IEND (the law of `headers.py`).
+"""PNG headers: all chunks up to IEND (the law of `header.py`).
 
 Of an animated PNG the default image is what counts, as for Pillow and torchvision: the decoders here would play the
 animation, so it is written anew without one.

@@ -1,4 +1,4 @@
-"""PBM, PGM and PPM headers, of bytes and of text, read as Pillow reads them (the law of `headers.py`)."""
+"""PBM, PGM and PPM headers, of bytes and of text, read as Pillow reads them (the law of `header.py`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The screen: what a payload says of itself, read before any decoder may see it.
 
 The law of this file: nothing unscreened reaches a decoder. DALI dies of a header that it cannot parse, so
-each payload is walked as far as the decoder's own parser walks it (`headers.py`), and what does not pass
+each payload is walked as far as the decoder's own parser walks it (`header.py`), and what does not pass
 has a reason instead of a size. For any bytes at all these functions return or give a reason.
 
 Most payloads are JPEGs whose headers differ in little but the size. `screen` steps over their segments with
@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from dali_feed.screen.avif import avif_header, is_avif
 from dali_feed.screen.bmp import bmp_header
 from dali_feed.screen.gif import gif_header
-from dali_feed.screen.header import SKIPPED, Header, UnusableError, jpeg_header
+from dali_feed.screen.header import Header, UnusableError
+from dali_feed.screen.jpeg import SKIPPED, jpeg_header
 from dali_feed.screen.png import png_header
 from dali_feed.screen.pnm import is_pnm, pnm_header
 from dali_feed.screen.scans import LEAST, MAX_WORK, SCAN_BYTES, overworked

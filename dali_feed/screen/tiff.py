@@ -1,4 +1,4 @@
-"""TIFF headers: the chain of image directories to its end, and the first image, which Pillow decodes.
+"""TIFF headers: all image directories, and of them the first, which Pillow decodes (the law of `header.py`).
 
 nvImageCodec is not given them: it ends the process on some that are turned, and reads foreign memory for others. What
 is accepted has the size that Pillow finds, turned as the orientation says. Image data that lies outside the payload,

@@ -1,4 +1,4 @@
-"""WebP headers: all chunks up to the end (the law of `headers.py`).
+"""WebP headers: all chunks up to the end (the law of `header.py`).
 
 The decoders' parser forgets the padding byte of a chunk of odd size and then fails to find an EXIF chunk behind it; so
 such a file is written anew without EXIF, which says nothing about pixels as they are stored.

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from dali_feed.errors import TransformError
 from dali_feed.plan.draws import uniforms
+from dali_feed.plan.streams import MIXING
 from dali_feed.transforms.gammas import GAMMA_TRIES, STEP, log_gammas
 from dali_feed.transforms.lower import is_torchvision
 
 __all__ = ["Mixed", "Mixing", "label_pairs", "mixed", "soft_labels"]
 
-_FIRST = 1 << 30  # streams from here on; ops of a recipe lie below, the order above
 
 Ints = NDArray[np.int64]
 
@@ -115,7 +115,7 @@ def mixed(mixing: Mixing, ids: Ints, seed: int, epoch: int, size: tuple[int, int
     if lanes < 1 or n % lanes:
         msg = f"mixed: lanes must divide the batch, so that its parts are equal; found {n} samples, lanes={lanes}"
         raise TransformError(msg)
-    chance, place = np.split(uniforms(seed, epoch, ids, [_FIRST, _FIRST + 1]).astype(np.float64), 2)
+    chance, place = np.split(uniforms(seed, epoch, ids, MIXING[:2]).astype(np.float64), 2)
     on = chance[0] < mixing.p
     both = mixing.mixup is not None and mixing.cutmix is not None
     cut = on & ((chance[1] < mixing.switch) if both else np.full(n, mixing.cutmix is not None))
@@ -123,7 +123,7 @@ def mixed(mixing: Mixing, ids: Ints, seed: int, epoch: int, size: tuple[int, int
     weight, stays = np.ones(n), np.ones(n)
     for chosen, alpha, drawn, first in ((up, mixing.mixup, weight, 2), (cut, mixing.cutmix, stays, 2)):
         if alpha is not None and chosen.any():
-            drawn[chosen] = _betas(alpha, ids[chosen], seed, epoch, _FIRST + first)
+            drawn[chosen] = _betas(alpha, ids[chosen], seed, epoch, MIXING[first])
     box = _boxes(np.sqrt(1 - stays), place, height, width)
     area = box[:, 2].astype(np.float64) * box[:, 3]
     share = np.where(cut, 1 - area / (height * width), weight)

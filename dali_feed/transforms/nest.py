@@ -163,7 +163,10 @@ class RandomOrder(Nest):
         return self.branches
 
     def drawn(self) -> range:
-        return range(-(-len(self.branches) // 4))
+        count = -(-len(self.branches) // 4)
+        if count > STREAMS_PER_OP:
+            refuse("RandomOrder", f"takes at most {4 * STREAMS_PER_OP} transforms", len(self.branches))
+        return range(count)
 
     def picks(self, drawn: NDArray[np.float32]) -> Ints:
         return np.argsort(drawn[: len(self.branches)], axis=0, kind="stable").T

@@ -10,30 +10,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dali_feed.errors import TransformError
+from dali_feed.plan.streams import DEEPEST, NEST_BITS, TOP_BITS
 from dali_feed.transforms.base import Op
 
 __all__ = ["inner_numbers", "walk"]
 
-_TOP, _INNER, _DEEPEST = 8, 6, 3  # bits of a number: of an op's place in the recipe, in a nest; nests in nests
-
 
 def inner_numbers(op: Op, n: int, count: int) -> list[int]:
     """Numbers of `count` ops within op number n. TransformError where numbers run out."""
-    depth = 0 if n < 1 << _TOP else 1 + (n.bit_length() - 1 - _TOP) // _INNER
-    if depth >= _DEEPEST or count >= 1 << _INNER:
+    depth = 0 if n < 1 << TOP_BITS else 1 + (n.bit_length() - 1 - TOP_BITS) // NEST_BITS
+    if depth >= DEEPEST or count >= 1 << NEST_BITS:
         what, others = op.inner_words
-        rule = f"takes fewer than {1 << _INNER} {what} and lies in fewer than {_DEEPEST} {others}"
+        rule = f"takes fewer than {1 << NEST_BITS} {what} and lies in fewer than {DEEPEST} {others}"
         msg = f"{type(op).__name__}: {rule}; found {op!r}"
         raise TransformError(msg)
-    return [n + ((k + 1) << (_TOP + _INNER * depth)) for k in range(count)]
+    return [n + ((k + 1) << (TOP_BITS + NEST_BITS * depth)) for k in range(count)]
 
 
 def walk(ops: Iterable[Op]) -> Iterator[tuple[int, Op]]:
     """All ops with their numbers: a nest, then what is in it, before what stands behind it."""
     every = list(enumerate(ops))
     nest = next((op for _, op in every if op.has_parts), None)
-    if nest is not None and len(every) > 1 << _TOP:
-        msg = f"{type(nest).__name__}: stands in a recipe of {1 << _TOP} transforms at most; found {len(every)}"
+    if nest is not None and len(every) > 1 << TOP_BITS:
+        msg = f"{type(nest).__name__}: stands in a recipe of {1 << TOP_BITS} transforms at most; found {len(every)}"
         raise TransformError(msg)
     yield from _walk(every)
 

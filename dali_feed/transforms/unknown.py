@@ -10,23 +10,26 @@ from typing import Any
 
 from dali_feed.errors import TransformError
 
-__all__ = ["unknown"]
+__all__ = ["NotMadeError", "unknown"]
+
+
+class NotMadeError(TransformError):
+    """A class stands where an object of it is needed: no loader can run that."""
 
 
 def unknown(one: Any, supported: Iterable[str]) -> TransformError:
     """The error of what cannot be lowered."""
     if inspect.isclass(one):
-        name = _public(one)
-        return TransformError(
-            f"transform: {name} is a class, not a transform; write {one.__name__}(), with parentheses"
-        )
+        error = NotMadeError if _makes_transforms(one) else TransformError
+        return error(f"transform: {_public(one)} is a class, not a transform; write {one.__name__}(), with parentheses")
     made = getattr(one, "transforms", None)
     weights = isinstance(one, functools.partial) or isinstance(made, functools.partial)
     if weights:
         preset = one.func if isinstance(one, functools.partial) else made.func  # type: ignore[union-attr]
         name = getattr(preset, "__name__", "a function")
         call = "weights.transforms(), with parentheses"
-        return TransformError(f"transform: {name} is not made yet; write {call} (or call the partial)")
+        error = NotMadeError if _makes_transforms(preset) else TransformError
+        return error(f"transform: {name} is not made yet; write {call} (or call the partial)")
     kind = type(one)
     near = difflib.get_close_matches(kind.__name__, list(supported), n=1, cutoff=0.5)
     told = f" The nearest that can is torchvision's {near[0]}." if near and near[0] != kind.__name__ else ""
@@ -34,6 +37,11 @@ def unknown(one: Any, supported: Iterable[str]) -> TransformError:
         f"transform: {_public(kind)} cannot be lowered.{told} docs/transforms.md lists what can; beside them a"
         " DataLoader takes Lambda and functions of an image, and DALI graph functions (images, draws) -> images"
     )
+
+
+def _makes_transforms(made: object) -> bool:
+    """Whether it is a class whose objects are called; a class whose are not may be what an image is put into."""
+    return inspect.isclass(made) and any("__call__" in vars(base) for base in made.__mro__)
 
 
 def _public(kind: type) -> str:

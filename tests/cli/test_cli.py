@@ -24,7 +24,7 @@ from PIL import Image
 from dali_feed.cli.app import main
 from dali_feed.cli.demo.resume import compare, resumed
 from dali_feed.cli.demo.train import Job, Trace
-from dali_feed.cli.inspect import look, spread
+from dali_feed.cli.findings import look, spread
 from dali_feed.errors import EngineError
 from dali_feed.records.source import Snapshot
 from dali_feed.testing import Message, ScriptedSource
@@ -284,7 +284,7 @@ def test_ctrl_c_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(60)
         target = f"kafka://127.0.0.1:{server.getsockname()[1]}/topic"
-        command = [sys.executable, "-I", "-m", "dali_feed.cli.app", "inspect", target, "--timeout", "60"]
+        command = [sys.executable, "-I", "-m", "dali_feed.cli", "inspect", target, "--timeout", "60"]
         heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # a child of one that ignores it would, too
         try:
             started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

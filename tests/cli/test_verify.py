@@ -15,9 +15,11 @@ from images import bad_tables, broken_png, jpeg, labelled, text
 from shelves import letter, opened
 from test_cli import Cli, assert_one_line, cli
 
-from dali_feed.cli.verify import FIRST, kind_of, runs, verify
+from dali_feed.cli.report import FIRST
+from dali_feed.cli.survey import runs, verify
 from dali_feed.errors import DeadLetterError, SourceError
 from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic, ShardSet
+from dali_feed.quarantine.reasons import kind_of
 from dali_feed.testing import Message
 from dali_feed.testing.scripted import Abort, Corrupt, Gap, ScriptedSource, Stall
 from dali_feed.testing.shards import write_shard
@@ -39,7 +41,7 @@ def test_every_position_is_looked_at_once(readers: int, monkeypatch: pytest.Monk
     """Whoever reads it: the counts add up, the first places stand in the source's order, letters are kept."""
     source = _source()
     snapshot = source.snapshot()
-    monkeypatch.setattr("dali_feed.cli.verify.RUN_BYTES", snapshot.record_bytes * 7)
+    monkeypatch.setattr("dali_feed.cli.survey.RUN_BYTES", snapshot.record_bytes * 7)
     assert len(list(runs(snapshot))) == 30
     held, done = opened(), list[int]()
     report = verify(source, snapshot, letters=held, readers=readers, advance=done.append)
@@ -56,7 +58,7 @@ def test_every_position_is_looked_at_once(readers: int, monkeypatch: pytest.Monk
 
 def test_what_is_held_does_not_grow_with_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of any number of bad records the report keeps a few places of each kind, the first ones."""
-    monkeypatch.setattr("dali_feed.cli.verify.RUN_BYTES", 200)
+    monkeypatch.setattr("dali_feed.cli.survey.RUN_BYTES", 200)
     source = ScriptedSource([b"<html>%05d" % n if n % 2 else jpeg(0)[: 20 + n] for n in range(400)])
     report = verify(source, source.snapshot())
     assert report.bad == 400
@@ -163,6 +165,23 @@ def test_verify_a_topic(cli: Cli, kafka: Kafka) -> None:
     listed = cli("dead-letters", f"kafka://{kafka.servers}/{dead}")
     assert listed.code == 0
     assert "2 letters: refused 2 by the source" in listed.out
+
+
+def test_good_records_without_a_label_are_told(cli: Cli, kafka: Kafka, tmp_path: Path) -> None:
+    """A topic, shards or a folder of which no good record has a label: a line says so; with labels there is none."""
+    kafka.publish(kafka.topic, [Message(jpeg(n)) for n in range(9)], partitions=2)
+    done = cli("verify", f"kafka://{kafka.servers}/{kafka.topic}")
+    assert (done.code, done.err) == (0, "")
+    assert "labels    no header `label`: read it with KafkaTopic(..., label=None), or" in done.out
+    for folder, members in (("bare", {"jpg": jpeg(1)}), ("whole", {"jpg": jpeg(1), "cls": b"3"})):
+        (tmp_path / folder).mkdir()
+        write_shard(tmp_path / folder / "a.tar", [members])
+        (tmp_path / folder / "flat" / folder).mkdir(parents=True)
+        (tmp_path / folder / "flat" / folder / "0.jpg").write_bytes(jpeg(1))
+    assert "labels    no label: neither a .cls member nor a .json" in cli("verify", tmp_path / "bare" / "a.tar").out
+    assert "labels    no label: the images lie in one folder" in cli("verify", tmp_path / "bare" / "flat" / "bare").out
+    assert "labels " not in cli("verify", tmp_path / "whole" / "a.tar").out
+    assert "labels " not in cli("verify", tmp_path / "whole" / "flat").out
 
 
 def test_letters_are_listed_and_looked_at_again(cli: Cli, tmp_path: Path) -> None:

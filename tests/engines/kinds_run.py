@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torchvision.transforms import v2
 
-from dali_feed.engines.host.engine import decoded, new_decoder
+from dali_feed.engines.host.decode import decoded, new_decoder
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.screen.screen import UnusableError, header_of

@@ -164,13 +164,13 @@ def test_ctrl_c_in_verify_ends_cleanly_whatever_a_decoder_is_at(tmp_path: Path) 
     script = f"""
         import os, signal, threading
         from dali_feed.cli import main
-        from dali_feed.engines import trial
+        from dali_feed.engines.host import decode
         signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may ignore it
-        begun, decoded = threading.Event(), trial.decoded
+        begun, decoded = threading.Event(), decode.decoded
         def told(*arguments):
             begun.set()
             return decoded(*arguments)
-        trial.decoded = told
+        decode.decoded = told
         threading.Thread(target=lambda: (begun.wait(), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
         main(["verify", "--decode", "--readers", "1", {str(tmp_path)!r}])
         """

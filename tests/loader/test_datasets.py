@@ -27,10 +27,11 @@ from torch.utils.data import DataLoader as TorchLoader
 from torchvision import transforms as v1
 from torchvision.datasets import DatasetFolder, ImageFolder
 from torchvision.io import decode_image
+from torchvision.models import ResNet18_Weights
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
-from dali_feed.errors import ConfigError
+from dali_feed.errors import ConfigError, TransformError
 from dali_feed.feed import Feed
 from dali_feed.loader import arguments as torch_arguments
 from dali_feed.loader.datasets import Lowered, lower_dataset
@@ -110,6 +111,61 @@ def test_lists_of_paths(root: Path) -> None:
         assert sum(len(images) for images in loader) == len(paths)
     with DataLoader([(str(p), n) for n, p in enumerate(paths)], 4, device="cpu", transform=TRANSFORM) as loader:
         assert [n for _, labels in batches(loader) for n in labels] == list(range(len(paths)))
+
+
+@pytest.mark.parametrize("empty", [[], ()])
+def test_an_empty_list_is_an_error(empty: Any) -> None:
+    """A pattern that found nothing is no epoch of no batches: the error says what was found."""
+    with pytest.raises(
+        ConfigError, match=r"^dataset: a list must hold paths .*; found (\[\]|\(\))\. Check what made it$"
+    ):
+        DataLoader(empty, 4, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("transform", "cure"),
+    [
+        (v2.RandomResizedCrop, r"RandomResizedCrop is a class, not a transform; write RandomResizedCrop\(\), with"),
+        (v2.Compose([v2.Resize(8), v2.ToTensor]), r"ToTensor is a class, not a transform; write ToTensor\(\), with"),
+        (
+            ResNet18_Weights.DEFAULT.transforms,
+            r"ImageClassification is not made yet; write .*\(\), with",
+        ),
+    ],
+    ids=["class", "class in a Compose", "weights"],
+)
+def test_a_folder_with_a_transform_that_is_not_made_yet(root: Path, transform: Any, cure: str) -> None:
+    """Torch's loader would fail on it in its own words, so it is our error, with the missing parentheses."""
+    with pytest.raises(TransformError, match=rf"^transform: .*{cure} parentheses"):
+        DataLoader(ImageFolder(str(root), transform), 4, device="cpu")
+
+
+class Boxed:
+    """Holds an image: a class that is called with one, as a function is."""
+
+    def __init__(self, image: Any) -> None:
+        self.image = image
+
+
+@pytest.mark.filterwarnings("ignore:dataset. .*torch's own DataLoader runs it:UserWarning")
+def test_a_class_that_takes_an_image_is_a_function(root: Path) -> None:
+    """Its objects are not called, so torch's loader runs it, as it always did."""
+    with DataLoader(ImageFolder(str(root), Boxed), 4, device="cpu", collate_fn=list) as loader:
+        assert isinstance(next(iter(loader))[0][0], Boxed)
+
+
+def test_a_sentence_says_why_torch_runs_it(root: Path) -> None:
+    """Of a transform that only torch can run: who cannot read it, why, and what to use."""
+
+    class Odd:
+        def __call__(self, image: Any) -> Any:
+            return torch.zeros(3)
+
+    told = (
+        r"^dataset: torchvision\S*\.ImageFolder cannot be read by our engines, because its transform cannot be lowered"
+    )
+    with pytest.warns(UserWarning, match=rf"{told} \(\S.*\); torch's own DataLoader runs it, in our order\. For speed"):
+        DataLoader(ImageFolder(str(root), v2.RandomApply([Odd()])), 4, device="cpu").close()
 
 
 class Own(ImageFolder):  # type: ignore[misc]
@@ -225,7 +281,8 @@ def test_a_collate_fn_that_wants_pil_images_is_given_them(root: Path, crop: Any)
     """By torch's own loader, with the reason in its warning; with a transform that makes tensors by ours."""
     data = ImageFolder(str(root), crop)
     with pytest.warns(
-        UserWarning, match="ImageFolder leaves PIL images, which its collate_fn is to be given; torch's own"
+        UserWarning,
+        match="ImageFolder .*, because it leaves PIL images, which its collate_fn is to be given; torch's own",
     ):
         loader = DataLoader(data, 4, device="cpu", collate_fn=fast_collate)
     with loader:
@@ -277,7 +334,6 @@ def test_parts_are_compared_by_what_their_transforms_do(root: Path) -> None:
     [
         lambda root: ["hello world", "another sentence"],
         lambda root: [("hello world", 1)],
-        lambda root: [],
         lambda root: [(str(next(root.glob("*/*.jpg"))), [1])],
         lambda root: Subset(ImageFolder(str(root)), []),
         lambda root: Subset(ImageFolder(str(root)), [99]),
@@ -285,7 +341,7 @@ def test_parts_are_compared_by_what_their_transforms_do(root: Path) -> None:
     ],
 )
 def test_what_is_no_list_of_images_goes_to_torch(root: Path, make: Any) -> None:
-    """Texts, nothing, labels that are no ints, and indices that leave the dataset: a reason each."""
+    """Texts, labels that are no ints, and indices that leave the dataset: a reason each."""
     assert isinstance(lower_dataset(make(root)), str)
 
 

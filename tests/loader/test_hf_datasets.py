@@ -181,7 +181,7 @@ def test_it_resumes_anywhere() -> None:
 
 PRINTS = """
 import sys, datasets
-from dali_feed.datasets import lower_dataset
+from dali_feed.loader.datasets import lower_dataset
 print(lower_dataset(datasets.load_from_disk(sys.argv[1]).shuffle(seed=3)).source.snapshot().fingerprint)
 """
 
@@ -265,7 +265,7 @@ def test_a_dataset_with_a_function_is_run_by_torch() -> None:
         assert [batch["label"].tolist() for batch in loader] == labels
     with pytest.warns(UserWarning, match="Python function as its transform .*transform= of the loader"):
         DataLoader(data, 4, device="cpu")
-    with pytest.raises(ConfigError, match="^transform: .*which has a Python function"):
+    with pytest.raises(ConfigError, match="^transform: .*because it has a Python function"):
         DataLoader(data, 4, device="cpu", transform=TRANSFORM)
 
 

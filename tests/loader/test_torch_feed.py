@@ -70,9 +70,10 @@ def made(dataset: Any = None, batch_size: int | None = 4, **options: Any) -> Dat
 
 def test_it_gives_what_torch_gives_and_says_why() -> None:
     """Batches as torch collates them, at the caller's line one warning with the reason; 'error' refuses."""
-    with pytest.warns(
-        UserWarning, match="Squares has a __getitem__ of its own; torch's own DataLoader runs it"
-    ) as told:
+    why = (
+        "^dataset: .*Squares cannot be read by our engines, because .*Squares has a __getitem__ of its own; torch's own"
+    )
+    with pytest.warns(UserWarning, match=f"{why} DataLoader runs it, in our order[.] For .*, use a source of") as told:
         loader = made()
     assert [warning.filename for warning in told] == [__file__]
     theirs = TorchLoader(Squares(), 4)
@@ -173,9 +174,11 @@ def test_a_pass_that_was_left_is_over() -> None:
 def test_what_is_ours_alone_cannot_apply(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would change the data is refused, what would not warns once."""
     monkeypatch.setattr(torch_arguments, "_warned", set())
-    for option in ({"transform": print}, {"info": True}):
-        with pytest.raises(ConfigError, match="torch's own DataLoader runs this dataset, which "):
-            made(**option)
+    why = "torch's own DataLoader runs this dataset, because .*Squares has a __getitem__ of its own, and"
+    with pytest.raises(ConfigError, match=f"^transform: {why} applies none; give it to the dataset$"):
+        made(transform=print)
+    with pytest.raises(ConfigError, match=f"^info: {why} has no such item; leave it out$"):
+        made(info=True)
     with pytest.warns(UserWarning, match="^engine has no effect here: torch's own DataLoader"):
         made(engine="host")
 

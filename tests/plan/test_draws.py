@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dali_feed.errors import ConfigError
-from dali_feed.plan.draws import ORDER_STREAM, check_seed, permutation, philox4x32, uniforms
+from dali_feed.plan.draws import check_seed, permutation, philox4x32, uniforms
+from dali_feed.plan.streams import EXTENT_ORDER, ORDER, WINDOW_ORDER
 
 SEEDS = st.integers(0, 2**64 - 1)
 EPOCHS = st.integers(0, 2**32 - 1)
@@ -116,15 +117,15 @@ def test_golden_uniforms() -> None:
 @given(seed=SEEDS, epoch=EPOCHS, size=st.integers(0, 300), first=st.integers(0, 2**40))
 def test_permutation_is_one(seed: int, epoch: int, size: int, first: int) -> None:
     """Every rank stands in a permutation once, and it comes out the same each time."""
-    once = permutation(seed, epoch, size, ORDER_STREAM, first)
+    once = permutation(seed, epoch, size, EXTENT_ORDER, first)
     np.testing.assert_array_equal(np.sort(once), np.arange(size))
-    np.testing.assert_array_equal(permutation(seed, epoch, size, ORDER_STREAM, first), once)
+    np.testing.assert_array_equal(permutation(seed, epoch, size, EXTENT_ORDER, first), once)
 
 
 def test_permutations_differ() -> None:
     """Another seed, epoch, stream or range gives another order, and few items stay where they are."""
     cases = [(0, 0, 0, 0), (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 500)]
-    orders = [permutation(s, e, 500, ORDER_STREAM + stream, first) for s, e, stream, first in cases]
+    orders = [permutation(s, e, 500, ORDER[stream], first) for s, e, stream, first in cases]
     for n, one in enumerate(orders):
         assert sum(one == np.arange(500)) < 10
         for other in orders[:n]:
@@ -135,7 +136,7 @@ def test_permutations_are_uniform() -> None:
     """All 24 orders of four items come up equally often over 24,000 epochs (chi-square below its 1e-6 quantile)."""
     counts: dict[bytes, int] = {}
     for epoch in range(24_000):
-        key = permutation(1, epoch, 4, ORDER_STREAM).tobytes()
+        key = permutation(1, epoch, 4, EXTENT_ORDER).tobytes()
         counts[key] = counts.get(key, 0) + 1
     assert len(counts) == 24
     assert sum((n - 1000) ** 2 / 1000 for n in counts.values()) < 73.0
@@ -143,8 +144,8 @@ def test_permutations_are_uniform() -> None:
 
 def test_golden_permutations() -> None:
     """No release may change order: these are pinned."""
-    assert permutation(0, 0, 12, ORDER_STREAM).tolist() == [11, 3, 5, 9, 7, 2, 1, 4, 10, 6, 8, 0]
-    assert permutation(2**63 + 5, 3, 12, ORDER_STREAM + 1, 1_000_000).tolist() == [9, 0, 3, 6, 2, 5, 4, 10, 1, 7, 8, 11]
+    assert permutation(0, 0, 12, EXTENT_ORDER).tolist() == [11, 3, 5, 9, 7, 2, 1, 4, 10, 6, 8, 0]
+    assert permutation(2**63 + 5, 3, 12, WINDOW_ORDER, 1_000_000).tolist() == [9, 0, 3, 6, 2, 5, 4, 10, 1, 7, 8, 11]
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**64 - 1, np.int64(5), np.uint64(2**63)])

@@ -19,7 +19,7 @@ from zoo import big_endian_tiff, encode, zoo
 
 from dali_feed.engines.codec import nvimgcodec
 from dali_feed.engines.host import pillow
-from dali_feed.engines.host.engine import decoded, new_decoder
+from dali_feed.engines.host.decode import decoded, new_decoder
 from dali_feed.screen.screen import MAX_PIXELS, Header, UnusableError, header_of, screen
 
 

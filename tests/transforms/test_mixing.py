@@ -55,10 +55,11 @@ def test_a_box_is_torchvisions_for_its_place_and_share() -> None:
     n = 200
     drawn = mixed(Mixing(cutmix=1.0), np.arange(n), 3, 0, SIZE)
     from dali_feed.plan.draws import uniforms
+    from dali_feed.plan.streams import MIXING
     from dali_feed.transforms import mixing as subject
 
-    place = uniforms(3, 0, np.arange(n), [subject._FIRST + 1])
-    betas = subject._betas(1.0, np.arange(n), 3, 0, subject._FIRST + 2)
+    place = uniforms(3, 0, np.arange(n), [MIXING[1]])
+    betas = subject._betas(1.0, np.arange(n), 3, 0, MIXING[2])
     for k in range(n):
         centre = iter([torch.tensor(int(place[1, k] * SIZE[1])), torch.tensor(int(place[0, k] * SIZE[0]))])
         cutmix: Any = v2.CutMix(num_classes=2)

@@ -49,3 +49,20 @@ def test_it_goes_on_from_its_checkpoint(folder: Path, tmp_path: Path) -> None:
     run(folder, "--epochs", 1, "--checkpoint", saved, "--save-every", 2)
     lines = run(folder, "--epochs", 2, "--checkpoint", saved, "--save-every", 100)
     assert [line.partition(":")[0] for line in lines] == ["epoch 0", "epoch 1"]
+
+
+def test_a_missing_folder_is_one_line(tmp_path: Path) -> None:
+    """Which one, and what it must hold: of the example that converts MDS shards too."""
+    convert = EXAMPLE.with_name("mds_to_tar.py")
+    (tmp_path / "train").mkdir()
+    for script, arguments, missing in (
+        (EXAMPLE, (tmp_path,), tmp_path / "val"),
+        (EXAMPLE, (tmp_path / "no",), tmp_path / "no" / "train"),
+        (convert, (tmp_path / "no", tmp_path / "tar"), tmp_path / "no" / "index.json"),
+    ):
+        command = [sys.executable, str(script), *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith(f"{missing}: there is no such")
+        assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "tar").exists()

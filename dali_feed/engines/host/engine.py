@@ -1,22 +1,15 @@
-"""The host engine: nvImageCodec decodes just the window, torch resizes it at once on the same core.
-
-What nvImageCodec is not given goes to `pillow.py`, by its first byte.
+"""The host engine: just the window of an image is decoded, torch resizes it at once on the same core.
 
 The law: pixels are those of torchvision v2 on tensors, bit for bit, for every op. The steps run in the
 recipe's order, through torchvision's own kernels wherever a recipe uses more than the common ones.
 
-Threads share the chunks of all batches in flight, so a slow image holds back its chunk alone. A batch's
-memory goes back to a pool when the last tensor over it dies: fresh memory costs page faults, and a ring would be
-written over under the user.
+Threads share the chunks of all batches in flight, so a slow image holds back its chunk alone.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 import queue
 import threading
-import weakref
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -27,14 +20,14 @@ from numpy.typing import NDArray
 
 from dali_feed.compiler.host import HostProgram
 from dali_feed.compiler.views import ViewsProgram, by_view
-from dali_feed.engines.codec import nvimgcodec
 from dali_feed.engines.dtypes import DTYPES
 from dali_feed.engines.engine import Result, Tail, Work
 from dali_feed.engines.failures import engine_error
 from dali_feed.engines.gpu.devices import use
 from dali_feed.engines.gpu.uploads import Uploads
-from dali_feed.engines.host import pillow
+from dali_feed.engines.host.decode import decoded, new_decoder
 from dali_feed.engines.host.image import ImageSteps
+from dali_feed.engines.host.memory import Kind, Pinned, Pool
 from dali_feed.engines.host.reduced import reduced
 from dali_feed.engines.lingering import linger
 from dali_feed.engines.ranges import DECODE
@@ -42,57 +35,12 @@ from dali_feed.errors import ClosedError, EngineError, TransformError
 from dali_feed.options import Tuning
 from dali_feed.screen.header import UnusableError
 
-__all__ = ["HostEngine", "decoded", "new_decoder"]
+__all__ = ["HostEngine"]
 
 _ENGINE = "host engine"  # as errors call it
 CHUNK = 8  # images of a task: few enough to share a batch out evenly, enough to pay for the hand-over
-IDLE = 4  # batches of memory kept for the next ones
-ALIGNED = 64  # bytes: of a cache line, and the widest vector
-
-_IN_NUMPY = {torch.uint8: np.uint8, torch.float32: np.float32, torch.float16: np.float16, torch.bfloat16: np.int16}
-
 
 Arrays = dict[str, NDArray[Any]]
-Kind = tuple[tuple[int, ...], torch.dtype]  # of a tensor
-
-
-class _Owned(np.ndarray[Any, Any]):
-    """A view that can be watched: numpy's own arrays take no weak references to what torch holds."""
-
-
-class _Pool:
-    """Memory of batches. Thread-safe: a deque's ends are."""
-
-    def __init__(self) -> None:
-        self._idle: deque[NDArray[np.uint8]] = deque(maxlen=IDLE)
-
-    def take(self, kinds: list[Kind]) -> list[torch.Tensor]:
-        """Tensors whose memory is nobody else's until the last tensor over any of them dies."""
-        sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in kinds]
-        starts = [0, *itertools.accumulate(-(-size // ALIGNED) * ALIGNED for size in sizes)]
-        size = starts[-1]
-        try:
-            raw = self._idle.pop()
-        except IndexError:
-            raw = np.empty(0, np.uint8)
-        if len(raw) < size:
-            raw = np.empty(size, np.uint8)
-        view = raw.view(_Owned)
-        weakref.finalize(view, self._idle.append, raw).atexit = False
-        out = []
-        for (shape, dtype), start, length in zip(kinds, starts, sizes, strict=False):
-            # Shaped by NumPy: an operation of torch lets go of the interpreter's lock and queues for it.
-            shaped = torch.from_numpy(view[start : start + length].view(_IN_NUMPY[dtype]).reshape(shape))
-            out.append(shaped.view(dtype) if dtype == torch.bfloat16 else shaped)
-        return out
-
-
-class _Pinned:
-    """Memory of batches that go to a GPU: torch keeps it until the copy is done, and then for the next ones."""
-
-    def take(self, kinds: list[Kind]) -> list[torch.Tensor]:
-        """Page-locked, or a copy from it would hold up the thread that asks for it."""
-        return [torch.empty(shape, dtype=dtype, pin_memory=True) for shape, dtype in kinds]
 
 
 class _Flight:
@@ -131,39 +79,6 @@ class _Worker:
         self.slot = 0
 
 
-def new_decoder() -> Any:
-    """A decoder for one thread."""
-    return nvimgcodec.Decoder(
-        device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY,
-        max_num_cpu_threads=1,
-        backends=[nvimgcodec.Backend(nvimgcodec.CPU_ONLY)],
-        options=":fancy_upsampling=1",
-    )
-
-
-_PARAMS = nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=nvimgcodec.ColorSpec.SRGB)
-
-
-def decoded(decoder: Any, payload: memoryview, window: Sequence[int] | None) -> NDArray[np.uint8]:
-    """The image, or its window (y, x, height, width), by whichever library knows its format. Raises UnusableError."""
-    if payload and payload[0] in pillow.FIRST_BYTES:
-        return pillow.decode(payload, window)
-    try:
-        stream = nvimgcodec.CodeStream(np.frombuffer(payload, np.uint8))
-    except (RuntimeError, ValueError) as error:  # ValueError: no bytes at all
-        msg = "decoder: nvImageCodec cannot parse it"
-        raise UnusableError(msg) from error
-    if window is not None:
-        y, x, h, w = window
-        region = nvimgcodec.Region(y, x, y + h, x + w)
-        stream = stream.get_sub_code_stream(nvimgcodec.CodeStreamView(region=region))
-    image = decoder.decode(stream, params=_PARAMS)
-    if image is None:
-        msg = "decoder: nvImageCodec cannot decode it"
-        raise UnusableError(msg)
-    return np.asarray(image)
-
-
 class HostEngine:
     """Runs a host program on CPU threads."""
 
@@ -178,7 +93,7 @@ class HostEngine:
         self._steps = [ImageSteps(view) for view in self._views]
         self._alone = self._views[0] if len(self._views) == 1 else None  # the program, where there is one view
         self._flying: deque[_Flight] = deque()
-        self._pool: _Pool | _Pinned = _Pool() if device is None else _Pinned()
+        self._pool: Pool | Pinned = Pool() if device is None else Pinned()
         self._upload = None if device is None else Uploads(device)
         self._tasks: queue.SimpleQueue[_Flight | None] = queue.SimpleQueue()  # each flight once per thread
         self._urgent: _Flight | None = None  # goes before the chunks of those in flight

@@ -1,0 +1,133 @@
+"""What a sample of a source says of itself.
+
+Nothing is decoded. A record is judged as a training run would judge it before its decoder: by the source, by
+its header, by its number of pixels. A format that only some engines take is good, and the report names those.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dali_feed.cli.labels import integer, missing_label, odd_label
+from dali_feed.cli.targets import HEADERS
+from dali_feed.records.source import LABEL, Block, Extents, Snapshot, Source, unpack_ids
+from dali_feed.screen.scans import MAX_WORK, overworked
+from dali_feed.screen.screen import MAX_PIXELS, UnusableError, header_of
+
+__all__ = ["Findings", "look", "spread"]
+
+RUN = 16  # neighbours that are sampled together where a single record costs a seek
+CHUNK_BYTES = 64 << 20
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a sample says.
+
+    rows, absent  positions looked at, and how many of them hold no record
+    payloads      sizes in bytes of the records that are there
+    formats       image format -> records, of those with a sound header; as `sizes`
+    sizes         (width, height) as stored
+    fields        field -> the integers found in it; None stands for a value that is none
+    unlabelled    where, of Kafka records without a header `label` that are good otherwise
+    bad           (where, reason)
+    """
+
+    rows: int = 0
+    absent: int = 0
+    payloads: list[int] = field(default_factory=list)
+    formats: Counter[str] = field(default_factory=Counter)
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+    fields: dict[str, list[int | None]] = field(default_factory=dict)
+    unlabelled: list[str] = field(default_factory=list)
+    bad: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def good(self) -> int:
+        """Records that can be used."""
+        return self.rows - self.absent - len(self.bad)
+
+
+def look(source: Source, snapshot: Snapshot, count: int) -> Findings:
+    """Read a sample of `count` records and judge each. Holds about 64 MB of payloads at a time."""
+    extents = spread(snapshot, count)
+    findings = Findings()
+    before = np.cumsum(extents.lengths) - extents.lengths
+    chunk = before // max(1, CHUNK_BYTES // snapshot.record_bytes)
+    reader = source.reader()
+    try:
+        for rows in np.split(np.arange(len(extents)), np.flatnonzero(np.diff(chunk)) + 1):
+            block = reader.read(extents[rows])
+            try:
+                _judge(source, block, findings)
+            finally:
+                block.payloads.clear()
+                block.lease.release()
+    finally:
+        reader.close()
+    if LABEL in findings.fields:  # a topic without any label is read with label=None; one with some has bad records
+        findings.bad += [(where, missing_label()) for where in findings.unlabelled]
+    return findings
+
+
+def spread(snapshot: Snapshot, count: int) -> Extents:
+    """`count` positions (all, where there are fewer), evenly over the partitions laid end to end.
+
+    Single ones where that is cheap, else runs of up to 16, which cost a seek each.
+    """
+    total = snapshot.positions
+    count = min(count, total)
+    run = 1 if snapshot.random_access else RUN
+    nth = np.arange(count, dtype=np.int64)
+    line = nth // run * run * total // count + nth % run
+    ends = np.cumsum(snapshot.stops - snapshot.starts)
+    partition = np.searchsorted(ends, line, side="right").astype(np.int64)
+    position = snapshot.stops[partition] - (ends[partition] - line)
+    first = np.flatnonzero((nth % run == 0) | (np.diff(partition, prepend=-1) != 0))
+    last = np.append(first[1:], count) - 1
+    return Extents(partition[first], position[first], position[last] + 1)
+
+
+def _judge(source: Source, block: Block, findings: Findings) -> None:
+    partitions, positions = unpack_ids(block.ids)
+    for row, payload in enumerate(block.payloads):
+        findings.rows += 1
+        if payload is None:
+            findings.absent += 1
+            continue
+        findings.payloads.append(len(payload))
+        where = source.where(int(partitions[row]), int(positions[row]))
+        reason = block.faults.get(row) or _take_image(payload, findings)
+        values = {} if row in block.faults else _integers(block, row)
+        if reason is None and HEADERS in block.fields and LABEL in values:
+            reason = odd_label(block.fields[HEADERS][row][LABEL])
+        if reason is None and HEADERS in block.fields and LABEL not in values:
+            findings.unlabelled.append(where)
+        for name, value in values.items():
+            findings.fields.setdefault(name, []).append(value)
+        if reason is not None:
+            findings.bad.append((where, reason))
+
+
+def _take_image(payload: memoryview, findings: Findings) -> str | None:
+    try:
+        header = header_of(payload)
+    except UnusableError as error:
+        return str(error)
+    if header.width * header.height > MAX_PIXELS:
+        return f"{header.width}x{header.height} pixels, more than the bound of {MAX_PIXELS}"
+    if slow := overworked(payload, header.width, header.height, MAX_WORK):
+        return slow
+    findings.formats[header.format] += 1
+    findings.sizes.append((header.width, header.height))
+    return None
+
+
+def _integers(block: Block, row: int) -> dict[str, int | None]:
+    """The row's fields as integers; a Kafka record's are its headers."""
+    if HEADERS in block.fields:
+        return {name: integer(value) for name, value in block.fields[HEADERS][row].items()}
+    return {name: int(values[row]) for name, values in block.fields.items()}

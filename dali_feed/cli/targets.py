@@ -1,0 +1,109 @@
+"""What a command is pointed at: topics, folders, shards and images, as sources."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dali_feed.errors import ConfigError, SourceDeniedError, SourceEmptyError, SourceNotFoundError
+from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic, FileList, KafkaTopic, ShardSet
+from dali_feed.external_sources.files import IMG_EXTENSIONS
+from dali_feed.quarantine.letters import DeadLetters
+from dali_feed.records.source import Source
+
+__all__ = ["HEADERS", "letters_at", "options_of", "sources"]
+
+KAFKA = "kafka://"
+IMAGES = (*IMG_EXTENSIONS, ".gif", ".avif")  # files named one by one may be what from_folder passes over
+HEADERS = "headers"  # the field of a topic's records that holds them all
+
+
+def sources(targets: Sequence[str], *, config: dict[str, str], timeout: float) -> list[Source]:
+    """A source per topic, per folder, for all shards together and for all single images together."""
+    found: list[Source] = []
+    shards: list[str] = []
+    images: list[str] = []
+    for target in targets:
+        if target.startswith(KAFKA):
+            found.append(_topic(target, config, timeout))
+        elif Path(target).is_dir():
+            found.append(_folder(target))
+        elif target.lower().endswith(IMAGES):
+            images += _images(target)
+        else:
+            shards.append(target)
+    if shards:
+        found.append(ShardSet(shards))
+    if images:
+        found.append(FileList(images))
+    return found
+
+
+def letters_at(target: str, *, config: Sequence[str], timeout: float) -> DeadLetters:
+    """The folder or the topic that a target names."""
+    if not target.startswith(KAFKA):
+        return DeadLetterFolder(target)
+    topic, servers = _named(target)
+    return DeadLetterTopic(topic, servers, config=options_of(config), timeout=timeout)
+
+
+def options_of(pairs: Sequence[str]) -> dict[str, str]:
+    """What --config was given. Raises ConfigError where one is no KEY=VALUE."""
+    split = {pair: pair.partition("=") for pair in pairs}
+    wrong = [pair for pair, (name, equals, _) in split.items() if not (name and equals)]
+    if wrong:
+        msg = f"--config: must be KEY=VALUE; found {wrong[0]!r}"
+        raise ConfigError(msg)
+    return {name: value for name, _, value in split.values()}
+
+
+def _named(target: str) -> tuple[str, str]:
+    """The topic and the servers of kafka://host:port/topic. Raises ConfigError where it is none."""
+    servers, _, topic = target.removeprefix(KAFKA).partition("/")
+    if not servers or not topic or "/" in topic or "@" in servers:
+        msg = (
+            f"target: a topic is named kafka://host:port/topic, or kafka://host:port,host:port/topic; found {target!r}"
+        )
+        raise ConfigError(msg)
+    return topic, servers
+
+
+def _topic(target: str, config: dict[str, str], timeout: float) -> KafkaTopic:
+    topic, servers = _named(target)
+    return KafkaTopic(
+        topic, servers, codec=_with_headers, fields=(HEADERS,), config=config, timeout=timeout, holes="replace"
+    )
+
+
+def _with_headers(value: memoryview, _: bytes | None, headers: list[tuple[str, bytes]]) -> dict[str, Any]:
+    """Every header: which one holds the label is for the reader of the report to say."""
+    return {"image": value, HEADERS: dict(headers)}
+
+
+def _folder(target: str) -> FileList:
+    """A folder per class, as training has it; or a flat one."""
+    try:
+        entries = sorted(Path(target).iterdir())
+    except OSError as error:
+        msg = f"{target}: the folder of an image set must be readable; found: {error.strerror}; check its mode"
+        raise SourceDeniedError(msg) from error
+    flat = [str(path) for path in entries if path.name.lower().endswith(IMAGES) and not path.is_dir()]
+    if flat:
+        return FileList(flat)
+    if any(path.is_dir() for path in entries):
+        return FileList.from_folder(target)
+    tars = any(path.suffix == ".tar" for path in entries)
+    cure = f"for its shards write {str(Path(target, '*.tar'))!r}" if tars else "check the path"
+    msg = f"{target}: a folder must hold images, or folders of them; found {len(entries)} other files; {cure}"
+    raise SourceEmptyError(msg)
+
+
+def _images(target: str) -> list[str]:
+    # Path.glob takes no absolute pattern.
+    found = [target] if Path(target).exists() else sorted(glob.glob(target, recursive=True))  # noqa: PTH207
+    if not found:
+        msg = f"{target!r} must name files that are there; found none; check the path"
+        raise SourceNotFoundError(msg)
+    return found
