@@ -35,23 +35,17 @@ This page is written from the code by `make reference`. Do not edit it: edit the
 
 """
 
-# Section -> the names in it, each from the place where users import it.
+# Section -> where users import from, and what.
 SECTIONS = {
-    "The loader": ("dali_feed.DataLoader", "dali_feed.Info", "dali_feed.feed.stats.Stats"),
-    "Options": tuple(f"dali_feed.{name}" for name in ("Shuffle", "BadRecords", "Tuning", "Mixing", "Views")),
-    "Sources": tuple(
-        f"dali_feed.external_sources.{name}" for name in ("KafkaTopic", "ShardSet", "FileList", "ArrowRows")
-    ),
-    "Dead letters": tuple(f"dali_feed.external_sources.{name}" for name in ("DeadLetterFolder", "DeadLetterTopic")),
-    "Without torch": ("dali_feed.feed.Feed", "dali_feed.feed.Batch"),
-    "DALI's iterators": tuple(
-        f"dali_feed.dali.{name}" for name in ("DALIGenericIterator", "DALIClassificationIterator", "LastBatchPolicy")
-    ),
-    "Testing": tuple(
-        f"dali_feed.testing.{name}"
-        for name in ("broker", "Broker", "publish", "Message", "ScriptedSource", "assert_resumes_anywhere")
-    ),
+    "The loader": {"dali_feed": "DataLoader Info", "dali_feed.feed.stats": "Stats"},
+    "Options": {"dali_feed": "Shuffle BadRecords Tuning Mixing Views"},
+    "Sources": {"dali_feed.external_sources": "KafkaTopic ShardSet FileList ArrowRows"},
+    "Dead letters": {"dali_feed.external_sources": "DeadLetterFolder DeadLetterTopic"},
+    "Without torch": {"dali_feed.feed": "Feed Batch"},
+    "DALI's iterators": {"dali_feed.dali": "DALIGenericIterator DALIClassificationIterator LastBatchPolicy"},
+    "Testing": {"dali_feed.testing": "broker Broker publish Message ScriptedSource assert_resumes_anywhere"},
 }
+NAMES = {name: module for homes in SECTIONS.values() for module, names in homes.items() for name in names.split()}
 RESULTS = {"Info", "Stats", "Batch"}  # that users read and never make
 
 ABOUT = {
@@ -61,7 +55,7 @@ ABOUT = {
     "Options": """\
         Small frozen groups, checked when they are made: a value that cannot be is a `ConfigError` (a `ValueError`).""",
     "Sources": """\
-        Where records are. A source is cheap to make: files are opened, and a broker is asked, at the first use. The
+        Where records are. A source is cheap to make: files are opened, and a broker is called, at the first use. The
         methods are there for the loader; you need them to write a source of your own.""",
     "Dead letters": """\
         Where records that could not be used are kept: see [bad-records.md](bad-records.md#dead-letters).""",
@@ -194,12 +188,17 @@ def shown(value: Any) -> str:
 
 def cell(text: str) -> str:
     """Text that may stand in a table."""
-    return text.replace("|", "\\|")
+    return plain(text).replace("|", "\\|")
+
+
+def plain(text: str) -> str:
+    """Text in which Markdown sees no bold: __dlpack__ becomes code."""
+    return re.sub(r"(?<![`\w])__\w+__(?![`\w])", r"`\g<0>`", text)
 
 
 def code(text: str) -> str:
     """As code, in a table."""
-    return f"`{cell(text)}`"
+    return "`" + text.replace("|", "\\|") + "`"
 
 
 def table(head: str, rows: Sequence[tuple[str, ...]]) -> str:
@@ -209,14 +208,14 @@ def table(head: str, rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def paragraphs(texts: list[str]) -> str:
-    """Paragraphs, wrapped."""
-    return "\n\n".join(textwrap.fill(t, WIDTH, break_long_words=False, break_on_hyphens=False) for t in texts) + "\n"
+def wrapped(text: str, later: str = "") -> str:
+    """A paragraph; its second and later lines begin with `later`."""
+    return textwrap.fill(plain(text), WIDTH, subsequent_indent=later, break_long_words=False, break_on_hyphens=False)
 
 
 def opened(section: str) -> str:
     """The head of a section."""
-    return f"## {section}\n\n{paragraphs([' '.join(ABOUT[section].split())])}"
+    return f"## {section}\n\n{wrapped(' '.join(ABOUT[section].split()))}\n"
 
 
 def default_of(owner: Any, parameter: inspect.Parameter) -> str:
@@ -272,9 +271,8 @@ def call(name: str, function: Any) -> str:
 def methods(thing: type) -> Iterator[str]:
     """A line for each public method and property of a class, its bases' too."""
     found: dict[str, Any] = {}
-    shown_above = {path.rpartition(".")[2] for names in SECTIONS.values() for path in names} - {thing.__name__}
     bases = [base for base in inspect.getmro(thing) if base.__module__.startswith("dali_feed")]
-    for base in reversed([base for base in bases if base.__name__ not in shown_above]):
+    for base in reversed([base for base in bases if base is thing or base.__name__ not in NAMES]):
         found |= {name: value for name, value in vars(base).items() if not name.startswith("_")}
         found |= {name: value for name, value in vars(base).items() if name in {"__len__", "__iter__"}}
     for name, value in found.items():
@@ -286,16 +284,15 @@ def methods(thing: type) -> Iterator[str]:
         head = {"__len__()": "len()", "__iter__()": "iter()"}.get(head, head)
         text = " ".join(doc.prose + [f"{name}: {arg}." for name, arg in doc.args.items()])
         text += "".join(f" `{name}`: {why.rstrip('.')}." for name, why in doc.raises.items())
-        line = f"- `{head}`: {text}"
-        yield textwrap.fill(line, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) + "\n"
+        yield wrapped(f"- `{head}`: {text}", "  ") + "\n"
 
 
-def entry(path: str) -> str:
+def entry(name: str) -> str:
     """The section of one name."""
-    module, _, name = path.rpartition(".")
+    module = NAMES[name]
     thing = getattr(importlib.import_module(module), name)
     doc = doc_of(thing, tuple(p.name for p in parameters(thing)))
-    parts = [f"### `{name}`\n", f"`from {module} import {name}`\n", paragraphs(doc.prose)]
+    parts = [f"### `{name}`\n", f"`from {module} import {name}`\n", "\n\n".join(map(wrapped, doc.prose)) + "\n"]
     if inspect.isclass(thing) and issubclass(thing, enum.Enum):
         parts.append(table("value, meaning", [(code(each.name), cell(doc.args[each.name])) for each in thing]))
     elif name in RESULTS:
@@ -366,7 +363,7 @@ def commands() -> str:
         hints = typing.get_type_hints(function, include_extras=True)
         given = [option(p.name, hints[p.name], p.default) for p in inspect.signature(function).parameters.values()]
         parts.append(f"### `dali-feed {command.name or function.__name__.replace('_', '-')}`\n")
-        parts.append(paragraphs(doc_of(function).prose))
+        parts.append("\n\n".join(map(wrapped, doc_of(function).prose)) + "\n")
         parts.append(table("option, type, default, meaning", [row for row in given if row]))
     return "\n".join(parts)
 
@@ -375,8 +372,8 @@ def page() -> str:
     """The whole page."""
     links = [f"[{title}](#{re.sub(r'[^a-z -]', '', title.lower()).replace(' ', '-')})" for title in ABOUT]
     parts = [HEAD + " | ".join(links) + "\n"]
-    for title, names in SECTIONS.items():
-        parts += [opened(title), *map(entry, names)]
+    for title, homes in SECTIONS.items():
+        parts += [opened(title), *(entry(name) for names in homes.values() for name in names.split())]
     return "\n".join([*parts, errors(), commands()])
 
 
