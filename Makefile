@@ -42,7 +42,7 @@ endef
 .PHONY: help demo test check bench chaos reference clean system
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 demo: .venv/.stamp  ## the whole way on this machine: topic, bad records, batches, kill and resume
 	@$(BIN)/dali-feed demo
