@@ -52,13 +52,11 @@ ABOUT = {
     "The loader": """\
         `DataLoader` takes torch's arguments in torch's order; what is new is given by name. Each batch is a tuple of
         tensors; with `info=True` its last item is an `Info`, which says which records are in it.""",
-    "Options": """\
-        Small frozen groups, checked when they are made: a value that cannot be is a `ConfigError` (a `ValueError`).""",
+    "Options": "Small frozen groups. A value that is not allowed is a `ConfigError` (a `ValueError`) at once.",
     "Sources": """\
         Where records are. A source is cheap to make: files are opened, and a broker is called, at the first use. The
         methods are there for the loader; you need them to write a source of your own.""",
-    "Dead letters": """\
-        Where records that could not be used are kept: see [bad-records.md](bad-records.md#dead-letters).""",
+    "Dead letters": "Where bad records are kept: see [bad-records.md](bad-records.md#dead-letters).",
     "Without torch": "`Feed` is the loader without torch, for JAX, CuPy or an engine of your own.",
     "DALI's iterators": "For a pipeline of your own: see [from-dali.md](from-dali.md).",
     "Testing": "For the tests of your own pipeline or source. No training run needs anything here.",
@@ -98,6 +96,7 @@ MEANINGS = {
     "DeadLetterFolder.path": "the folder; it is made where it is missing",
     "broker.brokers": "how many, 1 or more",
     "Broker.brokers": "how many, 1 or more",
+    "Batch.tail": "what the finish step still has to do to `images`; None where that is nothing",
     "Message.value": "the record's bytes; None is a tombstone",
     "Message.key": "the record's key",
     "Message.headers": "names and values, in order",
@@ -236,30 +235,35 @@ def parameters(thing: Any) -> list[inspect.Parameter]:
     return [p for p in inspect.signature(thing).parameters.values() if p.kind not in variable]
 
 
+def meanings(name: str, wanted: Sequence[str], doc: Doc) -> dict[str, str]:
+    """What each of the names means; one that nobody explains is an error."""
+    found = {each: doc.args.get(each) or MEANINGS.get(f"{name}.{each}", "") for each in wanted}
+    if lost := [each for each, meaning in found.items() if not meaning]:
+        msg = f"{name}: its docstring must give a meaning for each argument; found none for {', '.join(lost)}"
+        raise SystemExit(msg)
+    return found
+
+
 def arguments(name: str, thing: Any, doc: Doc) -> str:
     """The table of what a caller gives."""
-    rows, by_name, lost, given = [], False, [], parameters(thing)
+    rows, by_name, given = [], False, parameters(thing)
+    means = meanings(name, [parameter.name for parameter in given], doc)
     for parameter in given:
         if parameter.kind is parameter.KEYWORD_ONLY and not by_name:
             by_name = True
             if parameter is not given[0]:
                 rows.append(("*from here on by name*", "", "", ""))
-        meaning = doc.args.get(parameter.name) or MEANINGS.get(f"{name}.{parameter.name}")
-        if meaning is None:
-            lost.append(parameter.name)
-            continue
-        kind = str(parameter.annotation).strip("'\"")
-        rows.append((code(parameter.name), code(kind), default_of(thing, parameter), cell(meaning)))
-    if lost:
-        msg = f"{name}: its docstring must give a meaning for each argument; found none for {', '.join(lost)}"
-        raise SystemExit(msg)
+        kind = code(str(parameter.annotation).strip("'\""))
+        rows.append((code(parameter.name), kind, default_of(thing, parameter), cell(means[parameter.name])))
     return table("argument, type, default, meaning", rows) if rows else ""
 
 
-def fields_of_result(thing: Any, doc: Doc) -> str:
+def fields_of_result(name: str, thing: Any, doc: Doc) -> str:
     """What the fields of a class hold that users read and never make."""
-    rows = [(code(each.name), code(str(each.type)), cell(doc.args.get(each.name, ""))) for each in fields(thing)]
-    return table("field, type, meaning", rows)
+    means = meanings(name, [each.name for each in fields(thing)], doc)
+    return table(
+        "field, type, meaning", [(code(f.name), code(str(f.type)), cell(means[f.name])) for f in fields(thing)]
+    )
 
 
 def call(name: str, function: Any) -> str:
@@ -273,8 +277,7 @@ def methods(thing: type) -> Iterator[str]:
     found: dict[str, Any] = {}
     bases = [base for base in inspect.getmro(thing) if base.__module__.startswith("dali_feed")]
     for base in reversed([base for base in bases if base is thing or base.__name__ not in NAMES]):
-        found |= {name: value for name, value in vars(base).items() if not name.startswith("_")}
-        found |= {name: value for name, value in vars(base).items() if name in {"__len__", "__iter__"}}
+        found |= {n: value for n, value in vars(base).items() if n in {"__len__", "__iter__"} or not n.startswith("_")}
     for name, value in found.items():
         function = getattr(value, "fget", None) or getattr(value, "__func__", value)
         if not inspect.isfunction(function) or not function.__doc__:
@@ -296,7 +299,7 @@ def entry(name: str) -> str:
     if inspect.isclass(thing) and issubclass(thing, enum.Enum):
         parts.append(table("value, meaning", [(code(each.name), cell(doc.args[each.name])) for each in thing]))
     elif name in RESULTS:
-        parts.append(fields_of_result(thing, doc))
+        parts.append(fields_of_result(name, thing, doc))
     else:
         mine, given = taken_apart(inspect.getdoc(thing) or "", ()).args, {p.name for p in parameters(thing)}
         extra = {n: text for n, text in mine.items() if n not in given and doc.args[n]}
@@ -356,8 +359,7 @@ def option(name: str, hint: Any, default: Any) -> tuple[str, ...] | None:
 
 def commands() -> str:
     """Every command with its options."""
-    app = importlib.import_module("dali_feed.cli.app").app
-    parts = [opened("The command line")]
+    app, parts = importlib.import_module("dali_feed.cli.app").app, [opened("The command line")]
     for command in app.registered_commands:
         function = command.callback
         hints = typing.get_type_hints(function, include_extras=True)
