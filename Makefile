@@ -39,10 +39,10 @@ install() {
 }
 endef
 
-.PHONY: help demo test check bench chaos clean system
+.PHONY: help demo test check bench chaos reference clean system
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 demo: .venv/.stamp  ## the whole way on this machine: topic, bad records, batches, kill and resume
 	@$(BIN)/dali-feed demo
@@ -53,7 +53,7 @@ test: .venv/.stamp system  ## all tests; what needs a GPU is skipped where there
 check: .venv/.stamp  ## lint, format, types
 	@$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy dali_feed tests bench examples
+	$(BIN)/mypy dali_feed tests bench examples docs
 
 bench: .venv/.stamp  ## samples per second beside the ceiling and the usual loaders
 	@$(SHELL_LIB)
@@ -72,6 +72,9 @@ bench: .venv/.stamp  ## samples per second beside the ceiling and the usual load
 
 chaos: .venv/.stamp system  ## kill a training process (KILLS=20) and its broker at random, and compare what was delivered
 	@$(PY) bench/chaos.py --kills $(KILLS)
+
+reference: .venv/.stamp  ## write docs/reference.md from the signatures and docstrings
+	@$(PY) -P docs/_reference.py
 
 clean:  ## remove .venv and everything else that is made here
 	@rm -rf .venv build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,11 +1,11 @@
-"""Accelerate: `prepare` gives the loader back as it is; registered, it is in what `save_state` saves.
+"""Accelerate: `prepare` returns the loader as it is; once registered, `save_state` saves its state.
 
     python examples/accelerate_loop.py --out run --steps 10
     python examples/accelerate_loop.py --out run --steps 30      # goes on at step 11
     accelerate launch --num_processes 2 examples/accelerate_loop.py --out run
 
-The loader is made after the Accelerator, which knows the ranks, and deals each of them its part by itself: --batch-size
-is a rank's, as everywhere in torch.
+The loader is made after the Accelerator, which knows the ranks. It gives each rank its part by itself: --batch-size is
+per rank, as everywhere in torch.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python examples/hf_trainer.py --out run --steps 10
     python examples/hf_trainer.py --out run --steps 30           # goes on at step 11
 
-The Trainer takes the loader as it is. Its own way to go on is to read and drop the batches that were trained on;
-`ignore_data_skip` turns that off, since the loader's state, kept in each checkpoint, knows where it stood.
+The Trainer takes the loader as it is. By default it resumes by reading and dropping the batches that were trained on;
+`ignore_data_skip` turns that off, since the loader's state, kept in each checkpoint, has the position.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Trainer(transformers.Trainer):
         self.loader = loader
 
     def get_train_dataloader(self) -> Any:
-        """Ours, which deals each rank its part by itself."""
+        """Our loader, which gives each rank its part by itself."""
         return self.loader
 
 

@@ -1,10 +1,10 @@
-"""Lightning: the loader is given as it is; a checkpoint holds its state by itself, and training goes on in its epoch.
+"""Lightning: give it the loader as it is; a checkpoint holds the loader's state, and training goes on in its epoch.
 
     python examples/lightning_module.py --out run --steps 10
     python examples/lightning_module.py --out run --steps 30     # goes on at step 11
 
 Lightning neither wraps the loader nor replaces its sampler. It is made in `train_dataloader`, which Lightning calls
-when the ranks are known, and deals each rank its part by itself.
+when the ranks are known, and gives each rank its part by itself.
 """
 
 from __future__ import annotations

@@ -40,14 +40,14 @@ def pictures(args: argparse.Namespace) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             image = draws.integers(0, 120, (48, 40 + n, 3), np.uint8)
             image[12:36, 12:36] = colour
-            new = path.with_name(f"{path.name}.{os.getpid()}")  # each rank draws them, and none finds half a file
+            new = path.with_name(f"{path.name}.{os.getpid()}")  # each rank makes them, and none finds half a file
             Image.fromarray(image).save(new, "JPEG")
             new.replace(path)
     return root
 
 
 def transforms() -> v2.Compose:
-    """Random ones, so that a resumed run shows whether it draws the same."""
+    """Random ones, so that a resumed run shows whether it repeats them."""
     return v2.Compose(
         [
             v2.ToImage(),

@@ -3,9 +3,9 @@
     torchrun --nproc-per-node 2 examples/train_distributed.py --out run --stop-after 5
     torchrun --nproc-per-node 4 examples/train_distributed.py --out run
 
-It runs on the CPU with gloo. Without --data it draws some hundred coloured squares into tar shards under --out. The
-global batch and the lanes stay the same at any world size, and so do the samples of each step; --trace writes down what
-each rank got.
+It runs on the CPU with gloo. Without --data it makes some hundred images of coloured squares, in tar shards under
+--out. The global batch (all ranks' batches of a step) has the same samples at any world size that divides --lanes;
+--trace writes down what each rank got.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def train(args: argparse.Namespace, loader: DataLoader, rank: int) -> None:
 
 
 def note(trace: Path, step: int, images: torch.Tensor, labels: torch.Tensor, info: Info) -> None:
-    """A line of JSON: what stood in the slots of this rank."""
+    """A line of JSON: which samples this rank got, place by place."""
     pixels = [hashlib.sha256(image.contiguous().numpy().tobytes()).hexdigest()[:16] for image in images]
     line: dict[str, Any] = {"step": step, "ids": info.ids.tolist(), "ok": info.ok.tolist(), "labels": labels.tolist()}
     line["pixels"] = pixels
@@ -138,7 +138,7 @@ def note(trace: Path, step: int, images: torch.Tensor, labels: torch.Tensor, inf
 
 
 def made_shards(folder: Path, rank: int) -> str:
-    """Squares of four colours, in three shards of unequal length; rank 0 draws them, the others wait."""
+    """Squares of four colours, in three shards of unequal length; rank 0 makes them, the others wait."""
     if rank == 0 and not (folder / "squares-2.tar").exists():
         draws = torch.Generator().manual_seed(1)
         for shard, count in enumerate((150, 40, 101)):

@@ -1,0 +1,131 @@
+"""What the pages name is there: files, sections of other pages, and Python names."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+PATH = re.compile(r"(?<![\w/.-])(?:dali_feed|kernels|external_sources|tests|bench|docs|examples|\.ci)/[\w./*-]*[\w*/]")
+NAME = re.compile(r"(?<![\w/.-])dali_feed(?:\.\w+)+")
+IMPORT = re.compile(r"^[+ >]*(from dali_feed\S* import [^#\n(]+|import dali_feed\S*)", re.MULTILINE)
+TEMPLATE = re.compile(r"(^|/|_)x\.\w+$")  # kernels/x.cu: the file that a reader is about to make
+HEADERS = {"dali_feed.where", "dali_feed.original", "dali_feed.source"}  # of a dead letter in a topic, no modules
+# The section "Add a transform" is rewritten together with what it is about.
+ELSEWHERE = {"recipe", "transforms", "program", "geometry", "colour", "engines/dali_graph", "host_program"}
+MOVED = {f"dali_feed/{name}.py" for name in ELSEWHERE} | {"dali_feed/engines/host_steps.py"}
+
+
+def named(page: Path) -> str:
+    """A page, for messages."""
+    return str(page.relative_to(ROOT))
+
+
+def slugs(page: Path) -> set[str]:
+    """The anchors that GitHub gives a page's headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+def missing_links(page: Path) -> list[str]:
+    """Relative links of a page that lead nowhere."""
+    found = []
+    for link in LINK.findall(page.read_text(encoding="utf-8")):
+        if re.match(r"[a-z]+:", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = page.parent / file if file else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in slugs(target)):
+            found.append(link)
+    return found
+
+
+def missing_paths(text: str) -> list[str]:
+    """Paths of this repository in a text that are not there; a pattern must match something."""
+    paths = {path for path in PATH.findall(text) if not TEMPLATE.search(path)}
+    return sorted(path for path in paths - MOVED if not any(ROOT.glob(path.rstrip("/"))))
+
+
+def resolves(name: str) -> bool:
+    """Whether a dotted name is a module of ours or something in one."""
+    parts = name.split(".")
+    for known in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:known]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[known:]:
+            if not hasattr(found, part):
+                return False
+            found = getattr(found, part)
+        return True
+    return False
+
+
+def missing_names(text: str) -> list[str]:
+    """Names of ours in a text that cannot be imported."""
+    names = set(NAME.findall(text)) - HEADERS
+    for line in IMPORT.findall(text):
+        for node in ast.parse(line.strip().rstrip(",\\")).body:
+            if isinstance(node, ast.ImportFrom):
+                names |= {f"{node.module}.{name.name}" for name in node.names}
+    return sorted(name for name in names if not resolves(name.removesuffix(".py")))
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=named)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link of a page is a file, or a heading, that exists."""
+    assert missing_links(page) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_named_files_exist(page: Path) -> None:
+    """Every path of this repository in a page's text, tables and commands."""
+    assert missing_paths(page.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_named_names_can_be_imported(page: Path) -> None:
+    """Every `dali_feed.x` and every import of ours that a page prints."""
+    assert missing_names(page.read_text(encoding="utf-8")) == []
+
+
+def test_what_is_missing_is_seen(tmp_path: Path) -> None:
+    """The checks themselves see a file that is gone, a heading that is gone, and a name that was moved."""
+    page = tmp_path / "page.md"
+    page.write_text("# A page\n[a](#a-page) [b](#b) [c](gone.md) [d](https://example.org/gone)\n")
+    assert missing_links(page) == ["#b", "gone.md"]
+    assert missing_paths(
+        "`tests/house/test_pages.py`, tests/house/, bench/gone.py, `tests/test_x.py`, tests/*/gone_*.py"
+    ) == [
+        "bench/gone.py",
+        "tests/*/gone_*.py",
+    ]
+    assert missing_names("`dali_feed.DataLoader` dali_feed.gone\nfrom dali_feed.plan import Shuffle, Gone\n") == [
+        "dali_feed.gone",
+        "dali_feed.plan.Gone",
+    ]
+
+
+def test_every_room_has_its_line() -> None:
+    """The tree in CONTRIBUTING.md names each folder and each file that stands in `dali_feed/`, and nothing else."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    tree = text.partition("\ndali_feed/\n")[2].partition("\ntests/ ")[0]
+    named = {name for line in tree.splitlines() if line.strip() for name in line.strip().partition("  ")[0].split()}
+    rooms = {f"{path.parent.name}/" for path in (ROOT / "dali_feed").rglob("__init__.py")} - {"dali_feed/", "demo/"}
+    rooms |= {"kernels/", "external_sources/"}
+    files = {path.name for path in (ROOT / "dali_feed").glob("*.py")} - {"__init__.py"}
+    assert named == rooms | files
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    """A page that nobody leads to is not read."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [named(page) for page in PAGES[2:] if f"(docs/{page.name}" not in text] == []
