@@ -23,7 +23,7 @@ import pytest
 from dali_feed.kernels._module import Launch
 
 _HERE = Path(__file__).resolve().parent
-_SOURCES = _HERE.parent / "kernels"
+_SOURCES = _HERE.parents[1] / "kernels"
 # No contraction: a*b+c must stay two roundings where a kernel writes it so. Kernels read words through bytes.
 _FLAGS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing")
 # It is the compiler that costs here and not the run, so this one does not optimize.
