@@ -16,14 +16,18 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or JAX takes most of a GPU for itself
-sys.path.insert(0, str(Path(__file__).parent))  # importlib mode adds no folder by itself
-
 from broker import real
 from broker.handle import Kafka
 
 from dali_feed.engines import choose
 from dali_feed.kernels import _module
 from dali_feed.testing import Broker, broker
+
+# Importlib mode adds no folder by itself: a test finds the helpers that stand beside it by name, and those of support/,
+# which pyproject.toml adds. The folder of this file stays off the path, or `import kernels` would find one of ours.
+_ROOMS = Path(__file__).parent
+_HELPERS = (path for path in _ROOMS.glob("*/**/*.py") if not path.name.startswith("test_"))
+sys.path[:0] = sorted({str(path.parent) for path in _HELPERS if "support" not in path.relative_to(_ROOMS).parts})
 
 _TYPES = ("-DOUT_", "-DTOKEN_")  # the options that choose a kernel's type
 _UNTESTED: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_bench import rows, run
+from toy_runs import rows, run
 
 
 @pytest.mark.slow

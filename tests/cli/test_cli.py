@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import os
@@ -11,17 +10,16 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from broker.handle import Kafka
+from command import Cli, assert_one_line
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from dali_feed.cli.app import main
 from dali_feed.cli.demo.resume import compare, resumed
 from dali_feed.cli.demo.train import Job, Trace
 from dali_feed.cli.inspect import look, spread
@@ -37,39 +35,6 @@ def jpeg(width: int = 40, height: int = 30) -> bytes:
     file = io.BytesIO()
     Image.new("RGB", (width, height), (200, 90, 40)).save(file, "JPEG")
     return file.getvalue()
-
-
-@dataclasses.dataclass
-class Done:
-    """How a command ended and what it printed."""
-
-    code: int
-    out: str
-    err: str
-
-
-Cli = Callable[..., Done]
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Runs a command in this process."""
-
-    def run(*arguments: object) -> Done:
-        with pytest.raises(SystemExit) as ended:
-            main([str(a) for a in arguments])
-        out, err = capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return Done(ended.value.code, out, err)
-
-    return run
-
-
-def assert_one_line(done: Done, *words: str) -> None:
-    """It failed, in one line that says all of `words`."""
-    assert done.code == 1
-    assert re.fullmatch(r"dali-feed: .+\n", done.err), done.err
-    assert all(word in done.err for word in words), done.err
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nvidia import nvimgcodec
+from photographs import encoded, photographs
 from PIL import Image
-from test_pixels import encoded, photographs
 from torchvision_way import ran, theirs
 
 from dali_feed.transforms.recipe import (

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_engine_host_effects import simclr
-from test_pixels import REGION, distance, photographs
-from test_pixels_geometry import both
+from dali_way import REGION, both, distance
+from photographs import photographs
+from recipes import FLOAT, SMALL, simclr
 from torchvision.transforms import v2
 from torchvision_way import ran
 
@@ -34,7 +34,6 @@ from dali_feed.transforms.recipe import (
     DType,
     Flip,
     Layout,
-    Normalize,
     Op,
     RandomAffine,
     RandomApply,
@@ -43,15 +42,11 @@ from dali_feed.transforms.recipe import (
     RandomOrder,
     RandomResizedCrop,
     Recipe,
-    Resize,
     Rotation,
     ToFloat,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
-FLOAT = (ToFloat(), Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
-SMALL = Resize((120, 160), interpolation="nearest-exact")  # exact on both engines
-
 # Ops; bounds on the worst image's mean and on the largest difference, measured ones behind each.
 CASES: dict[str, tuple[tuple[Op, ...], float, float]] = {
     "gray": ((Grayscale(),), 0.0011, 1),  # 0.00083, 1

@@ -1,8 +1,8 @@
 """Apache Kafka itself, for tests and benchmarks: one broker, jars from Maven Central, up in five seconds.
 
-`python tests/broker/real.py` runs one in the foreground and prints its address. It has three listeners: PLAINTEXT,
-whose clients may do everything, SASL_PLAINTEXT, where the user `alice` may do what an ACL grants her, and LINK, the
-first one again behind a `Proxy`.
+`python tests/support/broker/real.py` runs one in the foreground and prints its address. It has three listeners:
+PLAINTEXT, whose clients may do everything, SASL_PLAINTEXT, where the user `alice` may do what an ACL grants her, and
+LINK, the first one again behind a `Proxy`.
 Needs Java 17 and, the first time, Maven.
 """
 
