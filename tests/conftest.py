@@ -7,6 +7,7 @@ KAFKA_BOOTSTRAP names a broker that runs already. REQUIRE_GPU=1 makes a missing 
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import pytest
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or JAX takes most of a GPU for itself
 from broker import real
 from broker.handle import Kafka
+from kept import Kept, PtxOf
 
 from dali_feed.engines import choose
 from dali_feed.kernels import _module
@@ -78,6 +80,28 @@ def each_engine(request: pytest.FixtureRequest) -> Iterator[str]:
 def cp() -> Any:
     """CuPy, imported where there is a device only."""
     return pytest.importorskip("cupy")
+
+
+@pytest.fixture(scope="session")
+def kept(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    """What compilers made before, in pytest's cache folder; `make clean` and `--cache-clear` begin anew."""
+    return Kept(pytestconfig.cache.mkdir("kernels") if pytestconfig.cache else tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture(scope="session")
+def compiled_ptx(kept: Kept) -> PtxOf:
+    """What `compile_ptx` gives, kept by the source, the options, NVRTC's version and the function's own file."""
+    from cupy_backends.cuda.libs import nvrtc
+
+    def compiled(name: str, arch: str, options: tuple[str, ...]) -> bytes:
+        words = [inspect.getsource(_module), str(nvrtc.getVersion()), _module._source(name), name, arch, *options]
+        path = kept.file(
+            f"{name}.{arch}.ptx", words, lambda to: to.write_bytes(_module.compile_ptx(name, arch, options))
+        )
+        _COMPILED.add((name, arch, options))
+        return path.read_bytes()
+
+    return compiled
 
 
 @pytest.fixture
