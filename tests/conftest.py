@@ -19,6 +19,7 @@ import pytest
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or JAX takes most of a GPU for itself
 from broker import real
 from broker.handle import Kafka
+from hypothesis import HealthCheck, settings
 from kept import Kept, PtxOf
 
 from dali_feed.engines import choose
@@ -30,6 +31,10 @@ from dali_feed.testing import Broker, broker
 _ROOMS = Path(__file__).parent
 _HELPERS = (path for path in _ROOMS.glob("*/**/*.py") if not path.name.startswith("test_"))
 sys.path[:0] = sorted({str(path.parent) for path in _HELPERS if "support" not in path.relative_to(_ROOMS).parts})
+
+# How long one example takes is the machine's business, and so is how fast they are made.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 _TYPES = ("-DOUT_", "-DTOKEN_")  # the options that choose a kernel's type
 _UNTESTED: list[str] = []

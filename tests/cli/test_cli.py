@@ -18,6 +18,7 @@ from broker.handle import Kafka
 from command import Cli, assert_one_line
 from hypothesis import given
 from hypothesis import strategies as st
+from limits import LONG
 from PIL import Image
 
 from dali_feed.cli.demo.resume import compare, resumed
@@ -247,7 +248,7 @@ def test_help_is_light() -> None:
 def test_ctrl_c_is_one_line() -> None:
     """An interrupt while a broker keeps silent ends with one line and 130."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(60)
+        server.settimeout(LONG)
         target = f"kafka://127.0.0.1:{server.getsockname()[1]}/topic"
         command = [sys.executable, "-I", "-m", "dali_feed.cli.app", "inspect", target, "--timeout", "60"]
         heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # a child of one that ignores it would, too
@@ -260,7 +261,7 @@ def test_ctrl_c_is_one_line() -> None:
             with connection:
                 connection.recv(1)  # it asks, so it waits for the answer
                 os.kill(process.pid, signal.SIGINT)
-                out, err = process.communicate(timeout=60)
+                out, err = process.communicate(timeout=LONG)
     assert (process.returncode, out, err) == (130, "", "dali-feed: interrupted\n")
 
 

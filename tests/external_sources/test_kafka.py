@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from broker.handle import Kafka, payloads, read, rows, value
 from confluent_kafka import Producer
+from limits import LONG
 
 from dali_feed.errors import (
     ClosedError,
@@ -266,6 +267,6 @@ def test_two_readers_in_two_threads(kafka: Kafka) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(LONG)
     assert not wrong
     assert pool.leased == 0

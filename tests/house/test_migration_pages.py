@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import torch
 from images import jpeg
+from limits import LONG
 from PIL import Image
 from torchvision.transforms import v2
 
@@ -66,7 +67,7 @@ def ran(folder: Path, *command: object) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-P", *map(str, command)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LONG,
         check=False,
         cwd=folder,
         env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},

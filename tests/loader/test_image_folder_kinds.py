@@ -16,6 +16,7 @@ from dali_pipelines import plain
 from gif_avif import opened
 from images import QUICK, jpeg
 from kinds_bench import kinds
+from limits import LONG
 from numpy.typing import NDArray
 from odd_images import LEVELS, gray_tiff, odd_and_bad, quarantined
 from PIL import Image
@@ -192,7 +193,7 @@ def test_damaged_images_print_no_errors_of_libraries() -> None:
     """Neither nvImageCodec nor OpenCV writes to the terminal, and our environment stays as it was."""
     own = {name: value for name, value in os.environ.items() if "NVIMGCODEC" not in name and "OPENCV" not in name}
     command = [sys.executable, "-c", TALK.format(path=sys.path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=own, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=own, timeout=LONG)
     assert done.returncode == 0, done.stderr
     assert "[ERROR" not in done.stdout + done.stderr
     assert "[WARNING" not in done.stdout + done.stderr

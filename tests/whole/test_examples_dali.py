@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from broker.handle import Kafka
 from images import jpeg
+from limits import LONG
 
 from dali_feed.testing import Message
 from dali_feed.testing.shards import write_shard
@@ -24,7 +25,7 @@ QUICK = ("--tiny", "--size", "32", "--batch-size", "5", "--threads", "2", "--epo
 def ran(*arguments: str) -> str:
     """What the script prints."""
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), *QUICK, *arguments], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, str(SCRIPT), *QUICK, *arguments], capture_output=True, text=True, check=False, timeout=LONG
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

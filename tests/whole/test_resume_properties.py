@@ -147,8 +147,9 @@ def test_global_batches_are_the_same_at_every_world_size(run: Run) -> None:
     wanted = run.globally(1)
     for size in run.world_sizes:
         assert run.globally(size) == wanted
-        for n in range(len(wanted)):
-            assert len({sum(map(len, run.batches(rank, size)[n])) for rank in range(size)}) == 1
+        ranks = [run.batches(rank, size) for rank in range(size)]
+        for batch in zip(*ranks, strict=True):
+            assert len({sum(map(len, lanes)) for lanes in batch}) == 1
 
 
 @QUICK
