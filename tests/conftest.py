@@ -2,6 +2,10 @@
 
 A machine without Java or Maven skips the real broker and says so at the end; with CI=true that is a failure.
 KAFKA_BOOTSTRAP names a broker that runs already. REQUIRE_GPU=1 makes a missing GPU a failure.
+
+With `-n` each worker is a process with fixtures of its own. So each that comes to a test of Apache Kafka starts one
+broker and keeps it (a `real_broker` a worker, not a run), on ports that no other worker looks at; the embedded broker
+binds whatever the system gives it, and a topic's name is random. Files that have slow tests are begun first.
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 _TYPES = ("-DOUT_", "-DTOKEN_")  # the options that choose a kernel's type
+_APACHE_KAFKA = {"real_broker", "own_broker"}  # fixtures that start a process of Java
 _UNTESTED: list[str] = []
 _COMPILED: set[tuple[str, str, tuple[str, ...]]] = set()  # kernel, architecture, options
 
@@ -155,6 +160,19 @@ def _gpus() -> int:
         return int(pynvml.nvmlDeviceGetCount())
     except pynvml.NVMLError:
         return 0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what waits for Apache Kafka; put files with slow tests first, each with its tests in their order."""
+    slow: set[Path] = set()
+    for item in items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        if _APACHE_KAFKA & set(getattr(item, "fixturenames", ())) or parameters.get("kafka") == "real":
+            item.add_marker(pytest.mark.waits)
+        if item.get_closest_marker("slow"):
+            slow.add(item.path)
+    items.sort(key=lambda item: item.path not in slow)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

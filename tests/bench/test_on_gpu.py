@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from limits import LONG
 
+pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
+
 BENCH = Path(__file__).parents[2] / "bench"
 FIRST = (
     *("versions", "kernel-finish", "kernel-jitter", "kernel-mix", "kernel-unpack", "kernel-tokens", "decode"),

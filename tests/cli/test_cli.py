@@ -286,6 +286,8 @@ def test_a_process_that_fails_is_told(tmp_path: Path) -> None:
         resumed(Job("tar", str(tmp_path), "cpu", 1), tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.whole_machine
 def test_the_demo_resumes_and_draws(cli: Cli, tmp_path: Path) -> None:
     """The demo in small: killed and resumed without a difference, bad records told, a batch of pictures drawn."""
     out = tmp_path / "demo.png"

@@ -31,7 +31,7 @@ from dali_feed.transforms.recipe import (
     ToFloat,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning"), pytest.mark.slow]
 
 
 def assert_same_bits(recipe: Recipe, payload: bytes, samples: int = 1) -> None:

@@ -24,6 +24,8 @@ from dali_feed.options import Tuning
 from dali_feed.plan.order import Shuffle
 from dali_feed.testing.scripted import ScriptedSource
 
+pytestmark = pytest.mark.slow
+
 
 class Kept:
     """A decoder that an image keeps until `free` is set: the first payload that it is given."""

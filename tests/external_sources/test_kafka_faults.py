@@ -35,6 +35,8 @@ from dali_feed.external_sources.kafka import KafkaTopic
 from dali_feed.records.source import Block, Extents
 from dali_feed.testing import Message, publish
 
+pytestmark = pytest.mark.slow
+
 
 def test_missing_topic_names_similar_ones_and_is_not_created(kafka: Kafka) -> None:
     """A missing topic is an error that lists near names, however often it is asked for."""

@@ -29,6 +29,8 @@ from dali_feed import DataLoader
 from dali_feed.external_sources import ShardSet
 from dali_feed.testing.shards import write_shard
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 CONVERT = ROOT / "examples" / "mds_to_tar.py"
 PAGES = ("from-webdataset.md", "from-mosaic.md")

@@ -11,7 +11,6 @@ import itertools
 import mmap
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,6 +52,8 @@ from dali_feed.kernels.finish import (
     prepare,
 )
 from dali_feed.kernels.mix import Mix
+
+pytestmark = pytest.mark.slow
 
 MAP_NORESERVE = 0x4000  # of Linux; Python's mmap has no name for it
 
@@ -213,11 +214,11 @@ def test_nvrtc_compiles_every_variant(compiled_ptx: PtxOf, options: tuple[str, .
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("pixels", [2, 4])
-def test_channels_last_is_stored_sixteen_bytes_at_a_time(tmp_path: Path, dtype: str, pixels: int, arch: str) -> None:
+def test_channels_last_is_stored_sixteen_bytes_at_a_time(kept: Kept, dtype: str, pixels: int, arch: str) -> None:
     """Assembled, all that a usual variant writes are stores of 16 bytes, and all it keeps lies in registers."""
     options = (f"-DOUT_{dtype.upper()}", "-DCHANNELS_LAST=1", f"-DPIXELS={pixels}", "-DMIX=1", "-DVECTOR=16")
     assert options in VARIANTS
-    found = instructions(tmp_path, "finish", arch, options)
+    found = instructions(kept, "finish", arch, options)
     assert named(found, "STG") == {"STG.E.128"}
     assert not named(found, "STL") | named(found, "LDL")
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -175,9 +174,9 @@ def test_nvrtc_compiles_every_variant(compiled_ptx: PtxOf, options: tuple[str, .
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_assembled_it_stores_whole_vectors_and_spills_nothing(tmp_path: Path, arch: str) -> None:
+def test_assembled_it_stores_whole_vectors_and_spills_nothing(kept: Kept, arch: str) -> None:
     """All that the usual variant writes are stores of 16 bytes, and all it keeps lies in registers."""
-    found = instructions(tmp_path, "jitter", arch, VARIANTS[0])
+    found = instructions(kept, "jitter", arch, VARIANTS[0])
     assert named(found, "STG") == {"STG.E.128"}
     assert not named(found, "STL") | named(found, "LDL")
 

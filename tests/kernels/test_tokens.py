@@ -40,6 +40,8 @@ from dali_feed.kernels import _module
 from dali_feed.kernels._module import Launch
 from dali_feed.kernels.tokens import OUTPUTS, bytes_moved, prepare, scratch_size, tokens, tokens_reference
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def host(kept: Kept) -> HostKernel:

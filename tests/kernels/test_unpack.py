@@ -46,6 +46,8 @@ from dali_feed.errors import ConfigError, EngineError
 from dali_feed.kernels import _module
 from dali_feed.kernels.unpack import bytes_moved, prepare, unpack, unpack_reference
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def host(kept: Kept) -> HostKernel:

@@ -20,7 +20,7 @@ from dali_feed.external_sources import ShardSet
 from dali_feed.plan.order import EpochPlan, resolve
 from dali_feed.testing.shards import write_shard
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_distributed.py"
 LENGTHS = (33, 5, 21)  # 59 records: one slot of the 60 is filled up with the epoch's first record

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from images import jpeg
 
+pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "imagenet.py"
 
 

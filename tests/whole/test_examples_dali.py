@@ -15,7 +15,7 @@ from limits import LONG
 from dali_feed.testing import Message
 from dali_feed.testing.shards import write_shard
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "dali_resnet50.py"
 COUNT = 24
