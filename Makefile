@@ -48,7 +48,7 @@ demo: .venv/.stamp  ## the whole way on this machine: topic, bad records, batche
 	@$(BIN)/dali-feed demo
 
 test: .venv/.stamp system  ## all tests; what needs a GPU is skipped where there is none
-	@$(PY) -Im pytest -n $(JOBS) --dist loadfile
+	@$(PY) -Im pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 check: .venv/.stamp  ## lint, format, types
 	@$(BIN)/ruff check .

@@ -20,10 +20,10 @@ PARTITIONS = 4
 
 
 def broker_module() -> Any:
-    """tests/broker/real.py, which is no package that could be imported."""
+    """tests/support/broker/real.py, which is no package that could be imported."""
     name = "dali_feed_bench_broker"
     if name not in sys.modules:
-        path = Path(__file__).parents[1] / "tests" / "broker" / "real.py"
+        path = Path(__file__).parents[1] / "tests" / "support" / "broker" / "real.py"
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None
         assert spec.loader is not None

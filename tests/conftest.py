@@ -2,11 +2,16 @@
 
 A machine without Java or Maven skips the real broker and says so at the end; with CI=true that is a failure.
 KAFKA_BOOTSTRAP names a broker that runs already. REQUIRE_GPU=1 makes a missing GPU a failure.
+
+With `-n` each worker is a process with fixtures of its own. So each that comes to a test of Apache Kafka starts one
+broker and keeps it (a `real_broker` a worker, not a run), on ports that no other worker looks at; the embedded broker
+binds whatever the system gives it, and a topic's name is random. Files that have slow tests are begun first.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import sys
 from collections.abc import Iterator
@@ -16,16 +21,27 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or JAX takes most of a GPU for itself
-sys.path.insert(0, str(Path(__file__).parent))  # importlib mode adds no folder by itself
-
 from broker import real
 from broker.handle import Kafka
+from hypothesis import HealthCheck, settings
+from kept import Kept, PtxOf
 
 from dali_feed.engines import choose
 from dali_feed.kernels import _module
 from dali_feed.testing import Broker, broker
 
+# Importlib mode adds no folder by itself: a test finds the helpers that stand beside it by name, and those of support/,
+# which pyproject.toml adds. The folder of this file stays off the path, or `import kernels` would find one of ours.
+_ROOMS = Path(__file__).parent
+_HELPERS = (path for path in _ROOMS.glob("*/**/*.py") if not path.name.startswith("test_"))
+sys.path[:0] = sorted({str(path.parent) for path in _HELPERS if "support" not in path.relative_to(_ROOMS).parts})
+
+# How long one example takes is the machine's business, and so is how fast they are made.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
+
 _TYPES = ("-DOUT_", "-DTOKEN_")  # the options that choose a kernel's type
+_APACHE_KAFKA = {"real_broker", "own_broker"}  # fixtures that start a process of Java
 _UNTESTED: list[str] = []
 _COMPILED: set[tuple[str, str, tuple[str, ...]]] = set()  # kernel, architecture, options
 
@@ -76,6 +92,28 @@ def cp() -> Any:
     return pytest.importorskip("cupy")
 
 
+@pytest.fixture(scope="session")
+def kept(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    """What compilers made before, in pytest's cache folder; `make clean` and `--cache-clear` begin anew."""
+    return Kept(pytestconfig.cache.mkdir("kernels") if pytestconfig.cache else tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture(scope="session")
+def compiled_ptx(kept: Kept) -> PtxOf:
+    """What `compile_ptx` gives, kept by the source, the options, NVRTC's version and the function's own file."""
+    from cupy_backends.cuda.libs import nvrtc
+
+    def compiled(name: str, arch: str, options: tuple[str, ...]) -> bytes:
+        words = [inspect.getsource(_module), str(nvrtc.getVersion()), _module._source(name), name, arch, *options]
+        path = kept.file(
+            f"{name}.{arch}.ptx", words, lambda to: to.write_bytes(_module.compile_ptx(name, arch, options))
+        )
+        _COMPILED.add((name, arch, options))
+        return path.read_bytes()
+
+    return compiled
+
+
 @pytest.fixture
 def embedded(embedded_broker: Broker) -> Kafka:
     """The embedded one alone."""
@@ -122,6 +160,19 @@ def _gpus() -> int:
         return int(pynvml.nvmlDeviceGetCount())
     except pynvml.NVMLError:
         return 0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what waits for Apache Kafka; put files with slow tests first, each with its tests in their order."""
+    slow: set[Path] = set()
+    for item in items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        if _APACHE_KAFKA & set(getattr(item, "fixturenames", ())) or parameters.get("kafka") == "real":
+            item.add_marker(pytest.mark.waits)
+        if item.get_closest_marker("slow"):
+            slow.add(item.path)
+    items.sort(key=lambda item: item.path not in slow)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from limits import LONG
+
+pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
 
 BENCH = Path(__file__).parents[2] / "bench"
 FIRST = (
@@ -35,7 +38,7 @@ def lines(out: Path) -> list[dict[str, str]]:
 def on_gpu(*args: object) -> subprocess.CompletedProcess[str]:
     """The script, as a person runs it."""
     command = ["bash", str(BENCH / "on_gpu.sh"), *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONG)
 
 
 def test_a_wrong_part_is_told_before_anything_runs(tmp_path: Path) -> None:

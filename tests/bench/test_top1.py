@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_bench import rows, run
+from toy_runs import rows, run
 
 
 @pytest.mark.slow
+@pytest.mark.whole_machine
 def test_top1_is_that_of_torchs_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within 0.2 points on 1,000 crops, the host engine to the last logit; a resize by nearest pixels is seen."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # a small model: threads that wait for each other would cost more

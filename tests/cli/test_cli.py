@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import os
@@ -11,17 +10,17 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from broker.handle import Kafka
+from command import Cli, assert_one_line
 from hypothesis import given
 from hypothesis import strategies as st
+from limits import LONG
 from PIL import Image
 
-from dali_feed.cli.app import main
 from dali_feed.cli.demo.resume import compare, resumed
 from dali_feed.cli.demo.train import Job, Trace
 from dali_feed.cli.findings import look, spread
@@ -37,39 +36,6 @@ def jpeg(width: int = 40, height: int = 30) -> bytes:
     file = io.BytesIO()
     Image.new("RGB", (width, height), (200, 90, 40)).save(file, "JPEG")
     return file.getvalue()
-
-
-@dataclasses.dataclass
-class Done:
-    """How a command ended and what it printed."""
-
-    code: int
-    out: str
-    err: str
-
-
-Cli = Callable[..., Done]
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Runs a command in this process."""
-
-    def run(*arguments: object) -> Done:
-        with pytest.raises(SystemExit) as ended:
-            main([str(a) for a in arguments])
-        out, err = capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return Done(ended.value.code, out, err)
-
-    return run
-
-
-def assert_one_line(done: Done, *words: str) -> None:
-    """It failed, in one line that says all of `words`."""
-    assert done.code == 1
-    assert re.fullmatch(r"dali-feed: .+\n", done.err), done.err
-    assert all(word in done.err for word in words), done.err
 
 
 @pytest.fixture
@@ -282,7 +248,7 @@ def test_help_is_light() -> None:
 def test_ctrl_c_is_one_line() -> None:
     """An interrupt while a broker keeps silent ends with one line and 130."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(60)
+        server.settimeout(LONG)
         target = f"kafka://127.0.0.1:{server.getsockname()[1]}/topic"
         command = [sys.executable, "-I", "-m", "dali_feed.cli", "inspect", target, "--timeout", "60"]
         heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # a child of one that ignores it would, too
@@ -295,7 +261,7 @@ def test_ctrl_c_is_one_line() -> None:
             with connection:
                 connection.recv(1)  # it asks, so it waits for the answer
                 os.kill(process.pid, signal.SIGINT)
-                out, err = process.communicate(timeout=60)
+                out, err = process.communicate(timeout=LONG)
     assert (process.returncode, out, err) == (130, "", "dali-feed: interrupted\n")
 
 
@@ -320,6 +286,8 @@ def test_a_process_that_fails_is_told(tmp_path: Path) -> None:
         resumed(Job("tar", str(tmp_path), "cpu", 1), tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.whole_machine
 def test_the_demo_resumes_and_draws(cli: Cli, tmp_path: Path) -> None:
     """The demo in small: killed and resumed without a difference, bad records told, a batch of pictures drawn."""
     out = tmp_path / "demo.png"

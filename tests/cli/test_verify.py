@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from broker.handle import Kafka
 from broker.real import free_ports
+from command import Cli, assert_one_line, cli
 from images import bad_tables, broken_png, jpeg, labelled, text
 from shelves import letter, opened
-from test_cli import Cli, assert_one_line, cli
 
 from dali_feed.cli.report import FIRST
 from dali_feed.cli.survey import runs, verify

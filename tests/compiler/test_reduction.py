@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from images import jpeg
+from photographs import encoded, photographs
 from PIL import Image
-from test_pixels import encoded, photographs
 from torchvision.transforms import v2
 from torchvision_way import ran
 

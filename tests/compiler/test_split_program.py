@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from dali_way import distance
 from images import QUICK, broken_png, labelled
-from test_engine_host_augment import MAKERS
-from test_engine_host_effects import ANY, simclr
-from test_pixels import distance, photographs
+from photographs import photographs
+from recipes import ANY, FLOAT, MAKERS, SMALL, simclr
 from torchvision.transforms import v2
 from torchvision_way import ran
 
@@ -50,8 +50,6 @@ from dali_feed.transforms.solarize import RandomSolarize
 from dali_feed.transforms.to_float import ToFloat
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
-FLOAT = (ToFloat(), Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
-SMALL = Resize((120, 160), interpolation="nearest-exact")  # exact on both engines
 
 
 def by_dali(recipe: Recipe, times: int = 1) -> list[torch.Tensor]:

@@ -27,7 +27,8 @@ from torchvision.transforms import v2
 from dali_feed.engines.host.decode import decoded, new_decoder
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords, Tuning
-from dali_feed.screen.screen import UnusableError, header_of
+from dali_feed.screen.header import UnusableError
+from dali_feed.screen.screen import header_of
 from dali_feed.testing import ScriptedSource
 
 BATCH = 32

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from dali_pipelines import CPU
 from images import QUICK, broken_png, jpeg, labelled
+from limits import LONG
 from nvidia.dali import Pipeline, fn, pipeline_def
 from torchvision.transforms import v2
 
@@ -199,4 +200,4 @@ def test_a_loader_of_the_second_gpu_opens_nothing_on_the_first(name: str) -> Non
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder)}
-    subprocess.run([sys.executable, "-P", "-c", _RANK_1, name], check=True, env=env, timeout=300)
+    subprocess.run([sys.executable, "-P", "-c", _RANK_1, name], check=True, env=env, timeout=LONG)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from images import jpeg, png
+from photographs import decoded, encoded, files, photographs
 from PIL import Image
-from test_pixels import decoded, encoded, files, photographs
+from recipes import CASES, FLOAT
 from torchvision import transforms
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
-from torchvision_way import ran, theirs
+from torchvision_way import assert_equal, ran, theirs
 
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.outline import unfit
@@ -28,80 +28,14 @@ from dali_feed.engines.engine import Work
 from dali_feed.errors import ConfigError
 from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
-from dali_feed.transforms.affine import RandomAffine
-from dali_feed.transforms.center_crop import CenterCrop
-from dali_feed.transforms.color_jitter import ColorJitter
 from dali_feed.transforms.flip import Flip
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.normalize import Normalize
-from dali_feed.transforms.pad import Pad
 from dali_feed.transforms.random_crop import RandomCrop
 from dali_feed.transforms.random_resized_crop import RandomResizedCrop
 from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.resize import Resize
-from dali_feed.transforms.rotation import Rotation
-from dali_feed.transforms.to_float import ToFloat
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-FLOAT = (ToFloat(), Normalize(MEAN, STD))
-
-
-def assert_equal(recipe: Recipe, payloads: Sequence[bytes] | None = None) -> None:
-    """Every image of the two ways has the same bits."""
-    payloads = photographs() if payloads is None else payloads
-    ids = range(len(payloads))
-    for n, (one, other) in enumerate(zip(ran(recipe, payloads, ids), theirs(recipe, payloads, ids), strict=True)):
-        assert one.dtype == other.dtype
-        assert torch.equal(one, other), (n, recipe)
-
-
-CASES = {
-    "nothing": (),
-    "evaluation": (Resize(256), CenterCrop((224, 224)), *FLOAT),
-    "training": (RandomResizedCrop((224, 224)), Flip("x"), *FLOAT),
-    "bicubic": (RandomResizedCrop((96, 80), interpolation="bicubic"), *FLOAT),
-    "nearest-exact": (Resize((60, 90), interpolation="nearest-exact"),),
-    "without antialias": (Resize((60, 90), antialias=False),),
-    "longest edge": (Resize(200, max_size=240),),
-    "padding": (CenterCrop((500, 700)), ToFloat()),
-    "flip first": (Flip("x"), Flip("y"), RandomResizedCrop((64, 64)), ToFloat()),
-    "crop in the middle": (Resize(200), RandomResizedCrop((64, 96)), Flip("y")),
-    "jitter": (Resize((90, 120)), ColorJitter((0.6, 1.4), (0.6, 1.4), (0.6, 1.4), (-0.1, 0.1))),
-    "jitter of floats": (Resize((90, 120)), ToFloat(), ColorJitter((0.6, 1.4), None, (0.6, 1.4), None)),
-    "rotation": (Resize((90, 120)), Rotation((-30.0, 30.0), "bilinear", 7.0), *FLOAT),
-    "rotation, nearest": (Resize((90, 120)), Rotation((-180.0, 180.0))),
-    "rotation, filled with a colour": (Resize((90, 120)), Rotation((-30.0, 30.0), "bilinear", (200.0, 7.0, 90.0))),
-    "crop": (RandomCrop((64, 80)), Flip("x"), *FLOAT),
-    "crop behind a flip": (Flip("x"), RandomCrop((64, 80))),
-    "crop of a resized one": (Resize(100), RandomCrop((90, 96)), ToFloat()),
-    "padded crop": (Resize((32, 32)), RandomCrop((32, 32), (4, 4, 4, 4)), Flip("x"), *FLOAT),
-    "crop padded with a colour": (Resize(40), RandomCrop((60, 60), (1, 2, 3, 4), True, (3.7, 250.0, 9.0))),
-    "crop padded with its edge": (Resize(40), RandomCrop((64, 64), (9, 8, 7, 6), True, mode="edge")),
-    "crop padded with its mirror": (Resize((40, 50)), RandomCrop((40, 40), (9, 8, 7, 6), mode="reflect")),
-    "crop padded with its edge and mirror": (Resize((9, 9)), RandomCrop((27, 9), (9, 9, 9, 9), mode="symmetric")),
-    "padded crop of floats": (Resize((32, 32)), ToFloat(), RandomCrop((32, 32), (4, 4, 4, 4), fill=0.3)),
-    "pad": (Resize((30, 40)), Pad((1, 2, 3, 4), 77.0), Pad((5, 0, 0, 5), (1.0, 2.0, 3.0)), *FLOAT),
-    "pad with its mirror": (Resize((30, 40)), Pad((29, 0, 10, 7), mode="reflect")),
-    "pad to each image's own size": (Pad((3, 3, 3, 3)), Pad((2, 2, 2, 2), mode="edge")),
-    "affine": (
-        Resize((90, 120)),
-        RandomAffine((-30.0, 30.0), (0.1, 0.2), (0.7, 1.4), (-9.0, 9.0, -5.0, 5.0), "bilinear", 7.0),
-        *FLOAT,
-    ),
-    "affine, nearest": (Resize((90, 120)), RandomAffine((-180.0, 180.0), (0.3, 0.0), fill=(1.0, 2.0, 3.0))),
-    "affine about a corner": (
-        ToFloat(),
-        Resize((90, 120)),
-        RandomAffine((5.0, 9.0), shear=(9, 9, 0, 0), center=(0, 0)),
-    ),
-    "resize of floats": (ToFloat(), Resize((60, 90)), Normalize(MEAN, STD)),
-    "not scaled": (Resize((60, 90)), ToFloat(scale=False), Normalize((120.0,), (60.0,))),
-    "half": (RandomResizedCrop((64, 64)), ToFloat("float16"), Normalize(MEAN, STD)),
-    "bfloat16": (RandomResizedCrop((64, 64)), ToFloat("bfloat16"), Normalize(MEAN, STD)),
-    "half of float": (Resize((64, 64)), ToFloat(), Normalize(MEAN, STD), ToFloat("float16")),
-    "uint8": (Resize((64, 64)), ToFloat("uint8")),
-}
 
 
 @pytest.mark.parametrize("name", CASES)

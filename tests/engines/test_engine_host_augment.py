@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from images import png
-from test_engine_host import assert_equal
-from test_pixels import decoded, photographs
+from photographs import decoded, photographs
+from recipes import MAKERS
 from torchvision import transforms as v1
-from torchvision.transforms import AutoAugmentPolicy as Policies
 from torchvision.transforms import autoaugment, v2
 from torchvision.transforms.v2 import functional
 from torchvision_auto import replayed, with_weights
-from torchvision_way import ran, together
+from torchvision_way import assert_equal, ran, together
 
 from dali_feed.compiler.host import compile_host
 from dali_feed.transforms.flip import Flip
@@ -25,18 +22,6 @@ from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.resize import Resize
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
-
-MAKERS: dict[str, Any] = {
-    "imagenet": v2.AutoAugment,
-    "cifar10": lambda: v2.AutoAugment(Policies.CIFAR10, "bilinear"),
-    "svhn": lambda: v2.AutoAugment(Policies.SVHN, fill=(1, 200, 3)),
-    "rand": v2.RandAugment,
-    "rand, bilinear": lambda: v2.RandAugment(3, 9, 10, "bilinear", fill=7),
-    "trivial": v2.TrivialAugmentWide,
-    "trivial, bilinear": lambda: v2.TrivialAugmentWide(8, "bilinear", fill=(1, 200, 3)),
-    "mix": v2.AugMix,
-    "mix of five": lambda: v2.AugMix(10, 5, 2, 0.3, all_ops=False, interpolation="nearest", fill=9),
-}
 
 
 @pytest.mark.parametrize("name", MAKERS)

@@ -12,18 +12,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from images import png
-from test_engine_host import FLOAT, assert_equal
-from test_pixels import photographs
+from photographs import photographs
+from recipes import ANY, FLOAT, simclr
 from torchvision import transforms as v1
 from torchvision.transforms import v2
-from torchvision_way import ran, theirs, together
+from torchvision_way import assert_equal, ran, theirs, together
 
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.outline import unfit
-from dali_feed.transforms.affine import RandomAffine
 from dali_feed.transforms.autocontrast import RandomAutocontrast
 from dali_feed.transforms.base import Effect, Op
-from dali_feed.transforms.color_jitter import ColorJitter
 from dali_feed.transforms.equalize import RandomEqualize
 from dali_feed.transforms.erasing import RandomErasing
 from dali_feed.transforms.flip import Flip
@@ -37,7 +35,6 @@ from dali_feed.transforms.posterize import RandomPosterize
 from dali_feed.transforms.random_resized_crop import RandomResizedCrop
 from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.resize import Resize
-from dali_feed.transforms.rotation import Rotation
 from dali_feed.transforms.sharpness import RandomAdjustSharpness
 from dali_feed.transforms.solarize import RandomSolarize
 from dali_feed.transforms.to_float import ToFloat
@@ -103,29 +100,12 @@ def test_erasing_around_normalize_equals_torchvision(name: str, layout: Any) -> 
             assert torch.equal(one.permute(2, 0, 1), other)
 
 
-def simclr(T: Any) -> Any:
-    """The views of SimCLR and its kind, with torchvision's erasing behind them; of v1 or v2."""
-    crop, jitter = T.RandomResizedCrop(48, (0.2, 1.0)), T.ColorJitter(0.4, 0.4, 0.2, 0.1)
-    blur, gray = T.GaussianBlur(5, (0.1, 2.0)), T.RandomGrayscale(0.2)
-    pixels = [crop, T.RandomHorizontalFlip(), T.RandomApply([jitter], 0.8), gray, T.RandomApply([blur], 0.5)]
-    floats = [v1.ToTensor(), T.Normalize([0.5], [0.25]), T.RandomErasing(0.5)]
-    return T.Compose([*pixels, T.RandomSolarize(128, 0.2), *floats])
-
-
 @pytest.mark.parametrize("T", [v1, v2], ids=["v1", "v2"])
 def test_a_recipe_of_self_supervised_training(T: Any) -> None:
     """Whole, as people write it, on sixty draws."""
     assert_equal(lower(simclr(T)), [*photographs()[2:4]] * 30)
 
 
-# Those that are the same in uint8 and in floats of 0..1, one with the other's settings.
-ANY: tuple[Op, ...] = (
-    *(Grayscale(), RandomGrayscale(0.5), GaussianBlur((3, 5)), RandomInvert(), RandomPosterize(4)),
-    *(RandomSolarize(0.5), RandomAdjustSharpness(1.7), RandomAutocontrast(), RandomEqualize()),
-    *(RandomErasing(0.8, value=1.0), Flip("x"), Flip("y"), Rotation((-30.0, 30.0), "bilinear", 1.0)),
-    *(ColorJitter((0.6, 1.4), None, (0.6, 1.4), None), RandomAffine((-9.0, 9.0), (0.1, 0.1))),
-    RandomPerspective(0.7, 0.8),
-)
 LEAVES = st.sampled_from(ANY)
 
 

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nvidia import nvimgcodec
+from photographs import encoded, photographs
 from PIL import Image
-from test_pixels import encoded, photographs
 from torchvision_way import ran, theirs
 
 from dali_feed.transforms.affine import RandomAffine
@@ -29,7 +29,7 @@ from dali_feed.transforms.resize import Resize
 from dali_feed.transforms.rotation import Rotation
 from dali_feed.transforms.to_float import ToFloat
 
-pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning"), pytest.mark.slow]
 
 
 def assert_same_bits(recipe: Recipe, payload: bytes, samples: int = 1) -> None:

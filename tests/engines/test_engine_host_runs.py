@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from images import bad_tables, jpeg
+from limits import LONG
 
 from dali_feed.compiler.host import compile_host
 from dali_feed.engines.choose import make_engine
@@ -84,7 +85,7 @@ def test_a_slow_image_holds_back_its_chunk_alone(monkeypatch: pytest.MonkeyPatch
 
     def waits(self: ImageSteps, pixels: Any, arrays: Any, slot: int, out: torch.Tensor, **how: int) -> None:
         if arrays is slow.arrays and slot == 0:
-            go_on.wait(60)
+            go_on.wait(LONG)
         run(self, pixels, arrays, slot, out, **how)
         done.put(slot)
 
@@ -93,7 +94,7 @@ def test_a_slow_image_holds_back_its_chunk_alone(monkeypatch: pytest.MonkeyPatch
     slow = work(engine, good())
     engine.submit(slow)
     engine.submit(work(engine, good(), 100))
-    finished = sorted(done.get(timeout=60) for _ in range(24 + 32))  # all but the eight of the kept chunk
+    finished = sorted(done.get(timeout=LONG) for _ in range(24 + 32))  # all but the eight of the kept chunk
     assert finished == sorted([*range(8, 32), *range(32)])
     go_on.set()
     assert engine.take().images is not None
@@ -123,7 +124,7 @@ def test_a_mended_batch_runs_its_replaced_slots_alone_and_at_once(monkeypatch: p
     engine: Any = make_engine("host", compile_host(BATCH), batch_size=32, device=None, tuning=Tuning(threads=1))
 
     def told(self: ImageSteps, pixels: Any, arrays: Any, slot: int, out: torch.Tensor, **how: int) -> None:
-        deadline = time.monotonic() + 250
+        deadline = time.monotonic() + LONG
         while arrays is second.arrays and slot == 0 and engine._urgent is None:
             turn.wait(0.001)  # on a busy machine the other thread would not get the lock
             assert time.monotonic() < deadline  # the only thread is kept here until there is something to mend

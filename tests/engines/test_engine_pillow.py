@@ -15,9 +15,9 @@ import pytest
 import torch
 from gif_avif import AVIF, avif, avifs, coded, gif, gifs, hand_made, opened
 from images import QUICK, jpeg, png
+from photographs import decoded, photographs
 from PIL import Image
-from test_engine_host import CASES
-from test_pixels import decoded, photographs
+from recipes import CASES
 from torchvision.transforms import v2
 from torchvision_way import applied
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from limits import LONG
 from nvidia.dali.tensors import TensorCPU
 
 from dali_feed.engines.gpu import finish as gpu_tail
@@ -33,7 +34,7 @@ class Work:
 
     def synchronize(self) -> None:
         """Wait for it."""
-        self._done.wait(10)
+        self._done.wait(LONG)
 
 
 class Memory:
@@ -63,7 +64,7 @@ def test_closing_waits_for_the_work() -> None:
     closing.start()
     assert alive() is not None
     work.end()
-    closing.join(10)
+    closing.join(LONG)
     assert not closing.is_alive()
     assert alive() is None
     assert len(kept) == 0

@@ -18,6 +18,8 @@ from dali_feed.engines.engine import Tail
 from dali_feed.engines.gpu.parcel import ALIGNED, can_travel, pack, packing, unpacked
 from dali_feed.engines.gpu.parcels import Parcels, Sent
 
+pytestmark = pytest.mark.slow
+
 NAMES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64", "complex64", "complex128"),

@@ -9,81 +9,28 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import skimage
 import torch
+from dali_way import REGION, distance, run
 from nvidia.dali import fn, pipeline_def, types
+from photographs import decoded, encoded, files, photographs
 from PIL import Image
-from sklearn.datasets import load_sample_images
-from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import InterpolationMode as Mode
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from dali_feed.compiler.dali import DaliProgram, compile_recipe
+from dali_feed.compiler.dali import compile_recipe
 from dali_feed.compiler.program import Parameters
-from dali_feed.engines.choose import make_engine
-from dali_feed.engines.engine import Work
-from dali_feed.options import Tuning
 from dali_feed.plan.draws import uniforms
 from dali_feed.transforms.lower import lower
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # Torchvision still decodes and says that another package will.
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
-REGION = pytest.mark.parametrize("region_decode", [True, False])
 FACTORS = ("brightness", "contrast", "saturation", "hue")
-
-
-def encoded(pixels: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
-    """A picture as a file."""
-    out = io.BytesIO()
-    pixels.save(out, kind, **options)
-    return out.getvalue()
-
-
-@cache
-def photographs() -> tuple[bytes, ...]:
-    """JPEGs of quality 92, from 97x131 to 1000x1500 (height x width), with and without subsampled colour."""
-    folder = Path(skimage.__file__).parent / "data"
-    china, flower = (Image.fromarray(image) for image in load_sample_images().images)
-    chelsea, coffee = (Image.open(folder / name).convert("RGB") for name in ("chelsea.png", "coffee.png"))
-    pictures = (
-        china,
-        flower,
-        chelsea.resize((131, 97)),
-        chelsea,
-        coffee.resize((1500, 1000), Image.Resampling.LANCZOS),
-    )
-    return tuple(encoded(p, quality=92, subsampling=2 * (n % 2)) for n, p in enumerate(pictures))
-
-
-@cache
-def decoded(payload: bytes) -> torch.Tensor:
-    """Torchvision's pixels, uint8 (3, height, width)."""
-    pixels: torch.Tensor = decode_image(torch.frombuffer(bytearray(payload), dtype=torch.uint8), ImageReadMode.RGB)
-    return pixels
-
-
-def run(program: DaliProgram, payloads: Sequence[bytes], ids: Sequence[int]) -> list[torch.Tensor]:
-    """The images of all payloads, one after the other through one engine."""
-    sizes = np.array([Image.open(io.BytesIO(p)).size[::-1] for p in payloads])
-    engine = make_engine("dali", program, batch_size=1, device=None, tuning=Tuning(threads=2))
-    made = program.parameters(sizes, np.array(ids, np.int64), seed=0, epoch=0)
-    out: list[torch.Tensor] = []
-    for n, payload in enumerate(payloads):
-        view = engine.prepare([memoryview(payload)])
-        engine.submit(Work(view, {name: values[n : n + 1] for name, values in made.arrays.items()}))
-        result = engine.take()
-        assert not result.bad
-        out += list(torch.utils.dlpack.from_dlpack(result.images).clone())
-    engine.close()
-    return out
 
 
 def images(
@@ -101,17 +48,6 @@ def parameters(transform: Any, payload: bytes, n: int) -> Parameters:
     return program.parameters(np.array([Image.open(io.BytesIO(payload)).size[::-1]]), np.array([n]), 0, 0)
 
 
-def distance(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], edge: int = 0) -> tuple[float, float]:
-    """Largest mean absolute difference of an image, and largest of a value, `edge` pixels along the border left out."""
-    worst_mean = worst = 0.0
-    for one, other in zip(ours, theirs, strict=True):
-        assert one.shape == other.shape
-        d = (one.double() - other.double()).abs()
-        d = d[:, edge : d.shape[1] - edge, edge : d.shape[2] - edge]
-        worst_mean, worst = max(worst_mean, float(d.mean())), max(worst, float(d.max()))
-    return worst_mean, worst
-
-
 def test_decoding_is_exact() -> None:
     """Photographs decode to torchvision's own pixels, subsampled or not, baseline or progressive."""
     picture = Image.open(io.BytesIO(photographs()[3]))
@@ -120,22 +56,6 @@ def test_decoding_is_exact() -> None:
     ]
     for payloads in (photographs(), more):
         assert distance(images(None, payloads=payloads), [decoded(p) for p in payloads]) == (0, 0)
-
-
-def files() -> dict[str, bytes]:
-    """One small picture in every format and colour space that is neither RGB nor a plain JPEG."""
-    rgb = Image.open(io.BytesIO(photographs()[2])).convert("RGB")
-    rgba = np.dstack([np.asarray(rgb), np.arange(97 * 131).reshape(97, 131) % 256]).astype(np.uint8)
-    return {
-        "gray JPEG": encoded(rgb.convert("L")),
-        "CMYK JPEG": encoded(rgb.convert("CMYK")),
-        "PNG": encoded(rgb, "PNG"),
-        "RGBA PNG": encoded(Image.fromarray(rgba), "PNG"),
-        "gray-alpha PNG": encoded(Image.fromarray(rgba).convert("LA"), "PNG"),
-        "palette PNG": encoded(rgb.quantize(64), "PNG"),
-        "WebP": encoded(rgb, "WEBP", quality=90),
-        "lossless WebP": encoded(rgb, "WEBP", lossless=True),
-    }
 
 
 @pytest.mark.parametrize("name", list(files()))

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_engine_host_effects import simclr
-from test_pixels import REGION, distance, photographs
-from test_pixels_geometry import both
+from dali_way import REGION, both, distance
+from photographs import photographs
+from recipes import FLOAT, SMALL, simclr
 from torchvision.transforms import v2
 from torchvision_way import ran
 
@@ -27,13 +27,11 @@ from dali_feed.transforms.grayscale import Grayscale, RandomGrayscale
 from dali_feed.transforms.invert import RandomInvert
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.nest import RandomApply, RandomChoice, RandomOrder
-from dali_feed.transforms.normalize import Normalize
 from dali_feed.transforms.perspective import RandomPerspective
 from dali_feed.transforms.posterize import RandomPosterize
 from dali_feed.transforms.random_crop import RandomCrop
 from dali_feed.transforms.random_resized_crop import RandomResizedCrop
 from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.resize import Resize
 from dali_feed.transforms.rotation import Rotation
 from dali_feed.transforms.rules import DType, Layout
 from dali_feed.transforms.sharpness import RandomAdjustSharpness
@@ -41,9 +39,6 @@ from dali_feed.transforms.solarize import RandomSolarize
 from dali_feed.transforms.to_float import ToFloat
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
-FLOAT = (ToFloat(), Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
-SMALL = Resize((120, 160), interpolation="nearest-exact")  # exact on both engines
-
 # Ops; bounds on the worst image's mean and on the largest difference, measured ones behind each.
 CASES: dict[str, tuple[tuple[Op, ...], float, float]] = {
     "gray": ((Grayscale(),), 0.0011, 1),  # 0.00083, 1

@@ -10,8 +10,7 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
-from test_pixels import REGION, distance, photographs, run
-from torchvision_way import ran
+from dali_way import REGION, both, distance
 
 from dali_feed.compiler.dali import compile_recipe
 from dali_feed.compiler.outline import unfit
@@ -40,12 +39,6 @@ EXACT: dict[str, tuple[Op, ...]] = {
     "padded": (Pad((1, 2, 3, 4), (200.0, 7.0, 90.0)),),
     "padded behind flips": (Flip("x"), Flip("y"), Pad((1, 2, 3, 4), 9.0), RandomCrop((90, 70), (5, 0, 0, 9))),
 }
-
-
-def both(recipe: Recipe, *, region_decode: bool = True) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The photographs by DALI and by the host engine."""
-    ids = range(len(photographs()))
-    return run(compile_recipe(recipe, region_decode=region_decode), photographs(), ids), ran(recipe, photographs(), ids)
 
 
 @REGION

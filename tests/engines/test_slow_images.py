@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from images import QUICK, jpeg, labelled, seen
+from limits import LONG
 from slow_jpegs import slow_jpeg
 
 from dali_feed.engines.host import engine as host
@@ -22,6 +23,8 @@ from dali_feed.feed import run as epoch
 from dali_feed.options import Tuning
 from dali_feed.plan.order import Shuffle
 from dali_feed.testing.scripted import ScriptedSource
+
+pytestmark = pytest.mark.slow
 
 
 class Kept:
@@ -35,7 +38,7 @@ class Kept:
         def slow(decoder: Any, payload: memoryview, window: Any) -> Any:
             self.payloads.append(bytes(payload))
             self.begun.set()
-            assert self.free.wait(60)
+            assert self.free.wait(LONG)
             return decoded(decoder, payload, window)
 
         monkeypatch.setattr(host, "decoded", slow)
@@ -56,7 +59,7 @@ def _ours() -> list[threading.Thread]:
 
 def _all_ended() -> None:
     for thread in _ours():
-        thread.join(60)
+        thread.join(LONG)
     assert not _ours()
 
 
@@ -64,7 +67,7 @@ def test_close_leaves_a_busy_decoder_to_its_image_and_to_no_other(kept: Kept) ->
     """It returns while the decoder is at work; that finishes the image it is at, begins no other, and all is let go."""
     feed = Feed(ScriptedSource(labelled(64), extent=8), 8, engine="host", tuning=QUICK)
     batches = iter(feed)
-    assert kept.begun.wait(60)
+    assert kept.begun.wait(LONG)
     feed.close()
     assert {thread.name for thread in _ours()} == {"dali_feed-feed", "dali_feed-host-0"}
     with pytest.raises(ClosedError):
@@ -92,7 +95,7 @@ def test_a_pass_after_one_that_a_decoder_keeps_is_whole(kept: Kept) -> None:
     try:
         with Feed(ScriptedSource(items, extent=4), 4, shuffle=order, engine="host", tuning=tuning) as feed:
             batches = iter(feed)
-            assert kept.begun.wait(60)
+            assert kept.begun.wait(LONG)
             del batches
             again = [seen(batch) for batch in feed]
     finally:
@@ -146,7 +149,7 @@ ENDS = [
 
 
 def _python(script: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LONG, check=False)
 
 
 @pytest.mark.parametrize(("engine", "side", "last"), ENDS)

@@ -20,8 +20,9 @@ from dali_feed.errors import ClosedError, ConfigError, SourceEmptyError, SourceN
 from dali_feed.external_sources import ArrowRows
 from dali_feed.options import BadRecords
 from dali_feed.plan.order import Shuffle
+from dali_feed.records.extents import Extents
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Extents
+from dali_feed.records.source import Block
 from dali_feed.testing import assert_resumes_anywhere
 
 pa = pytest.importorskip("pyarrow")

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from broker.handle import Kafka
+from limits import LONG
 
 from dali_feed.errors import ClosedError, ConfigError, SourceError, SourceNotFoundError
 from dali_feed.testing import Message, broker, publish
@@ -54,7 +55,7 @@ def test_an_embedded_broker_serves_other_processes() -> None:
             "from dali_feed.external_sources import KafkaTopic\n"
             f"print(len(KafkaTopic('t', {running.servers!r}).snapshot()))"
         )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LONG)
         assert done.stdout.strip() == "5"
 
 
@@ -88,5 +89,5 @@ def test_signals_do_not_end_an_embedded_broker() -> None:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
         assert taken
     """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=LONG)
     assert done.returncode == 0, done.stderr

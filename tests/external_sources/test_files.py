@@ -18,8 +18,9 @@ from dali_feed.external_sources import files
 from dali_feed.external_sources.files import FileList
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords
+from dali_feed.records.extents import Extents
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Extents
+from dali_feed.records.source import Block
 
 TREE = {
     "dog/b.JPG": b"dog b",

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from broker.handle import Kafka, payloads, read, rows, value
 from confluent_kafka import Producer
+from limits import LONG
 
 from dali_feed.errors import (
     ClosedError,
@@ -17,8 +18,8 @@ from dali_feed.errors import (
 )
 from dali_feed.external_sources.kafka import KafkaTopic
 from dali_feed.external_sources.kafka_reader import KafkaReader
+from dali_feed.records.extents import Extents, pack_ids
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Extents, pack_ids
 from dali_feed.testing import Message
 
 
@@ -266,6 +267,6 @@ def test_two_readers_in_two_threads(kafka: Kafka) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(LONG)
     assert not wrong
     assert pool.leased == 0

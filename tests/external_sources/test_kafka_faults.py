@@ -19,6 +19,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from limits import LONG
 
 from dali_feed.errors import (
     ClosedError,
@@ -31,8 +32,11 @@ from dali_feed.errors import (
     SourceUnreachableError,
 )
 from dali_feed.external_sources.kafka import KafkaTopic
-from dali_feed.records.source import Block, Extents
+from dali_feed.records.extents import Extents
+from dali_feed.records.source import Block
 from dali_feed.testing import Message, publish
+
+pytestmark = pytest.mark.slow
 
 
 def test_missing_topic_names_similar_ones_and_is_not_created(kafka: Kafka) -> None:
@@ -60,7 +64,7 @@ def test_unreachable_broker_is_named_and_nothing_is_printed() -> None:
         "    try: ask()\n"
         "    except Exception as error: print(type(error).__name__, error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LONG)
     lines = done.stdout.splitlines()
     for line, subject in zip(lines, ("t:", "t[3]@41:"), strict=True):
         assert line.startswith(f"SourceUnreachableError {subject}")

@@ -19,8 +19,9 @@ from dali_feed.external_sources.kafka_reader import KafkaReader
 from dali_feed.external_sources.kafka_scan import scanned
 from dali_feed.feed import Feed
 from dali_feed.plan.order import Shuffle
+from dali_feed.records.extents import Extents, unpack_ids
 from dali_feed.records.present import Present, packed
-from dali_feed.records.source import Extents, Snapshot, unpack_ids
+from dali_feed.records.source import Snapshot
 from dali_feed.testing import Message, assert_resumes_anywhere
 
 CROP = v2.RandomResizedCrop(16)

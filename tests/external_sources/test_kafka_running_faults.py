@@ -18,6 +18,8 @@ from dali_feed.external_sources.kafka import KafkaTopic
 from dali_feed.feed import Feed
 from dali_feed.testing import publish
 
+pytestmark = pytest.mark.slow
+
 RECORDS = 480
 BYTES = 20_000  # far more in all than the loader may hold, so that the broker is asked all along
 BATCH = 16

@@ -26,8 +26,8 @@ from dali_feed.errors import (
 )
 from dali_feed.external_sources import shard_reader, tar_index
 from dali_feed.external_sources.shards import ShardSet
+from dali_feed.records.extents import Extents
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Extents
 from dali_feed.testing.shards import write_shard
 
 

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from dali_feed.errors import DataLostError, SourceDeniedError, SourceEmptyError, SourceError
 from dali_feed.external_sources import tar_index
 from dali_feed.external_sources.shards import ShardSet
-from dali_feed.records.source import Extents
+from dali_feed.records.extents import Extents
 from dali_feed.testing.shards import write_shard
 
 

@@ -19,7 +19,7 @@ from dali_feed.external_sources.shards import ShardSet
 from dali_feed.feed import Feed
 from dali_feed.options import Tuning
 from dali_feed.plan.order import Shuffle
-from dali_feed.records.source import Extents
+from dali_feed.records.extents import Extents
 from dali_feed.testing.shards import write_shard
 
 

@@ -20,8 +20,9 @@ from dali_feed.feed import Batch, Feed
 from dali_feed.feed.reading import ReadPool, ReadTask
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan.order import Shuffle, canonical
+from dali_feed.records.extents import Extents
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Extents, Reader, Slabs, Snapshot
+from dali_feed.records.source import Block, Reader, Slabs, Snapshot
 from dali_feed.testing.scripted import Abort, Corrupt, Gap, ScriptedSource, Stall
 
 pytestmark = pytest.mark.usefixtures("each_engine")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from feeds import feed_of
 from images import QUICK, broken_png, jpeg, labelled, seen
+from limits import LONG
 
 from dali_feed import DataLoader
 from dali_feed.errors import ClosedError, ConfigError, SourceError
@@ -319,7 +320,7 @@ loader = DataLoader(source, 4, shuffle=Shuffle(4, 1), device="cpu", tuning=QUICK
 
 def _run(body: str, engine: str) -> None:
     script = SCRIPT.format(tests=str(Path(__file__).parents[1] / "support"), engine=engine) + textwrap.dedent(body)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LONG, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -15,18 +15,23 @@ import re
 import subprocess
 import sys
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from images import jpeg
+from limits import LONG
 from PIL import Image
 from torchvision.transforms import v2
+from warm import Warm
 
 from dali_feed import DataLoader
 from dali_feed.external_sources import ShardSet
 from dali_feed.testing.shards import write_shard
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 CONVERT = ROOT / "examples" / "mds_to_tar.py"
@@ -66,7 +71,7 @@ def ran(folder: Path, *command: object) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-P", *map(str, command)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LONG,
         check=False,
         cwd=folder,
         env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
@@ -99,15 +104,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="module")
+def without_gpu() -> Iterator[Warm]:
+    """What runs the blocks."""
+    with Warm(CUDA_VISIBLE_DEVICES="") as warm:
+        yield warm
+
+
 @pytest.mark.parametrize(("page", "number"), [(page, n) for page in PAGES for n in range(len(blocks(page)))])
-def test_what_a_page_prints_runs(folder: Path, page: str, number: int) -> None:
+def test_what_a_page_prints_runs(folder: Path, without_gpu: Warm, page: str, number: int) -> None:
     """Every block stands by itself and ends without an error."""
     code = blocks(page)[number]
     for name in OTHERS:
         if re.search(rf"^(from|import) {name}\b", code, re.MULTILINE) and not importlib.util.find_spec(name):
             pytest.skip(f"{name} is not installed")
     (folder / "block.py").write_text(code)
-    done = ran(folder, "block.py")
+    done = without_gpu.run(["block.py"], folder, beside=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -10,6 +10,8 @@ import pytest
 from dali_feed.errors import DaliFeedError, MissingPackageError
 from dali_feed.packages import needed
 
+pytestmark = pytest.mark.slow
+
 WITHOUT = """
 import sys
 

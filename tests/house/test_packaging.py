@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 LINKS = {"kernels": "../kernels", "external_sources": "../external_sources"}
 SHIPPED = {".py", ".cu", ".cuh", ".typed"}

@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from kept import Kept
 
 from dali_feed.kernels._module import Launch
 
 _HERE = Path(__file__).resolve().parent
-_SOURCES = _HERE.parent / "kernels"
+_SOURCES = _HERE.parents[1] / "kernels"
 # No contraction: a*b+c must stay two roundings where a kernel writes it so. Kernels read words through bytes.
 _FLAGS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing")
 # It is the compiler that costs here and not the run, so this one does not optimize.
@@ -61,24 +62,24 @@ class HostKernel:
         function(address)(*corners, *(argument.item() for argument in job.arguments))
 
 
-def compile_for_host(folder: Path, name: str, variants: Sequence[tuple[str, ...]]) -> HostKernel:
-    """Compile `kernels/name.cu`, each tuple of -D options a variant, into one shared library in `folder`."""
+def compile_for_host(kept: Kept, name: str, variants: Sequence[tuple[str, ...]]) -> HostKernel:
+    """Compile `kernels/name.cu`, each tuple of -D options a variant, into one shared library."""
     entries = ", ".join(f"(void*)&shim::Host<variant_{i}::{name}_{i}>::run" for i in range(len(variants)))
     table = f'extern "C" {{ extern void* const shim_table[]; void* const shim_table[] = {{{entries}}}; }}\n'
-    binary = _compile(folder, name, variants, table, f"{name}.so", ("-shared", "-fPIC"))
+    binary = _compile(kept, name, variants, table, f"{name}.so", ("-shared", "-fPIC"))
     library = ctypes.CDLL(str(binary))
     addresses = (ctypes.c_size_t * len(variants)).in_dll(library, "shim_table")
     return HostKernel(tuple(variants), tuple(addresses), library)
 
 
-def compile_sanitized(folder: Path, name: str, variants: Sequence[tuple[str, ...]]) -> Path:
+def compile_sanitized(kept: Kept, name: str, variants: Sequence[tuple[str, ...]]) -> Path:
     """Compile the same into a program with the address and undefined-behaviour sanitizers, for `run_sanitized`."""
     entries = ", ".join(f"&shim::Host<variant_{i}::{name}_{i}>::serve" for i in range(len(variants)))
     main = (
         f"static void (*const serve[])() = {{{entries}}};\n"
         "int main() { unsigned variant; while (std::fread(&variant, 4, 1, stdin) == 1) serve[variant](); }\n"
     )
-    return _compile(folder, name, variants, main, f"{name}.sanitized", _SANITIZE)
+    return _compile(kept, name, variants, main, f"{name}.sanitized", _SANITIZE)
 
 
 def run_sanitized(
@@ -104,7 +105,7 @@ def run_sanitized(
 
 
 def _compile(
-    folder: Path, name: str, variants: Sequence[tuple[str, ...]], tail: str, output: str, flags: tuple[str, ...]
+    kept: Kept, name: str, variants: Sequence[tuple[str, ...]], tail: str, output: str, flags: tuple[str, ...]
 ) -> Path:
     compiler = shutil.which("g++")
     if compiler is None:
@@ -116,10 +117,17 @@ def _compile(
         text += f"namespace variant_{i} {{\n#define {name} {name}_{i}\n"
         text += "".join(f"#define {key} {value or 1}\n" for key, _, value in defines)
         text += f'#include "{name}.cu"\n#undef {name}\n' + "".join(f"#undef {key}\n" for key, _, _ in defines) + "}\n"
-    source, binary = folder / f"{output}.cpp", folder / output
-    source.write_text(text + tail, encoding="utf-8")
-    command = [compiler, *_FLAGS, *flags, f"-I{_HERE}", f"-I{_SOURCES}", str(source), "-o", str(binary)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.fail(f"kernels/{name}.cu does not compile for the host:\n{done.stderr[:4000]}")
-    return binary
+    command = [compiler, *_FLAGS, *flags]
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    beside = [path.read_text(encoding="utf-8") for path in sorted([*_HERE.glob("*.h"), *_SOURCES.glob("*.cu*")])]
+
+    def make(binary: Path) -> None:
+        source = binary.with_suffix(".cpp")
+        source.write_text(text + tail, encoding="utf-8")
+        words = [*command, f"-I{_HERE}", f"-I{_SOURCES}", str(source), "-o", str(binary)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        source.unlink()
+        if done.returncode:
+            pytest.fail(f"kernels/{name}.cu does not compile for the host:\n{done.stderr[:4000]}")
+
+    return kept.file(output, [version, *command, text + tail, *beside], make)

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from kept import Kept
 
 from dali_feed.kernels import _module
 
@@ -25,15 +26,19 @@ def nvdisasm() -> str:
     pytest.skip("no nvdisasm: triton, which torch for CUDA comes with, is not installed")
 
 
-def instructions(folder: Path, name: str, arch: str, options: tuple[str, ...]) -> Counter[str]:
+def instructions(kept: Kept, name: str, arch: str, options: tuple[str, ...]) -> Counter[str]:
     """How many instructions of each name `name`.cu has when it is assembled for `arch`, "sm_90"."""
     from cupy_backends.cuda.libs import nvrtc
 
     tool = nvdisasm()
-    program = nvrtc.createProgram(_module._source(name), f"{name}.cu", [], [])
-    nvrtc.compileProgram(program, (f"--gpu-architecture={arch}", *_module.OPTIONS, *_module._CUPY_ADDS, *options))
-    binary = folder / f"{name}.cubin"
-    binary.write_bytes(nvrtc.getCUBIN(program) + b"\0")  # CuPy takes a last byte off, as if this were text
+    words = (f"--gpu-architecture={arch}", *_module.OPTIONS, *_module._CUPY_ADDS, *options)
+
+    def make(binary: Path) -> None:
+        program = nvrtc.createProgram(_module._source(name), f"{name}.cu", [], [])
+        nvrtc.compileProgram(program, words)
+        binary.write_bytes(nvrtc.getCUBIN(program) + b"\0")  # CuPy takes a last byte off, as if this were text
+
+    binary = kept.file(f"{name}.{arch}.cubin", [str(nvrtc.getVersion()), _module._source(name), *words], make)
     done = subprocess.run([tool, str(binary)], capture_output=True, text=True, check=True)
     return Counter(_INSTRUCTION.findall(done.stdout))
 

@@ -11,7 +11,6 @@ import itertools
 import mmap
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,6 +35,7 @@ from finish_cases import (
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from kept import Kept, PtxOf
 from kernels_both import Kernel, both_ways
 from kernels_host import HostKernel, compile_for_host, compile_sanitized, run_sanitized
 from sass import instructions, named
@@ -53,13 +53,15 @@ from dali_feed.kernels.finish import (
 )
 from dali_feed.kernels.mix import Mix
 
+pytestmark = pytest.mark.slow
+
 MAP_NORESERVE = 0x4000  # of Linux; Python's mmap has no name for it
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> HostKernel:
+def host(kept: Kept) -> HostKernel:
     """All variants of the kernel, compiled by g++."""
-    return compile_for_host(tmp_path_factory.mktemp("finish"), "finish", VARIANTS)
+    return compile_for_host(kept, "finish", VARIANTS)
 
 
 kernel = both_ways(finish, prepare)
@@ -169,7 +171,7 @@ def test_positions_beyond_32_bits(host: HostKernel, layout: str) -> None:
     np.testing.assert_array_equal(out[-1:], expected)
 
 
-def test_no_byte_beside_the_arrays(tmp_path: Path) -> None:
+def test_no_byte_beside_the_arrays(kept: Kept) -> None:
     """Under the address and undefined-behaviour sanitizers every variant stays inside arrays of exactly its size."""
     jobs, expected = [], b""
     shapes = ((1, 1, 1), (2, 3, 1), (1, 2, 7), (3, 5, 8), (2, 1, 4), (1, 16, 68), (2, 33, 31), (2, 1, 2), (1, 8, 6))
@@ -181,7 +183,7 @@ def test_no_byte_beside_the_arrays(tmp_path: Path) -> None:
             jobs.append((prepared(out, case, dtype, layout), {a.ctypes.data: a for a in arrays_of(case, out)}))
             expected += finish_reference(**case, dtype=dtype, layout=layout).tobytes()
     assert {job.options for job, _ in jobs} == set(VARIANTS)
-    program = compile_sanitized(tmp_path, "finish", VARIANTS)
+    program = compile_sanitized(kept, "finish", VARIANTS)
     assert run_sanitized(program, VARIANTS, jobs) == expected
 
 
@@ -197,9 +199,9 @@ def arrays_of(case: dict[str, Any], out: Array) -> list[Array]:
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize("options", VARIANTS, ids=" ".join)
-def test_nvrtc_compiles_every_variant(options: tuple[str, ...], arch: str) -> None:
+def test_nvrtc_compiles_every_variant(compiled_ptx: PtxOf, options: tuple[str, ...], arch: str) -> None:
     """Each variant assembles for each architecture, keeps subnormals, stays in registers and moves whole vectors."""
-    ptx = _module.compile_ptx("finish", arch, options).decode()
+    ptx = compiled_ptx("finish", arch, options).decode()
     assert ".entry finish(" in ptx
     assert ".ftz" not in ptx, "CuPy's -ftz=true reached an operation that can round"
     assert ".local" not in ptx, "an index is not a constant"
@@ -212,11 +214,11 @@ def test_nvrtc_compiles_every_variant(options: tuple[str, ...], arch: str) -> No
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("pixels", [2, 4])
-def test_channels_last_is_stored_sixteen_bytes_at_a_time(tmp_path: Path, dtype: str, pixels: int, arch: str) -> None:
+def test_channels_last_is_stored_sixteen_bytes_at_a_time(kept: Kept, dtype: str, pixels: int, arch: str) -> None:
     """Assembled, all that a usual variant writes are stores of 16 bytes, and all it keeps lies in registers."""
     options = (f"-DOUT_{dtype.upper()}", "-DCHANNELS_LAST=1", f"-DPIXELS={pixels}", "-DMIX=1", "-DVECTOR=16")
     assert options in VARIANTS
-    found = instructions(tmp_path, "finish", arch, options)
+    found = instructions(kept, "finish", arch, options)
     assert named(found, "STG") == {"STG.E.128"}
     assert not named(found, "STL") | named(found, "LDL")
 

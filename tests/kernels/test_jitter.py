@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,13 @@ from finish_cases import Array, at_offset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from kept import Kept, PtxOf
 from kernels_both import Kernel, both_ways
 from kernels_host import HostKernel, OnDevice, compile_for_host, compile_sanitized, run_sanitized
 from sass import instructions, named
 from torchvision.transforms.v2 import functional as F
 
 from dali_feed.errors import ConfigError
-from dali_feed.kernels import _module
 from dali_feed.kernels.jitter import bytes_moved, jitter, jitter_reference, prepare
 from dali_feed.transforms.colours import KINDS, MAX_STEPS
 
@@ -35,9 +34,9 @@ FACTORS = {"hue": (-0.5, -0.25, -0.1, 0.0, 0.02, 0.31, 0.5), "gray": (0.0,)}
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> HostKernel:
+def host(kept: Kept) -> HostKernel:
     """All variants of the kernel, compiled by g++."""
-    return compile_for_host(tmp_path_factory.mktemp("jitter"), "jitter", VARIANTS)
+    return compile_for_host(kept, "jitter", VARIANTS)
 
 
 kernel = both_ways(jitter, prepare)
@@ -144,7 +143,7 @@ def test_several_contrasts_and_the_most_steps(kernel: Kernel) -> None:
     np.testing.assert_array_equal(out, jitter_reference(images, steps))
 
 
-def test_no_byte_beside_the_arrays(tmp_path: Path) -> None:
+def test_no_byte_beside_the_arrays(kept: Kept) -> None:
     """Under the address and undefined-behaviour sanitizers every variant stays inside arrays of exactly its size."""
     jobs, expected = [], b""
     for shape in ((1, 1, 1), (2, 3, 5), (2, 2, 2), (1, 12, 33), (2, 4, 4), (1, 40, 60)):
@@ -155,7 +154,7 @@ def test_no_byte_beside_the_arrays(tmp_path: Path) -> None:
         jobs.append((prepare(*map(OnDevice, arrays)), {array.ctypes.data: array for array in arrays}))
         expected += jitter_reference(images, steps).tobytes()
     assert {job.options for job, _ in jobs} == set(VARIANTS)
-    assert run_sanitized(compile_sanitized(tmp_path, "jitter", VARIANTS), VARIANTS, jobs) == expected
+    assert run_sanitized(compile_sanitized(kept, "jitter", VARIANTS), VARIANTS, jobs) == expected
 
 
 # --- the compiler -----------------------------------------------------------------------------------------------------
@@ -163,9 +162,9 @@ def test_no_byte_beside_the_arrays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize("options", VARIANTS, ids=" ".join)
-def test_nvrtc_compiles_every_variant(options: tuple[str, ...], arch: str) -> None:
+def test_nvrtc_compiles_every_variant(compiled_ptx: PtxOf, options: tuple[str, ...], arch: str) -> None:
     """Each variant assembles for each architecture, keeps subnormals, and uses no float64."""
-    ptx = _module.compile_ptx("jitter", arch, options).decode()
+    ptx = compiled_ptx("jitter", arch, options).decode()
     assert ".entry jitter(" in ptx
     assert ".ftz" not in ptx
     assert ".local" not in ptx
@@ -175,9 +174,9 @@ def test_nvrtc_compiles_every_variant(options: tuple[str, ...], arch: str) -> No
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_assembled_it_stores_whole_vectors_and_spills_nothing(tmp_path: Path, arch: str) -> None:
+def test_assembled_it_stores_whole_vectors_and_spills_nothing(kept: Kept, arch: str) -> None:
     """All that the usual variant writes are stores of 16 bytes, and all it keeps lies in registers."""
-    found = instructions(tmp_path, "jitter", arch, VARIANTS[0])
+    found = instructions(kept, "jitter", arch, VARIANTS[0])
     assert named(found, "STG") == {"STG.E.128"}
     assert not named(found, "STL") | named(found, "LDL")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,11 @@ import torch
 from finish_cases import MEAN, STD, Array, assert_same_bits, at_offset, random_mix
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kept import Kept, PtxOf
 from kernels_both import Kernel, both_ways, moved
 from kernels_host import HostKernel, OnDevice, compile_for_host, compile_sanitized, run_sanitized
 
 from dali_feed.errors import ConfigError
-from dali_feed.kernels import _module
 from dali_feed.kernels._module import Launch
 from dali_feed.kernels.finish import finish_reference, normalize_factors
 from dali_feed.kernels.mix import Mix, bytes_moved, mix, mix_reference, prepare
@@ -30,9 +29,9 @@ VARIANTS = tuple(
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> HostKernel:
+def host(kept: Kept) -> HostKernel:
     """All variants of the kernel, compiled by g++."""
-    return compile_for_host(tmp_path_factory.mktemp("mix"), "mix", VARIANTS)
+    return compile_for_host(kept, "mix", VARIANTS)
 
 
 kernel = both_ways(mix, prepare)
@@ -123,7 +122,7 @@ def test_it_is_what_finish_does() -> None:
     assert_same_bits(mix_reference(plain, mixing), finish_reference(images, scale=scale, bias=bias, mix=mixing))
 
 
-def test_no_byte_beside_the_arrays(tmp_path: Path) -> None:
+def test_no_byte_beside_the_arrays(kept: Kept) -> None:
     """Under the address and undefined-behaviour sanitizers every variant stays inside arrays of exactly its size."""
     jobs, expected = [], b""
     for (kind, layout), (n, c, h, w) in itertools.product(
@@ -135,14 +134,14 @@ def test_no_byte_beside_the_arrays(tmp_path: Path) -> None:
         jobs.append((prepared(images, out, mixing, kind, layout), {a.ctypes.data: a for a in arrays}))
         expected += mix_reference(images, mixing, dtype=kind, layout=layout).tobytes()
     assert {job.options for job, _ in jobs} == set(VARIANTS)
-    assert run_sanitized(compile_sanitized(tmp_path, "mix", VARIANTS), VARIANTS, jobs) == expected
+    assert run_sanitized(compile_sanitized(kept, "mix", VARIANTS), VARIANTS, jobs) == expected
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize("options", VARIANTS, ids=" ".join)
-def test_nvrtc_compiles_every_variant(options: tuple[str, ...], arch: str) -> None:
+def test_nvrtc_compiles_every_variant(compiled_ptx: PtxOf, options: tuple[str, ...], arch: str) -> None:
     """Each variant assembles for each architecture, keeps subnormals, stays in registers and moves whole vectors."""
-    ptx = _module.compile_ptx("mix", arch, options).decode()
+    ptx = compiled_ptx("mix", arch, options).decode()
     assert ".entry mix(" in ptx
     assert ".ftz" not in ptx
     assert ".local" not in ptx

@@ -9,7 +9,6 @@ import itertools
 import math
 import mmap
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kept import Kept, PtxOf
 from kernels_both import Kernel, both_ways
 from kernels_host import HostKernel, OnDevice, compile_for_host, compile_sanitized, run_sanitized
 from tokens_cases import (
@@ -40,11 +40,13 @@ from dali_feed.kernels import _module
 from dali_feed.kernels._module import Launch
 from dali_feed.kernels.tokens import OUTPUTS, bytes_moved, prepare, scratch_size, tokens, tokens_reference
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> HostKernel:
+def host(kept: Kept) -> HostKernel:
     """All variants of the kernel, compiled by g++."""
-    return compile_for_host(tmp_path_factory.mktemp("tokens"), "tokens", VARIANTS)
+    return compile_for_host(kept, "tokens", VARIANTS)
 
 
 kernel = both_ways(tokens, prepare)
@@ -157,7 +159,7 @@ def test_places_beyond_32_bits(host: HostKernel, rows: int, length: int, names: 
     assert_outputs(last, tokens_reference(records[-2:], separator=GPT2_END))
 
 
-def test_no_byte_beside_the_arrays(host: HostKernel, tmp_path: Path) -> None:
+def test_no_byte_beside_the_arrays(host: HostKernel, kept: Kept) -> None:
     """Under the address and undefined-behaviour sanitizers every variant stays inside arrays of exactly its size."""
     jobs: list[tuple[Any, dict[int, Array]]] = []
     expected = b""
@@ -176,7 +178,7 @@ def test_no_byte_beside_the_arrays(host: HostKernel, tmp_path: Path) -> None:
                     expected += scratch.tobytes()
             expected += b"".join(each.tobytes() for each in tokens_reference(records, separator=separator))
     assert {job.options for job, _ in jobs} == set(VARIANTS)
-    program = compile_sanitized(tmp_path, "tokens", VARIANTS)
+    program = compile_sanitized(kept, "tokens", VARIANTS)
     assert run_sanitized(program, VARIANTS, jobs) == expected
 
 
@@ -185,9 +187,9 @@ def test_no_byte_beside_the_arrays(host: HostKernel, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize("options", VARIANTS, ids=" ".join)
-def test_nvrtc_compiles_every_variant(options: tuple[str, ...], arch: str) -> None:
+def test_nvrtc_compiles_every_variant(compiled_ptx: PtxOf, options: tuple[str, ...], arch: str) -> None:
     """Each variant assembles for each architecture, stays in registers and moves whole vectors where it can."""
-    ptx = _module.compile_ptx("tokens", arch, options).decode()
+    ptx = compiled_ptx("tokens", arch, options).decode()
     assert ".entry tokens(" in ptx
     assert ".local" not in ptx, "an index is not a constant"
     writes = "-DPHASE_WRITE" in options

@@ -10,7 +10,6 @@ import ctypes.util
 import dataclasses
 import itertools
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from finish_cases import Array, assert_same_bits
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from kept import Kept, PtxOf
 from kernels_both import Kernel, both_ways
 from kernels_host import HostKernel, OnDevice, compile_for_host, compile_sanitized, run_sanitized
 from unpack_cases import (
@@ -46,11 +46,13 @@ from dali_feed.errors import ConfigError, EngineError
 from dali_feed.kernels import _module
 from dali_feed.kernels.unpack import bytes_moved, prepare, unpack, unpack_reference
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> HostKernel:
+def host(kept: Kept) -> HostKernel:
     """The selected variants of the kernel, compiled by g++."""
-    return compile_for_host(tmp_path_factory.mktemp("unpack"), "unpack", VARIANTS)
+    return compile_for_host(kept, "unpack", VARIANTS)
 
 
 kernel = both_ways(unpack, prepare)
@@ -169,7 +171,7 @@ def test_bits_beyond_32_bits_of_one_record(host: HostKernel, pixels: int) -> Non
     assert_same_bits(out[..., -2:], unpack_reference(records[:, -3:], **{**case, "shape": (1, 2, 1)}))
 
 
-def test_no_byte_beside_the_arrays(tmp_path: Path) -> None:
+def test_no_byte_beside_the_arrays(kept: Kept) -> None:
     """Under the address and undefined-behaviour sanitizers every variant stays inside arrays of exactly its size."""
     jobs, expected = [], b""
     for kind, (height, width) in itertools.product(KINDS, ((1, 1), (1, 3), (5, 7), (2, 4), (8, 33))):
@@ -185,7 +187,7 @@ def test_no_byte_beside_the_arrays(tmp_path: Path) -> None:
             jobs.append((job, {start: span, out.ctypes.data: out}))
             expected += unpack_reference(records, **case).tobytes()
     assert {job.options for job, _ in jobs} == set(VARIANTS)
-    program = compile_sanitized(tmp_path, "unpack", VARIANTS)
+    program = compile_sanitized(kept, "unpack", VARIANTS)
     assert run_sanitized(program, VARIANTS, jobs) == expected
 
 
@@ -194,9 +196,9 @@ def test_no_byte_beside_the_arrays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize("options", VARIANTS, ids=" ".join)
-def test_nvrtc_compiles_every_variant(options: tuple[str, ...], arch: str) -> None:
+def test_nvrtc_compiles_every_variant(compiled_ptx: PtxOf, options: tuple[str, ...], arch: str) -> None:
     """Each variant assembles for each architecture, keeps subnormals, stays in registers and moves whole vectors."""
-    ptx = _module.compile_ptx("unpack", arch, options).decode()
+    ptx = compiled_ptx("unpack", arch, options).decode()
     assert ".entry unpack(" in ptx
     assert ".ftz" not in ptx, "CuPy's -ftz=true reached an operation that can round"
     assert ".local" not in ptx, "an index is not a constant"

@@ -6,7 +6,6 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +14,24 @@ import pytest
 import torch
 from dali_pipelines import plain
 from gif_avif import opened
-from images import QUICK, bad_tables, broken_png, jpeg
+from images import QUICK, jpeg
 from kinds_bench import kinds
+from limits import LONG
 from numpy.typing import NDArray
+from odd_images import LEVELS, gray_tiff, odd_and_bad, quarantined
 from PIL import Image
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader
-from dali_feed.cli.verify import verify
+from dali_feed.cli.app import verify
 from dali_feed.dali import DALIClassificationIterator
 from dali_feed.engines.choose import ENGINES
 from dali_feed.engines.host import pillow
 from dali_feed.external_sources import DeadLetterFolder
-from dali_feed.feed import Feed
 from dali_feed.screen.header import UnusableError
 from dali_feed.screen.screen import header_of
 from dali_feed.testing import ScriptedSource
-
-LEVELS = kinds.levels(1, "f4")[..., 0]  # 0..255
-
-
-def gray_tiff(values: NDArray[Any], photometric: int = 1, bits: int | None = None) -> bytes:
-    """A TIFF of (height, width) numbers."""
-    file: bytes = kinds.tiff(values[..., None], photometric=photometric, bits=bits)
-    return file
 
 
 def levels_of(payload: bytes) -> NDArray[np.uint8]:
@@ -155,26 +147,6 @@ def test_a_tile_may_not_be_far_larger_than_its_image() -> None:
         header_of(large)
 
 
-def odd_and_bad() -> list[bytes]:
-    """Good and bad images by turns."""
-    stray = jpeg(1)[:20] + b"stray" + jpeg(1)[20:]
-    tables = bad_tables()
-    return [
-        *(jpeg(0), gray_tiff(LEVELS / 255), stray, gray_tiff(LEVELS), broken_png(), jpeg(2)),
-        *(tables[:20] + b"stray" + tables[20:], b"P2 2 2 9 1 2 3 x", jpeg(3), jpeg(4)[:-40], jpeg(5)),
-    ]
-
-
-def quarantined(payloads: Sequence[bytes], engine: str, letters: DeadLetterFolder | None = None) -> dict[str, str]:
-    """Where and why, of all that a run replaces."""
-    source = ScriptedSource([(payload, n) for n, payload in enumerate(payloads)], extent=4)
-    bad = BadRecords(limit=None, dead_letter=letters)
-    resize: Any = v2.Resize((8, 8))
-    with Feed(source, 4, shuffle=False, transform=resize, engine=engine, bad=bad, tuning=QUICK) as feed:
-        list(feed)
-        return dict(feed.stats().recent_bad)
-
-
 def test_a_users_own_pipeline_gets_them_too() -> None:
     """Its decoder sees an image like any other, of Pillow's pixels; one that Pillow refuses costs its slot."""
     payloads = [kinds.tiff(kinds.levels(4), photometric=5, orientation=6), jpeg(1), gray_tiff(LEVELS / 251), jpeg(3)]
@@ -208,10 +180,10 @@ def test_a_letter_has_the_record_as_it_was(engine: str, tmp_path: Path) -> None:
 
 TALK = """
 import sys
-sys.path[:0] = [{tests!r}, {tests!r} + "/../support"]
-import test_image_folder_kinds as kinds
+sys.path[:0] = {path!r}
+from odd_images import odd_and_bad, quarantined
 for engine in ("host", "dali"):
-    assert len(kinds.quarantined(kinds.odd_and_bad(), engine)) == 5
+    assert len(quarantined(odd_and_bad(), engine)) == 5
 import os
 assert not [name for name in os.environ if "NVIMGCODEC" in name or "OPENCV" in name]
 """
@@ -220,8 +192,8 @@ assert not [name for name in os.environ if "NVIMGCODEC" in name or "OPENCV" in n
 def test_damaged_images_print_no_errors_of_libraries() -> None:
     """Neither nvImageCodec nor OpenCV writes to the terminal, and our environment stays as it was."""
     own = {name: value for name, value in os.environ.items() if "NVIMGCODEC" not in name and "OPENCV" not in name}
-    command = [sys.executable, "-c", TALK.format(tests=str(Path(__file__).parent))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=own, timeout=300)
+    command = [sys.executable, "-c", TALK.format(path=sys.path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=own, timeout=LONG)
     assert done.returncode == 0, done.stderr
     assert "[ERROR" not in done.stdout + done.stderr
     assert "[WARNING" not in done.stdout + done.stderr

@@ -19,7 +19,7 @@ from torchvision.transforms import v2
 from dali_feed import DataLoader
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.loader import arguments as torch_arguments
-from dali_feed.loader.loader import Info
+from dali_feed.loader.tensors import Info
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan.order import Shuffle
 from dali_feed.testing.scripted import Corrupt, Gap, ScriptedSource

@@ -13,6 +13,7 @@ import pynvml
 import pytest
 import torch
 from images import jpeg
+from limits import LONG
 from nvidia.dali.backend import ReleaseUnusedMemory
 from torchvision.transforms import v2
 
@@ -133,7 +134,7 @@ def _told(script: str) -> str:
     """What a process of its own prints."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder)}
     command = [sys.executable, "-P", "-c", _IN_ITS_OWN + script]
-    done = subprocess.run(command, check=True, env=env, timeout=300, capture_output=True, text=True)
+    done = subprocess.run(command, check=True, env=env, timeout=LONG, capture_output=True, text=True)
     return done.stdout
 
 

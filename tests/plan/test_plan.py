@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.plan.order import EpochPlan, Order, Shuffle, canonical, resolve
+from dali_feed.records.extents import Extents, Int64s, unpack_ids
 from dali_feed.records.present import Present
-from dali_feed.records.source import Extents, Int64s, Snapshot, unpack_ids
+from dali_feed.records.source import Snapshot
 
 
 def snapshot(

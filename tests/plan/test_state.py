@@ -18,7 +18,7 @@ from dali_feed.external_sources.shards import ShardSet
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords
 from dali_feed.plan.order import Shuffle
-from dali_feed.records.source import pack_ids
+from dali_feed.records.extents import pack_ids
 from dali_feed.testing.scripted import Corrupt, Gap, ScriptedSource
 from dali_feed.testing.shards import write_shard
 

@@ -24,12 +24,17 @@ from dali_feed.errors import TransformError
 from dali_feed.plan import draws, streams
 from dali_feed.plan.order import EpochPlan, Order
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.effects import Grayscale
+from dali_feed.transforms.auto_augment import Part
+from dali_feed.transforms.base import Op
+from dali_feed.transforms.grayscale import Grayscale
+from dali_feed.transforms.layer_augment import LayerAugment
 from dali_feed.transforms.lower import lower
+from dali_feed.transforms.mix_augment import MixAugment
 from dali_feed.transforms.mixing import Mixing, mixed
-from dali_feed.transforms.nest import branches_of, walk
-from dali_feed.transforms.pillow import LayerAugment, MixAugment, Part, PolicyAugment
-from dali_feed.transforms.recipe import Nest, Op, RandomApply, RandomChoice, RandomOrder, Recipe
+from dali_feed.transforms.nest import Nest, RandomApply, RandomChoice, RandomOrder
+from dali_feed.transforms.numbering import walk
+from dali_feed.transforms.policy_augment import PolicyAugment
+from dali_feed.transforms.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 MAP = {name: getattr(streams, name) for name in ("PROGRAM", "MIXING", "VIEWS", "ORDER")}
@@ -85,7 +90,7 @@ OPS = LEAF | _nests(LEAF) | _nests(LEAF | _nests(LEAF)) | _nests(_nests(st.just(
 def _depth(op: Op) -> int:
     if isinstance(op, MixAugment):
         return 1
-    inner = [each for branch in branches_of(op) for each in branch] if isinstance(op, Nest) else []
+    inner = [each for branch in op.runs() for each in branch] if isinstance(op, Nest) else []
     return isinstance(op, Nest) + max(map(_depth, inner), default=0)
 
 

@@ -20,6 +20,8 @@ from dali_feed.options import BadRecords
 from dali_feed.quarantine.letters import DeadLetters, Letter, Original, with_original
 from dali_feed.testing import Message
 
+pytestmark = pytest.mark.slow
+
 
 def _records() -> list[Message]:
     """Twelve records over two partitions: text at 0@2, a tombstone at 1@3, a label that is none at 1@4."""

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dali_feed.records.extents import Extents
 from dali_feed.records.present import Present, packed, unpacked
-from dali_feed.records.source import Extents
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.lists(st.booleans(), max_size=60)), min_size=1, max_size=5))

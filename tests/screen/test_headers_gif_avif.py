@@ -12,29 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from images import jpeg, png
 from PIL import Image
+from verdicts import screened, verdict
 
 from dali_feed.engines.host import pillow
 from dali_feed.screen.av1 import frame_sizes
 from dali_feed.screen.gif import MAX_BLOCKS
-from dali_feed.screen.screen import MAX_PIXELS, UnusableError, header_of, screen
+from dali_feed.screen.header import UnusableError
+from dali_feed.screen.screen import MAX_PIXELS, header_of, screen
 
 KINDS = [pytest.param(gifs, id="gif"), pytest.param(avifs, id="avif", marks=AVIF)]
 Files = Callable[[], dict[str, bytes]]
-
-
-def verdict(payload: bytes) -> tuple[int, int] | str:
-    """Height and width, or the reason."""
-    try:
-        header = header_of(payload)
-    except UnusableError as error:
-        return str(error)
-    return header.height, header.width
-
-
-def screened(payloads: list[bytes]) -> list[tuple[int, int] | str]:
-    """What `screen` says of each, in the form of `verdict`."""
-    result = screen([memoryview(payload) for payload in payloads], 1 << 62)
-    return [result.reasons.get(row, (int(h), int(w))) for row, (h, w) in enumerate(result.sizes)]
 
 
 def decoded(payload: bytes, bound: int = MAX_PIXELS) -> bytes | None:

@@ -15,12 +15,14 @@ from gif_avif import opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from verdicts import screened, verdict
 from zoo import big_endian_tiff, encode, zoo
 
 from dali_feed.engines.codec import nvimgcodec
 from dali_feed.engines.host import pillow
 from dali_feed.engines.host.decode import decoded, new_decoder
-from dali_feed.screen.screen import MAX_PIXELS, Header, UnusableError, header_of, screen
+from dali_feed.screen.header import Header, UnusableError
+from dali_feed.screen.screen import MAX_PIXELS, header_of, screen
 
 
 def patched(name: str, at: int, value: bytes) -> bytes:
@@ -136,24 +138,6 @@ def parsed(payload: bytes) -> tuple[int, int] | str:
         return "?"
     except UnusableError as error:
         return str(error)
-
-
-def verdict(payload: bytes) -> tuple[int, int] | str:
-    """Height and width by `header_of`, or its reason."""
-    try:
-        header = header_of(payload)
-    except UnusableError as error:
-        return str(error)
-    return header.height, header.width
-
-
-def screened(payloads: list[bytes]) -> list[tuple[int, int] | str]:
-    """What `screen` says of each, in the form of `verdict`."""
-    result = screen([memoryview(payload) for payload in payloads], 1 << 62)
-    assert result.sizes.dtype == np.int32
-    assert all(not result.sizes[row].any() for row in result.reasons)
-    sizes = [(int(height), int(width)) for height, width in result.sizes]
-    return [result.reasons.get(row, size) for row, size in enumerate(sizes)]
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from test_pixels import decoded
+from photographs import decoded, photographs
 from torchvision.transforms.v2 import functional
 from torchvision_auto import applied_auto
 
@@ -85,6 +85,15 @@ def theirs(recipe: Recipe, payloads: Sequence[bytes], ids: Sequence[int]) -> lis
             image = applied(image, k, op, rows)
         out.append(image)
     return out
+
+
+def assert_equal(recipe: Recipe, payloads: Sequence[bytes] | None = None) -> None:
+    """Every image of the two ways has the same bits."""
+    payloads = photographs() if payloads is None else payloads
+    ids = range(len(payloads))
+    for n, (one, other) in enumerate(zip(ran(recipe, payloads, ids), theirs(recipe, payloads, ids), strict=True)):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other), (n, recipe)
 
 
 def applied(image: torch.Tensor, n: int, op: Op, rows: dict[str, Any]) -> Any:

@@ -18,7 +18,8 @@ from dali_feed.errors import ConfigError
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
 from dali_feed.feed import Feed
 from dali_feed.plan.order import Shuffle
-from dali_feed.records.source import Block, Extents, Reader, Slabs, Snapshot
+from dali_feed.records.extents import Extents
+from dali_feed.records.source import Block, Reader, Slabs, Snapshot
 from dali_feed.testing import Message, ScriptedSource, assert_resumes_anywhere, resumes
 from dali_feed.testing.scripted import Abort, Corrupt, Gap
 from dali_feed.testing.shards import write_shard

@@ -10,8 +10,8 @@ import pytest
 from blocks import taken
 
 from dali_feed.errors import ClosedError, ConfigError, SourceError
+from dali_feed.records.extents import Extents, unpack_ids
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Extents, unpack_ids
 from dali_feed.testing.scripted import GARBAGE, Abort, Corrupt, Gap, ScriptedSource, Stall
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision
+from both_versions import BOTH, MEAN, STD
 from torchvision import transforms as v1
 from torchvision import tv_tensors
 from torchvision.models import ResNet18_Weights, get_model_weights, list_models
@@ -36,9 +37,6 @@ from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.resize import Resize
 from dali_feed.transforms.rotation import Rotation
 from dali_feed.transforms.to_float import ToFloat
-
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-BOTH = pytest.mark.parametrize("T", [v1, v2], ids=["v1", "v2"])
 
 # Made from either module: the transform, and what it lowers to.
 SAME_IN_BOTH: list[tuple[Any, Op]] = [

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from both_versions import BOTH, MEAN, STD
 from numpy.typing import NDArray
-from test_transforms import BOTH, MEAN, STD
 from torchvision import transforms as v1
 from torchvision import tv_tensors
 from torchvision.transforms import AutoAugmentPolicy as Policies

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from both_versions import BOTH, MEAN, STD
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from test_transforms import BOTH, MEAN, STD
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode as Mode
 from torchvision.transforms import v2

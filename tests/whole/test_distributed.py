@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 from images import jpeg, text
+from limits import LONG
 
 from dali_feed.external_sources import ShardSet
 from dali_feed.plan.order import EpochPlan, resolve
 from dali_feed.testing.shards import write_shard
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_distributed.py"
 LENGTHS = (33, 5, 21)  # 59 records: one slot of the 60 is filled up with the epoch's first record
@@ -47,7 +48,7 @@ def torchrun(ranks: int, out: Path, data: str, *options: str) -> list[list[Line]
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
     try:
-        said, _ = run.communicate(timeout=200)
+        said, _ = run.communicate(timeout=LONG)
     except subprocess.TimeoutExpired:
         os.killpg(run.pid, signal.SIGKILL)  # the ranks too: one that waits for the others is what this test is about
         raise

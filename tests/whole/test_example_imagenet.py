@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from images import jpeg
+from warm import Warm
+
+pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "imagenet.py"
 
@@ -25,25 +29,33 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def run(folder: Path, *options: object) -> list[str]:
-    """The lines it prints; a failure shows what it said."""
+Run = Callable[..., list[str]]
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    """Runs it: the lines it prints; a failure shows what it said."""
     tiny = ("--model", "shufflenet_v2_x0_5", "--size", 32, "--batch-size", 8, "--workers", 1, "--lr", 0.01)
-    command = [sys.executable, EXAMPLE, folder, *tiny, *options]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "Warning" not in done.stderr
-    return done.stdout.splitlines()
+    with Warm(OMP_NUM_THREADS="1") as warm:  # on a busy machine the threads of a step wait for each other
+
+        def printed(folder: Path, *options: object) -> list[str]:
+            done = warm.run([EXAMPLE, folder, *tiny, *options])
+            assert done.returncode == 0, done.stderr
+            assert "Warning" not in done.stderr
+            return done.stdout.splitlines()
+
+        yield printed
 
 
 @pytest.mark.parametrize("loader", ["dali_feed", "torch"])
-def test_it_trains_with_either(folder: Path, loader: str) -> None:
+def test_it_trains_with_either(run: Run, folder: Path, loader: str) -> None:
     """Epochs, a falling or rising accuracy, and a rate."""
     lines = run(folder, "--loader", loader, "--epochs", 2)
     assert [line.partition(":")[0] for line in lines] == ["epoch 0", "epoch 1"]
     assert all(re.search(r"loss \d+\.\d+, top-1 \d+\.\d %, [\d,]+ images/s", line) for line in lines)
 
 
-def test_it_goes_on_from_its_checkpoint(folder: Path, tmp_path: Path) -> None:
+def test_it_goes_on_from_its_checkpoint(run: Run, folder: Path, tmp_path: Path) -> None:
     """Saved at step 2 of 3, a second run gives the rest of that epoch, and then the next."""
     saved = tmp_path / "run.pt"
     run(folder, "--epochs", 1, "--checkpoint", saved, "--save-every", 2)

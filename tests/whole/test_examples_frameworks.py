@@ -18,7 +18,7 @@ from torchvision.datasets import ImageFolder
 
 from dali_feed import DataLoader
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NEEDS = {

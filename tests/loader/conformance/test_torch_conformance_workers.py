@@ -156,7 +156,7 @@ def test_more_workers_than_cpus(loader: Any) -> None:
         loader(Numbers(), num_workers=4096)
 
 
-@pytest.mark.slow
+@pytest.mark.waits
 @both_loaders
 def test_a_worker_that_hangs(loader: Any) -> None:
     """After `timeout` seconds without a batch a RuntimeError says so."""

@@ -1,8 +1,8 @@
 """Apache Kafka itself, for tests and benchmarks: one broker, jars from Maven Central, up in five seconds.
 
-`python tests/broker/real.py` runs one in the foreground and prints its address. It has three listeners: PLAINTEXT,
-whose clients may do everything, SASL_PLAINTEXT, where the user `alice` may do what an ACL grants her, and LINK, the
-first one again behind a `Proxy`.
+`python tests/support/broker/real.py` runs one in the foreground and prints its address. It has three listeners:
+PLAINTEXT, whose clients may do everything, SASL_PLAINTEXT, where the user `alice` may do what an ACL grants her, and
+LINK, the first one again behind a `Proxy`.
 Needs Java 17 and, the first time, Maven.
 """
 
@@ -109,12 +109,14 @@ def _ready(folder: Path) -> bool:
 def free_ports(count: int) -> list[int]:
     """Ports of 127.0.0.1 that nobody listens on, below those that the system gives to whoever asks for any.
 
-    Between this look and the broker's own bind nobody is given them, then; two who look here at once find the same
-    ones seldom enough.
+    Between this look and the broker's own bind nobody is given them, then. Of several workers of one run of the tests
+    each looks at ports that are no other's; two runs that look here at once find the same ones seldom enough.
     """
+    worker, workers = os.environ.get("PYTEST_XDIST_WORKER", "gw0"), os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
+    own = range(15_000 + int(worker.removeprefix("gw")), 32_000, int(workers))
     held: dict[int, socket.socket] = {}
     while len(held) < count:
-        port = random.randrange(15_000, 32_000)
+        port = random.choice(own)
         tried = socket.socket()
         try:
             tried.bind(("127.0.0.1", port))

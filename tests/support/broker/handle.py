@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from broker import real
 from confluent_kafka import Producer
 
+from broker import real
 from dali_feed.external_sources.kafka import KafkaTopic
-from dali_feed.records.source import Block, Extents
+from dali_feed.records.extents import Extents
+from dali_feed.records.source import Block
 from dali_feed.testing import Broker, Message, publish
 
 

@@ -1,0 +1,51 @@
+"""Benchmarks of Kafka at toy size, and a training process that is killed again and again. No time is looked at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from broker import real
+from toy_runs import QUICK, cache, rows, run, toy
+
+__all__ = ["cache", "toy"]
+
+pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
+
+
+def test_kafka_is_measured_beside_a_plain_read(
+    toy: tuple[object, ...], real_broker: real.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bench_kafka reads every byte of a topic on Apache Kafka in each of its ways, and bench_loader reads it too."""
+    monkeypatch.setenv("KAFKA_BOOTSTRAP", real_broker.servers)
+    run("bench_kafka.py", "--mb", 2, "--repeats", 1, "--payload-kb", 16, "--results", tmp_path)
+    found = {row["who"]: row for row in rows(tmp_path, "kafka")}
+    assert set(found) == {"plain", "extents x1", "extents x2"}
+    assert float(found["plain"]["of plain"]) == 1
+    run("bench_loader.py", *toy, *QUICK, "--sources", "kafka", "--no-peers")
+    assert {row["who"] for row in rows(tmp_path, "loader")} == {"kafka", "ceiling", "loop"}
+
+
+def test_nobody_can_tell_a_killed_run(real_broker: real.Cluster, tmp_path: Path) -> None:
+    """chaos: a process killed twice and a broker killed once deliver what the undisturbed run delivers."""
+    del real_broker  # it says whether there can be one; chaos kills its own
+    run("chaos.py", "--records", 300, "--kills", 2, "--broker-kills", 1, "--results", tmp_path)
+    found = {row["fault"]: row for row in rows(tmp_path, "chaos")}
+    assert set(found) == {"none", "kill -9 of the process", "kill -9 of the broker"}
+    for name, count in (("process", "2"), ("broker", "1")):
+        row = found[f"kill -9 of the {name}"]
+        assert [row[k] for k in ("faults", "recovered", "lost", "repeated", "different")] == [
+            count,
+            count,
+            "0",
+            "0",
+            "0",
+        ]
+
+
+def test_a_missing_broker_is_said_and_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Java there is no row for Kafka, and the reason is printed."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("KAFKA_BOOTSTRAP", raising=False)
+    assert "NOT MEASURED: no `java`" in run("bench_kafka.py", "--results", tmp_path)
+    assert not (tmp_path / "kafka.csv").exists()

@@ -1,0 +1,41 @@
+"""Tests that run in several processes at once: who has which ports, and what is begun first."""
+
+from __future__ import annotations
+
+import pytest
+from broker.real import free_ports
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_no_two_workers_look_at_the_same_ports(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker of one worker cannot take a port that a broker of another is about to bind."""
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", str(count))
+    found = []
+    for worker in range(count):
+        monkeypatch.setenv("PYTEST_XDIST_WORKER", f"gw{worker}")
+        found.append({port % count for port in free_ports(20)})
+    assert all(len(ports) == 1 for ports in found)
+    assert len(set.union(*found)) == count
+
+
+@pytest.fixture
+def tests(request: pytest.FixtureRequest) -> list[pytest.Item]:
+    """All that were collected with this one; run alone, it finds little to hold."""
+    if request.config.getoption("failedfirst") or request.config.getoption("newfirst"):
+        pytest.skip("another order was asked for")
+    return request.session.items
+
+
+def test_files_with_slow_tests_are_begun_first(tests: list[pytest.Item]) -> None:
+    """So that no worker is left with minutes of work when the others have done theirs."""
+    slow = {item.path: False for item in tests}
+    for item in tests:
+        slow[item.path] |= item.get_closest_marker("slow") is not None
+    assert list(slow.values()) == sorted(slow.values(), reverse=True)
+
+
+def test_what_starts_apache_kafka_is_marked(tests: list[pytest.Item]) -> None:
+    """`-m "not waits"` starts no Java: each such test has the mark, whichever way it asks for the broker."""
+    asking = [item for item in tests if "real" in item.name and "kafka" in getattr(item, "fixturenames", ())]
+    asking += [item for item in tests if {"own_broker", "real_broker"} & set(getattr(item, "fixturenames", ()))]
+    assert [item.nodeid for item in asking if not item.get_closest_marker("waits")] == []

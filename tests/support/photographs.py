@@ -1,0 +1,61 @@
+"""Photographs as files of every kind, and what torchvision decodes them to."""
+
+from __future__ import annotations
+
+import io
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import skimage
+import torch
+from PIL import Image
+from sklearn.datasets import load_sample_images
+from torchvision.io import ImageReadMode, decode_image
+
+
+def encoded(pixels: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
+    """A picture as a file."""
+    out = io.BytesIO()
+    pixels.save(out, kind, **options)
+    return out.getvalue()
+
+
+@cache
+def photographs() -> tuple[bytes, ...]:
+    """JPEGs of quality 92, from 97x131 to 1000x1500 (height x width), with and without subsampled colour."""
+    folder = Path(skimage.__file__).parent / "data"
+    china, flower = (Image.fromarray(image) for image in load_sample_images().images)
+    chelsea, coffee = (Image.open(folder / name).convert("RGB") for name in ("chelsea.png", "coffee.png"))
+    pictures = (
+        china,
+        flower,
+        chelsea.resize((131, 97)),
+        chelsea,
+        coffee.resize((1500, 1000), Image.Resampling.LANCZOS),
+    )
+    return tuple(encoded(p, quality=92, subsampling=2 * (n % 2)) for n, p in enumerate(pictures))
+
+
+@cache
+def decoded(payload: bytes) -> torch.Tensor:
+    """Torchvision's pixels, uint8 (3, height, width)."""
+    pixels: torch.Tensor = decode_image(torch.frombuffer(bytearray(payload), dtype=torch.uint8), ImageReadMode.RGB)
+    return pixels
+
+
+def files() -> dict[str, bytes]:
+    """One small picture in every format and colour space that is neither RGB nor a plain JPEG."""
+    rgb = Image.open(io.BytesIO(photographs()[2])).convert("RGB")
+    rgba = np.dstack([np.asarray(rgb), np.arange(97 * 131).reshape(97, 131) % 256]).astype(np.uint8)
+    return {
+        "gray JPEG": encoded(rgb.convert("L")),
+        "CMYK JPEG": encoded(rgb.convert("CMYK")),
+        "PNG": encoded(rgb, "PNG"),
+        "RGBA PNG": encoded(Image.fromarray(rgba), "PNG"),
+        "gray-alpha PNG": encoded(Image.fromarray(rgba).convert("LA"), "PNG"),
+        "palette PNG": encoded(rgb.quantize(64), "PNG"),
+        "WebP": encoded(rgb, "WEBP", quality=90),
+        "lossless WebP": encoded(rgb, "WEBP", lossless=True),
+    }

@@ -1,0 +1,88 @@
+"""Scripts as a person runs them, without the seconds that importing torch takes each: forked from one process.
+
+A script's own imports, its arguments, its folder and how it ends are as they would be; what it prints is had whole.
+Only torch and torchvision are there already: neither starts a thread nor asks for a GPU when it is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from limits import LONG
+
+# The loop is left by children alone: one ends as a process does that ran nothing but its script.
+_LOOP = """
+import json, os, runpy, sys
+import torch, torchvision.transforms.v2
+for line in sys.stdin:
+    asked = json.loads(line)
+    child = os.fork()
+    if not child:
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    sys.exit()
+os.chdir(asked["folder"])
+for number, name in enumerate((os.devnull, asked["out"], asked["err"])):
+    opened = os.open(name, os.O_RDWR | os.O_CREAT)
+    os.dup2(opened, number)
+    os.close(opened)
+if asked["beside"]:
+    sys.path.insert(0, os.path.dirname(asked["command"][0]))
+sys.argv = asked["command"]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+class Warm:
+    """A process that has imported torch, and runs one script after the other. A context manager."""
+
+    def __init__(self, **env: str) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._home = Path(self._folder.name)
+        with (self._home / "imports").open("w") as told:
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": told}
+            command = [sys.executable, "-P", "-c", _LOOP]
+            self._process = subprocess.Popen(command, **pipes, text=True, env=os.environ | env, start_new_session=True)
+
+    def run(
+        self, command: Sequence[object], folder: Path | None = None, *, beside: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        """The script `command[0]` with its arguments, in `folder`; it finds modules `beside` it, but for -P."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        words = [str(word) for word in command]
+        out, err = self._home / "out", self._home / "err"
+        for path in (out, err):
+            path.write_text("")
+        asked = {"command": words, "folder": str(folder or Path.cwd()), "out": str(out), "err": str(err)}
+        self._process.stdin.write(json.dumps(asked | {"beside": beside}) + "\n")
+        self._process.stdin.flush()
+        hangs = threading.Timer(LONG, self._end)
+        hangs.start()
+        code = self._process.stdout.readline()
+        hangs.cancel()
+        told = (self._home / "imports").read_text() + err.read_text()
+        assert code, f"it hung, or the process that it comes from has ended: {told}"
+        return subprocess.CompletedProcess(words, int(code), out.read_text(), told)
+
+    def _end(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)  # with the script, if one runs
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._end()
+        self._process.communicate(timeout=LONG)
+        self._folder.cleanup()
