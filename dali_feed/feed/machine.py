@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from dali_feed.engines.choose import AnyProgram, make_engine
+from dali_feed.compiler.program import Program
+from dali_feed.engines.choose import make_engine
 from dali_feed.engines.engine import Engine
 from dali_feed.feed.beside import Beside, Companions
 from dali_feed.feed.exits import Closes, close_at_exit
@@ -33,7 +34,7 @@ class Machine:
 
     source: Source
     engine_name: str
-    program: AnyProgram
+    program: Program
     batch_size: int
     device: int | None
     tuning: Tuning

@@ -24,7 +24,6 @@ from dali_feed.errors import TransformError
 from dali_feed.plan import draws, streams
 from dali_feed.plan.order import EpochPlan, Order
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.auto_augment import Part
 from dali_feed.transforms.base import Op
 from dali_feed.transforms.grayscale import Grayscale
 from dali_feed.transforms.layer_augment import LayerAugment
@@ -33,6 +32,7 @@ from dali_feed.transforms.mix_augment import MixAugment
 from dali_feed.transforms.mixing import Mixing, mixed
 from dali_feed.transforms.nest import Nest, RandomApply, RandomChoice, RandomOrder
 from dali_feed.transforms.numbering import walk
+from dali_feed.transforms.pillow_operations import Part
 from dali_feed.transforms.policy_augment import PolicyAugment
 from dali_feed.transforms.recipe import Recipe
 
