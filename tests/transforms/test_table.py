@@ -11,7 +11,6 @@ from timm.data import transforms as timm_transforms
 from torchvision import transforms as v1
 from torchvision.transforms import _presets, v2
 
-from dali_feed.transforms.lower import SUPPORTED
 from dali_feed.transforms.table import NESTS, TIMM, TORCHVISION, maker
 
 
@@ -27,12 +26,6 @@ def test_every_name_is_a_class_of_theirs() -> None:
         assert any(hasattr(module, name) for module in (v1, v2, _presets)), name
     for name in TIMM:
         assert any(hasattr(module, name) for module in (timm_transforms, auto_augment, random_erasing)), name
-
-
-def test_what_is_supported() -> None:
-    """As it is told to users, sorted behind the two that only hold others."""
-    assert ("Compose", "Identity", *sorted({*TORCHVISION, *NESTS})) == SUPPORTED
-    assert len(SUPPORTED) == len(set(SUPPORTED))
 
 
 def test_lowering_loads_the_files_of_a_recipe_alone() -> None:
