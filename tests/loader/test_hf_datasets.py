@@ -181,7 +181,7 @@ def test_it_resumes_anywhere() -> None:
 
 PRINTS = """
 import sys, datasets
-from dali_feed.datasets import lower_dataset
+from dali_feed.loader.datasets import lower_dataset
 print(lower_dataset(datasets.load_from_disk(sys.argv[1]).shuffle(seed=3)).source.snapshot().fingerprint)
 """
 
