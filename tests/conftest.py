@@ -95,7 +95,8 @@ def cp() -> Any:
 @pytest.fixture(scope="session")
 def kept(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Kept:
     """What compilers made before, in pytest's cache folder; `make clean` and `--cache-clear` begin anew."""
-    return Kept(pytestconfig.cache.mkdir("kernels") if pytestconfig.cache else tmp_path_factory.mktemp("kernels"))
+    cache = getattr(pytestconfig, "cache", None)  # not there with `-p no:cacheprovider`
+    return Kept(tmp_path_factory.mktemp("kernels") if cache is None else cache.mkdir("kernels"))
 
 
 @pytest.fixture(scope="session")

@@ -45,7 +45,7 @@ def test_a_folder_keeps_a_record_in_full(tmp_path: Path) -> None:
 _KILLED = """
 import os, sys, threading
 from dali_feed.external_sources import DeadLetterFolder
-from dali_feed.letters import Letter
+from dali_feed.quarantine.letters import Letter
 
 writer = DeadLetterFolder(sys.argv[1]).writer()
 for n in range(1_000_000):
@@ -70,7 +70,7 @@ def test_a_kill_in_the_middle_of_writing_loses_no_letter_that_counted(tmp_path: 
 _CUT = """
 import os, sys
 from dali_feed.external_sources import DeadLetterFolder
-from dali_feed.letters import Letter
+from dali_feed.quarantine.letters import Letter
 
 write = os.fsync
 def at_the_line(file, *, seen=[]):

@@ -51,9 +51,16 @@ class Warm:
         self._folder = tempfile.TemporaryDirectory()
         self._home = Path(self._folder.name)
         with (self._home / "imports").open("w") as told:
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": told}
             command = [sys.executable, "-P", "-c", _LOOP]
-            self._process = subprocess.Popen(command, **pipes, text=True, env=os.environ | env, start_new_session=True)
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=told,
+                text=True,
+                env=os.environ | env,
+                start_new_session=True,
+            )
 
     def run(
         self, command: Sequence[object], folder: Path | None = None, *, beside: bool = True
