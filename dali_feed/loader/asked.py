@@ -11,7 +11,7 @@ import torch
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan.order import Shuffle
 from dali_feed.transforms.mixing import Mixing
-from dali_feed.transforms.recipe import Decoding
+from dali_feed.transforms.rules import Decoding
 
 __all__ = ["Asked", "Content", "OurOptions", "TorchOptions"]
 
