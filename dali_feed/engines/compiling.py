@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from dali_feed.compiler.host import compile_host
+from dali_feed.compiler.no_image import NoImage
 from dali_feed.compiler.program import Program, View
 from dali_feed.compiler.split import compile_dali
 from dali_feed.compiler.user_graph import compile_function, is_graph_function
@@ -21,9 +22,14 @@ from dali_feed.transforms.numbering import walk
 from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.rules import Decoding, Layout
 
-__all__ = ["compile_for", "compiled"]
+__all__ = ["compile_for", "compiled", "no_image"]
 
 log = logging.getLogger("dali_feed")
+
+
+def no_image() -> tuple[str, Program]:
+    """The engine's name and the program of records without an image."""
+    return "none", NoImage()
 
 
 def compiled(

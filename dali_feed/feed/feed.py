@@ -7,11 +7,13 @@ engine. `dali_feed.DataLoader` adds torch tensors and torch's argument names.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
+from dali_feed.columns.kind import Kind
+from dali_feed.columns.source import Columnar, with_columns
 from dali_feed.engines.choose import make_engine
-from dali_feed.engines.compiling import compiled
+from dali_feed.engines.compiling import compiled, no_image
 from dali_feed.engines.engine import Engine
 from dali_feed.errors import ClosedError, ConfigError
 from dali_feed.feed.beside import Beside, Companions, none
@@ -66,6 +68,7 @@ class Feed:
         rank, world_size: which part of each global batch this process takes.
         bad: what is done with records that cannot be used.
         tuning: threads, prefetch, memory.
+        columns: what a batch holds, name -> kind of `dali_feed.columns`, or a sequence of kinds.
 
     Raises ConfigError for arguments that cannot be; a SourceError, at the first use, where records cannot be had.
     """
@@ -90,6 +93,7 @@ class Feed:
         world_size: int = 1,
         bad: BadRecords | None = None,
         tuning: Tuning | None = None,
+        columns: Mapping[str, Kind] | Sequence[Kind] | None = None,
     ) -> None:
         missing = [name for name in ("snapshot", "reader", "where", "fields") if not hasattr(source, name)]
         if missing:
@@ -98,6 +102,8 @@ class Feed:
                 f" {', '.join(missing)}. For a folder of images use FileList.from_folder(root)"
             )
             raise ConfigError(msg)
+        if columns is not None:
+            source, transform = with_columns(source, columns, transform)
         check_shuffle(shuffle)
         if shuffle and sampler is not None:
             msg = "sampler option is mutually exclusive with shuffle"
@@ -107,9 +113,12 @@ class Feed:
         self.seed = check_seed(seed)
         self.device, self.drop_last = device, bool(drop_last)
         self.bad, self.tuning = bad or BadRecords(), tuning or Tuning()
-        self.engine_name, self.program = compiled(
-            transform, layout, decode, engine, device, self.tuning, hw_decoder_load
-        )
+        if isinstance(source, Columnar) and source.image is None:
+            self.engine_name, self.program = no_image()
+        else:
+            self.engine_name, self.program = compiled(
+                transform, layout, decode, engine, device, self.tuning, hw_decoder_load
+            )
         self._shuffle, self._sampler = shuffle, sampler
         self._at, self._proof = Standing(), Proof()
         self._loaded: dict[str, Any] | None = None
@@ -262,6 +271,7 @@ class Feed:
             readers=self.tuning.readers,
             prefetch=self.tuning.prefetch,
             same_size=program.fixed and program.size is None,
+            made=self.source.batch if isinstance(self.source, Columnar) else None,
             watchdog=self.tuning.watchdog,
         )
 

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dali_feed.engines.engine import Engine
 from dali_feed.engines.lingering import linger
@@ -55,6 +56,7 @@ class Setting:
     readers: int
     prefetch: int
     same_size: bool
+    made: Callable[[dict[str, Any]], dict[str, Any]] | None
     watchdog: float
 
 
@@ -257,7 +259,7 @@ class EpochRun:
             with WAITS["engine_wait"], self.setting.meter.waiting("engine_wait"):
                 result = self.setting.engine.redo(flight.work, result, mended)
         self._landed += len(flight)
-        batch = flight.done(result)
+        batch = flight.done(result, self.setting.made)
         self.setting.beside(batch)
         self._look_ahead |= any(piece.chunk.window.left == 0 for piece in flight.pieces)  # memory went back
         with WAITS["trainer_wait"], self.setting.meter.waiting("trainer_wait"):

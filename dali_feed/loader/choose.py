@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from warnings import warn
 
 import torch
 from torch.utils.data import IterableDataset, default_collate
 
+from dali_feed.columns.image import Image
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.external_sources.files import FileList
 from dali_feed.feed import Feed
@@ -83,7 +84,11 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
     what = dict(asked.what)
     what["shuffle"] = False if what["shuffle"] is None else what["shuffle"]
     try:
-        transform, own = split(transform)
+        columns = asked.ours["columns"]
+        if columns is not None and transform is None:
+            columns, own = _columns(asked, columns)
+        else:
+            transform, own = split(transform)
         feed = Feed(
             source,
             asked.batch_size or 1,
@@ -92,6 +97,7 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
             decode=asked.ours["decode"] or "exact",
             hw_decoder_load=asked.ours["hw_decoder_load"] or 0.0,
             device=asked.device.index if asked.device.type == "cuda" else None,
+            columns=columns,
             engine=asked.ours["engine"],
             bad=asked.ours["bad"],
             tuning=tuned(asked.ours["tuning"], asked.torchs["num_workers"], asked.torchs["prefetch_factor"], _USER),
@@ -109,6 +115,21 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
     if not asked.torchs["in_order"]:
         warn_once("in_order=False", "batches always come in order", _USER)
     return feed, own
+
+
+def _columns(asked: Asked, columns: Any) -> tuple[Any, Own]:
+    """Columns whose image's transform is one that the engine runs, and what of it is left to run."""
+    collate = asked.torchs["collate_fn"]
+    if isinstance(collate, Mixing) or Mixing.lowered(collate) is not None:
+        refuse("collate_fn", "MixUp and CutMix mix images with the labels of a source, not columns; leave columns out")
+    mapping = isinstance(columns, Mapping)
+    named = dict(columns) if mapping else dict(enumerate(columns))
+    own: Own = ()
+    for name, kind in named.items():
+        if isinstance(kind, Image):
+            transform, own = split(kind.transform)
+            named[name] = replace(kind, transform=transform)
+    return (named if mapping else list(named.values())), own
 
 
 def _wants_pil(dataset: Any, lowered: Lowered, collate: Any, transform: Any) -> bool:
@@ -163,7 +184,7 @@ def _by_torch(asked: Asked, why: str) -> TorchFeed:
     if isinstance(collate, Mixing) or Mixing.lowered(collate) is not None:
         cure = "Mix in a function, collate_fn=lambda samples: mixup(*default_collate(samples))"
         refuse("collate_fn", f"{type(collate).__name__} is for images that we decode, and this dataset {why}. {cure}")
-    for option in ("transform", "info"):
+    for option in ("transform", "columns", "info"):
         if asked.ours[option] is not None:
             refuse(option, f"torch's own DataLoader runs this dataset, which {why}")
     for option in ("memory_format", "engine", "bad", "tuning", "decode", "hw_decoder_load"):
