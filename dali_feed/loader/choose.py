@@ -84,11 +84,7 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
     what = dict(asked.what)
     what["shuffle"] = False if what["shuffle"] is None else what["shuffle"]
     try:
-        columns = asked.ours["columns"]
-        if columns is not None and transform is None:
-            columns, own = _columns(asked, columns)
-        else:
-            transform, own = split(transform)
+        columns, transform, own = _asked_for(asked, transform)
         feed = Feed(
             source,
             asked.batch_size or 1,
@@ -117,19 +113,23 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
     return feed, own
 
 
-def _columns(asked: Asked, columns: Any) -> tuple[Any, Own]:
-    """Columns whose image's transform is one that the engine runs, and what of it is left to run."""
+def _asked_for(asked: Asked, transform: Any) -> tuple[Any, Any, Own]:
+    """Columns and transform as an engine runs them, and what of the images' transform is left to run behind it."""
+    columns = asked.ours["columns"]
+    if columns is None or transform is not None:
+        kept, own = split(transform)
+        return columns, kept, own
     collate = asked.torchs["collate_fn"]
     if isinstance(collate, Mixing) or Mixing.lowered(collate) is not None:
         refuse("collate_fn", "MixUp and CutMix mix images with the labels of a source, not columns; leave columns out")
     mapping = isinstance(columns, Mapping)
     named = dict(columns) if mapping else dict(enumerate(columns))
-    own: Own = ()
+    own = ()
     for name, kind in named.items():
         if isinstance(kind, Image):
             transform, own = split(kind.transform)
             named[name] = replace(kind, transform=transform)
-    return (named if mapping else list(named.values())), own
+    return (named if mapping else list(named.values())), None, own
 
 
 def _wants_pil(dataset: Any, lowered: Lowered, collate: Any, transform: Any) -> bool:

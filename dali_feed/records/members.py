@@ -1,7 +1,7 @@
 """Members: the named pieces of a record, and what a source says and gives of them.
 
-A tar sample's members are its files by suffix, a Kafka record's are `value`, `key`, `timestamp` and its headers, a table
-row's are its columns. A name may list several, "jpg;png": the foremost that a record has counts.
+A tar sample's members are its files by suffix, a Kafka record's are `value`, `key`, `timestamp` and its headers, a
+table row's are its columns. A name may list several, "jpg;png": the foremost that a record has counts.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from images import QUICK, jpeg
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader
-from dali_feed.columns import Array, Bytes, Image, Json, Number, Text, Tokens
+from dali_feed.columns import Array, Bytes, Image, Json, Kind, Number, Text, Tokens
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import ShardSet
 
@@ -23,7 +23,7 @@ CROP = v2.Compose([v2.RandomResizedCrop(8), v2.ToImage(), v2.ToDtype(torch.float
 
 
 def shards(folder: Path, samples: int = 24, broken: dict[str, Any] | None = None) -> ShardSet:
-    """Two shards; sample n has an image, its number as text, JSON, floats and bytes. `broken`: "n.suffix" -> bytes or None."""
+    """Two shards; sample n has an image, its number as text, JSON and floats. `broken`: "n.suffix" -> bytes or None."""
     for shard in range(2):
         with tarfile.open(folder / f"{shard}.tar", "w") as tar:
             for n in range(shard, samples, 2):
@@ -34,8 +34,8 @@ def shards(folder: Path, samples: int = 24, broken: dict[str, Any] | None = None
                     "cls": str(n).encode(),
                     "f32": np.arange(n, n + 6, dtype="<f4").tobytes(),
                 }
-                for suffix, data in members.items():
-                    data = (broken or {}).get(f"{n}.{suffix}", data)
+                for suffix, whole in members.items():
+                    data = (broken or {}).get(f"{n}.{suffix}", whole)
                     if data is not None:
                         info = tarfile.TarInfo(f"{n:05}.{suffix}")
                         info.size = len(data)
@@ -43,14 +43,14 @@ def shards(folder: Path, samples: int = 24, broken: dict[str, Any] | None = None
     return ShardSet(str(folder / "*.tar"), index_dir=folder)
 
 
-EVERY = {
+EVERY: dict[str, Kind] = {
     "image": Image("jpg;png", CROP),
     "caption": Text("txt"),
     "record": Json("json"),
     "label": Number("cls"),
     "features": Array("f32", "float32", (2, 3)),
     "tokens": Tokens("txt", lambda text: [ord(c) for c in text], 6),
-    "raw": Bytes("f32", decode=lambda view: len(view)),
+    "raw": Bytes("f32", decode=len),
 }
 
 
@@ -123,7 +123,7 @@ def test_a_bad_member_costs_its_slot_and_no_other(tmp_path: Path, member: str, d
 
 
 @pytest.mark.parametrize("columns", [EVERY, {"caption": Text("txt"), "features": Array("f32", "float32")}])
-def test_a_state_gives_the_rest(tmp_path: Path, columns: dict[str, Any]) -> None:
+def test_a_state_gives_the_rest(tmp_path: Path, columns: dict[str, Kind]) -> None:
     """Stopped after any batch, the next loader gives what was left."""
     source = shards(tmp_path, broken={"7.txt": b"\xff"})
     bad = BadRecords(limit=None)
