@@ -126,14 +126,9 @@ class ArrowRows:
 
     def members(self) -> tuple[Member, ...]:
         """The table's columns."""
-        return tuple(
-            Member(
-                name,
-                1 - self._table[name].null_count / max(1, self._table.num_rows),
-                self._table[name].nbytes // max(1, self._table.num_rows),
-            )
-            for name in self._columns
-        )
+        rows = max(1, self._table.num_rows)
+        columns = ((name, self._table[name]) for name in self._columns)
+        return tuple(Member(name, 1 - column.null_count / rows, column.nbytes // rows) for name, column in columns)
 
     def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
         """The same records with other members; see `records.members`."""

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.columns.kind import Faults, check_member, missing
+from dali_feed.columns.kind import Faults, Kind, check_member, missing
 from dali_feed.errors import ConfigError
 
 __all__ = ["Array"]
 
 
 @dataclass(frozen=True)
-class Array:
+class Array(Kind):
     """Numbers as raw little-endian bytes. Gives (n, *shape) on the device.
 
     dtype  of NumPy's: int8..int64, uint8..uint64, float16..float64, bool
@@ -45,7 +45,7 @@ class Array:
         """Of one record's array."""
         return math.prod(self.shape or (0,)) * np.dtype(self.dtype).itemsize
 
-    def settled(self, first: Any) -> Array:
+    def settled(self, first: Any) -> Self:
         """With the shape of the first record's, where none was given."""
         if self.shape is not None:
             return self

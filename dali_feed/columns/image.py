@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dali_feed.columns.kind import Faults, check_member
+from dali_feed.columns.kind import Kind, check_member
 
 __all__ = ["Image"]
 
 
 @dataclass(frozen=True)
-class Image:
-    """An encoded image. Gives (n, 3, height, width) on the device.
+class Image(Kind):
+    """An encoded image: the payload, which the screen and the engine take. Gives (n, 3, height, width) on the device.
 
     transform  as `DataLoader(transform=...)` takes it: torchvision's, a DALI graph function, or None
     """
@@ -22,15 +22,3 @@ class Image:
 
     def __post_init__(self) -> None:
         check_member("Image", self.member)
-
-    def settled(self, first: Any) -> Image:
-        """As it is."""
-        return self
-
-    def read(self, values: list[Any], faults: Faults) -> Any:
-        """Not asked: its member is the record's payload, which the screen and the engine take."""
-        raise NotImplementedError
-
-    def batch(self, values: Any) -> Any:
-        """Not asked either."""
-        raise NotImplementedError

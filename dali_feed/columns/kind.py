@@ -6,7 +6,7 @@ record, and its slot goes to another. Nothing is copied before a batch is made, 
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Self
 
 from dali_feed.errors import ConfigError
 
@@ -15,29 +15,29 @@ __all__ = ["Faults", "Kind", "check_member", "missing"]
 Faults = dict[int, str]  # row -> why its record cannot be used
 
 
-class Kind(Protocol):
-    """What a column takes and gives. Frozen; used by many threads at once."""
+class Kind:
+    """What a column takes and gives: a base for frozen dataclasses with a field `member`. Used by many threads at once.
 
-    @property
-    def member(self) -> str:
-        """The member that it is made from, or several, "jpg;png", of which the foremost counts."""
-        ...
+    A user's own kind has `read`, and `batch` where a batch is not what `read` kept.
+    """
 
-    def settled(self, first: Any) -> Kind:
+    member: str  # that it is made from, or several, "jpg;png", of which the foremost counts
+
+    def settled(self, first: Any) -> Self:
         """With what the first record tells, where the user left something open. ConfigError where that fails."""
-        ...
+        return self
 
-    def read(self, values: list[Any], faults: Faults) -> Any:
+    def read(self, values: Any, faults: Faults) -> Any:
         """What is kept of a read's values until they stand in a batch, row for row: an array, or a list.
 
         Called by the threads that read. A value is a view of bytes, or what the source has; None is none. Rows with a
         fault, now or before, may be given any value.
         """
-        ...
+        raise NotImplementedError
 
     def batch(self, values: Any) -> Any:
         """The column of a batch, from rows of what `read` kept, while the memory of its views is still there."""
-        ...
+        return values
 
 
 def check_member(kind: str, member: object) -> None:

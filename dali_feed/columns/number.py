@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.columns.kind import Faults, check_member
+from dali_feed.columns.kind import Faults, Kind, check_member
 from dali_feed.errors import ConfigError
 
 __all__ = ["Number"]
@@ -17,7 +17,7 @@ _SHOWN = 40
 
 
 @dataclass(frozen=True)
-class Number:
+class Number(Kind):
     """An int, a float, or decimal text. Gives (n,) of `dtype`, on the device.
 
     dtype  of NumPy's: int8..int64, uint8, float16..float64, bool. A number that it cannot hold makes a bad record.
@@ -36,10 +36,6 @@ class Number:
             msg = f"Number({self.member!r}): dtype must be an int, a float or bool of NumPy's; found {self.dtype!r}"
             raise ConfigError(msg)
 
-    def settled(self, first: Any) -> Number:
-        """As it is."""
-        return self
-
     def read(self, values: list[Any], faults: Faults) -> NDArray[Any]:
         """The numbers, (n,); 0 for rows with a fault."""
         if isinstance(values, np.ndarray) and values.dtype == self.dtype:
@@ -54,10 +50,6 @@ class Number:
             except ValueError as error:
                 faults[row] = str(error)
         return out
-
-    def batch(self, values: NDArray[Any]) -> NDArray[Any]:
-        """As they are."""
-        return values
 
 
 def _number(value: Any, dtype: np.dtype[Any]) -> Any:

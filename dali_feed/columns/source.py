@@ -168,7 +168,7 @@ def with_columns(
         msg = "columns: at least one is needed; found none. Leave columns out for images and labels"
         raise ConfigError(msg)
     for name, kind in named.items():
-        if isinstance(kind, type) or not all(hasattr(kind, has) for has in ("member", "settled", "read", "batch")):
+        if not isinstance(kind, Kind):
             msg = f"columns: {name!r} must be a kind of dali_feed.columns such as Text('txt'); found {kind!r}"
             raise ConfigError(msg)
     made = Columnar(source, named, as_tuple=as_tuple)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dali_feed.columns.kind import Faults, check_member, missing
+from dali_feed.columns.kind import Faults, Kind, check_member, missing
 
 __all__ = ["Bytes", "Json", "Text"]
 
 
 @dataclass(frozen=True)
-class Text:
+class Text(Kind):
     """UTF-8 text. Gives a list of n str; bytes that are no UTF-8 make a bad record."""
 
     member: str
@@ -21,21 +21,13 @@ class Text:
     def __post_init__(self) -> None:
         check_member("Text", self.member)
 
-    def settled(self, first: Any) -> Text:
-        """As it is."""
-        return self
-
     def read(self, values: list[Any], faults: Faults) -> list[str]:
         """The texts, decoded."""
         return _each(values, faults, _text, "")
 
-    def batch(self, values: list[str]) -> list[str]:
-        """As they are."""
-        return values
-
 
 @dataclass(frozen=True)
-class Json:
+class Json(Kind):
     """A JSON document (RFC 8259: no NaN, no Infinity). Gives a list of n values as Python's json has them."""
 
     member: str
@@ -43,21 +35,13 @@ class Json:
     def __post_init__(self) -> None:
         check_member("Json", self.member)
 
-    def settled(self, first: Any) -> Json:
-        """As it is."""
-        return self
-
     def read(self, values: list[Any], faults: Faults) -> list[Any]:
         """The documents, parsed."""
         return _each(values, faults, _document, None)
 
-    def batch(self, values: list[Any]) -> list[Any]:
-        """As they are."""
-        return values
-
 
 @dataclass(frozen=True)
-class Bytes:
+class Bytes(Kind):
     """Bytes that only the user understands. Gives a list of n: bytes, or what `decode` makes of them.
 
     decode  is called with a memoryview of one record's bytes, by several threads at once; what it keeps of them it
@@ -70,10 +54,6 @@ class Bytes:
 
     def __post_init__(self) -> None:
         check_member("Bytes", self.member)
-
-    def settled(self, first: Any) -> Bytes:
-        """As it is."""
-        return self
 
     def read(self, values: list[Any], faults: Faults) -> list[Any]:
         """Views as they are; with `decode`, what it makes of them."""

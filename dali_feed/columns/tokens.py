@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.checks import whole
-from dali_feed.columns.kind import Faults, check_member
+from dali_feed.columns.kind import Faults, Kind, check_member
 from dali_feed.columns.text import Text
 from dali_feed.errors import ConfigError
 
@@ -27,7 +27,7 @@ class TokenBatch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tokens:
+class Tokens(Kind):
     """UTF-8 text as token ids. Gives a `TokenBatch` of int64 (n, length) on the device.
 
     tokenizer  a `tokenizers` file (tokenizer.json), which is read and never fetched from anywhere, or a callable
@@ -46,10 +46,6 @@ class Tokens:
         whole(f"Tokens({self.member!r}): pad", self.pad, 0)
         if not callable(self.tokenizer):
             _opened(os.fspath(self.tokenizer))
-
-    def settled(self, first: Any) -> Tokens:
-        """As it is."""
-        return self
 
     def read(self, values: list[Any], faults: Faults) -> NDArray[np.int64]:
         """int64 (n, 1 + length): how many tokens there are, and those."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from broker.handle import Kafka
 from images import QUICK, jpeg
-from test_tar_columns import shards
+from member_shards import shards
 
 from dali_feed import BadRecords, DataLoader
 from dali_feed.columns import Array, Image, Json, Kind, Number, Text
@@ -26,7 +26,7 @@ def topic(kafka: Kafka, name: str) -> KafkaTopic:
         Message(
             json.dumps({"n": n}).encode(),
             key=f"k{n}".encode(),
-            headers=[("n", str(n).encode()), *([] if n == 7 else [("name", f"é{n}".encode())])],
+            headers=(("n", str(n).encode()), *(() if n == 7 else (("name", f"é{n}".encode()),))),
         )
         for n in range(48)
     ]
