@@ -156,10 +156,10 @@ class _MemberReader(ShardFiles):
         for begin, end in runs:
             first = int(low[begin])
             view = self._whole(shards[begin], room(int(high[end - 1]) - first), first, block.ids, begin)
-            for k in range(begin, end):
-                for member, (a, b) in enumerate(zip(starts, ends, strict=True)):
-                    if a[k]:
-                        views[member][k] = view[a[k] - first : b[k] - first]
+            for mine, a, b in zip(views, starts, ends, strict=True):
+                mine[begin:end] = [
+                    view[x - first : y - first] if x else None for x, y in zip(a[begin:end], b[begin:end], strict=True)
+                ]
         for k in np.flatnonzero(far).tolist():
             for member, (a, b) in enumerate(zip(starts, ends, strict=True)):
                 if a[k]:
