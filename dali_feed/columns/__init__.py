@@ -11,22 +11,42 @@ from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
     from dali_feed.columns.arrays import Array
+    from dali_feed.columns.boxes import Boxes, Counted, Keypoints
     from dali_feed.columns.image import Image
     from dali_feed.columns.kind import Kind
+    from dali_feed.columns.mask import Mask
     from dali_feed.columns.number import Number
     from dali_feed.columns.text import Bytes, Json, Text
     from dali_feed.columns.tokens import TokenBatch, Tokens
 
-__all__ = ["Array", "Bytes", "Image", "Json", "Kind", "Number", "Text", "TokenBatch", "Tokens"]
+__all__ = [
+    "Array",
+    "Boxes",
+    "Bytes",
+    "Counted",
+    "Image",
+    "Json",
+    "Keypoints",
+    "Kind",
+    "Mask",
+    "Number",
+    "Text",
+    "TokenBatch",
+    "Tokens",
+]
 
 __getattr__ = lazily(
     __name__,
     {
         "Array": "arrays",
+        "Boxes": "boxes",
         "Bytes": "text",
+        "Counted": "boxes",
         "Image": "image",
         "Json": "text",
+        "Keypoints": "boxes",
         "Kind": "kind",
+        "Mask": "mask",
         "Number": "number",
         "Text": "text",
         "TokenBatch": "tokens",

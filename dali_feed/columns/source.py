@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from dali_feed.columns.follower import Follower
 from dali_feed.columns.image import Image
 from dali_feed.columns.kind import Faults, Kind
 from dali_feed.errors import ConfigError
@@ -55,6 +56,16 @@ class Columnar:
     def fields(self) -> tuple[str, ...]:
         """The columns but the image."""
         return tuple(self._kinds)
+
+    @property
+    def followers(self) -> dict[str, Follower]:
+        """Columns that are moved with the image. ConfigError for one that follows no image column."""
+        found = {name: kind for name, kind in self._kinds.items() if isinstance(kind, Follower)}
+        for name, kind in found.items():
+            if kind.of != self.image:
+                msg = f"columns: {name!r} follows the image column {kind.of!r}; found {self.image!r}. Give of="
+                raise ConfigError(msg)
+        return found
 
     @property
     def columns(self) -> tuple[str, ...]:

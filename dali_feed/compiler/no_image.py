@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.compiler.program import Ints, Parameters
+from dali_feed.compiler.program import Ints, Parameters, View
 from dali_feed.transforms.recipe import Recipe
 
 __all__ = ["NoImage"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NoImage:
     """As a `Program` is asked: no view, no size that images must share."""
 
     recipe: Recipe = field(default_factory=Recipe)
-    views: tuple[()] = ()
-    size: None = None
+    views: tuple[View, ...] = ()
+    size: tuple[int, int] | None = None
     fixed: bool = False
 
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:

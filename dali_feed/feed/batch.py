@@ -146,7 +146,7 @@ class Flight:
 
         `made` makes the fields into columns, while the memory of their views is still there.
         """
-        fields = self.fields if made is None else made(self.fields)
+        fields = self.fields if made is None else made(self.fields | result.columns)
         for piece in self.pieces:
             piece.chunk.window.retire(len(piece))
         more = tuple(Pixels(images, tail) for images, tail in result.more)

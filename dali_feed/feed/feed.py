@@ -10,11 +10,16 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dali_feed.columns.kind import Kind
 from dali_feed.columns.source import Columnar, with_columns
+from dali_feed.compiler.program import Parameters
 from dali_feed.engines.choose import make_engine
-from dali_feed.engines.compiling import compiled, no_image
+from dali_feed.engines.compiling import compiled, followed, no_image
 from dali_feed.engines.engine import Engine
+from dali_feed.engines.following import FollowingEngine, with_rows
 from dali_feed.errors import ClosedError, ConfigError
 from dali_feed.feed.beside import Beside, Companions, none
 from dali_feed.feed.commit import commit
@@ -119,6 +124,7 @@ class Feed:
             self.engine_name, self.program = compiled(
                 transform, layout, decode, engine, device, self.tuning, hw_decoder_load
             )
+        self._followed = followed(source, self.program)
         self._shuffle, self._sampler = shuffle, sampler
         self._at, self._proof = Standing(), Proof()
         self._loaded: dict[str, Any] | None = None
@@ -254,6 +260,8 @@ class Feed:
             self._engine = make_engine(
                 self.engine_name, self.program, batch_size=self.batch_size, device=self.device, tuning=self.tuning
             )
+            if self._followed is not None and isinstance(self.source, Columnar):
+                self._engine = FollowingEngine(self._engine, self._followed, self.source.followers, self.tuning)
             close_at_exit(self)
         self._beside = beside = self._beside or Beside.on(self.device, self.companions)
         epoch, program, seed = self._at.epoch, self.program, self.seed
@@ -264,7 +272,7 @@ class Feed:
             outbox=self._outbox,
             source=self.snapshot.source,
             where=self._where,
-            draw=lambda sizes, ids: program.parameters(sizes, ids, seed, epoch),
+            draw=lambda sizes, ids: self._drawn(sizes, ids, seed, epoch),
             beside=lambda batch: beside(batch, epoch),
             memory=self.tuning.memory,
             sizes=Measured(self.snapshot.record_bytes, self._slabs.slab_bytes, self.tuning.memory),
@@ -274,6 +282,10 @@ class Feed:
             made=self.source.batch if isinstance(self.source, Columnar) else None,
             watchdog=self.tuning.watchdog,
         )
+
+    def _drawn(self, sizes: NDArray[Any], ids: NDArray[np.int64], seed: int, epoch: int) -> Parameters:
+        own = self.program.parameters(sizes, ids, seed, epoch)
+        return own if self._followed is None else with_rows(own, self._followed, sizes, ids, seed, epoch)
 
     def _opener(self, setting: Setting) -> OpenWindow:
         look, empty = looker(self.program, self.tuning), Empty()

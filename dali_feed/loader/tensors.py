@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dali_feed.columns.boxes import Counted
 from dali_feed.columns.source import Columnar
 from dali_feed.columns.tokens import TokenBatch
 from dali_feed.compiler.views import ViewsProgram
@@ -26,6 +27,7 @@ from dali_feed.transforms.mixing import Mixing
 
 __all__ = ["Info", "Items"]
 
+Parted = TokenBatch | Counted  # columns of two arrays
 _FIELD = "field "  # and its name: what goes with a batch
 
 
@@ -119,7 +121,7 @@ class Items:
         beside = {} if self._mixes is None else self._mixes.drawn(batch, epoch)
         for name in self._feed.source.fields if self._collate is None else ():
             values = batch.fields[name]
-            if isinstance(values, TokenBatch):
+            if isinstance(values, Parted):
                 beside |= {f"{_FIELD}{name}.{part}": array for part, array in values._asdict().items()}
                 continue
             if self._made and not isinstance(values, np.ndarray):
@@ -144,14 +146,18 @@ class Items:
                 fields.append(self._mixes.labels(given))
             elif _FIELD + name in batch.beside:
                 fields.append(given(_FIELD + name))
-            elif isinstance(batch.fields[name], TokenBatch):
-                fields.append(TokenBatch(*(given(f"{_FIELD}{name}.{part}") for part in TokenBatch._fields)))
+            elif isinstance(parts := batch.fields[name], Parted):
+                fields.append(type(parts)(*(given(f"{_FIELD}{name}.{part}") for part in parts._fields)))
             elif self._made:
-                fields.append(batch.fields[name])
+                fields.append([self._tensor(value) for value in batch.fields[name]])
             else:
                 whole = stacked(batch.fields[name])  # tensors that NumPy cannot hold
                 fields.append(moved(whole, self._device) if isinstance(whole, torch.Tensor) else whole)
         return fields
+
+    def _tensor(self, value: Any) -> Any:
+        """An array of one record's, such as its boxes, on the device; else the value."""
+        return moved(torch.from_numpy(value), self._device) if isinstance(value, np.ndarray) else value
 
     def _given(self, batch: Batch, name: str) -> torch.Tensor:
         """What went with a batch, in memory of its own: who keeps labels would keep the block that they came in."""
@@ -172,8 +178,8 @@ class Items:
         return joined
 
     def _listed(self, values: Any) -> Any:
-        if isinstance(values, TokenBatch):
-            return [TokenBatch(*map(torch.from_numpy, row)) for row in zip(*values, strict=True)]
+        if isinstance(values, Parted):
+            return [type(values)(*map(torch.as_tensor, row)) for row in zip(*values, strict=True)]
         if isinstance(values, np.ndarray):
             return values.tolist() if values.ndim == 1 else list(torch.from_numpy(values))
         return values

@@ -46,7 +46,7 @@ ROOMS = (
     Room("quarantine", (*WORDS, "records")),
     Room("options", (*WORDS, "quarantine", "screen")),
     Room("plan", (*WORDS, "records")),
-    Room("columns", (*WORDS, "records", "plan"), ("tokenizers",)),
+    Room("columns", (*WORDS, "records", "screen", "plan"), ("tokenizers", "torch", "torchvision", "PIL")),
     Room("transforms", (*WORDS, "plan"), ("torch", "torchvision", "nvidia.dali", "PIL")),  # none while it is imported
     Room("compiler", (*WORDS, "plan", "transforms")),
     Room("mixing", ("transforms",)),  # names that users import
@@ -210,7 +210,7 @@ def test_a_breach_is_seen(module: str, text: str) -> None:
 
 
 def test_the_table_points_down() -> None:
-    """Rows stand above what they import, only engines and transforms know DALI, and kernels and sources do not know each other."""
+    """Rows stand above what they import, engines and transforms alone know DALI, kernels and sources not each other."""
     names = [room.name for room in ROOMS]
     for row, room in enumerate(ROOMS):
         assert set(room.below) <= set(names[:row]), room.name
