@@ -87,7 +87,7 @@ def png(pixels: np.ndarray[Any, Any], mode: str = "L") -> bytes:
 
 
 def pictured(folder: Path, **instead: bytes | None) -> ShardSet:
-    """A shard of images with masks (every other one a palette's), boxes and points; `instead`: of number 3's members."""
+    """A shard of images, masks (each second one a palette's), boxes, points; `instead`: of number 3's members."""
     with tarfile.open(folder / "0.tar", "w") as tar:
         for n in range(COUNT):
             mask = classes(n)
