@@ -23,6 +23,7 @@ _PACKAGES = {  # module: how people call it, its package for pip, and what else 
     "torch": ("PyTorch", "torch", ""),
     "torchvision": ("torchvision", "torchvision", ""),
     "pyarrow": ("pyarrow", "pyarrow", ""),
+    "tokenizers": ("tokenizers", "tokenizers", ""),
     "PIL": ("Pillow", "pillow", ""),
     "rich": ("rich", "rich", ""),
 }

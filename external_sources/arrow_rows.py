@@ -19,9 +19,12 @@ from numpy.typing import ArrayLike
 
 from dali_feed.errors import ClosedError, ConfigError, SourceEmptyError
 from dali_feed.external_sources.arrow_columns import Images, Numbers, Strings, check_types, images_of, values_of
-from dali_feed.external_sources.files import EXTENT_BYTES, SAMPLED, FileList, check_read, load_file, shared_folder
+from dali_feed.external_sources.arrow_members import ArrowMembers, Held
+from dali_feed.external_sources.files import EXTENT_BYTES, SAMPLED, FileList, shared_folder
+from dali_feed.external_sources.one_file import check_read, load_file
+from dali_feed.records.members import Member
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Extents, Int64s, Lease, Reader, Slabs, Snapshot, unpack_ids
+from dali_feed.records.source import Block, Extents, Int64s, Lease, Reader, Slabs, Snapshot, Source, unpack_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,6 +123,17 @@ class ArrowRows:
             interleaved=False,
             fingerprint=self._fingerprint(),
         )
+
+    def members(self) -> tuple[Member, ...]:
+        """The table's columns."""
+        rows = max(1, self._table.num_rows)
+        columns = ((name, self._table[name]) for name in self._columns)
+        return tuple(Member(name, 1 - column.null_count / rows, column.nbytes // rows) for name, column in columns)
+
+    def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
+        """The same records with other members; see `records.members`."""
+        held = self._loaded
+        return ArrowMembers(self, Held(held.rows, (self._image, held.images), held.beside), image, members)
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
         """A reader for one thread; see `records.Source`."""

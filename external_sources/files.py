@@ -6,10 +6,8 @@ The law of this file: a folder gives the same list, in the same order, with the 
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
-import stat
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,20 +20,19 @@ from dali_feed.errors import (
     ConfigError,
     SourceDeniedError,
     SourceEmptyError,
-    SourceError,
     SourceNotFoundError,
 )
-from dali_feed.external_sources.stamps import Stamp
+from dali_feed.external_sources.file_members import FileMembers
+from dali_feed.external_sources.one_file import check_read, load_file
+from dali_feed.records.members import Member
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Extents, Int64s, Lease, Reader, Slabs, Snapshot, unpack_ids
+from dali_feed.records.source import Block, Extents, Int64s, Reader, Slabs, Snapshot, Source, unpack_ids
 
-__all__ = ["IMG_EXTENSIONS", "FileList", "check_read", "load_file", "shared_folder"]
+__all__ = ["EXTENT_BYTES", "IMG_EXTENSIONS", "SAMPLED", "FileList", "shared_folder"]
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 EXTENT_BYTES = 8 << 20
 SAMPLED = 64
-LARGEST = 1 << 31
-_OURS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # the process's trouble, not the file's
 
 
 class FileList:
@@ -174,6 +171,15 @@ class FileList:
             fingerprint=digest.hexdigest(),
         )
 
+    def members(self) -> tuple[Member, ...]:
+        """`bytes`, `path` and, where there are labels, `label`; every record has them."""
+        found = (Member("bytes", 1.0, self.snapshot().record_bytes), Member("path", 1.0, 0))
+        return found if self._labels is None else (*found, Member("label", 1.0, 0))
+
+    def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
+        """The same files with other members; see `records.members`."""
+        return FileMembers(self, self._paths, self._labels, image, members)
+
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
         """A reader for one thread; see `records.Source`."""
         return _FileReader(self._paths, self._labels, SlabPool() if slabs is None else slabs, stop)
@@ -197,16 +203,6 @@ class FileList:
             )
             raise SourceNotFoundError(msg)
         return max(1, round(sum(sizes) / len(sizes)))
-
-
-def check_read(told: str, extents: Extents, count: int, *, closed: bool) -> None:
-    """Of a source of one partition with `count` records: ClosedError, ConfigError for an extent that leaves it."""
-    if closed:
-        msg = f"{told}: this reader is closed; make another one"
-        raise ClosedError(msg)
-    if ((extents.partition != 0) | (extents.start < 0) | (extents.stop > count)).any():
-        msg = f"{told}: extents must lie inside the snapshot; found one that does not"
-        raise ConfigError(msg)
 
 
 class _FileReader:
@@ -254,45 +250,10 @@ class _FileReader:
         self._closed = True
 
 
-def load_file(path: str, lease: Lease) -> memoryview | str:
-    """The bytes of a file, or why there are none."""
-    try:
-        # Without O_NONBLOCK a pipe with an image's name would hold the reader up for ever.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (OSError, ValueError) as error:
-        return _fault(path, "the file cannot be opened", error)
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            return "a folder, not a file" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-        size = status.st_size
-        if size > LARGEST:
-            return f"a file of {size} bytes; the most is {LARGEST}"
-        view = lease.room(size)
-        got = more = os.preadv(fd, (view,), 0)
-        while more and got < size:
-            got += (more := os.preadv(fd, (view[got:],), got))
-        if got < size:
-            return f"the file ended at byte {got} of {size} while it was read"
-        changed = Stamp.of(status).change(Stamp.of(os.fstat(fd)))  # half of one picture and half of another is none
-        return f"the file changed while it was read: {changed}" if changed else view
-    except OSError as error:
-        return _fault(path, "the file cannot be read", error)
-    finally:
-        os.close(fd)
-
-
 def shared_folder(least: str, most: str) -> str:
     """The folder that all paths share: what the first and the last of them in order share."""
     same = next((k for k, (a, b) in enumerate(zip(least, most, strict=False)) if a != b), min(len(least), len(most)))
     return least[:same].rpartition(os.sep)[0]
-
-
-def _fault(path: str, what: str, error: OSError | ValueError) -> str:
-    if isinstance(error, OSError) and error.errno in _OURS:
-        msg = f"{path}: {what}: {error.strerror}; raise the limit (ulimit -n) or use fewer readers"
-        raise SourceError(msg) from error
-    return f"{what}: {error.strerror if isinstance(error, OSError) else error}"
 
 
 def _checked(labels: ArrayLike, count: int, classes: tuple[str, ...] | None) -> Int64s:

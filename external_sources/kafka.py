@@ -6,16 +6,21 @@ is given is the pin, and a pin whose records are gone is an error, not a smaller
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
+
+import numpy as np
 
 from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.external_sources.kafka_cluster import Cluster
 from dali_feed.external_sources.kafka_commit import commit_offsets
 from dali_feed.external_sources.kafka_errors import LOG, Trouble, remade
 from dali_feed.external_sources.kafka_identity import Asker
+from dali_feed.external_sources.kafka_members import Asked, Seen
 from dali_feed.external_sources.kafka_messages import original
 from dali_feed.external_sources.kafka_options import OURS, Identity, KafkaOptions, connect
 from dali_feed.external_sources.kafka_pin import Pin, pin_of
@@ -24,11 +29,13 @@ from dali_feed.external_sources.kafka_records import LABEL, Codec
 from dali_feed.external_sources.kafka_sample import Sample, sampled
 from dali_feed.external_sources.kafka_scan import scanned
 from dali_feed.quarantine.letters import Original
+from dali_feed.records.members import Member
 from dali_feed.records.present import Present
-from dali_feed.records.source import MANY_ABSENT, Int64s, Slabs, Snapshot
+from dali_feed.records.source import MANY_ABSENT, Extents, Int64s, Slabs, Snapshot, Source
 
 __all__ = ["KafkaTopic"]
 
+LOOKS, LOOKED_AT = 8, 16  # places, and records of each
 EXTENT_BYTES = 32_000_000  # shuffled runs of this size read as fast as a partition in sequence
 MAX_EXTENT = 65_536
 
@@ -101,6 +108,26 @@ class KafkaTopic:
 
     def __repr__(self) -> str:
         return f"KafkaTopic({self._options.topic!r}, {self._options.servers!r})"
+
+    def members(self) -> tuple[Member, ...]:
+        """What a few records, spread over the topic, have: value, key, timestamp, and their headers by name."""
+        snapshot, seen = self.snapshot(), Seen()
+        reader = KafkaReader(self._options, None, None, self._identity, modest=True)
+        try:
+            for start in np.linspace(0, max(0, len(snapshot) - LOOKED_AT), LOOKS).astype(np.int64).tolist():
+                reader.fill(snapshot.located(_stretch(snapshot, start, start + LOOKED_AT)), seen)
+        finally:
+            reader.close()
+        return seen.members()
+
+    def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
+        """The same records with other members; see `records.members`."""
+        if self._options.codec is not None:
+            msg = f"{self._options.topic}: codec= and columns both say what is made of a value; leave one of them out"
+            raise ConfigError(msg)
+        other = copy.copy(self)
+        other._options = replace(self._options, label=None, fields=members, asked=Asked(image, members))
+        return other
 
     def where(self, partition: int, position: int) -> str:
         """A record's coordinates: `imagenet-train[3]@41872`."""
@@ -223,6 +250,15 @@ def _field_names(topic: str, label: str | None, codec: Codec | None, fields: Seq
         msg = f"{topic}: fields= must be distinct names beside the image; found {names!r}"
         raise ConfigError(msg)
     return names
+
+
+def _stretch(snapshot: Snapshot, start: int, stop: int) -> Extents:
+    """Records start..stop-1 of all partitions end to end, as far as they lie in the partition of the first."""
+    lows, highs = snapshot.numbers
+    ends = np.cumsum(highs - lows)
+    partition = int(np.searchsorted(ends, start, side="right"))
+    low = int(highs[partition] - (ends[partition] - start))
+    return Extents.one(partition, low, min(low + stop - start, int(highs[partition])))
 
 
 def _checked(topic: str, config: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaException
 
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources.kafka_errors import QUIET, Trouble
+from dali_feed.external_sources.kafka_members import Asked
 from dali_feed.external_sources.kafka_records import Codec
 
 __all__ = ["OURS", "SLICE_SECONDS", "Identity", "KafkaOptions", "admin_options", "connect"]
@@ -69,6 +70,7 @@ class KafkaOptions:
     fields: tuple[str, ...]
     timeout: float
     config: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold passwords
+    asked: Asked | None = None  # members in the place of image and fields
 
 
 def connect(options: KafkaOptions, trouble: Trouble, *, modest: bool = False) -> Consumer:

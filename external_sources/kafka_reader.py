@@ -22,8 +22,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChangedError, SourceError
 from dali_feed.external_sources.kafka_errors import DENIED, GONE, LOG, Trouble, denied, gone, remade, unreachable
 from dali_feed.external_sources.kafka_identity import Asker
+from dali_feed.external_sources.kafka_members import MemberRows
 from dali_feed.external_sources.kafka_options import SLICE_SECONDS, Identity, KafkaOptions, connect
-from dali_feed.external_sources.kafka_records import Takes, rows_for
+from dali_feed.external_sources.kafka_records import Rows, Takes, rows_for
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Slabs
 
@@ -75,7 +76,12 @@ class KafkaReader:
         self._guard()
         lease = self._slabs.lease()
         options = self._options
-        rows = rows_for(options.label, options.codec, options.fields, int(extents.lengths.sum()), lease)
+        count = int(extents.lengths.sum())
+        rows: Rows
+        if options.asked is not None:
+            rows = MemberRows(options.asked, count, lease)
+        else:
+            rows = rows_for(options.label, options.codec, options.fields, count, lease)
         try:
             self.fill(extents, rows)
         except BaseException:

@@ -30,7 +30,7 @@ from dali_feed.external_sources.stamps import Stamp
 from dali_feed.external_sources.tar_index import open_shard
 from dali_feed.records.source import Block, Extents, Int64s, Lease, Slabs, unpack_ids
 
-__all__ = ["ShardReader", "ShardTable", "check_shard"]
+__all__ = ["FAR_BYTES", "ShardFiles", "ShardReader", "ShardTable", "Shards", "check_shard", "room_for", "runs_of"]
 
 RUN_BYTES = 4 << 20  # half a slab: two runs fill one, and none needs a map of its own
 FAR_BYTES = 64 << 10
@@ -39,11 +39,10 @@ NO_LABEL = -1
 
 
 @dataclass(frozen=True, slots=True)
-class ShardTable:
+class Shards:
     """All samples of all shards, shard after shard: row base[p] + k is sample k of shard p.
 
-    Offset 0 says that a sample lacks the member. `label` is the suffix and, for JSON, the key of labels; `stamps`
-    what each shard was when it was indexed.
+    `stamps` are what each shard was when it was indexed.
     """
 
     names: tuple[str, ...]
@@ -51,6 +50,15 @@ class ShardTable:
     digests: tuple[str, ...]
     counts: Int64s
     base: Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTable(Shards):
+    """Where images and labels lie. Offset 0 says that a sample lacks the member.
+
+    `label` is the suffix and, for JSON, the key of labels.
+    """
+
     image: Int64s
     image_bytes: Int64s
     label: tuple[str, str] | None
@@ -58,12 +66,12 @@ class ShardTable:
     label_bytes: Int64s
 
 
-class ShardReader:
-    """Reads rows of the table into slabs: one pread for a run of neighbours, one for a lone sample."""
+class ShardFiles:
+    """What readers of shards share: files that are what they were, and reads that end where they should."""
 
-    def __init__(self, paths: tuple[str, ...], table: ShardTable, slabs: Slabs, stop: threading.Event | None) -> None:
+    def __init__(self, paths: tuple[str, ...], table: Shards, slabs: Slabs, stop: threading.Event | None) -> None:
         self._paths = paths
-        self._table = table
+        self._shards = table
         self._slabs = slabs
         self._stop = stop or threading.Event()
         self._open: OrderedDict[int, int] = OrderedDict()
@@ -81,7 +89,7 @@ class ShardReader:
         if self._closed:
             msg = "ShardSet: this reader is closed; make another one"
             raise ClosedError(msg)
-        table = self._table
+        table = self._shards
         shards = len(table.counts)
         inside = (extents.partition >= 0) & (extents.partition < shards) & (extents.start >= 0)
         if not (inside & (extents.stop <= table.counts[extents.partition.clip(0, shards - 1)])).all():
@@ -104,45 +112,14 @@ class ShardReader:
             os.close(self._open.popitem()[1])
 
     def _fill(self, block: Block) -> None:
-        table = self._table
-        partition, position = unpack_ids(block.ids)
-        row = table.base[partition] + position
-        image, size = table.image[row], table.image_bytes[row]
-        label, label_size = table.label_at[row], table.label_bytes[row]
-        # What to read of each sample: the image, and its label with it unless that lies far off.
-        low, high = np.minimum(image, label), np.maximum(image + size, label + label_size)
-        near = (label > 0) & (high - low - size - label_size <= FAR_BYTES)
-        low, high = np.where(near, low, image), np.where(near, high, image + size)
-        runs = list(_runs(partition, position, low, high))
-        room = _room(block.lease, sum(int(high[end - 1] - low[begin]) for begin, end in runs))
-        shards, lows, highs, labels = partition.tolist(), low.tolist(), high.tolist(), label.tolist()
-        images, images_end = image.tolist(), (image + size).tolist()
-        labels_end, with_image = (label + label_size).tolist(), near.tolist()
-        texts: list[bytes] = [b""] * len(row)
-        payloads = block.payloads
-        for begin, end in runs:
-            at = lows[begin]
-            if not at:  # no image member: nothing to read
-                continue
-            fd = self._file(shards[begin])
-            view = room(highs[end - 1] - at)
-            got = self._read(fd, view, at, block.ids, begin)
-            if got < len(view):
-                short = next(k for k in range(begin, end) if highs[k] > at + got)
-                raise self._lost(block.ids[short], at + got)
-            for k in range(begin, end):
-                payloads[k] = view[images[k] - at : images_end[k] - at]
-                if with_image[k]:
-                    texts[k] = view[labels[k] - at : labels_end[k] - at].tobytes()
-                elif labels[k]:
-                    texts[k] = self._far(fd, labels_end[k] - labels[k], labels[k], block.ids, k)
-        for k in np.flatnonzero(image == 0).tolist():
-            block.faults[k] = "the sample has no image member"
+        """Read all rows of a block."""
+        raise NotImplementedError
+
+    def _check_read(self, partition: Int64s) -> None:
+        """The shards that a block came from are still what they were."""
         for shard in np.unique(partition).tolist():
             if shard in self._open:
-                _check(self._paths[shard], table.stamps[shard], os.fstat(self._open[shard]))
-        if table.label is not None:
-            block.fields["label"] = _labels(texts, labels, table.label, block.faults)
+                _check(self._paths[shard], self._shards.stamps[shard], os.fstat(self._open[shard]))
 
     def _read(self, fd: int, view: memoryview, at: int, ids: Int64s, row: int) -> int:
         """Fill `view` from byte `at`; return how many bytes there were."""
@@ -177,7 +154,7 @@ class ShardReader:
         except SourceNotFoundError as error:
             raise _gone(path) from error
         try:
-            _check(path, self._table.stamps[shard], os.fstat(fd))
+            _check(path, self._shards.stamps[shard], os.fstat(fd))
         except SourceChangedError:
             os.close(fd)
             raise
@@ -185,7 +162,7 @@ class ShardReader:
         if len(self._open) > OPEN_FILES:
             oldest, old = self._open.popitem(last=False)
             try:
-                _check(self._paths[oldest], self._table.stamps[oldest], os.fstat(old))  # this block may have read it
+                _check(self._paths[oldest], self._shards.stamps[oldest], os.fstat(old))  # this block may have read it
             finally:
                 os.close(old)
         return fd
@@ -197,6 +174,53 @@ class ShardReader:
     def _lost(self, sample: np.int64, byte: int) -> DataLostError:
         msg = f"{self._where(sample)}: the shard ends at byte {byte}, before the sample does; fetch the shard again"
         return DataLostError(msg)
+
+
+class ShardReader(ShardFiles):
+    """Reads rows of the table into slabs: one pread for a run of neighbours, one for a lone sample."""
+
+    def __init__(self, paths: tuple[str, ...], table: ShardTable, slabs: Slabs, stop: threading.Event | None) -> None:
+        super().__init__(paths, table, slabs, stop)
+        self._table = table
+
+    def _fill(self, block: Block) -> None:
+        table = self._table
+        partition, position = unpack_ids(block.ids)
+        row = table.base[partition] + position
+        image, size = table.image[row], table.image_bytes[row]
+        label, label_size = table.label_at[row], table.label_bytes[row]
+        # What to read of each sample: the image, and its label with it unless that lies far off.
+        low, high = np.minimum(image, label), np.maximum(image + size, label + label_size)
+        near = (label > 0) & (high - low - size - label_size <= FAR_BYTES)
+        low, high = np.where(near, low, image), np.where(near, high, image + size)
+        runs = list(runs_of(partition, position, low, high))
+        room = room_for(block.lease, sum(int(high[end - 1] - low[begin]) for begin, end in runs))
+        shards, lows, highs, labels = partition.tolist(), low.tolist(), high.tolist(), label.tolist()
+        images, images_end = image.tolist(), (image + size).tolist()
+        labels_end, with_image = (label + label_size).tolist(), near.tolist()
+        texts: list[bytes] = [b""] * len(row)
+        payloads = block.payloads
+        for begin, end in runs:
+            at = lows[begin]
+            if not at:  # no image member: nothing to read
+                continue
+            fd = self._file(shards[begin])
+            view = room(highs[end - 1] - at)
+            got = self._read(fd, view, at, block.ids, begin)
+            if got < len(view):
+                short = next(k for k in range(begin, end) if highs[k] > at + got)
+                raise self._lost(block.ids[short], at + got)
+            for k in range(begin, end):
+                payloads[k] = view[images[k] - at : images_end[k] - at]
+                if with_image[k]:
+                    texts[k] = view[labels[k] - at : labels_end[k] - at].tobytes()
+                elif labels[k]:
+                    texts[k] = self._far(fd, labels_end[k] - labels[k], labels[k], block.ids, k)
+        for k in np.flatnonzero(image == 0).tolist():
+            block.faults[k] = "the sample has no image member"
+        self._check_read(partition)
+        if table.label is not None:
+            block.fields["label"] = _labels(texts, labels, table.label, block.faults)
 
 
 def check_shard(path: str, stamp: Stamp) -> None:
@@ -223,7 +247,7 @@ def _gone(path: str) -> DataLostError:
     return DataLostError(f"{path}: a shard must stay while it is read; the file is gone; put it back")
 
 
-def _room(lease: Lease, total: int) -> Callable[[int], memoryview]:
+def room_for(lease: Lease, total: int) -> Callable[[int], memoryview]:
     """Where the runs of a block go: one after the other in one piece of memory if a slab holds them all."""
     if total > lease.slab_bytes:
         return lease.room
@@ -237,7 +261,7 @@ def _room(lease: Lease, total: int) -> Callable[[int], memoryview]:
     return room
 
 
-def _runs(partition: Int64s, position: Int64s, low: Int64s, high: Int64s) -> Iterator[tuple[int, int]]:
+def runs_of(partition: Int64s, position: Int64s, low: Int64s, high: Int64s) -> Iterator[tuple[int, int]]:
     """(begin, end) of rows that one read takes in: neighbours with little between them, up to RUN_BYTES."""
     gap = low[1:] - high[:-1]
     joined = (np.diff(partition) == 0) & (np.diff(position) == 1) & (low[1:] > 0) & (low[:-1] > 0)

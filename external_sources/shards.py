@@ -19,10 +19,12 @@ import numpy as np
 
 from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.external_sources import tar_index
+from dali_feed.external_sources.shard_members import ShardMembers, members_of
 from dali_feed.external_sources.shard_paths import matches, unique_names
 from dali_feed.external_sources.shard_reader import ShardReader, ShardTable, check_shard
+from dali_feed.records.members import Member
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Reader, Slabs, Snapshot
+from dali_feed.records.source import Reader, Slabs, Snapshot, Source
 
 __all__ = ["ShardSet"]
 
@@ -131,6 +133,14 @@ class ShardSet:
             fingerprint=digest.hexdigest(),
         )
 
+    def members(self) -> tuple[Member, ...]:
+        """The suffixes of the samples' files, the most frequent first."""
+        return members_of(self._indexed()[1])
+
+    def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
+        """The same samples with other members; see `records.members`."""
+        return ShardMembers(self, self._paths, self._indexed, image, members)
+
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
         """A reader for one thread; see `records.Source`."""
         return ShardReader(self._paths, self._load(), SlabPool() if slabs is None else slabs, stop)
@@ -142,10 +152,18 @@ class ShardSet:
     def _load(self) -> ShardTable:
         with _LOADING:
             if self._table is None:
-                with ThreadPoolExecutor(min(INDEX_THREADS, len(self._paths)), "dali-feed-index") as pool:
-                    indexes = list(pool.map(lambda path: tar_index.load(path, self._index_dir), self._paths))
-                self._table = self._tabulated(indexes)
+                self._table = self._tabulated(self._indexes())
             return self._table
+
+    def _indexes(self) -> list[tar_index.TarIndex]:
+        with ThreadPoolExecutor(min(INDEX_THREADS, len(self._paths)), "dali-feed-index") as pool:
+            return list(pool.map(lambda path: tar_index.load(path, self._index_dir), self._paths))
+
+    def _indexed(self) -> tuple[ShardTable, list[tar_index.TarIndex]]:
+        """The table, and the indexes that it was made of; they are kept on disk and not in memory."""
+        table, indexes = self._load(), self._indexes()
+        self._check(table)
+        return table, indexes
 
     def _check(self, table: ShardTable) -> None:
         """A fingerprint is given of shards that are what they were when they were indexed, and of no others."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 
+from dali_feed.compiler.no_image import NoImage
 from dali_feed.compiler.program import Program
 from dali_feed.compiler.user_pipeline import PipelineProgram
 from dali_feed.engines.engine import Engine
+from dali_feed.engines.no_image import NoImageEngine
 from dali_feed.errors import ConfigError
 from dali_feed.options import Tuning
 from dali_feed.packages import needed
@@ -39,6 +41,8 @@ def choose_engine(name: str | None, device: int | None, *, graph: bool) -> str:
 
 def make_engine(name: str, program: Program, *, batch_size: int, device: int | None, tuning: Tuning) -> Engine:
     """Build an engine; its libraries are imported here and not before."""
+    if isinstance(program, NoImage):
+        return NoImageEngine(program, batch_size=batch_size, device=device, tuning=tuning)
     module, kind = _PIPELINE if isinstance(program, PipelineProgram) else ENGINES[name]
     with needed():
         made = getattr(importlib.import_module(module), kind)

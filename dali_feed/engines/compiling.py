@@ -7,7 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from dali_feed.columns.source import Columnar
+from dali_feed.compiler.following import Followed, compile_following
 from dali_feed.compiler.host import compile_host
+from dali_feed.compiler.no_image import NoImage
 from dali_feed.compiler.program import Program, View
 from dali_feed.compiler.split import compile_dali
 from dali_feed.compiler.user_graph import compile_function, is_graph_function
@@ -21,9 +24,31 @@ from dali_feed.transforms.numbering import walk
 from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.rules import Decoding, Layout
 
-__all__ = ["compile_for", "compiled"]
+__all__ = ["compile_for", "compiled", "followed", "no_image"]
 
 log = logging.getLogger("dali_feed")
+
+
+def followed(source: object, program: Program) -> Followed | None:
+    """What moves the columns that follow the program's images; None where none does.
+
+    ConfigError where the images are several views, or made by a graph of the user's; TransformError where nothing can
+    follow a transform.
+    """
+    followers = source.followers if isinstance(source, Columnar) else {}
+    if not followers:
+        return None
+    if len(program.views) != 1 or not program.fixed:
+        found = f"{len(program.views)} views" if program.fixed else "a DALI graph function"
+        names = ", ".join(map(repr, followers))
+        msg = f"columns: {names} can follow one image, through torchvision's transforms; found {found}"
+        raise ConfigError(msg)
+    return compile_following(program.recipe, boxes=any(kind.boxes for kind in followers.values()))
+
+
+def no_image() -> tuple[str, Program]:
+    """The engine's name and the program of records without an image."""
+    return "none", NoImage()
 
 
 def compiled(

@@ -61,12 +61,14 @@ class Result:
     bad     slot -> why its payload cannot be decoded
     more    what there is beside the images, each with the tail that is left to do: further views of them, or what a
             user's pipeline gives after its first output
+    columns what follows the images, by column a value per slot
     """
 
     images: Any | None
     bad: dict[int, str] = field(default_factory=dict)
     tail: Tail | None = None
     more: tuple[tuple[Any, Tail | None], ...] = ()
+    columns: dict[str, list[Any]] = field(default_factory=dict)
 
 
 class Engine(Protocol):

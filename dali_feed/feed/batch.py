@@ -141,9 +141,13 @@ class Flight:
                 raise self._several_sizes(fresh.sizes[0], slot)
         return mended
 
-    def done(self, result: Result) -> Batch:
-        """The finished batch; its windows are told that these slots have left the engine."""
+    def done(self, result: Result, made: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> Batch:
+        """The finished batch; its windows are told that these slots have left the engine.
+
+        `made` makes the fields into columns, while the memory of their views is still there.
+        """
+        fields = self.fields if made is None else made(self.fields | result.columns)
         for piece in self.pieces:
             piece.chunk.window.retire(len(piece))
         more = tuple(Pixels(images, tail) for images, tail in result.more)
-        return Batch(result.images, result.tail, self.fields, self.ids, self.ok, more)
+        return Batch(result.images, result.tail, fields, self.ids, self.ok, more)

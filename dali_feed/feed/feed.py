@@ -6,10 +6,12 @@ engine. `dali_feed.DataLoader` adds torch tensors and torch's argument names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
-from dali_feed.engines.compiling import compiled
+from dali_feed.columns.kind import Kind
+from dali_feed.columns.source import Columnar, with_columns
+from dali_feed.engines.compiling import compiled, followed, no_image
 from dali_feed.feed.beside import Companions, none
 from dali_feed.feed.commit import commit, progress
 from dali_feed.feed.describe import described, running
@@ -54,6 +56,7 @@ class Feed(Dealt):
         rank, world_size: which part of each global batch this process takes.
         bad: what is done with records that cannot be used.
         tuning: threads, prefetch, memory.
+        columns: what a batch holds, name -> kind of `dali_feed.columns`, or a sequence of kinds.
 
     Raises ConfigError for arguments that cannot be; a SourceError, at the first use, where records cannot be had.
     """
@@ -78,8 +81,11 @@ class Feed(Dealt):
         world_size: int = 1,
         bad: BadRecords | None = None,
         tuning: Tuning | None = None,
+        columns: Mapping[str, Kind] | Sequence[Kind] | None = None,
     ) -> None:
         check_order(source, sampler, shuffle=shuffle)
+        if columns is not None:
+            source, transform = with_columns(source, columns, transform)
         self.source, self.shares = source, Shares.of(batch_size, rank, world_size, lanes)
         self._life = Life()
         self._planning = Planning(
@@ -93,13 +99,23 @@ class Feed(Dealt):
         )
         self.seed, self.drop_last, self.device = self._planning.seed, self._planning.drop_last, device
         self.bad, self.tuning = bad or BadRecords(), tuning or Tuning()
-        self.engine_name, self.program = compiled(
-            transform, layout, decode, engine, device, self.tuning, hw_decoder_load
-        )
+        if isinstance(source, Columnar) and source.image is None:
+            self.engine_name, self.program = no_image()
+        else:
+            self.engine_name, self.program = compiled(
+                transform, layout, decode, engine, device, self.tuning, hw_decoder_load
+            )
         self.companions: Companions = none  # what a loader wants with each batch; the feed thread asks for it
         self._outbox = Outbox(source, self.bad.dead_letter)
         self._machine = Machine(
-            source, self.engine_name, self.program, self.batch_size, device, self.tuning, self._outbox
+            source,
+            self.engine_name,
+            self.program,
+            self.batch_size,
+            device,
+            self.tuning,
+            self._outbox,
+            followed(source, self.program),
         )
         self._slabs = self._machine.slabs
         self._passes = Passes(self._life, self._machine.meter)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from dali_feed.engines.engine import Engine
 from dali_feed.feed.batch import Batch
@@ -33,4 +34,5 @@ class Setting:
     readers: int
     prefetch: int
     same_size: bool
+    made: Callable[[dict[str, Any]], dict[str, Any]] | None  # columns of a batch, from what its records kept
     watchdog: float

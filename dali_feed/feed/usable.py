@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from dali_feed.compiler.outline import unfit
 from dali_feed.compiler.program import Program
 from dali_feed.options import Tuning
@@ -14,8 +16,16 @@ __all__ = ["Look", "looker"]
 Look = Callable[[Sequence[memoryview | None]], Screened]
 
 
+def _unseen(payloads: Sequence[memoryview | None]) -> Screened:
+    """Of payloads that are no images only whether they are there."""
+    there = [(0, 0) if payload is None else (1, 1) for payload in payloads]
+    return Screened(np.array(there, np.int32).reshape(-1, 2), {}, {})
+
+
 def looker(program: Program, tuning: Tuning) -> Look:
     """A function of payloads that tells their sizes, and of what cannot be used the reason."""
+    if not program.views:
+        return _unseen
 
     def look(payloads: Sequence[memoryview | None]) -> Screened:
         found = screen(payloads, tuning.max_pixels, tuning.max_work)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from dali_feed.columns.kind import Kind
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan.order import Shuffle
 from dali_feed.transforms.mixing import Mixing
@@ -41,6 +42,7 @@ class OurOptions:
     bad: BadRecords | None
     info: bool | None
     tuning: Tuning | None
+    columns: Mapping[str, Kind] | Sequence[Kind] | None
 
 
 @dataclass(frozen=True)

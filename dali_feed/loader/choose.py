@@ -6,11 +6,14 @@ The law: an argument that cannot apply warns once, one that would change the dat
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from warnings import warn
 
 from torch.utils.data import IterableDataset, default_collate
 
+from dali_feed.columns.image import Image
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.external_sources.files import FileList
 from dali_feed.feed import Feed
@@ -61,7 +64,7 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
         return other
     content, ours, torchs = asked.content, asked.ours, asked.torchs
     try:
-        transform, own = split(transform)
+        columns, transform, own = _asked_for(asked, transform)
         feed = Feed(
             source,
             asked.batch_size or 1,
@@ -73,6 +76,7 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
             decode=ours.decode or "exact",
             hw_decoder_load=ours.hw_decoder_load or 0.0,
             device=asked.device.index if asked.device.type == "cuda" else None,
+            columns=columns,
             engine=ours.engine,
             seed=content.seed,
             lanes=content.lanes,
@@ -93,6 +97,24 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
     if not torchs.in_order:
         warn_once("in_order=False", "batches always come in order", _USER)
     return feed, own
+
+
+def _asked_for(asked: Asked, transform: Any) -> tuple[Any, Any, Own]:
+    """Columns and transform as an engine runs them, and what of the images' transform is left to run behind it."""
+    columns = asked.ours.columns
+    if columns is None or transform is not None:
+        kept, own = split(transform)
+        return columns, kept, own
+    collate = asked.torchs.collate_fn
+    if isinstance(collate, Mixing) or Mixing.lowered(collate) is not None:
+        refuse("collate_fn", "MixUp and CutMix mix images with the labels of a source, not columns; leave columns out")
+    named: dict[Any, Any] = dict(columns) if isinstance(columns, Mapping) else dict(enumerate(columns))
+    own = ()
+    for name, kind in named.items():
+        if isinstance(kind, Image):
+            kept, own = split(kind.transform)
+            named[name] = replace(kind, transform=kept)
+    return (named if isinstance(columns, Mapping) else list(named.values())), None, own
 
 
 def _wants_pil(dataset: Any, lowered: Lowered, collate: Any, transform: Any) -> bool:
@@ -149,6 +171,7 @@ def _by_torch(asked: Asked, why: str) -> TorchFeed:
         whose = f"{type(collate).__name__} is for images that we decode"
         refuse("collate_fn", f"{whose}, and not for this dataset, because {why}. {cure}")
     without = {"transform": "applies none; give it to the dataset", "info": "has no such item; leave it out"}
+    without["columns"] = "knows none; use a source of dali_feed.external_sources"
     for option, cure in without.items():
         if getattr(asked.ours, option) is not None:
             msg = f"{option}: torch's own DataLoader runs this dataset, because {why}, and {cure}"

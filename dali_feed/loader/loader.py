@@ -10,11 +10,12 @@ import functools
 import inspect
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NoReturn, Self
 
 import torch
 
+from dali_feed.columns.kind import Kind
 from dali_feed.errors import ConfigError, WaitError
 from dali_feed.feed import Feed
 from dali_feed.feed.stats import Stats
@@ -89,6 +90,8 @@ class DataLoader:
         tuning: threads, readers, prefetch, memory; never changes a batch.
         fallback: "torch" runs a dataset that cannot be read as files by torch's own DataLoader, with torch's
             arguments, our order and exact resume; "error" refuses it.
+        columns: what a batch holds, name -> kind of `dali_feed.columns`: a batch is then a dict of them in that order;
+            a sequence of kinds makes it a tuple. None: images and the source's fields.
 
     Raises:
         ConfigError: (a ValueError) for arguments that cannot be, and for transforms that cannot be lowered.
@@ -129,6 +132,7 @@ class DataLoader:
         info: bool = False,
         tuning: Tuning | None = None,
         fallback: Literal["torch", "error"] = "torch",
+        columns: Mapping[str, Kind] | Sequence[Kind] | None = None,
     ) -> None:
         if fallback not in ("torch", "error"):
             msg = f'fallback: must be "torch" or "error"; found {fallback!r}'
@@ -198,6 +202,7 @@ class DataLoader:
                 bad=bad,
                 info=info or None,
                 tuning=tuning,
+                columns=columns,
             ),
             torchs=torchs,
         )

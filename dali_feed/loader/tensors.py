@@ -11,6 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dali_feed.columns.boxes import Counted
+from dali_feed.columns.source import Columnar
+from dali_feed.columns.tokens import TokenBatch
 from dali_feed.compiler.views import ViewsProgram
 from dali_feed.engines.gpu.handover import tensor_of
 from dali_feed.feed import Batch, Feed
@@ -24,6 +27,7 @@ from dali_feed.transforms.mixing import Mixing
 
 __all__ = ["Info", "Items"]
 
+Parted = TokenBatch | Counted  # columns of two arrays
 _FIELD = "field "  # and its name: what goes with a batch
 
 
@@ -70,6 +74,8 @@ class Items:
         plain = None if isinstance(collate_fn, Mixing) or mixing is not None else collate_fn
         self._collate = None if plain is torch.utils.data.default_collate else plain
         self._columns = feed.source.columns if isinstance(feed.source, Tabular) else ()
+        self._made = isinstance(feed.source, Columnar)  # fields are columns, ready as they are
+        self._tuples = isinstance(feed.source, Columnar) and feed.source.as_tuple
         self._last = feed.program.recipe.layout == "NHWC"
         self._several = isinstance(feed.program, ViewsProgram)
         self._channels = [view.recipe.channels for view in feed.program.views]
@@ -79,15 +85,19 @@ class Items:
         """The item of a batch."""
         if self._mixes is not None:
             return self._whole(batch, self._mixed(batch, self._mixes), self._fields(batch))
-        views = [self._cut(self._shown(each), view) for view, each in enumerate((batch, *batch.more))]
+        shown = (batch, *batch.more) if self._channels else ()
+        views = [self._cut(self._shown(each), view) for view, each in enumerate(shown)]
         where = self._where(batch)
         changed = [None if own is None else own(view, where) for view, own in zip(views, self._own, strict=True)]
         if self._collate is None:
             joined = [view if each is None else self._joined(each) for view, each in zip(views, changed, strict=True)]
-            return self._whole(batch, joined if self._several else joined[0], self._fields(batch))
+            return self._whole(batch, joined if self._several else joined[0] if joined else None, self._fields(batch))
         lists = [self._listed(batch.fields[name]) for name in self._feed.source.fields]
         alone = [view.unbind(0) if each is None else each for view, each in zip(views, changed, strict=True)]
-        first = list(map(list, zip(*alone, strict=True))) if self._several else alone[0]  # per sample its views
+        none = [None] * len(batch)
+        first = (
+            list(map(list, zip(*alone, strict=True))) if self._several else alone[0] if alone else none
+        )  # per sample
         samples = [self._item(*sample) for sample in zip(first, *lists, strict=True)]
         item = moved(self._collate(samples), self._device)
         return (item, self._info(batch)) if self._wants_info else item
@@ -96,7 +106,8 @@ class Items:
         """Images and fields as they are given out: a dict of columns, a tuple, or images alone."""
         if self._columns:
             beside = dict(zip(self._feed.source.fields, fields, strict=True))
-            return {name: beside.get(name, images) for name in self._columns}
+            item = {name: beside.get(name, images) for name in self._columns}
+            return tuple(item.values()) if self._tuples else item
         return (images, *fields) if fields else images
 
     def _whole(self, batch: Batch, images: Any, fields: list[Any]) -> Any:
@@ -109,7 +120,13 @@ class Items:
         """What the feed thread makes ready for a batch, and sends to a GPU: draws, and fields that make arrays."""
         beside = {} if self._mixes is None else self._mixes.drawn(batch, epoch)
         for name in self._feed.source.fields if self._collate is None else ():
-            array = None if self._mixes and name == LABEL else _array(batch.fields[name])
+            values = batch.fields[name]
+            if isinstance(values, Parted):
+                beside |= {f"{_FIELD}{name}.{part}": array for part, array in values._asdict().items()}
+                continue
+            if self._made and not isinstance(values, np.ndarray):
+                continue
+            array = None if self._mixes and name == LABEL else _array(values)
             if array is not None:
                 beside[_FIELD + name] = array
         return beside
@@ -129,10 +146,18 @@ class Items:
                 fields.append(self._mixes.labels(given))
             elif _FIELD + name in batch.beside:
                 fields.append(given(_FIELD + name))
+            elif isinstance(parts := batch.fields[name], Parted):
+                fields.append(type(parts)(*(given(f"{_FIELD}{name}.{part}") for part in parts._fields)))
+            elif self._made:
+                fields.append([self._tensor(value) for value in batch.fields[name]])
             else:
                 whole = stacked(batch.fields[name])  # tensors that NumPy cannot hold
                 fields.append(moved(whole, self._device) if isinstance(whole, torch.Tensor) else whole)
         return fields
+
+    def _tensor(self, value: Any) -> Any:
+        """An array of one record's, such as its boxes, on the device; else the value."""
+        return moved(torch.from_numpy(value), self._device) if isinstance(value, np.ndarray) else value
 
     def _given(self, batch: Batch, name: str) -> torch.Tensor:
         """What went with a batch, in memory of its own: who keeps labels would keep the block that they came in."""
@@ -153,7 +178,11 @@ class Items:
         return joined
 
     def _listed(self, values: Any) -> Any:
-        return values.tolist() if isinstance(values, np.ndarray) else values
+        if isinstance(values, Parted):
+            return [type(values)(*map(torch.as_tensor, row)) for row in zip(*values, strict=True)]
+        if isinstance(values, np.ndarray):
+            return values.tolist() if values.ndim == 1 else list(torch.from_numpy(values))
+        return values
 
     def _info(self, batch: Batch) -> Info:
         where = tuple(map(self._feed.where, batch.ids.tolist()))

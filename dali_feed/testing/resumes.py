@@ -7,7 +7,6 @@ for bit; and restoring reads nothing but the windows that the lanes stood in, an
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import json
 import threading
@@ -19,12 +18,15 @@ from typing import Any, Self
 import numpy as np
 
 from dali_feed.checks import whole
+from dali_feed.columns.kind import Kind
 from dali_feed.errors import ConfigError, DaliFeedError
-from dali_feed.feed import Batch, Feed
+from dali_feed.feed import Feed
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan.order import EpochPlan, Shuffle, resolve
+from dali_feed.records.members import Member, Members
 from dali_feed.records.source import Block, Extents, Reader, Slabs, Snapshot, Source, unpack_ids
 from dali_feed.testing.rows import assert_rows_are_pure
+from dali_feed.testing.slots import Slot, Slots, slots_of
 
 __all__ = ["assert_resumes_anywhere"]
 
@@ -43,6 +45,7 @@ def assert_resumes_anywhere(  # noqa: PLR0913  what a run is made of, as in Feed
     positions: int | Sequence[int] = 6,
     drop_last: bool = False,
     absent: int | None = None,
+    columns: Mapping[str, Kind] | None = None,
 ) -> None:
     """Hold a source to the law: a run that stops anywhere goes on as if it had not stopped, at any world size.
 
@@ -65,6 +68,7 @@ def assert_resumes_anywhere(  # noqa: PLR0913  what a run is made of, as in Feed
         drop_last: as in `Feed`.
         absent: how many positions hold no record; None: any number, as in a Kafka partition. A record that a source
             always leaves out is seen only by this.
+        columns: as in `Feed`, of a source that names its members; give arrays their shape.
 
     Raises:
         AssertionError: the law is broken; the message says after which batch and at which world size, and names the
@@ -83,7 +87,14 @@ def assert_resumes_anywhere(  # noqa: PLR0913  what a run is made of, as in Feed
             f" found batch_size={batch_size}, lanes={lanes}, world_sizes={tuple(world_sizes)}"
         )
         raise ConfigError(msg)
-    options = {"shuffle": shuffle, "transform": transform, "seed": seed, "lanes": lanes, "drop_last": drop_last}
+    options = {
+        "shuffle": shuffle,
+        "transform": transform,
+        "seed": seed,
+        "lanes": lanes,
+        "drop_last": drop_last,
+        "columns": columns,
+    }
     with _told("the snapshot, or a read of single records"):
         snapshot = _stable_snapshot(source)
         missing = assert_rows_are_pure(source, snapshot, absent)
@@ -99,24 +110,11 @@ def assert_resumes_anywhere(  # noqa: PLR0913  what a run is made of, as in Feed
 
 
 @dataclass(frozen=True, slots=True)
-class _Slot:
-    """What a trainer can see of one slot."""
-
-    sample: int
-    ok: bool
-    fields: tuple[Any, ...]
-    pixels: str
-
-
-_Slots = list[_Slot]
-
-
-@dataclass(frozen=True, slots=True)
 class _Run:
     """An epoch and the first batch after it: global batches, and the state before each and at the epoch's end."""
 
     world_size: int
-    given: list[_Slots]
+    given: list[Slots]
     states: list[dict[str, Any]]
 
     @property
@@ -144,6 +142,21 @@ class _Watched:
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
         return _WatchedReader(self, self._source.reader(slabs, stop))
+
+    def members(self) -> tuple[Member, ...]:
+        found: tuple[Member, ...] = self._named().members()
+        return found
+
+    def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
+        given = _Watched(self._named().giving(image, members))
+        given.asked, given._lock = self.asked, self._lock
+        return given
+
+    def _named(self) -> Members:
+        if not isinstance(self._source, Members):
+            msg = f"columns: {type(self._source).__name__} does not say what members its records have"
+            raise ConfigError(msg)
+        return self._source
 
     def note(self, extents: Extents) -> None:
         with self._lock:
@@ -200,12 +213,12 @@ class _Ranks:
         for feed in self.feeds:
             feed.load_state_dict(state)
 
-    def batches(self) -> Iterator[_Slots]:
+    def batches(self) -> Iterator[Slots]:
         """Global batches of the next pass, lane by lane."""
         passes = [iter(feed) for feed in self.feeds]
         while True:
             parts = [next(one, None) for one in passes]
-            there = [_slots(part) for part in parts if part is not None]
+            there = [slots_of(part) for part in parts if part is not None]
             if not there:
                 return
             counts = [len(part) for part in there]
@@ -213,7 +226,7 @@ class _Ranks:
             assert len(set(counts)) == 1, f"world size {self.size}: the ranks' batches hold {counts} slots"
             yield self._joined(there)
 
-    def _joined(self, parts: list[_Slots]) -> _Slots:
+    def _joined(self, parts: list[Slots]) -> Slots:
         """Rank r holds the lanes l with l % size == r, each with as many slots."""
         each = len(parts[0]) * self.size // self._lanes
         turns = [(lane % self.size, lane // self.size * each) for lane in range(self._lanes)]
@@ -305,7 +318,7 @@ class _Check:
                     break
         return read
 
-    def _compare(self, wanted: list[_Slots], found: list[_Slots], first: int, at: str) -> None:
+    def _compare(self, wanted: list[Slots], found: list[Slots], first: int, at: str) -> None:
         for n, (a, b) in enumerate(zip(wanted, found, strict=False), first):
             for k, (x, y) in enumerate(zip(a, b, strict=False)):
                 assert x == y, f"{at}: batch {n}, slot {k} differs: wanted {self._told(x)}; found {self._told(y)}"
@@ -319,7 +332,7 @@ class _Check:
         partition, position = unpack_ids(np.asarray(sample))
         return self._source.where(int(partition), int(position))
 
-    def _told(self, slot: _Slot) -> str:
+    def _told(self, slot: Slot) -> str:
         fields = ", ".join(f"{k}={v!r}" for k, v in zip(self._source.fields, slot.fields, strict=False))
         return f"{self._where(slot.sample)} (ok={slot.ok}, {fields}, pixels {slot.pixels})"
 
@@ -364,21 +377,3 @@ def _chosen(positions: int | Sequence[int], batches: int) -> list[int]:
         msg = f"positions: must be numbers of batches in 0..{batches}; found {list(positions)}"
         raise ConfigError(msg)
     return sorted(set(positions))
-
-
-def _slots(batch: Batch) -> _Slots:
-    images = batch.images
-    try:
-        pixels = np.asarray(images)
-    except TypeError:  # bfloat16, which NumPy does not know; float32 holds it exactly
-        pixels = np.asarray(images.float())
-    columns = [v.tolist() if isinstance(v, np.ndarray) else v for v in batch.fields.values()]
-    return [
-        _Slot(
-            int(sample),
-            bool(ok),
-            tuple(column[k] for column in columns),
-            hashlib.blake2b(np.ascontiguousarray(pixels[k]).tobytes(), digest_size=8).hexdigest(),
-        )
-        for k, (sample, ok) in enumerate(zip(batch.ids.tolist(), batch.ok.tolist(), strict=True))
-    ]

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.plan.streams import STREAMS_PER_OP
+from dali_feed.transforms import follow
 from dali_feed.transforms.base import Arrays, Ints, OnImage, Op
 from dali_feed.transforms.batch_draws import BatchDraws
 from dali_feed.transforms.edges import one_level
@@ -88,6 +89,18 @@ class RandomAffine(Op):
             return functional.affine_image(
                 image, angle, moved, scale, [x, y], interpolation=mode, fill=fill, center=center
             )
+
+        return [apply]
+
+    def follow_steps(self, n: int) -> list[OnImage]:
+        key, fill = f"move{n}", follow.fill_behind(self.fill)
+        center = None if self.center is None else list(self.center)
+
+        def apply(given: Any, arrays: Arrays, slot: int) -> Any:
+            from torchvision.transforms.v2 import functional
+
+            angle, *moved, scale, x, y = arrays[key][slot].tolist()
+            return functional.affine(given, angle, moved, scale, [x, y], fill=fill, center=center)
 
         return [apply]
 

@@ -136,6 +136,19 @@ class Op:
         del n, window
         return []
 
+    def follow_steps(self, n: int) -> list[OnImage]:
+        """What op number n does, in turn, to torchvision's tv_tensors that follow the image, with `host_rows`' arrays.
+
+        TransformError where nothing can follow it.
+        """
+        del n
+        return []
+
+    @property
+    def moves(self) -> bool:
+        """Whether what follows an image is to be moved with it."""
+        return bool(self.follow_steps(0))
+
     def into_batch(self) -> Callable[[Any, Any], None] | None:
         """What writes an image into memory of the dtype that it makes; None: it is no conversion to floats."""
         return None

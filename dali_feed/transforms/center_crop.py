@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from dali_feed.transforms import follow
 from dali_feed.transforms.base import OnImage, Op
 from dali_feed.transforms.edges import crop, rows
 from dali_feed.transforms.fields import pair
@@ -43,6 +44,9 @@ class CenterCrop(Op):
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
         return [crop(f"crop{n}")]
+
+    def follow_steps(self, n: int) -> list[OnImage]:
+        return [follow.crop(f"crop{n}")]
 
     def in_graph(self, graph: Graph, first: int) -> None:
         graph.crop(self.size, lambda run: center_window(run.h, run.w, self.size), inside=graph.covers(self.size))

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.plan.streams import STREAMS_PER_OP
+from dali_feed.transforms import follow
 from dali_feed.transforms.base import Ints, OnImage, Op
 from dali_feed.transforms.edges import crop, margin, rows, too_narrow
 from dali_feed.transforms.fields import fill_of, pair
@@ -62,6 +63,10 @@ class CropOrPad(Op):
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
         cut = crop(f"crop{n}", self.fill)
         return [cut] if self.mode == "constant" else [margin(f"margin{n}", self.fill, self.mode), cut]
+
+    def follow_steps(self, n: int) -> list[OnImage]:
+        cut = follow.crop(f"crop{n}")
+        return [cut] if self.mode == "constant" else [follow.margin(f"margin{n}", self.fill, self.mode), cut]
 
     def in_graph(self, graph: Graph, first: int) -> None:
         if self.mode != "constant":

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from dali_feed.plan.streams import STREAMS_PER_OP
+from dali_feed.transforms import follow
 from dali_feed.transforms.base import Arrays, OnImage, Op
 from dali_feed.transforms.graph import Graph
 from dali_feed.transforms.rules import check_p
@@ -49,6 +50,9 @@ class Flip(Op):
             return image.flip(axis) if arrays[key][slot] else image
 
         return [apply]
+
+    def follow_steps(self, n: int) -> list[OnImage]:
+        return [follow.flip(f"flip{n}", self.axis)]
 
     def in_graph(self, graph: Graph, first: int) -> None:
         graph.flip(self.axis, lambda run: run.draw(first)[0] < self.p)

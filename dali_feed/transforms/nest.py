@@ -61,16 +61,12 @@ class Nest(Op):
                 inner.host_rows(run, number)
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        key = f"pick{n}"
         branches = [[step for number, op in branch for step in op.host_steps(number)] for branch in self.within(n)]
+        return [_picked(f"pick{n}", branches)]
 
-        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
-            for branch in arrays[key][slot].tolist():
-                for step in branches[branch] if branch >= 0 else ():
-                    image = step(image, arrays, slot)
-            return image
-
-        return [apply]
+    def follow_steps(self, n: int) -> list[OnImage]:
+        branches = [[step for number, op in branch for step in op.follow_steps(number)] for branch in self.within(n)]
+        return [_picked(f"pick{n}", branches)] if any(branches) else []
 
     def in_graph(self, graph: Graph, first: int) -> None:
         for k, branch in enumerate(self.within(first // STREAMS_PER_OP)):
@@ -80,6 +76,18 @@ class Nest(Op):
                 return picked
 
             graph.branch(on, branch)
+
+
+def _picked(key: str, branches: list[list[OnImage]]) -> OnImage:
+    """The runs that row `key` (int64) names, in its order; -1 is none."""
+
+    def apply(image: Any, arrays: Arrays, slot: int) -> Any:
+        for branch in arrays[key][slot].tolist():
+            for step in branches[branch] if branch >= 0 else ():
+                image = step(image, arrays, slot)
+        return image
+
+    return apply
 
 
 def _check(op: str, branches: Branches) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dali_feed.transforms import follow
 from dali_feed.transforms.base import Ints, OnImage, Op
 from dali_feed.transforms.edges import margin, rows, too_narrow
 from dali_feed.transforms.fields import edges_of, fill_of
@@ -51,6 +52,9 @@ class Pad(Op):
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
         return [margin(f"margin{n}", self.fill, self.mode)]
+
+    def follow_steps(self, n: int) -> list[OnImage]:
+        return [follow.margin(f"margin{n}", self.fill, self.mode)]
 
     def in_graph(self, graph: Graph, first: int) -> None:
         if self.mode != "constant":

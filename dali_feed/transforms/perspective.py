@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.transforms.base import Effect, Ints
+from dali_feed.transforms import follow
+from dali_feed.transforms.base import Arrays, Effect, Ints, OnImage, effect_key
 from dali_feed.transforms.batch_draws import BatchDraws
 from dali_feed.transforms.fields import fill_of, turning
 from dali_feed.transforms.rules import Fill, as_list, check_p, refuse
@@ -47,13 +48,29 @@ class RandomPerspective(Effect):
         """From the corners of the image to where they go."""
         from torchvision.transforms.v2 import InterpolationMode, functional
 
-        ends, (height, width) = row.tolist(), image.shape[-2:]
-        if ends[0] < 0:
+        start, end = _ends(row, image.shape[-2:])
+        if not end:
             return image
-        start = [[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]
-        end = [ends[k : k + 2] for k in range(0, 8, 2)]
         mode, fill = InterpolationMode(self.interpolation), as_list(self.fill)
         return functional.perspective_image(image, start, end, interpolation=mode, fill=fill)
+
+    def follow_steps(self, n: int) -> list[OnImage]:
+        key, fill = effect_key(n), follow.fill_behind(self.fill)
+
+        def apply(given: Any, arrays: Arrays, slot: int) -> Any:
+            from torchvision.transforms.v2 import functional
+
+            start, end = _ends(arrays[key][slot], functional.get_size(given))
+            return functional.perspective(given, start, end, fill=fill) if end else given
+
+        return [apply]
+
+
+def _ends(row: Any, size: tuple[int, int]) -> tuple[list[list[int]], list[list[int]]]:
+    """The corners of an image of that size, and where they go; nowhere where it is left as it is."""
+    ends, (height, width) = row.tolist(), size
+    start = [[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]
+    return start, [] if ends[0] < 0 else [ends[k : k + 2] for k in range(0, 8, 2)]
 
 
 def corners(op: RandomPerspective, drawn: NDArray[np.float32], h: Ints, w: Ints) -> Ints:

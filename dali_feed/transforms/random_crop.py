@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dali_feed.plan.streams import STREAMS_PER_OP
+from dali_feed.transforms import follow
 from dali_feed.transforms.base import Ints, OnImage, Op
 from dali_feed.transforms.edges import crop, margin, rows, too_narrow
 from dali_feed.transforms.fields import edges_of, fill_of, pair
@@ -75,6 +76,10 @@ class RandomCrop(Op):
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
         cut = [] if window else [crop(f"crop{n}", self.fill)]
         return cut if self.mode == "constant" else [margin(f"margin{n}", self.fill, self.mode), *cut]
+
+    def follow_steps(self, n: int) -> list[OnImage]:
+        cut = follow.crop(f"crop{n}")
+        return [cut] if self.mode == "constant" else [follow.margin(f"margin{n}", self.fill, self.mode), cut]
 
     def in_graph(self, graph: Graph, first: int) -> None:
         if self.pads and self.mode != "constant":

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dali_feed.plan.streams import STREAMS_PER_OP
+from dali_feed.transforms import follow
 from dali_feed.transforms.base import OnImage, Op
 from dali_feed.transforms.edges import crop, rows
 from dali_feed.transforms.fields import antialias_of, interpolation_of, maybe_drawn, pair
@@ -71,6 +72,9 @@ class RandomResizedCrop(Op):
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
         scale = Scale(f"scale{n}", self.interpolation, self.antialias)
         return [scale] if window else [crop(f"crop{n}"), scale]
+
+    def follow_steps(self, n: int) -> list[OnImage]:
+        return [follow.crop(f"crop{n}"), follow.scale(f"scale{n}")]
 
     def in_graph(self, graph: Graph, first: int) -> None:
         drawn = self.interpolation == "random"

@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+from dali_feed.transforms import follow
 from dali_feed.transforms.base import Arrays, Ints, OnImage, Op
 from dali_feed.transforms.batch_draws import DRAWN
 from dali_feed.transforms.edges import rows
@@ -68,6 +69,9 @@ class Resize(Op):
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
         return [Scale(f"scale{n}", self.interpolation, self.antialias)]
+
+    def follow_steps(self, n: int) -> list[OnImage]:
+        return [follow.scale(f"scale{n}")]
 
     def in_graph(self, graph: Graph, first: int) -> None:
         size = self.size

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.plan.streams import STREAMS_PER_OP
+from dali_feed.transforms import follow
 from dali_feed.transforms.base import Ints, OnImage, Op
 from dali_feed.transforms.edges import rows
 from dali_feed.transforms.fields import maybe_drawn, pair
@@ -79,6 +80,9 @@ class ResizeKeepRatio(Op):
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
         return [Scale(f"scale{n}", self.interpolation, antialias=True)]
+
+    def follow_steps(self, n: int) -> list[OnImage]:
+        return [follow.scale(f"scale{n}")]
 
     def in_graph(self, graph: Graph, first: int) -> None:
         drawn = self.interpolation == "random"

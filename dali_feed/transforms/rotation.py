@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.plan.streams import STREAMS_PER_OP
+from dali_feed.transforms import follow
 from dali_feed.transforms.base import Arrays, OnImage, Op
 from dali_feed.transforms.edges import one_level
 from dali_feed.transforms.fields import fail, fill_of, turning
@@ -59,6 +60,16 @@ class Rotation(Op):
 
             angle, mode = float(arrays[key][slot]), InterpolationMode(self.interpolation)
             return functional.rotate_image(image, angle, interpolation=mode, fill=fill)
+
+        return [apply]
+
+    def follow_steps(self, n: int) -> list[OnImage]:
+        key, fill = f"angle{n}", follow.fill_behind(self.fill)
+
+        def apply(given: Any, arrays: Arrays, slot: int) -> Any:
+            from torchvision.transforms.v2 import functional
+
+            return functional.rotate(given, float(arrays[key][slot]), fill=fill)
 
         return [apply]
 

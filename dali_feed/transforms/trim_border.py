@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dali_feed.transforms import follow
 from dali_feed.transforms.base import Ints, OnImage, Op
 from dali_feed.transforms.edges import crop, rows
 from dali_feed.transforms.geometry import Window
@@ -53,6 +54,9 @@ class TrimBorder(Op):
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
         return [crop(f"crop{n}")]
+
+    def follow_steps(self, n: int) -> list[OnImage]:
+        return [follow.crop(f"crop{n}")]
 
     def in_graph(self, graph: Graph, first: int) -> None:
         graph.cut(lambda run: self.window(run.h, run.w))

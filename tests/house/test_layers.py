@@ -35,7 +35,7 @@ class Room:
 
 
 WORDS = ("errors", "checks", "packages")
-PURE = (*WORDS, "records", "screen", "quarantine", "options", "plan", "transforms", "compiler")
+PURE = (*WORDS, "records", "screen", "quarantine", "options", "plan", "columns", "transforms", "compiler")
 MOST_FLOORS = 10
 
 # From the bottom up.
@@ -48,6 +48,7 @@ ROOMS = (
     Room("quarantine", (*WORDS, "records")),
     Room("options", (*WORDS, "quarantine", "screen")),
     Room("plan", (*WORDS, "records")),
+    Room("columns", (*WORDS, "records", "screen", "plan"), ("tokenizers", "torch", "torchvision", "PIL")),
     Room("transforms", (*WORDS, "plan"), ("torch", "torchvision", "nvidia.dali", "PIL")),  # none while it is imported
     Room("compiler", (*WORDS, "plan", "transforms")),
     Room("mixing", ("transforms",)),  # names that users import

@@ -137,7 +137,7 @@ def _changed(image: torch.Tensor, op: Effect, row: Any, weights: Any) -> Any:
         case RandomPerspective() if row[0] < 0:
             return image
         case RandomPerspective():
-            h, w = image.shape[-2:]
+            h, w = functional.get_size(image)
             start, end = [[0, 0], [w - 1, 0], [w - 1, h - 1], [0, h - 1]], np.reshape(row, (4, 2)).tolist()
             return functional.perspective(image, start, end, op.interpolation, op.fill)
         case _:

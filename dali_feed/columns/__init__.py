@@ -1,0 +1,55 @@
+"""Columns: what a batch is asked to hold, each made from a member of the records by a kind.
+
+Never: an image's pixels, I/O.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dali_feed.packages import lazily
+
+if TYPE_CHECKING:
+    from dali_feed.columns.arrays import Array
+    from dali_feed.columns.boxes import Boxes, Counted, Keypoints
+    from dali_feed.columns.image import Image
+    from dali_feed.columns.kind import Kind
+    from dali_feed.columns.mask import Mask
+    from dali_feed.columns.number import Number
+    from dali_feed.columns.text import Bytes, Json, Text
+    from dali_feed.columns.tokens import TokenBatch, Tokens
+
+__all__ = [
+    "Array",
+    "Boxes",
+    "Bytes",
+    "Counted",
+    "Image",
+    "Json",
+    "Keypoints",
+    "Kind",
+    "Mask",
+    "Number",
+    "Text",
+    "TokenBatch",
+    "Tokens",
+]
+
+__getattr__ = lazily(
+    __name__,
+    {
+        "Array": "arrays",
+        "Boxes": "boxes",
+        "Bytes": "text",
+        "Counted": "boxes",
+        "Image": "image",
+        "Json": "text",
+        "Keypoints": "boxes",
+        "Kind": "kind",
+        "Mask": "mask",
+        "Number": "number",
+        "Text": "text",
+        "TokenBatch": "tokens",
+        "Tokens": "tokens",
+    },
+)

@@ -1,0 +1,156 @@
+"""Boxes and keypoints: rows of numbers that are moved as their image is, with torchvision's meaning for tv_tensors."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.checks import whole
+from dali_feed.columns.follower import Follower, Moved
+from dali_feed.columns.kind import Faults, check_member, missing
+from dali_feed.errors import ConfigError
+
+__all__ = ["Boxes", "Counted", "Keypoints"]
+
+
+class Counted(NamedTuple):
+    """rows (n, most, width), filled with 0 behind those of a record, and count, int64 (n,)."""
+
+    rows: Any
+    count: Any
+
+
+class _Rows(Follower):
+    """Rows of at least `width` numbers: JSON text [[...], ...], or what a source has as an array or as lists."""
+
+    width: ClassVar[int]
+    more: int
+    most: int | None
+
+    def read(self, values: Any, faults: Faults) -> list[Any]:
+        """float32 (k, width + more) of each record."""
+        missing(values, faults)
+        out: list[Any] = [None] * len(values)
+        for row, value in enumerate(values):
+            if row not in faults:
+                try:
+                    out[row] = self._rows(value)
+                except (ValueError, TypeError, RecursionError, OverflowError) as error:
+                    faults[row] = f"rows of {self.width + self.more} numbers are needed; {error}"
+        return out
+
+    def _rows(self, value: Any) -> NDArray[np.float32]:
+        if isinstance(value, memoryview | bytes | str):
+            value = json.loads(value if isinstance(value, str) else str(value, "utf-8"))
+        columns = self.width + self.more
+        rows = np.asarray(value, np.float32) if len(value) else np.zeros((0, columns), np.float32)
+        if rows.ndim != 2 or rows.shape[1] != columns:
+            msg = f"found an array of shape {rows.shape}"
+            raise ValueError(msg)
+        if not np.isfinite(rows).all():
+            msg = "found one that is not finite"
+            raise ValueError(msg)
+        if self.most is not None and len(rows) > self.most:
+            msg = f"at most {self.most} of them; found {len(rows)}"
+            raise ValueError(msg)
+        return rows
+
+    def batch(self, values: list[Any]) -> Any:
+        """A list, or one array with a count."""
+        if self.most is None:
+            return values
+        width = self.width + self.more
+        out = np.zeros((len(values), self.most, width), np.float32)
+        for slot, rows in enumerate(values):
+            out[slot, : len(rows)] = rows
+        return Counted(out, np.array([len(rows) for rows in values], np.int64))
+
+    def _check(self, kind: str) -> None:
+        check_member(kind, self.member)
+        whole(f"{kind}({self.member!r}): more", self.more, 0)
+        if self.most is not None:
+            whole(f"{kind}({self.member!r}): most other than None", self.most, 1)
+
+
+@dataclass(frozen=True)
+class Boxes(_Rows):
+    """k rows of four numbers. Gives a list of n arrays float32 (k, 4 + more), or a `Counted` where `most` is given.
+
+    of        the image column with which they are moved
+    format    "xyxy", "xywh" or "cxcywh" in pixels of the encoded image; what comes out is of the same format
+    more      numbers behind the four, such as a class, which stay with their box
+    most      at most so many a record: rows come in one array (n, most, 4 + more), with a count
+    min_size  as torchvision's SanitizeBoundingBoxes: boxes of which an edge is below it behind the transforms, or that
+              leave the image, are dropped; None keeps all
+    """
+
+    member: str
+    of: str = "image"
+    format: Literal["xyxy", "xywh", "cxcywh"] = "xyxy"
+    more: int = 0
+    most: int | None = None
+    min_size: float | None = None
+
+    width: ClassVar[int] = 4
+
+    def __post_init__(self) -> None:
+        self._check("Boxes")
+        if self.format not in ("xyxy", "xywh", "cxcywh"):
+            msg = f'Boxes({self.member!r}): format must be "xyxy", "xywh" or "cxcywh"; found {self.format!r}'
+            raise ConfigError(msg)
+        if self.min_size is not None and not (math.isfinite(self.min_size) and self.min_size > 0):
+            msg = f"Boxes({self.member!r}): min_size must be a number above 0, or None; found {self.min_size!r}"
+            raise ConfigError(msg)
+
+    def followed(self, value: Any, size: tuple[int, int], moved: Moved) -> Any:
+        """By torchvision's functions for its tv_tensors."""
+        import torch
+        from torchvision.transforms.v2 import functional
+        from torchvision.tv_tensors import BoundingBoxes
+
+        given = torch.from_numpy(value[:, :4].copy())
+        boxes = moved(BoundingBoxes(given, format=self.format.upper(), canvas_size=size))  # type: ignore[call-arg]
+        found = np.concatenate([boxes.numpy(), value[:, 4:]], axis=1)
+        if self.min_size is None:
+            return found
+        corners = functional.convert_bounding_box_format(boxes, new_format="XYXY").numpy()
+        high, wide = boxes.canvas_size
+        edges = corners[:, 2:] - corners[:, :2]
+        kept = (edges >= self.min_size).all(axis=1) & (corners >= 0).all(axis=1)
+        return found[kept & (corners[:, [0, 2]] <= wide).all(axis=1) & (corners[:, [1, 3]] <= high).all(axis=1)]
+
+
+@dataclass(frozen=True)
+class Keypoints(_Rows):
+    """k rows of x and y. Gives a list of n arrays float32 (k, 2 + more), or a `Counted` where `most` is given.
+
+    of    the image column with which they are moved
+    more  numbers behind the two, such as visibility, which stay with their point
+    most  at most so many a record: rows come in one array (n, most, 2 + more), with a count
+    """
+
+    member: str
+    of: str = "image"
+    more: int = 0
+    most: int | None = None
+
+    width: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        self._check("Keypoints")
+
+    def followed(self, value: Any, size: tuple[int, int], moved: Moved) -> Any:
+        """By torchvision's functions for its tv_tensors."""
+        import torch
+        from torchvision import tv_tensors
+
+        if not hasattr(tv_tensors, "KeyPoints"):
+            msg = "Keypoints: torchvision 0.23 or newer is needed, which moves points; update it"
+            raise ConfigError(msg)
+        points = moved(tv_tensors.KeyPoints(torch.from_numpy(value[:, :2].copy()), canvas_size=size))
+        return np.concatenate([points.numpy(), value[:, 2:]], axis=1)

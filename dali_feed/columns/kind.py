@@ -1,0 +1,54 @@
+"""Kind: how a column is made from a member.
+
+The law: what a value needs to be is known when its record is read, so a member that is missing or malformed makes a bad
+record, and its slot goes to another. Nothing is copied before a batch is made, where the kind can help it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from dali_feed.errors import ConfigError
+
+__all__ = ["Faults", "Kind", "check_member", "missing"]
+
+Faults = dict[int, str]  # row -> why its record cannot be used
+
+
+class Kind:
+    """What a column takes and gives: a base for frozen dataclasses with a field `member`. Used by many threads at once.
+
+    A user's own kind has `read`, and `batch` where a batch is not what `read` kept.
+    """
+
+    member: str  # that it is made from, or several, "jpg;png", of which the foremost counts
+
+    def settled(self, first: Any) -> Self:
+        """With what the first record tells, where the user left something open. ConfigError where that fails."""
+        return self
+
+    def read(self, values: Any, faults: Faults) -> Any:
+        """What is kept of a read's values until they stand in a batch, row for row: an array, or a list.
+
+        Called by the threads that read. A value is a view of bytes, or what the source has; None is none. Rows with a
+        fault, now or before, may be given any value.
+        """
+        raise NotImplementedError
+
+    def batch(self, values: Any) -> Any:
+        """The column of a batch, from rows of what `read` kept, while the memory of its views is still there."""
+        return values
+
+
+def check_member(kind: str, member: object) -> None:
+    """A member's name; ConfigError otherwise."""
+    if not isinstance(member, str) or not member.strip(" ;."):
+        msg = f"{kind}: member must be a name such as 'txt', or several, 'jpg;png'; found {member!r}"
+        raise ConfigError(msg)
+
+
+def missing(values: list[Any], faults: Faults) -> None:
+    """Rows without a value are faults."""
+    for row, value in enumerate(values):
+        if value is None:
+            faults.setdefault(row, "the record has no such member")

@@ -1,0 +1,86 @@
+"""Masks: an encoded image of classes, of its image's size, moved as its image is."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.columns.follower import Follower, Moved
+from dali_feed.columns.kind import Faults, check_member, missing
+from dali_feed.errors import ConfigError
+from dali_feed.screen.screen import screen
+
+__all__ = ["Mask"]
+
+_MODES = ("1", "L", "P", "I;16", "I")  # of Pillow: one number a pixel; a palette's indices, not its colours
+
+
+@dataclass(frozen=True)
+class Mask(Follower):
+    """An encoded image of one number a pixel: gray, or a palette's indices. Gives (n, height, width) on the device.
+
+    of     the image column that it belongs to, whose size it must have and with which it is moved; nearest pixels
+    dtype  of NumPy's: uint8, int16, int32, int64
+    """
+
+    member: str
+    of: str = "image"
+    dtype: str = "uint8"
+
+    def __post_init__(self) -> None:
+        check_member("Mask", self.member)
+        if self.dtype not in ("uint8", "int16", "int32", "int64"):
+            msg = f"Mask({self.member!r}): dtype must be uint8, int16, int32 or int64; found {self.dtype!r}"
+            raise ConfigError(msg)
+
+    @property
+    def boxes(self) -> bool:
+        """It is moved pixel by pixel."""
+        return False
+
+    def read(self, values: list[Any], faults: Faults) -> list[Any]:
+        """Views as they are, screened: nothing unscreened reaches a decoder."""
+        missing(values, faults)
+        there = [row for row in range(len(values)) if row not in faults]
+        found = screen([values[row] for row in there])
+        for k, reason in found.reasons.items():
+            faults[there[k]] = reason
+        return values
+
+    def followed(self, value: Any, size: tuple[int, int], moved: Moved) -> Any:
+        """Nearest pixels."""
+        from torchvision.tv_tensors import Mask as Classes
+
+        pixels = _decoded(value)
+        if pixels.shape != size:
+            wide, high = size[1], size[0]
+            msg = f"a mask must have its image's size, {wide}x{high}; found {pixels.shape[1]}x{pixels.shape[0]}"
+            raise ValueError(msg)
+        most = np.iinfo(self.dtype).max
+        if pixels.size and pixels.max() > most:
+            msg = f"a mask's classes must fit into {self.dtype}; found {pixels.max()}"
+            raise ValueError(msg)
+        return moved(Classes(pixels.astype(self.dtype)[None])).numpy()[0]
+
+    def batch(self, values: list[Any]) -> NDArray[Any]:
+        """One array."""
+        return np.stack(values)
+
+
+def _decoded(payload: Any) -> NDArray[Any]:
+    """Numbers (height, width). ValueError for an image of colours, and for what Pillow cannot decode."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(payload)) as image:
+            if image.mode not in _MODES:
+                msg = f"a mask has one number a pixel; found an image of mode {image.mode}"
+                raise ValueError(msg)
+            return np.array(image)
+    except (OSError, SyntaxError, EOFError) as error:
+        msg = f"a mask cannot be decoded: {error}"
+        raise ValueError(msg) from error

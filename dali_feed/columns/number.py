@@ -1,0 +1,99 @@
+"""A number per record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.columns.kind import Faults, Kind, check_member
+from dali_feed.errors import ConfigError
+
+__all__ = ["Number"]
+
+_SHOWN = 40
+
+
+@dataclass(frozen=True)
+class Number(Kind):
+    """An int, a float, or decimal text. Gives (n,) of `dtype`, on the device.
+
+    dtype  of NumPy's: int8..int64, uint8, float16..float64, bool. A number that it cannot hold makes a bad record.
+    """
+
+    member: str
+    dtype: str = "int64"
+
+    def __post_init__(self) -> None:
+        check_member("Number", self.member)
+        try:
+            known = np.dtype(self.dtype).kind in "biuf"
+        except TypeError:
+            known = False
+        if not known:
+            msg = f"Number({self.member!r}): dtype must be an int, a float or bool of NumPy's; found {self.dtype!r}"
+            raise ConfigError(msg)
+
+    def read(self, values: list[Any], faults: Faults) -> NDArray[Any]:
+        """The numbers, (n,); 0 for rows with a fault."""
+        if isinstance(values, np.ndarray) and values.dtype == self.dtype:
+            return values
+        dtype = np.dtype(self.dtype)
+        if dtype == np.int64 and (quick := _digits(values)) is not None:
+            return quick
+        out = np.zeros(len(values), dtype)
+        for row, value in enumerate(values):
+            if row in faults:
+                continue
+            try:
+                out[row] = _number(value, dtype)
+            except ValueError as error:
+                faults[row] = str(error)
+        return out
+
+
+def _digits(values: list[Any]) -> NDArray[np.int64] | None:
+    """Decimal digits in every row, the common case, by a few calls for all of them; else None."""
+    try:
+        texts = [value.tobytes() for value in values]
+    except AttributeError:
+        return None
+    if all(text.isdigit() and len(text) < 19 for text in texts):
+        return np.array(list(map(int, texts)), np.int64)
+    return None
+
+
+def _number(value: Any, dtype: np.dtype[Any]) -> Any:
+    """The value as a number that the dtype holds; ValueError says why there is none."""
+    if value is None:
+        msg = "the record has no such member"
+        raise ValueError(msg)
+    if isinstance(value, memoryview | bytes | str):
+        text = value if isinstance(value, str) else bytes(value[:_SHOWN]).decode("ascii", "replace")
+        if len(value) >= _SHOWN or "_" in text:  # to Python 1_0 is a number too
+            msg = f"a decimal number is needed; found {text!r}"
+            raise ValueError(msg)
+        try:
+            value = float(text) if dtype.kind == "f" else int(text)
+        except ValueError as error:
+            msg = f"a decimal number is needed; found {text!r}"
+            raise ValueError(msg) from error
+    if not isinstance(value, int | float | np.number | np.bool_):
+        msg = f"a number is needed; found {str(value)[:_SHOWN]!r}"
+        raise ValueError(msg)  # noqa: TRY004  the data is wrong, not a program
+    if dtype.kind in "iub" and value != int(value):
+        msg = f"a whole number is needed for {dtype}; found {value}"
+        raise ValueError(msg)
+    low, high = (0, 1) if dtype.kind == "b" else _ends(dtype)
+    if not low <= value <= high and value == value and abs(value) != float("inf"):  # noqa: PLR0124  not a NaN
+        msg = f"a number must fit into {dtype}; found {value}"
+        raise ValueError(msg)
+    return value
+
+
+def _ends(dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    if dtype.kind == "f":
+        return float(np.finfo(dtype).min), float(np.finfo(dtype).max)
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)

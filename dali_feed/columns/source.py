@@ -1,0 +1,186 @@
+"""A source whose fields are columns: another source's members, each made by its kind as it is read."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dali_feed.columns.follower import Follower
+from dali_feed.columns.image import Image
+from dali_feed.columns.kind import Faults, Kind
+from dali_feed.errors import ConfigError
+from dali_feed.plan.order import canonical
+from dali_feed.records.members import Members
+from dali_feed.records.source import Block, Extents, Reader, Slabs, Snapshot, Source
+
+__all__ = ["Columnar", "with_columns"]
+
+_LOOKED_AT = 64  # records, for the first that a kind can be settled by
+
+
+class Columnar:
+    """`source`'s records with columns for fields. The image column, where there is one, is the payload.
+
+    columns   name -> kind, in the order of a batch
+    as_tuple  whether a batch is a tuple of them, not a dict
+
+    Raises:
+        ConfigError: the source cannot name its members, or no record can have one; more than one `Image`.
+    """
+
+    def __init__(self, source: Source, columns: Mapping[str, Kind], *, as_tuple: bool) -> None:
+        images = [name for name, kind in columns.items() if isinstance(kind, Image)]
+        if len(images) > 1:
+            msg = f"columns: one Image can be made of a record so far; found {', '.join(images)}"
+            raise ConfigError(msg)
+        if not isinstance(source, Members):
+            msg = f"columns: {type(source).__name__} does not say what members its records have; leave columns out"
+            raise ConfigError(msg)
+        self.image = images[0] if images else None
+        self.as_tuple = as_tuple
+        self.transform = None if self.image is None else getattr(columns[self.image], "transform", None)
+        self._names = tuple(columns)
+        self._kinds = {name: kind for name, kind in columns.items() if name != self.image}
+        member = None if self.image is None else columns[self.image].member
+        self._source = source.giving(member, tuple(dict.fromkeys(kind.member for kind in self._kinds.values())))
+        self._settled: dict[str, Kind] | None = None
+        self._settling = threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # also in a copy that has nothing yet
+            raise AttributeError(name)
+        return getattr(self._source, name)  # original, commit: where the source has them
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The columns but the image."""
+        return tuple(self._kinds)
+
+    @property
+    def followers(self) -> dict[str, Follower]:
+        """Columns that are moved with the image. ConfigError for one that follows no image column."""
+        found = {name: kind for name, kind in self._kinds.items() if isinstance(kind, Follower)}
+        for name, kind in found.items():
+            if kind.of != self.image:
+                msg = f"columns: {name!r} follows the image column {kind.of!r}; found {self.image!r}. Give of="
+                raise ConfigError(msg)
+        return found
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All of them, in order."""
+        return self._names
+
+    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
+        """The source's."""
+        return self._source.snapshot(pin)
+
+    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
+        """A reader of the source's, and the kinds behind it."""
+        return _Reader(self._source.reader(slabs, stop), self.kinds)
+
+    def where(self, partition: int, position: int) -> str:
+        """As the source has it."""
+        return self._source.where(partition, position)
+
+    def kinds(self) -> dict[str, Kind]:
+        """The kinds with what the first records tell: those are read once, where a kind leaves something open."""
+        with self._settling:
+            if self._settled is None:
+                self._settled = self._settle()
+            return self._settled
+
+    def batch(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The columns of a batch, of rows of fields."""
+        kinds = self.kinds()
+        return {name: kinds[name].batch(values) for name, values in fields.items()}
+
+    def _settle(self) -> dict[str, Kind]:
+        """Each by the first record that has its member and is no fault, of the first few in canonical order."""
+        if all(kind == _tried(kind) for kind in self._kinds.values()):
+            return self._kinds
+        snapshot = self._source.snapshot()
+        first = snapshot.located(canonical(snapshot, snapshot.extent)[:1])
+        few = Extents(first.partition[:1], first.start[:1], first.stop[:1].clip(max=first.start[:1] + _LOOKED_AT))
+        reader = self._source.reader()
+        try:
+            block = reader.read(few)
+            try:
+                return {name: kind.settled(_first(block, kind.member)) for name, kind in self._kinds.items()}
+            finally:
+                block.lease.release()
+        finally:
+            reader.close()
+
+
+def _tried(kind: Kind) -> Kind | None:
+    """The kind settled by nothing; None where it cannot be."""
+    try:
+        return kind.settled(None)
+    except ConfigError:
+        return None
+
+
+def _first(block: Block, field: str) -> Any:
+    values = (value for row, value in enumerate(block.fields[field]) if row not in block.faults)
+    return next((value for value in values if value is not None), None)
+
+
+class _Reader:
+    """Reads members, and makes of them what their columns keep."""
+
+    def __init__(self, reader: Reader, kinds: Callable[[], dict[str, Kind]]) -> None:
+        self._reader, self._kinds = reader, kinds
+
+    @property
+    def trouble(self) -> str:
+        """The source's reader's, where it has one."""
+        return getattr(self._reader, "trouble", "")
+
+    def read(self, extents: Extents) -> Block:
+        """Of the source's block, its members made into columns; see `records.Reader`."""
+        kinds = self._kinds()
+        block = self._reader.read(extents)
+        try:
+            absent = [row for row, payload in enumerate(block.payloads) if payload is None]
+            known: Faults = {**block.faults, **dict.fromkeys(absent, "")}
+            fields = {}
+            for name, kind in kinds.items():
+                faults = dict(known)
+                fields[name] = kind.read(block.fields[kind.member], faults)
+                for row in faults.keys() - known.keys():
+                    block.faults.setdefault(row, f"column {name!r} of member {kind.member!r}: {faults[row]}")
+        except BaseException:
+            block.lease.release()
+            raise
+        return Block(block.ids, block.payloads, fields, block.lease, block.faults)
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        self._reader.close()
+
+
+def with_columns(
+    source: Source, columns: Mapping[str, Kind] | Sequence[Kind], transform: object = None
+) -> tuple[Columnar, object]:
+    """The source with these columns, a sequence of kinds giving tuples, and the image's transform.
+
+    ConfigError for what are no columns, or a transform beside them.
+    """
+    if transform is not None:
+        msg = "transform: a column has its own; write Image(member, transform) in columns"
+        raise ConfigError(msg)
+    as_tuple = not isinstance(columns, Mapping)
+    named: dict[str, Kind] = (
+        dict(columns) if isinstance(columns, Mapping) else {str(k): kind for k, kind in enumerate(columns)}
+    )
+    if not named:
+        msg = "columns: at least one is needed; found none. Leave columns out for images and labels"
+        raise ConfigError(msg)
+    for name, kind in named.items():
+        if not isinstance(kind, Kind):
+            msg = f"columns: {name!r} must be a kind of dali_feed.columns such as Text('txt'); found {kind!r}"
+            raise ConfigError(msg)
+    made = Columnar(source, named, as_tuple=as_tuple)
+    return made, made.transform

@@ -1,0 +1,94 @@
+"""Text, bytes and JSON: a list of n values in a batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dali_feed.columns.kind import Faults, Kind, check_member, missing
+
+__all__ = ["Bytes", "Json", "Text"]
+
+
+@dataclass(frozen=True)
+class Text(Kind):
+    """UTF-8 text. Gives a list of n str; bytes that are no UTF-8 make a bad record."""
+
+    member: str
+
+    def __post_init__(self) -> None:
+        check_member("Text", self.member)
+
+    def read(self, values: list[Any], faults: Faults) -> list[str]:
+        """The texts, decoded."""
+        return _each(values, faults, _text, "")
+
+
+@dataclass(frozen=True)
+class Json(Kind):
+    """A JSON document (RFC 8259: no NaN, no Infinity). Gives a list of n values as Python's json has them."""
+
+    member: str
+
+    def __post_init__(self) -> None:
+        check_member("Json", self.member)
+
+    def read(self, values: list[Any], faults: Faults) -> list[Any]:
+        """The documents, parsed."""
+        return _each(values, faults, _document, None)
+
+
+@dataclass(frozen=True)
+class Bytes(Kind):
+    """Bytes that only the user understands. Gives a list of n: bytes, or what `decode` makes of them.
+
+    decode  is called with a memoryview of one record's bytes, by several threads at once; what it keeps of them it
+            copies. What it raises makes that record a bad one. What it returns must be nothing that random numbers of
+            its own decide, or a resumed run differs.
+    """
+
+    member: str
+    decode: Callable[[memoryview], Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_member("Bytes", self.member)
+
+    def read(self, values: list[Any], faults: Faults) -> list[Any]:
+        """Views as they are; with `decode`, what it makes of them."""
+        if self.decode is None:
+            missing(values, faults)
+            return values
+        decode = self.decode
+        return _each(values, faults, lambda value: decode(memoryview(value)), None)
+
+    def batch(self, values: list[Any]) -> list[Any]:
+        """Bytes of their own."""
+        return values if self.decode is not None else [bytes(value) for value in values]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else str(value, "utf-8")
+
+
+def _document(value: Any) -> Any:
+    return json.loads(value if isinstance(value, str) else str(value, "utf-8"), parse_constant=_no_number)
+
+
+def _no_number(name: str) -> Any:
+    msg = f"{name} is no JSON"
+    raise ValueError(msg)
+
+
+def _each(values: list[Any], faults: Faults, made: Callable[[Any], Any], instead: Any) -> list[Any]:
+    """What is made of each value; one that fails is a fault."""
+    missing(values, faults)
+    out: list[Any] = [instead] * len(values)
+    for row, value in enumerate(values):
+        if row not in faults:
+            try:
+                out[row] = made(value)
+            except Exception as error:  # noqa: BLE001 - whatever a user's function raises is about this record
+                faults[row] = f"{type(error).__name__}: {error}"
+    return out

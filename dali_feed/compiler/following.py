@@ -1,0 +1,58 @@
+"""What follows the images of a recipe: the ops that move pixels, and what each sample takes into them.
+
+The law: the numbers are those of the image's own steps, for draws belong to the sample. They are computed again, from
+the same streams, so a follower is right beside any engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.compiler.outline import outline
+from dali_feed.compiler.program import Ints
+from dali_feed.errors import TransformError
+from dali_feed.transforms.base import Arrays, OnImage
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.run import SizedDraws
+
+__all__ = ["Followed", "compile_following"]
+
+
+@dataclass(slots=True)
+class Followed:
+    """The steps of tv_tensors that follow an image, in turn."""
+
+    recipe: Recipe
+    streams: list[int] = field(default_factory=list)
+    steps: list[OnImage] = field(default_factory=list)
+
+    def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> dict[str, NDArray[Any]]:
+        """What samples `ids`, whose images are of `sizes` (n, 2: height, width), take into the steps."""
+        run = SizedDraws(self.streams, sizes, ids, seed, epoch)
+        for n, op in enumerate(self.recipe.ops):
+            if op.moves or op.size_behind(None) is not None:
+                op.host_rows(run, n)
+        return {name: np.ascontiguousarray(rows) for name, rows in run.arrays.items()}
+
+    def run(self, given: Any, arrays: Arrays, slot: int) -> Any:
+        """A tv_tensor, moved as the image in that slot is."""
+        for step in self.steps:
+            given = step(given, arrays, slot)
+        return given
+
+
+def compile_following(recipe: Recipe, *, boxes: bool) -> Followed:
+    """Compile. TransformError where nothing can follow an op, or boxes and points cannot (padding that mirrors)."""
+    known = outline(recipe)
+    if boxes:
+        for op in recipe.ops:
+            mode = getattr(op, "mode", "constant")
+            if mode != "constant" and op.moves:
+                msg = f'{op.title}: boxes and points follow padding_mode="constant" alone; found "{mode}"'
+                raise TransformError(msg)
+    steps = [step for n, op in enumerate(recipe.ops) for step in op.follow_steps(n)]
+    return Followed(recipe, known.streams, steps)

@@ -1,0 +1,152 @@
+"""What follows images, beside any engine: threads move masks, boxes and points slot by slot, as their image is moved.
+
+The law: a batch is done when both are. What cannot follow makes its record a bad one, as what cannot be decoded does.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.columns.follower import Follower
+from dali_feed.compiler.following import Followed
+from dali_feed.compiler.program import Ints, Parameters
+from dali_feed.engines.engine import Engine, Result, Work
+from dali_feed.errors import DaliFeedError
+from dali_feed.options import Tuning
+
+__all__ = ["FollowingEngine", "with_rows"]
+
+_PREFIX = "follow_"  # of the arrays that followers take
+_CANVAS = "follow_canvas"  # int32 (n, 2): height and width of the image as encoded
+
+Slots = tuple[dict[str, list[Any]], dict[int, str]]  # per follower the values of some slots, and what is bad
+
+
+def with_rows(own: Parameters, followed: Followed, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
+    """An engine's parameters, and those of what follows."""
+    rows = followed.parameters(sizes, ids, seed, epoch)
+    named = {_PREFIX + name: values for name, values in rows.items()}
+    return Parameters(own.arrays | named | {_CANVAS: np.asarray(sizes, np.int32)}, own.sizes)
+
+
+@dataclass(slots=True)
+class _Both(Result):
+    """A result with what the engine itself gave."""
+
+    inner: Result = field(default_factory=lambda: Result(None))
+
+
+class FollowingEngine:
+    """An engine, and threads that move what follows its images. See `engines.engine.Engine`."""
+
+    def __init__(self, inner: Engine, followed: Followed, followers: Mapping[str, Follower], tuning: Tuning) -> None:
+        self.name, self.depth = inner.name, inner.depth
+        self._inner, self._followed, self._followers = inner, followed, dict(followers)
+        self._threads = tuning.cpu_threads
+        self._pool = ThreadPoolExecutor(self._threads, "dali-feed-follow")
+        self._flying: deque[list[Future[Slots]]] = deque()
+
+    def enter(self) -> None:
+        """As the engine does."""
+        self._inner.enter()
+
+    def prepare(self, payloads: list[memoryview]) -> list[Any]:
+        """As the engine takes them."""
+        return self._inner.prepare(payloads)
+
+    def submit(self, work: Work) -> None:
+        """Start both."""
+        self._inner.submit(_images(work))
+        self._flying.append(self._started(work, range(len(work.payloads))))
+
+    def take(self) -> Result:
+        """The oldest batch, once both are done."""
+        result = self._inner.take()
+        return self._both(result, [part.result() for part in self._flying.popleft()])
+
+    def discard(self) -> None:
+        """Wait for both, and drop them: their memory is let go of then."""
+        parts = self._flying.popleft()
+        try:
+            self._inner.discard()
+        finally:
+            for part in parts:
+                if not part.cancel():
+                    part.exception()
+
+    def redo(self, work: Work, failed: Result | None = None, slots: Sequence[int] = ()) -> Result:
+        """The engine's part as it can, and what follows in the slots that changed."""
+        parts = self._started(work, slots if isinstance(failed, _Both) else range(len(work.payloads)))
+        if isinstance(failed, _Both) and failed.inner.bad:
+            result = self._inner.redo(_images(work), failed.inner, slots)
+        else:
+            result = self._inner.redo(_images(work))
+        done = [part.result() for part in parts]
+        if not isinstance(failed, _Both):
+            return self._both(result, done)
+        both = self._both(result, done)
+        for name, values in both.columns.items():
+            fresh = dict(zip(slots, values, strict=True))
+            both.columns[name] = [fresh.get(slot, value) for slot, value in enumerate(failed.columns[name])]
+        return both
+
+    def halt(self) -> None:
+        """As the engine does."""
+        self._inner.halt()
+
+    def resume(self) -> None:
+        """As the engine does."""
+        self._inner.resume()
+
+    def at_work(self) -> Sequence[int]:
+        """As the engine has it."""
+        return self._inner.at_work()
+
+    def close(self) -> None:
+        """Both. Safe to call twice."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._inner.close()
+
+    def _started(self, work: Work, slots: Sequence[int]) -> list[Future[Slots]]:
+        """A part of the slots for each thread."""
+        each = max(1, -(-len(slots) // self._threads))
+        rows = {k.removeprefix(_PREFIX): v for k, v in work.arrays.items() if k.startswith(_PREFIX)}
+        parts = [slots[k : k + each] for k in range(0, len(slots), each)]
+        return [self._pool.submit(self._moved, work, rows, part) for part in parts]
+
+    def _moved(self, work: Work, rows: Mapping[str, NDArray[Any]], slots: Sequence[int]) -> Slots:
+        columns: dict[str, list[Any]] = {name: [] for name in self._followers}
+        bad: dict[int, str] = {}
+        for slot in slots:
+            high, wide = rows["canvas"][slot].tolist()
+            for name, kind in self._followers.items():
+                value = None
+                try:
+                    moved = functools.partial(self._followed.run, arrays=rows, slot=slot)
+                    value = kind.followed(work.fields[name][slot], (high, wide), moved)
+                except DaliFeedError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - whatever a library raises is about this record
+                    told = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+                    bad.setdefault(slot, f"column {name!r} of member {kind.member!r}: {told}")
+                columns[name].append(value)
+        return columns, bad
+
+    def _both(self, result: Result, parts: list[Slots]) -> _Both:
+        columns = {name: [value for part, _ in parts for value in part[name]] for name in self._followers}
+        bad = {slot: why for _, part in parts for slot, why in part.items()} | result.bad
+        return _Both(result.images, bad, result.tail, result.more, columns, inner=result)
+
+
+def _images(work: Work) -> Work:
+    """What the engine itself is given."""
+    arrays = {name: rows for name, rows in work.arrays.items() if not name.startswith(_PREFIX)}
+    return Work(work.payloads, arrays, work.fields)

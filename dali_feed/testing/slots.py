@@ -1,0 +1,52 @@
+"""What a trainer can see of each slot of a batch, for comparing runs."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dali_feed.feed import Batch
+
+__all__ = ["Slot", "Slots", "slots_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What a trainer can see of one slot."""
+
+    sample: int
+    ok: bool
+    fields: tuple[Any, ...]
+    pixels: str
+
+
+Slots = list[Slot]
+
+
+def slots_of(batch: Batch) -> Slots:
+    """The slots of a batch, in order."""
+    images = batch.images
+    try:
+        pixels = np.zeros(len(batch)) if images is None else np.asarray(images)
+    except TypeError:  # bfloat16, which NumPy does not know; float32 holds it exactly
+        pixels = np.asarray(images.float())
+    columns = [_rows(values) for values in batch.fields.values()]
+    return [
+        Slot(
+            int(sample),
+            bool(ok),
+            tuple(column[k] for column in columns),
+            hashlib.blake2b(np.ascontiguousarray(pixels[k]).tobytes(), digest_size=8).hexdigest(),
+        )
+        for k, (sample, ok) in enumerate(zip(batch.ids.tolist(), batch.ok.tolist(), strict=True))
+    ]
+
+
+def _rows(values: Any) -> list[Any]:
+    """A field's values, one per slot; of several arrays a tuple per slot."""
+    if isinstance(values, tuple):
+        return list(zip(*map(_rows, values), strict=True))
+    return values.tolist() if isinstance(values, np.ndarray) else list(values)

@@ -1,0 +1,121 @@
+"""Members of Kafka records: the value, the key, the timestamp and the headers, by name.
+
+`value`, `key` and `timestamp` (milliseconds since 1970, int) are those of the record; any other name is a header's, and
+`headers.NAME` is one whose name is `value`, `key` or `timestamp`. Of headers with one name the last counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Message
+
+from dali_feed.records.members import Member, alternatives
+from dali_feed.records.source import Lease
+
+__all__ = ["Asked", "MemberRows", "Seen"]
+
+_OWN = ("value", "key", "timestamp")
+_HEADER = "headers."
+_NOTHING = memoryview(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The members that a source is to give: one as payloads, others as fields."""
+
+    image: str | None
+    members: tuple[str, ...]
+
+
+class MemberRows:
+    """Columns of members that are being filled. See `kafka_records.Rows`."""
+
+    def __init__(self, asked: Asked, n: int, lease: Lease) -> None:
+        self.payloads: list[memoryview | None] = [None] * n
+        self.faults: dict[int, str] = {}
+        self._room = lease.room
+        self._image = None if asked.image is None else alternatives(asked.image)
+        self._asked = {name: alternatives(name) for name in asked.members}
+        self._fields: dict[str, list[Any]] = {name: [None] * n for name in asked.members}
+        names = {part for parts in (self._image or (), *self._asked.values()) for part in parts}
+        self._wants_headers = bool(names.difference(_OWN))
+        alone = self._image is None and len(self._asked) == 1 and names == {"value"}
+        self._values = self._fields[asked.members[0]] if alone else None  # nothing but the value: the fast way
+
+    def take(self, row: int, message: Message) -> None:
+        """A record into its row: the value is copied into the slab, once, where it is asked for."""
+        if self._values is not None:
+            value = message.value()
+            self.payloads[row] = _NOTHING
+            if value is not None:
+                view = self._values[row] = self._room(len(value))
+                view[:] = value
+            return
+        headers: Any = (message.headers() if self._wants_headers else None) or ()
+        known = dict(headers)
+        self.payloads[row] = _NOTHING
+        if self._image is not None:
+            found = self._found(message, known, self._image)
+            if isinstance(found, memoryview):
+                self.payloads[row] = found
+            elif isinstance(found, bytes):
+                self.payloads[row] = self._copied(found)
+            else:
+                self.faults[row] = f"the record has no member {';'.join(self._image)} with an image"
+        for name, parts in self._asked.items():
+            self._fields[name][row] = self._found(message, known, parts)
+
+    def columns(self) -> dict[str, Any]:
+        """The members that are no payload."""
+        return dict(self._fields)
+
+    def _found(self, message: Message, headers: dict[str, Any], names: tuple[str, ...]) -> Any:
+        """The foremost of the members that the record has; None where it has none."""
+        for name in names:
+            found: Any
+            if name == "value":
+                value = message.value()
+                found = None if value is None else self._copied(value)
+            elif name == "key":
+                found = message.key()
+            elif name == "timestamp":
+                found = message.timestamp()[1]
+            else:
+                found = headers.get(name.removeprefix(_HEADER))
+            if found is not None:
+                return found
+        return None
+
+    def _copied(self, value: bytes | str) -> memoryview:
+        data = value.encode() if isinstance(value, str) else value
+        view = self._room(len(data))
+        view[:] = data
+        return view
+
+
+class Seen:
+    """Which members some records have. It takes records as rows do."""
+
+    def __init__(self) -> None:
+        self._records = 0
+        self._sizes: dict[str, list[int]] = {}
+
+    def take(self, row: int, message: Message) -> None:
+        """Note what a record has."""
+        self._records += 1
+        headers: Any = message.headers() or ()
+        own = {"value": message.value(), "key": message.key()}
+        there = {name: value for name, value in own.items() if value is not None}
+        named = {f"{_HEADER}{name}" if name in _OWN else name: value for name, value in headers}
+        for name, value in {**there, "timestamp": b"", **named}.items():
+            self._sizes.setdefault(name, []).append(len(value or b""))
+
+    def members(self) -> tuple[Member, ...]:
+        """In the order value, key, timestamp, then headers by name."""
+        order = {name: k for k, name in enumerate(_OWN)}
+        return tuple(
+            Member(name, len(sizes) / self._records, round(sum(sizes) / len(sizes)))
+            for name, sizes in sorted(self._sizes.items(), key=lambda item: (order.get(item[0], 3), item[0]))
+        )

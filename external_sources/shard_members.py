@@ -1,0 +1,186 @@
+"""Members of tar samples: which suffixes there are, and any of them read in one go with the others of its sample.
+
+The law of this file: no byte is copied twice, and none is read that was not asked for but what lies between members of
+one sample that are read together.
+"""
+
+from __future__ import annotations
+
+import difflib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dali_feed.errors import ConfigError
+from dali_feed.external_sources.shard_reader import FAR_BYTES, ShardFiles, Shards, room_for, runs_of
+from dali_feed.external_sources.tar_index import TarIndex
+from dali_feed.records.members import Member, alternatives
+from dali_feed.records.slabs import SlabPool
+from dali_feed.records.source import Block, Int64s, Reader, Slabs, Snapshot, Source, unpack_ids
+
+__all__ = ["ShardMembers", "members_of"]
+
+
+def members_of(indexes: Sequence[TarIndex]) -> tuple[Member, ...]:
+    """The suffixes of all samples, the most frequent first, then by name."""
+    count: dict[bytes, int] = {}
+    size: dict[bytes, int] = {}
+    for index in indexes:
+        for k, suffix in enumerate(index.suffixes):
+            has = index.suffix == k
+            count[suffix] = count.get(suffix, 0) + int(has.sum())
+            size[suffix] = size.get(suffix, 0) + int(index.length[has].sum())
+    samples = max(1, sum(map(len, indexes)))
+    found = [
+        Member(suffix.decode(errors="replace"), min(1.0, n / samples), round(size[suffix] / n))
+        for suffix, n in count.items()
+        if n
+    ]
+    return tuple(sorted(found, key=lambda member: (-member.share, member.name)))
+
+
+@dataclass(frozen=True, slots=True)
+class MemberTable(Shards):
+    """Where the members lie, int64 (members, rows); offset 0 says that a sample lacks one."""
+
+    at: Int64s
+    size: Int64s
+
+
+class ShardMembers:
+    """Samples of a ShardSet with the members that were asked for. See `records.members.Members.giving`."""
+
+    def __init__(
+        self,
+        shards: Source,
+        paths: tuple[str, ...],
+        load: Callable[[], tuple[Shards, Sequence[TarIndex]]],
+        image: str | None,
+        members: tuple[str, ...],
+    ) -> None:
+        self._shards, self._paths, self._load = shards, paths, load
+        self._image, self._members = image, members
+        self._table: MemberTable | None = None
+        self._loading = threading.Lock()
+
+    def __repr__(self) -> str:
+        return repr(self._shards)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The members as they were asked for."""
+        return self._members
+
+    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
+        """The ShardSet's, with the size of these members. ConfigError for a member that no sample has."""
+        found = self._shards.snapshot(pin)
+        table = self._tabulated()
+        return replace(found, record_bytes=max(1, round(float(table.size.sum(axis=0).mean()))))
+
+    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
+        """A reader for one thread; see `records.Source`."""
+        image = self._image is not None
+        return _MemberReader(
+            self._paths, self._tabulated(), self._members, SlabPool() if slabs is None else slabs, stop, image=image
+        )
+
+    def where(self, partition: int, position: int) -> str:
+        """As the ShardSet has it."""
+        return self._shards.where(partition, position)
+
+    def _tabulated(self) -> MemberTable:
+        with self._loading:
+            if self._table is None:
+                shards, indexes = self._load()
+                asked = (*(() if self._image is None else (self._image,)), *self._members)
+                every = [_rows(name, indexes) for name in asked]
+                self._table = MemberTable(
+                    shards.names,
+                    shards.stamps,
+                    shards.digests,
+                    shards.counts,
+                    shards.base,
+                    at=np.stack([at for at, _ in every]),
+                    size=np.stack([size for _, size in every]),
+                )
+            return self._table
+
+
+def _rows(name: str, indexes: Sequence[TarIndex]) -> tuple[Int64s, Int64s]:
+    suffixes = [part.lower().encode() for part in alternatives(name)]
+    found = [index.member(suffixes) for index in indexes]
+    at, size = (np.concatenate(each) for each in zip(*found, strict=True))
+    if not at.any():
+        there = [member.name for member in members_of(indexes)]
+        near = difflib.get_close_matches(name, there, n=1)
+        cure = f"Did you mean {near[0]!r}?" if near else "`dali-feed inspect` lists them"
+        msg = f"member {name!r}: no sample has it; found {', '.join(there[:8])}. {cure}"
+        raise ConfigError(msg)
+    return at, size
+
+
+class _MemberReader(ShardFiles):
+    """Reads the members of neighbours with one pread, those that lie far from each other one by one."""
+
+    def __init__(
+        self,
+        paths: tuple[str, ...],
+        table: MemberTable,
+        members: tuple[str, ...],
+        slabs: Slabs,
+        stop: threading.Event | None,
+        *,
+        image: bool,
+    ) -> None:
+        super().__init__(paths, table, slabs, stop)
+        self._table, self._members, self._image = table, members, image
+
+    def _fill(self, block: Block) -> None:
+        partition, position = unpack_ids(block.ids)
+        row = self._table.base[partition] + position
+        at, size = self._table.at[:, row], self._table.size[:, row]
+        there = at > 0
+        low = np.where(there, at, np.iinfo(np.int64).max).min(axis=0)
+        high = (at + size).max(axis=0)
+        none = ~there.any(axis=0)
+        low[none] = 0
+        far = (high - low - size.sum(axis=0) > FAR_BYTES) & ~none
+        views: list[list[memoryview | None]] = [[None] * len(row) for _ in at]
+        shards, starts, ends = partition.tolist(), at.tolist(), (at + size).tolist()
+        together = np.where(far, 0, low), np.where(far, 0, high)
+        runs = [run for run in runs_of(partition, position, *together) if together[0][run[0]]]
+        room = room_for(block.lease, sum(int(high[end - 1] - low[begin]) for begin, end in runs))
+        for begin, end in runs:
+            first = int(low[begin])
+            view = self._whole(shards[begin], room(int(high[end - 1]) - first), first, block.ids, begin)
+            for mine, a, b in zip(views, starts, ends, strict=True):
+                mine[begin:end] = [
+                    view[x - first : y - first] if x else None for x, y in zip(a[begin:end], b[begin:end], strict=True)
+                ]
+        for k in np.flatnonzero(far).tolist():
+            for member, (a, b) in enumerate(zip(starts, ends, strict=True)):
+                if a[k]:
+                    one = block.lease.room(b[k] - a[k])
+                    views[member][k] = self._whole(shards[k], one, a[k], block.ids, k)
+        self._given(block, views)
+        self._check_read(partition)
+
+    def _given(self, block: Block, views: list[list[memoryview | None]]) -> None:
+        if self._image:
+            for k, view in enumerate(views[0]):
+                if view is None:
+                    block.faults[k] = "the sample has no image member"
+                else:
+                    block.payloads[k] = view
+        block.fields.update(zip(self._members, views[1:] if self._image else views, strict=True))
+
+    def _whole(self, shard: int, view: memoryview, at: int, ids: Int64s, row: int) -> memoryview:
+        """`view`, filled; DataLostError where the shard ends before."""
+        if len(view):
+            got = self._read(self._file(shard), view, at, ids, row)
+            if got < len(view):
+                raise self._lost(ids[row], at + got)
+        return view

@@ -1,0 +1,316 @@
+"""Masks, boxes and keypoints are moved as their image is: torchvision's own results, on both engines, in any slot."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from images import QUICK
+from PIL import Image as Pillow
+from torchvision import tv_tensors
+from torchvision.transforms import InterpolationMode, v2
+from torchvision_way import applied
+
+from dali_feed import BadRecords, DataLoader
+from dali_feed.columns import Boxes, Counted, Image, Keypoints, Kind, Mask, Number
+from dali_feed.compiler.host import compile_host
+from dali_feed.errors import ConfigError, TransformError
+from dali_feed.external_sources import ShardSet
+from dali_feed.plan import Shuffle
+from dali_feed.testing import assert_resumes_anywhere
+from dali_feed.transforms.lower import lower
+
+COUNT = 8
+GEOMETRY: dict[str, Any] = {
+    "crop and resize": v2.RandomResizedCrop(20),
+    "flips": v2.Compose([v2.Resize((24, 28)), v2.RandomHorizontalFlip(), v2.RandomVerticalFlip()]),
+    "resize to an edge, middle": v2.Compose([v2.Resize(40), v2.CenterCrop(32)]),
+    "middle of what is smaller": v2.CenterCrop((60, 70)),
+    "crop with padding": v2.RandomCrop(30, padding=6),
+    "crop that pads if needed": v2.RandomCrop((48, 64), pad_if_needed=True),
+    "pad": v2.Compose([v2.Resize((24, 24)), v2.Pad((1, 2, 3, 4))]),
+    "rotation": v2.Compose([v2.Resize((30, 34)), v2.RandomRotation(40)]),
+    "affine": v2.Compose([v2.Resize((30, 34)), v2.RandomAffine(20, (0.1, 0.2), (0.8, 1.2), (-5, 5, -3, 3))]),
+    "perspective": v2.Compose([v2.Resize((30, 34)), v2.RandomPerspective(0.5, 0.9)]),
+    "nests": v2.Compose(
+        [
+            v2.Resize((30, 30)),
+            v2.RandomApply([v2.RandomRotation(30), v2.ColorJitter(0.3)], 0.5),
+            v2.RandomChoice([v2.RandomHorizontalFlip(1.0), v2.RandomVerticalFlip(1.0)]),
+        ]
+    ),
+    "colours alone": v2.Compose([v2.Resize((30, 30)), v2.ColorJitter(0.4, 0.4), v2.RandomGrayscale(0.5)]),
+    "floats, normalized and erased": v2.Compose(
+        [
+            v2.RandomResizedCrop(20),
+            v2.ToImage(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize([0.5], [0.5]),
+            v2.RandomErasing(1.0),
+        ]
+    ),
+}
+
+
+def classes(n: int) -> np.ndarray[Any, Any]:
+    """A mask of 40 or 50 by 56 or 44 pixels with regions of several classes."""
+    rng = np.random.default_rng(n)
+    high, wide = (40, 56) if n % 2 else (50, 44)
+    return rng.integers(0, 9, (high // 8 + 1, wide // 8 + 1), np.uint8).repeat(8, 0).repeat(8, 1)[:high, :wide]
+
+
+def boxes(n: int) -> list[list[float]]:
+    """N % 4 boxes as x, y, x, y, and a class."""
+    return [[2.0 + k, 3.0, 20.0 + k, 30.5, float(k)] for k in range(n % 4)]
+
+
+def points(n: int) -> list[list[float]]:
+    """N % 3 points."""
+    return [[5.0 * k + 1, 7.0 + n] for k in range(n % 3)]
+
+
+def png(pixels: np.ndarray[Any, Any], mode: str = "L") -> bytes:
+    """An image of these numbers."""
+    out = io.BytesIO()
+    image = Pillow.fromarray(pixels, mode) if mode != "P" else Pillow.fromarray(pixels, "L").convert("P")
+    if mode == "P":
+        image = Pillow.fromarray(pixels, "P")
+        image.putpalette(list(range(256)) * 3)
+    image.save(out, "PNG")
+    return out.getvalue()
+
+
+def pictured(folder: Path, **instead: bytes | None) -> ShardSet:
+    """A shard of images, masks (each second one a palette's), boxes, points; `instead`: of number 3's members."""
+    with tarfile.open(folder / "0.tar", "w") as tar:
+        for n in range(COUNT):
+            mask = classes(n)
+            members = {
+                "jpg": png(np.stack([mask * 20] * 3, axis=2), "RGB"),
+                "mask": png(mask, "P" if n % 2 else "L"),
+                "boxes": json.dumps(boxes(n)).encode(),
+                "points": json.dumps(points(n)).encode(),
+                "cls": str(n).encode(),
+            }
+            for suffix, whole in members.items():
+                data = instead.get(suffix, whole) if n == 3 else whole
+                if data is not None:
+                    info = tarfile.TarInfo(f"{n:03}.{suffix}")
+                    info.size = len(data)
+                    tar.addfile(info, io.BytesIO(data))
+    return ShardSet(str(folder / "0.tar"), index_dir=folder)
+
+
+def columns(transform: Any) -> dict[str, Kind]:
+    """Image, mask, boxes, points and number."""
+    return {
+        "image": Image("jpg", transform),
+        "mask": Mask("mask"),
+        "boxes": Boxes("boxes", more=1),
+        "points": Keypoints("points"),
+        "n": Number("cls"),
+    }
+
+
+def theirs(transform: Any, numbers: list[int], ids: np.ndarray[Any, Any], seed: int) -> list[tuple[Any, Any, Any]]:
+    """Mask, boxes and points of each record by torchvision's functions for tv_tensors, on the same draws."""
+    recipe = lower(transform)
+    sizes = np.array([classes(n).shape for n in numbers], np.int32)
+    made = compile_host(recipe).parameters(sizes, ids, seed, 0).arrays
+    out = []
+    for row, n in enumerate(numbers):
+        rows = {name: values[row].tolist() for name, values in made.items()}
+        size = classes(n).shape
+        kept: list[Any] = [
+            tv_tensors.Mask(torch.from_numpy(classes(n).copy())[None]),
+            tv_tensors.BoundingBoxes(
+                torch.tensor([box[:4] for box in boxes(n)]).reshape(-1, 4), format="XYXY", canvas_size=size
+            ),
+            tv_tensors.KeyPoints(torch.tensor(points(n)).reshape(-1, 2), canvas_size=size),
+        ]
+        moving = [(k, op) for k, op in enumerate(recipe.ops) if type(op).__name__ not in STILL]
+        for k, op in moving:
+            kept = [applied(given, k, op, rows) for given in kept]
+        out.append((kept[0][0], kept[1], kept[2]))
+    return out
+
+
+STILL = {"ColorJitter", "RandomGrayscale", "ToFloat", "Normalize", "RandomErasing"}
+
+
+@pytest.mark.parametrize("engine", ["host", "dali"])
+@pytest.mark.parametrize("name", [name for name in GEOMETRY if name != "nests"])
+def test_what_follows_is_torchvisions_bit_for_bit(tmp_path: Path, name: str, engine: str) -> None:
+    """Masks, boxes and points of every geometric transform, by the draws of the image in the slot."""
+    transform = GEOMETRY[name]
+    source = pictured(tmp_path)
+    size = 1 if name in ("pad", "resize to an edge, middle") else 4
+    with DataLoader(
+        source, size, shuffle=True, columns=columns(transform), engine=engine, tuning=QUICK, seed=5, info=True
+    ) as loader:
+        for batch, info in loader:
+            numbers = batch["n"].tolist()
+            assert info.ok.all()
+            for slot, (mask, box, point) in enumerate(theirs(transform, numbers, info.ids.numpy(), 5)):
+                assert torch.equal(batch["mask"][slot], mask.as_subclass(torch.Tensor)), (name, numbers[slot])
+                assert torch.equal(batch["boxes"][slot][:, :4], box.as_subclass(torch.Tensor))
+                assert batch["boxes"][slot][:, 4].tolist() == list(range(numbers[slot] % 4))
+                assert torch.equal(batch["points"][slot], point.as_subclass(torch.Tensor))
+
+
+def test_a_nest_moves_what_follows_where_it_moved_the_image(tmp_path: Path) -> None:
+    """An image of its classes, turned and mirrored by nearest pixels, is its mask, whatever was picked."""
+    transform = v2.Compose(
+        [
+            v2.Resize((30, 30), InterpolationMode.NEAREST_EXACT),
+            v2.RandomApply([v2.RandomRotation(30)], 0.5),
+            v2.RandomChoice([v2.RandomHorizontalFlip(1.0), v2.RandomVerticalFlip(1.0)]),
+        ]
+    )
+    source = pictured(tmp_path)
+    plain = v2.Compose([v2.Resize((30, 30), InterpolationMode.NEAREST_EXACT)])
+    with DataLoader(source, 4, columns=columns(transform), engine="host", tuning=QUICK, seed=2) as loader:
+        found = [(a, b) for batch in loader for a, b in zip(batch["image"], batch["mask"], strict=True)]
+    with DataLoader(source, 4, columns=columns(plain), engine="host", tuning=QUICK, seed=2) as loader:
+        still = [b for batch in loader for b in batch["mask"]]
+    agree = [float((image[0] == mask * 20).float().mean()) for image, mask in found]
+    assert min(agree) > 0.85  # masks are resized by "nearest", the image by "nearest-exact": edges of classes differ
+    assert not any(torch.equal(mask, before) for (_, mask), before in zip(found, still, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("member", "data", "reason"),
+    [
+        ("mask", None, "column 'mask' of member 'mask': the record has no such member"),
+        ("mask", b"junk", "column 'mask' of member 'mask': "),
+        ("mask", png(np.zeros((9, 9), np.uint8)), "a mask must have its image's size, 56x40; found 9x9"),
+        (
+            "mask",
+            png(np.zeros((40, 56, 3), np.uint8), "RGB"),
+            "one number a pixel; found an image of mode RGB",
+        ),
+        ("boxes", b"[[1, 2, 3]]", "rows of 5 numbers are needed; found an array of shape (1, 3)"),
+        ("boxes", b"[[1, 2, 3, 1e999, 0]]", "found one that is not finite"),
+        ("boxes", b"{", "rows of 5 numbers are needed; "),
+        ("points", b"7", "rows of 2 numbers are needed; "),
+        ("jpg", b"\xff\xd8 no image", ""),
+    ],
+)
+@pytest.mark.parametrize("engine", ["host", "dali"])
+def test_what_cannot_follow_costs_its_slot(
+    tmp_path: Path, engine: str, member: str, data: bytes | None, reason: str
+) -> None:
+    """Found when it is read or when it is moved: the next good record stands there, with its own mask and boxes."""
+    source = pictured(tmp_path, **{member: data})
+    transform = v2.RandomResizedCrop(20)
+    bad = BadRecords(limit=1)
+    with DataLoader(source, 4, columns=columns(transform), engine=engine, tuning=QUICK, bad=bad, info=True) as loader:
+        batches = list(loader)
+        told = loader.stats().recent_bad
+    numbers = [n for batch, _ in batches for n in batch["n"].tolist()]
+    assert numbers == [0, 1, 2, 4, 4, 5, 6, 7]
+    assert len(told) == 1
+    assert reason in told[0][1]
+    for batch, info in batches:
+        for slot, (mask, box, _) in enumerate(theirs(transform, batch["n"].tolist(), info.ids.numpy(), 0)):
+            assert torch.equal(batch["mask"][slot], mask.as_subclass(torch.Tensor))
+            assert torch.equal(batch["boxes"][slot][:, :4], box.as_subclass(torch.Tensor))
+
+
+def test_padded_rows_come_with_a_count(tmp_path: Path) -> None:
+    """One array for the batch; a record of more rows than `most` is a bad one."""
+    wanted: dict[str, Kind] = {
+        "image": Image("jpg", v2.CenterCrop(32)),
+        "boxes": Boxes("boxes", more=1, most=2),
+        "n": Number("cls"),
+    }
+    with DataLoader(pictured(tmp_path), 4, columns=wanted, tuning=QUICK, bad=BadRecords(limit=2)) as loader:
+        for batch in loader:
+            assert isinstance(batch["boxes"], Counted)
+            assert batch["boxes"].rows.shape == (4, 2, 5)
+            assert batch["boxes"].count.tolist() == [n % 4 for n in batch["n"].tolist()]
+            assert 3 not in batch["n"].tolist()
+
+
+def test_small_boxes_are_dropped_as_torchvision_drops_them(tmp_path: Path) -> None:
+    """`min_size` keeps what SanitizeBoundingBoxes keeps, with its class."""
+    transform = v2.RandomResizedCrop(20, scale=(0.05, 0.4))
+    wanted: dict[str, Kind] = {
+        "image": Image("jpg", transform),
+        "all": Boxes("boxes", more=1),
+        "kept": Boxes("boxes", more=1, min_size=3.0),
+    }
+    dropped = 0
+    with DataLoader(pictured(tmp_path), 4, columns=wanted, tuning=QUICK, seed=1) as loader:
+        for batch in loader:
+            for every, kept in zip(batch["all"], batch["kept"], strict=True):
+                given = {
+                    "boxes": tv_tensors.BoundingBoxes(every[:, :4], format="XYXY", canvas_size=(20, 20)),
+                    "labels": every[:, 4],
+                }
+                left = v2.SanitizeBoundingBoxes(min_size=3.0)(given) if len(every) else given
+                assert torch.equal(kept[:, :4], left["boxes"].as_subclass(torch.Tensor))
+                assert torch.equal(kept[:, 4], left["labels"])
+                dropped += len(every) - len(kept)
+    assert dropped
+
+
+def test_followers_resume_anywhere(tmp_path: Path) -> None:
+    """With their draws, and a bad mask."""
+    source = pictured(tmp_path, mask=b"junk")
+    padded: dict[str, Kind] = {"boxes": Boxes("boxes", more=1, most=3), "points": Keypoints("points", most=2)}
+    made = columns(v2.RandomResizedCrop(12)) | padded
+    assert_resumes_anywhere(source, columns=made, shuffle=Shuffle(2, 2), lanes=4, world_sizes=(1, 2, 4), positions=3)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error", "message"),
+    [
+        ({"mask": Mask("mask")}, ConfigError, "'mask' follows the image column 'image'; found None"),
+        ({"picture": Image("jpg"), "mask": Mask("mask")}, ConfigError, "found 'picture'. Give of="),
+        (
+            {"image": Image("jpg", [v2.CenterCrop(8), v2.CenterCrop(9)]), "mask": Mask("mask")},
+            ConfigError,
+            "can follow one image, through torchvision's transforms; found 2 views",
+        ),
+        (
+            {"image": Image("jpg", lambda images, draws: images), "boxes": Boxes("boxes")},
+            ConfigError,
+            "found a DALI graph function",
+        ),
+        (
+            {"image": Image("jpg", v2.RandomCrop(50, padding=20, padding_mode="reflect")), "boxes": Boxes("boxes")},
+            TransformError,
+            'boxes and points follow padding_mode="constant" alone; found "reflect"',
+        ),
+        ({"image": Image("jpg", v2.RandAugment()), "mask": Mask("mask")}, TransformError, "RandAugment"),
+    ],
+)
+def test_what_nothing_can_follow_is_told_at_once(
+    tmp_path: Path, wanted: dict[str, Kind], error: type[Exception], message: str
+) -> None:
+    """When the loader is made, not in the middle of a run."""
+    with pytest.raises(error, match=message.replace("(", r"\(")):
+        DataLoader(pictured(tmp_path), 2, columns=wanted)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Mask("mask", dtype="float32"),
+        lambda: Boxes("boxes", format="xyx"),  # type: ignore[arg-type]
+        lambda: Boxes("boxes", min_size=-1.0),
+        lambda: Boxes("boxes", most=0),
+        lambda: Keypoints("points", more=-1),
+    ],
+)
+def test_a_follower_checks_itself(make: Any) -> None:
+    """A wrong value never reaches a record."""
+    with pytest.raises(ConfigError):
+        make()

@@ -1,0 +1,161 @@
+"""Columns of tar samples: pairs, numbers, text, arrays, tokens; a bad member costs its slot; resume anywhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from images import QUICK
+from member_shards import shards
+from torchvision.transforms import v2
+
+from dali_feed import BadRecords, DataLoader
+from dali_feed.columns import Array, Bytes, Image, Json, Kind, Number, Text, Tokens
+from dali_feed.errors import ConfigError
+
+CROP = v2.Compose([v2.RandomResizedCrop(8), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+
+
+EVERY: dict[str, Kind] = {
+    "image": Image("jpg;png", CROP),
+    "caption": Text("txt"),
+    "record": Json("json"),
+    "label": Number("cls"),
+    "features": Array("f32", "float32", (2, 3)),
+    "tokens": Tokens("txt", lambda text: [ord(c) for c in text], 6),
+    "raw": Bytes("f32", decode=len),
+}
+
+
+def test_a_batch_is_a_dict_of_what_was_asked_for_in_that_order(tmp_path: Path) -> None:
+    """Each kind gives its own, of the same record in a row."""
+    with DataLoader(shards(tmp_path), 6, shuffle=True, columns=EVERY, tuning=QUICK, info=True) as loader:
+        for batch, info in loader:
+            assert list(batch) == list(EVERY)
+            numbers = batch["label"].tolist()
+            assert batch["image"].shape == (6, 3, 8, 8)
+            assert batch["caption"] == [f"sample {n} é" for n in numbers]
+            assert [one["list"] for one in batch["record"]] == [[n, n] for n in numbers]
+            assert batch["features"].dtype == torch.float32
+            assert batch["features"][:, 1, 2].tolist() == [n + 5 for n in numbers]
+            assert batch["tokens"].ids[:, 0].tolist() == [ord("s")] * 6
+            assert batch["tokens"].mask.shape == (6, 6)
+            assert batch["raw"] == [24] * 6
+            assert info.ok.all()
+
+
+def test_images_are_those_of_a_loader_without_columns(tmp_path: Path) -> None:
+    """A column changes no pixel and no order."""
+    source = shards(tmp_path)
+    with DataLoader(source, 6, shuffle=True, transform=CROP, tuning=QUICK, seed=3) as plain:
+        wanted = [(images, labels) for images, labels in plain]
+    columns = (Image("jpg", CROP), Number("cls"))
+    with DataLoader(source, 6, shuffle=True, columns=columns, tuning=QUICK, seed=3) as loader:
+        found = list(loader)
+    assert all(isinstance(item, tuple) for item in found)
+    for (a, b), (c, d) in zip(wanted, found, strict=True):
+        assert torch.equal(a, c)
+        assert torch.equal(b, d)
+
+
+def test_without_an_image_no_engine_runs(tmp_path: Path) -> None:
+    """Records of text and numbers alone come in the same order, from bytes that no decoder was given."""
+    columns = {"caption": Text("txt"), "features": Array("f32", "float32")}
+    with DataLoader(shards(tmp_path), 8, columns=columns, tuning=QUICK) as loader:
+        batches = list(loader)
+        assert "engine: none" in loader.describe()
+    assert [text for batch in batches for text in batch["caption"]][:3] == ["sample 0 é", "sample 2 é", "sample 4 é"]
+    assert all(batch["features"].shape == (8, 6) for batch in batches)
+
+
+@pytest.mark.parametrize(
+    ("member", "data", "reason"),
+    [
+        ("4.txt", b"\xff\xfe", "column 'caption' of member 'txt': UnicodeDecodeError"),
+        ("4.txt", None, "column 'caption' of member 'txt': the record has no such member"),
+        ("4.json", b"{", "column 'record' of member 'json': JSONDecodeError"),
+        ("4.json", b"[NaN]", "column 'record' of member 'json': ValueError: NaN is no JSON"),
+        ("4.cls", b"four", "column 'label' of member 'cls': a decimal number is needed; found 'four'"),
+        ("4.f32", b"123", "column 'features' of member 'f32': 24 bytes are needed, (2, 3) of float32; found 3"),
+        ("4.jpg", None, "the sample has no image member"),
+        ("4.jpg", b"no image at all", ""),
+    ],
+)
+def test_a_bad_member_costs_its_slot_and_no_other(tmp_path: Path, member: str, data: Any, reason: str) -> None:
+    """Whatever is wrong with a member, the record's slot goes to another good one, and the reason is kept."""
+    source = shards(tmp_path, broken={member: data})
+    with DataLoader(source, 6, columns=EVERY, tuning=QUICK, bad=BadRecords(limit=2), info=True) as loader:
+        batches = list(loader)
+        told = loader.stats().recent_bad
+    numbers = [n for batch, _ in batches for n in batch["label"].tolist()]
+    ok = [good for _, info in batches for good in info.ok.tolist()]
+    assert numbers == [6 if n == 4 else n for n in (*range(0, 24, 2), *range(1, 24, 2))]
+    assert [n for n, good in zip((*range(0, 24, 2), *range(1, 24, 2)), ok, strict=True) if not good] == [4]
+    assert len(told) == 1
+    assert reason in told[0][1]
+
+
+@pytest.mark.parametrize("columns", [EVERY, {"caption": Text("txt"), "features": Array("f32", "float32")}])
+def test_a_state_gives_the_rest(tmp_path: Path, columns: dict[str, Kind]) -> None:
+    """Stopped after any batch, the next loader gives what was left."""
+    source = shards(tmp_path, broken={"7.txt": b"\xff"})
+    bad = BadRecords(limit=None)
+
+    def made() -> DataLoader:
+        return DataLoader(source, 5, shuffle=True, columns=columns, tuning=QUICK, seed=1, bad=bad)
+
+    with made() as loader:
+        whole = [batch["caption"] for batch in loader]
+    for stop in range(len(whole)):
+        with made() as loader:
+            for _, _ in zip(range(stop), loader, strict=False):
+                pass
+            state = json.loads(json.dumps(loader.state_dict()))
+        with made() as again:
+            again.load_state_dict(state)
+            assert [batch["caption"] for batch in again] == whole[stop:]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({}, "columns: at least one is needed"),
+        ({"a": "txt"}, r"columns: 'a' must be a kind of dali_feed.columns such as Text\('txt'\); found 'txt'"),
+        ({"a": Text}, "columns: 'a' must be a kind"),
+        ({"a": Text("txtt")}, r"member 'txtt': no sample has it; .* Did you mean 'txt'\?"),
+        ({"a": Image("jpg"), "b": Image("png")}, "columns: one Image can be made of a record so far; found a, b"),
+        ({"a": Array("txt", "float64")}, r"Array\('txt'\): the first record must hold whole float64s"),
+    ],
+)
+def test_what_cannot_be_is_told(tmp_path: Path, columns: Any, message: str) -> None:
+    """With the rule, what was found, and the cure."""
+    with pytest.raises(ConfigError, match=message), DataLoader(shards(tmp_path), 2, columns=columns) as loader:
+        next(iter(loader))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Text(""),
+        lambda: Number("cls", "complex64"),
+        lambda: Array("x", ">f4"),
+        lambda: Array("x", "float32", (0,)),
+        lambda: Tokens("txt", lambda text: [1], 0),
+        lambda: Tokens("txt", "/nowhere/tokenizer.json", 8),
+    ],
+)
+def test_a_kind_checks_itself(make: Any) -> None:
+    """A wrong value never reaches a record."""
+    with pytest.raises(ConfigError):
+        make()
+
+
+def test_members_are_listed(tmp_path: Path) -> None:
+    """With the share of samples that have them, and their mean size."""
+    found = {member.name: member for member in shards(tmp_path, broken={"3.txt": None}).members()}
+    assert list(found)[-1] == "txt"
+    assert found["txt"].share == pytest.approx(23 / 24)
+    assert found["f32"].bytes == 24
