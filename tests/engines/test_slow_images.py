@@ -16,6 +16,7 @@ from images import QUICK, jpeg, labelled, seen
 from limits import LONG
 from slow_jpegs import slow_jpeg
 
+from dali_feed.engines.host import decode
 from dali_feed.engines.host import engine as host
 from dali_feed.errors import ClosedError
 from dali_feed.feed import Feed
@@ -33,7 +34,7 @@ class Kept:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.free = threading.Event(), threading.Event()
         self.payloads: list[bytes] = []
-        decoded = host.decoded
+        decoded = decode.decoded
 
         def slow(decoder: Any, payload: memoryview, window: Any) -> Any:
             self.payloads.append(bytes(payload))

@@ -24,7 +24,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader
-from dali_feed.cli.app import verify
+from dali_feed.cli.survey import verify
 from dali_feed.dali import DALIClassificationIterator
 from dali_feed.engines.choose import ENGINES
 from dali_feed.engines.host import pillow
