@@ -62,6 +62,9 @@ class Auto(Effect):
     interpolation: Turning
     fill: Fill | None
 
+    def follow_steps(self, n: int) -> list[OnImage]:
+        self.no_follower()
+
     @property
     def space(self) -> Space:
         """What it chooses from."""

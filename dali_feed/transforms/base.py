@@ -144,6 +144,11 @@ class Op:
         del n
         return []
 
+    def no_follower(self) -> NoReturn:
+        """Say that nothing can follow it."""
+        msg = f"{self.title}: masks, boxes and points cannot follow it; torchvision does not say how. Leave it out"
+        raise TransformError(msg)
+
     @property
     def moves(self) -> bool:
         """Whether what follows an image is to be moved with it."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dali_feed.errors import TransformError
-from dali_feed.transforms.base import Effect
+from dali_feed.transforms.base import Effect, OnImage
 
 __all__ = ["Own", "name_of"]
 
@@ -34,6 +34,9 @@ class Own(Effect):
 
     streams: ClassVar[int] = 0
     of_pil: ClassVar[bool] = True
+
+    def follow_steps(self, n: int) -> list[OnImage]:
+        self.no_follower()
 
     def check(self, dtype: str) -> None:
         if dtype != "uint8":

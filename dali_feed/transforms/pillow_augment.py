@@ -32,6 +32,9 @@ class Pillow(Effect):
     of_pil: ClassVar[bool] = True
     look: Look
 
+    def follow_steps(self, n: int) -> list[OnImage]:
+        self.no_follower()
+
     @property
     def every(self) -> tuple[Part, ...]:
         """All parts, by whose place in it a step names one."""
