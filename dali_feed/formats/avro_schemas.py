@@ -34,6 +34,8 @@ def written(schema: Any) -> Any:
     try:
         if isinstance(schema, os.PathLike) or (isinstance(schema, str) and schema.endswith(".avsc")):
             text = Path(schema).read_text(encoding="utf-8")
+        elif isinstance(schema, str) and schema.isalpha():  # a type's name, as in "long"
+            return schema
         return json.loads(text)
     except (OSError, TypeError, ValueError, RecursionError) as error:
         msg = f"Avro: a schema must be a dict, JSON text or the path of an .avsc file; {error}"

@@ -8,7 +8,6 @@ fit in 64 bits is a float.
 from __future__ import annotations
 
 import binascii
-import importlib.util
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -85,10 +84,10 @@ def _unwrapped(text: Any, path: str) -> memoryview:
 
 def loads() -> Callable[[Value], Any]:
     """What reads JSON here. It raises FormatError alone."""
-    if importlib.util.find_spec("orjson") is None:
+    try:
+        import orjson
+    except ImportError:
         return plain_loads
-    import orjson
-
     fast, wrong = orjson.loads, orjson.JSONDecodeError
 
     def load(value: Value) -> Any:

@@ -178,7 +178,8 @@ def _one(each: Any) -> Get:
 
 
 def _many(each: Any) -> Get:
-    return dict if _is_map(each) else _given(each)
+    name, given = each.name, dict if _is_map(each) else _given(each)
+    return lambda message: given(getattr(message, name))
 
 
 def _given(each: Any) -> Get:
