@@ -7,7 +7,6 @@ fit in 64 bits is a float.
 
 from __future__ import annotations
 
-import binascii
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -15,10 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from dali_feed.errors import FormatError
+from dali_feed.formats.base64_text import decoder
 from dali_feed.formats.contract import Parse, Value, checked
 from dali_feed.formats.paths import flatten, pick, steps_of
 
 __all__ = ["Json", "loads", "plain_loads"]
+
+Decode = Callable[[str], bytes]
 
 _LEAST, _MOST = -(1 << 63), (1 << 64) - 1
 
@@ -47,12 +49,15 @@ class Json:
         """
         texts = {steps_of(path) for path in self.base64}
         wanted = [(steps_of(path), steps_of(path) in texts, path) for path in members]
-        load = loads()
+        load, decode = loads(), decoder()
 
         def parse(value: Value) -> tuple[Any, ...]:
             record = load(value)
             return tuple(
-                [_unwrapped(pick(record, steps), path) if text else pick(record, steps) for steps, text, path in wanted]
+                [
+                    _unwrapped(pick(record, steps), path, decode) if text else pick(record, steps)
+                    for steps, text, path in wanted
+                ]
             )
 
         return parse
@@ -61,10 +66,10 @@ class Json:
         """All members by path. FormatError where the value is no JSON."""
         record = loads()(value)
         found = flatten(record)
-        return found | {path: _unwrapped(found[path], path) for path in self.base64 if path in found}
+        return found | {path: _unwrapped(found[path], path, decoder()) for path in self.base64 if path in found}
 
 
-def _unwrapped(text: Any, path: str) -> memoryview:
+def _unwrapped(text: Any, path: str, decode: Decode) -> memoryview:
     if not isinstance(text, str):
         msg = f"json: {path}: must be base64 in a text; found {type(text).__name__}"
         raise FormatError(msg)
@@ -74,10 +79,10 @@ def _unwrapped(text: Any, path: str) -> memoryview:
             msg = f"json: {path}: must be base64; found an address {about[:40]!r}"
             raise FormatError(msg)
     try:
-        return memoryview(binascii.a2b_base64(text, strict_mode=True))
+        return memoryview(decode(text))
     except ValueError as error:  # binascii.Error, or a letter that is not ASCII
         if "\n" in text:  # lines of 76 letters, as mail has them
-            return _unwrapped("".join(text.splitlines()), path)
+            return _unwrapped("".join(text.splitlines()), path, decode)
         msg = f"json: {path}: must be base64; {error}"
         raise FormatError(msg) from None
 

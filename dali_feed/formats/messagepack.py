@@ -1,7 +1,7 @@
 """`MsgPack`: values in MessagePack, by the library of that name.
 
-The library makes room for as many items as a list announces, in each of up to 500 lists one in the other. So long lists
-are gone over first, which makes nothing: what is announced is there, or the value is refused.
+The library, before 1.2.4, makes room for all items that a list announces, in each of up to 500 lists one in the other.
+So long lists are gone over first, which makes nothing: what is announced is there, or the value is refused.
 """
 
 from __future__ import annotations

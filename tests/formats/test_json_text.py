@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats import Json, bound
+from dali_feed.formats.base64_text import decoder, plain
 from dali_feed.formats.json_text import loads, plain_loads
 
 RECORD = {
@@ -41,6 +42,7 @@ def test_an_image_in_base64_is_given_as_bytes() -> None:
 
 
 @given(st.binary(max_size=300))
+@settings(deadline=None)
 def test_base64_comes_as_it_was(data: bytes) -> None:
     """As one text, in lines as mail has it, and behind a data: address."""
     read = bound(Json(base64=("x",)), ["x"])
@@ -50,12 +52,38 @@ def test_base64_comes_as_it_was(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["!!!!", "abc", "ab=c", "YQ==YQ==", "ä", "data:text/plain,abc", "data:;base64", "a b="]
+    "text",
+    [
+        "!!!!",
+        "abc",
+        "ab=c",
+        "YQ==YQ==",
+        "ä",
+        "YWJj=",
+        "YWJj====",
+        "YWI=\\n=",
+        "-_-_",
+        "data:text/plain,abc",
+        "data:;base64",
+        "a b=",
+    ],
 )
 def test_what_is_no_base64_is_a_bad_record(text: str) -> None:
     """Nothing is left out to make it fit."""
     with pytest.raises(FormatError, match=r"^json: x: must be base64"):
         bound(Json(base64=("x",)), ["x"])(json.dumps({"x": text}).encode())
+
+
+@given(st.text("AQgw=-_ \n", max_size=12))
+def test_both_decoders_take_and_refuse_the_same(text: str) -> None:
+    """A record is bad by both or by none, and its bytes are the same."""
+    found = []
+    for decode in (decoder(), plain):
+        try:
+            found.append(decode(text))
+        except ValueError:
+            found.append(b"bad!")
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("held", [1, None, ["YQ=="], {"a": 1}])

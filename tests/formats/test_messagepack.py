@@ -131,7 +131,7 @@ except FormatError as error:
 
 @pytest.mark.parametrize("size", [16_000, 1_000_000])
 def test_lists_in_lists_cannot_announce_gigabytes(size: int) -> None:
-    """500 lists of a million, one in the other, in one megabyte: the library alone makes room for 4 GB.
+    """500 lists of a million, one in the other, in one megabyte: msgpack before 1.2.4 makes room for 4 GB.
 
     With a gigabyte to have, the value is a bad record and no MemoryError.
     """
