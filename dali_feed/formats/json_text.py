@@ -55,7 +55,7 @@ class Json:
             record = load(value)
             return tuple(
                 [
-                    _unwrapped(pick(record, steps), path, decode) if text else pick(record, steps)
+                    _unwrapped(pick(record, steps, "json"), path, decode) if text else pick(record, steps, "json")
                     for steps, text, path in wanted
                 ]
             )

@@ -106,7 +106,7 @@ def _take(go: Any, view: memoryview, wanted: _Wanted, out: list[Any]) -> None:
     if slot is not None:
         out[slot] = found = _whole(go, view)
         for steps, inside in wanted.inside:
-            out[inside] = pick(found, steps)
+            out[inside] = pick(found, steps, "msgpack")
         return
     at = go.tell()
     first = view[at] if at < len(view) else _NIL

@@ -53,8 +53,8 @@ def path_of(steps: Steps) -> str:
     return text or WHOLE
 
 
-def pick(record: Any, steps: Steps) -> Any:
-    """What lies at the steps in nested dicts and lists.
+def pick(record: Any, steps: Steps, told: str) -> Any:
+    """What lies at the steps in nested dicts and lists. `told`, the format, begins messages.
 
     Raises:
         FormatError: nothing does; the message says how far the path goes and what is there.
@@ -66,7 +66,8 @@ def pick(record: Any, steps: Steps) -> Any:
                 raise TypeError
             found = found[step]
     except (KeyError, IndexError, TypeError):
-        raise FormatError(_lost(record, steps)) from None
+        msg = f"{told}: {path_of(steps)}: no such member{_lost(record, steps)}"
+        raise FormatError(msg) from None
     return found
 
 
@@ -76,15 +77,15 @@ def _lost(record: Any, steps: Steps) -> str:
         there = "the record" if not done else path_of(steps[:done])
         if isinstance(step, str) and isinstance(found, dict):
             if step not in found:
-                return f"{path_of(steps)}: no such member; {there} has {_names(found)}"
+                return f"; {there} has {_names(found)}"
         elif isinstance(step, int) and isinstance(found, list):
             if step >= len(found):
-                return f"{path_of(steps)}: no such member; {there} has {len(found)} items"
+                return f"; {there} has {len(found)} items"
         else:
             wanted = "a list" if isinstance(step, int) else "a record"
-            return f"{path_of(steps)}: no such member; {there} must be {wanted}, found {type(found).__name__}"
+            return f"; {there} must be {wanted}, found {type(found).__name__}"
         found = found[step]
-    return f"{path_of(steps)}: no such member"
+    return ""
 
 
 def _names(record: Mapping[Any, Any]) -> str:

@@ -148,3 +148,12 @@ def test_all_members_of_a_message() -> None:
     assert "weight" not in found
     file = descriptor_pb2.FileDescriptorProto(name="a.proto", dependency=["b.proto"])
     assert bound(Protobuf(type(file)), ["name", "dependency"])(file.SerializeToString()) == ("a.proto", ["b.proto"])
+
+
+def test_an_enum_is_its_number() -> None:
+    """Of a class that the library brings along, in the older syntax, where all fields tell whether they are set."""
+    field = descriptor_pb2.FieldDescriptorProto(name="a", type=9)
+    value = field.SerializeToString()
+    assert bound(Protobuf(type(field)), ["type", "name"])(value) == (9, "a")
+    with pytest.raises(FormatError, match="number is not set"):
+        bound(Protobuf(type(field)), ["number"])(value)
