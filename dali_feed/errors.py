@@ -12,6 +12,7 @@ DaliFeedError
 │   ├── SourceChangedError           it is not what the index or the state was made for
 │   └── DataLostError                records that were promised are gone (retention, a cut file)
 ├── BadRecordError                   one record, with its coordinates
+├── FormatError (ValueError)         one value that its format cannot read: its record is a bad one
 ├── BadRecordLimitError              more bad records than the budget allows
 ├── DeadLetterError                  letters of bad records that could not be kept
 ├── EngineError                      DALI or a kernel failed for a reason that is no record's fault
@@ -33,6 +34,7 @@ __all__ = [
     "DataLostError",
     "DeadLetterError",
     "EngineError",
+    "FormatError",
     "MissingPackageError",
     "SourceChangedError",
     "SourceDeniedError",
@@ -100,6 +102,10 @@ class BadRecordError(DaliFeedError):
         super().__init__(f"{where}: {reason}")
         self.where = where
         self.reason = reason
+
+
+class FormatError(DaliFeedError, ValueError):
+    """One value is not what its format says, or lacks a member that was asked for; the text is the reason."""
 
 
 class BadRecordLimitError(DaliFeedError):

@@ -25,6 +25,9 @@ _PACKAGES = {  # module: how people call it, its package for pip, and what else 
     "pyarrow": ("pyarrow", "pyarrow", ""),
     "tokenizers": ("tokenizers", "tokenizers", ""),
     "PIL": ("Pillow", "pillow", ""),
+    "fastavro": ("fastavro", "fastavro", "or dali-feed[formats]"),
+    "msgpack": ("MessagePack", "msgpack", "or dali-feed[formats]"),
+    "google.protobuf": ("Protocol Buffers", "protobuf", "or dali-feed[formats]"),
     "rich": ("rich", "rich", ""),
 }
 

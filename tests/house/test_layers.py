@@ -43,6 +43,7 @@ ROOMS = (
     Room("errors"),
     Room("checks", ("errors",)),
     Room("packages", ("errors",)),
+    Room("formats", WORDS, ("orjson", "pybase64", "fastavro", "msgpack", "google.protobuf")),
     Room("records", WORDS),
     Room("screen", WORDS),
     Room("quarantine", (*WORDS, "records")),

@@ -1,0 +1,125 @@
+"""`Npy`: values that are a NumPy file (`.npy`), by a parser of our own.
+
+The law of this file: the header is matched against the one form that NumPy writes, and never evaluated. A dtype is one
+of a list; whatever may hold an object is not on it. The array is a view, and its bytes are all there are.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.errors import ConfigError, FormatError
+from dali_feed.formats.contract import Parse, Value, checked
+
+__all__ = ["ARRAY", "MAGIC", "Npy", "array_of", "header_of"]
+
+ARRAY = "array"
+MAGIC = b"\x93NUMPY"
+_LONGEST = 4096  # bytes of a header; NumPy writes 118 unless there are very many dimensions
+_DTYPE = r"\|b1|\|[iu]1|[<>](?:[iu][248]|f[248]|c8|c16)"
+_SHAPE = r"\((?:[0-9]{1,19}(?:, ?[0-9]{1,19})*,?)?\)"
+_MOST_DIMENSIONS = 32
+_HEADER = re.compile(
+    rf"\{{'descr': ?'(?P<dtype>{_DTYPE})', ?'fortran_order': ?(?P<fortran>True|False),"
+    rf" ?'shape': ?(?P<shape>{_SHAPE}),? ?\}} *\n?"
+)
+
+Header = tuple[int, np.dtype[Any], tuple[int, ...], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Npy:
+    """An array of numbers or booleans as `numpy.save` writes it, of any byte order, in C or Fortran order.
+
+    Its one member is `array`: a NumPy array that is a view of the value. Refused are objects, texts, times and records,
+    and a value with more or fewer bytes than its header says.
+    """
+
+    def bind(self, members: Sequence[str]) -> Parse:
+        """What reads the array.
+
+        Raises:
+            ConfigError: a member that is not `array`.
+        """
+        for name in members:
+            if name != ARRAY:
+                msg = f"npy: {name}: no such member; a .npy value has {ARRAY!r} alone"
+                raise ConfigError(msg)
+        wanted = len(checked(members))
+
+        def parse(value: Value) -> tuple[Any, ...]:
+            return (array_of(value),) * wanted
+
+        return parse
+
+    def members(self, value: Value) -> dict[str, Any]:
+        """The array by its name."""
+        return {ARRAY: array_of(value)}
+
+
+def array_of(value: Value) -> NDArray[Any]:
+    """The array that a .npy file holds, as a view of its bytes.
+
+    Raises:
+        FormatError: it is none, or it is cut off, or bytes follow it.
+    """
+    start, dtype, shape, order = header_of(value)
+    held, needs = len(value) - start, math.prod(shape) * dtype.itemsize
+    if held != needs:
+        msg = f"npy: {dtype.name} {shape} must have {needs} bytes behind its header; found {held}"
+        raise FormatError(msg)
+    return np.ndarray(shape, dtype, value, start, None, order)
+
+
+_known: dict[bytes, Header] = {}  # of headers seen last: records of one topic have the same one
+_MOST_KNOWN = 64
+
+
+def header_of(value: Value) -> Header:
+    """Of a .npy file: where its array begins, dtype, shape, and "C" or "F".
+
+    Raises:
+        FormatError: it has no header, or not one that is taken.
+    """
+    view = memoryview(value)
+    if len(view) < 10 or view[:6] != MAGIC:
+        msg = f"npy: must begin with {MAGIC!r}; found {bytes(view[:8])!r}"
+        raise FormatError(msg)
+    if view[6] == 1:
+        start, size = 10, view[8] | view[9] << 8
+    elif view[6] in {2, 3} and len(view) >= 12:
+        start, size = 12, int.from_bytes(view[8:12], "little")
+    else:
+        msg = f"npy: must be of version 1, 2 or 3, and whole; found {view[6]}.{view[7]} in {len(view)} bytes"
+        raise FormatError(msg)
+    if size > min(_LONGEST, len(view) - start):
+        msg = f"npy: a header of {size} bytes is announced, where {min(_LONGEST, len(view) - start)} are possible"
+        raise FormatError(msg)
+    whole = bytes(view[: start + size])
+    known = _known.get(whole)
+    if known is None:
+        known = _read(whole, start)
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[whole] = known
+    return known
+
+
+def _read(whole: bytes, start: int) -> Header:
+    text = whole[start:].decode("latin-1")
+    found = _HEADER.fullmatch(text)
+    if found is None:
+        msg = f"npy: must be an array of numbers or booleans; found the header {text.strip()[:120]!r}"
+        raise FormatError(msg)
+    shape = tuple(int(digits) for digits in re.findall("[0-9]+", found["shape"]))
+    if len(shape) > _MOST_DIMENSIONS or math.prod(max(length, 1) for length in shape) > 1 << 48:
+        msg = f"npy: must have at most {_MOST_DIMENSIONS} dimensions, and a size that can be; found {shape}"
+        raise FormatError(msg)
+    return len(whole), np.dtype(found["dtype"]), shape, "F" if found["fortran"] == "True" else "C"

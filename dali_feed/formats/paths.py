@@ -1,0 +1,113 @@
+"""Paths into a record: `body.features`, `images[0].data`, `["a.b"]`, and `$` for the whole of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dali_feed.errors import ConfigError, FormatError
+
+__all__ = ["WHOLE", "Steps", "flatten", "path_of", "pick", "steps_of"]
+
+Steps = tuple[str | int, ...]
+
+WHOLE = "$"
+SHOWN = 8  # names that a message lists
+MOST = 200  # members that are listed of one value
+DEEPEST = 32  # levels that they are looked for in
+
+_STEP = re.compile(r'(?:^|(?<!^)\.)([^.\[\]"]+)|\[([0-9]{1,9})\]|\["([^"]*)"\]')
+
+
+def steps_of(path: str) -> Steps:
+    """Names and indices of a path, in order; none for the whole record.
+
+    Raises:
+        ConfigError: no path.
+    """
+    if path == WHOLE:
+        return ()
+    steps: list[str | int] = []
+    at = 0
+    while found := _STEP.match(path, at):
+        name, index, quoted = found.groups()
+        steps.append(int(index) if index is not None else name if name is not None else quoted)
+        at = found.end()
+    if at < len(path) or not steps:
+        msg = f'member {path!r}: must be a path such as body.features, images[0].data or ["a.b"], or {WHOLE!r}'
+        raise ConfigError(msg)
+    return tuple(steps)
+
+
+def path_of(steps: Steps) -> str:
+    """The path that `steps_of` takes apart."""
+    text = ""
+    for step in steps:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif re.fullmatch(r'[^.\[\]"$]+', step):
+            text += f".{step}" if text else step
+        else:
+            text += f'["{step}"]'
+    return text or WHOLE
+
+
+def pick(record: Any, steps: Steps, told: str) -> Any:
+    """What lies at the steps in nested dicts and lists. `told`, the format, begins messages.
+
+    Raises:
+        FormatError: nothing does; the message says how far the path goes and what is there.
+    """
+    found = record
+    try:
+        for step in steps:
+            if step.__class__ is int and found.__class__ is not list:
+                raise TypeError
+            found = found[step]
+    except (KeyError, IndexError, TypeError):
+        msg = f"{told}: {path_of(steps)}: no such member{_lost(record, steps)}"
+        raise FormatError(msg) from None
+    return found
+
+
+def _lost(record: Any, steps: Steps) -> str:
+    found = record
+    for done, step in enumerate(steps):
+        there = "the record" if not done else path_of(steps[:done])
+        if isinstance(step, str) and isinstance(found, dict):
+            if step not in found:
+                return f"; {there} has {_names(found)}"
+        elif isinstance(step, int) and isinstance(found, list):
+            if step >= len(found):
+                return f"; {there} has {len(found)} items"
+        else:
+            wanted = "a list" if isinstance(step, int) else "a record"
+            return f"; {there} must be {wanted}, found {type(found).__name__}"
+        found = found[step]
+    return ""
+
+
+def _names(record: Mapping[Any, Any]) -> str:
+    names = [repr(name)[:40] for name in list(record)[:SHOWN]]
+    more = f" and {len(record) - SHOWN} more" if len(record) > SHOWN else ""
+    return ", ".join(names) + more if names else "none"
+
+
+def flatten(record: Any) -> dict[str, Any]:
+    """Members of nested dicts and lists, by path: what is no record, and lists of such. At most 200 of them."""
+    found: dict[str, Any] = {}
+    ahead: list[tuple[Steps, Any]] = [((), record)]
+    while ahead and len(found) < MOST:
+        steps, value = ahead.pop()
+        below: Sequence[tuple[str | int, Any]] = ()
+        if len(steps) < DEEPEST:
+            if isinstance(value, dict):
+                below = [(key, each) for key, each in value.items() if isinstance(key, str) and '"' not in key][:MOST]
+            elif isinstance(value, list) and any(isinstance(each, dict | list) for each in value[:MOST]):
+                below = list(enumerate(value[:MOST]))
+        if below:
+            ahead += [((*steps, step), each) for step, each in reversed(below)]
+        else:
+            found[path_of(steps)] = value
+    return found
