@@ -28,6 +28,8 @@ from dali_feed.external_sources.kafka_reader import KafkaReader
 from dali_feed.external_sources.kafka_records import LABEL, Codec
 from dali_feed.external_sources.kafka_sample import Sample, sampled
 from dali_feed.external_sources.kafka_scan import scanned
+from dali_feed.formats.contract import Format
+from dali_feed.formats.named import format_of
 from dali_feed.quarantine.letters import Original
 from dali_feed.records.members import Member
 from dali_feed.records.present import Present
@@ -62,6 +64,8 @@ class KafkaTopic:
             where a sample of at most 512 offsets says that more than 4 in 1,000 hold none.
         group: the consumer group whose offsets `loader.commit()` sets, for lag tools; None: it does nothing. Take one
             that nobody subscribes with. It is never joined and never read: a checkpoint owns the position.
+        format: what a value holds, for `columns=`: an object of `dali_feed.formats`, or "json", "msgpack", "npy",
+            or a name that a package registers. The members of columns are then what it finds there.
 
     Raises:
         ConfigError: an argument that cannot be, or an option in `config` that decides what is read.
@@ -79,6 +83,7 @@ class KafkaTopic:
         timeout: float = 30.0,
         holes: Literal["auto", "scan", "replace"] = "auto",
         group: str | None = None,
+        format: Format | str | None = None,  # noqa: A002  what users call it
     ) -> None:
         if not isinstance(topic, str) or not topic:
             msg = f"topic: a topic's name is needed; found {topic!r}"
@@ -97,6 +102,7 @@ class KafkaTopic:
             msg = f'{topic}: holes must be "auto", "scan" or "replace"; found {holes!r}'
             raise ConfigError(msg)
         self._group, self._holes, self._identity = group, holes, Identity()
+        self._form = None if format is None else format_of(format)
         self._options = KafkaOptions(
             topic, address, label, codec, _field_names(topic, label, codec, fields), timeout, _checked(topic, config)
         )
@@ -126,7 +132,7 @@ class KafkaTopic:
             msg = f"{self._options.topic}: codec= and columns both say what is made of a value; leave one of them out"
             raise ConfigError(msg)
         other = copy.copy(self)
-        other._options = replace(self._options, label=None, fields=members, asked=Asked(image, members))
+        other._options = replace(self._options, label=None, fields=members, asked=Asked(image, members, self._form))
         return other
 
     def where(self, partition: int, position: int) -> str:

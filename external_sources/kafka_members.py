@@ -1,7 +1,8 @@
 """Members of Kafka records: the value, the key, the timestamp and the headers, by name.
 
 `value`, `key` and `timestamp` (milliseconds since 1970, int) are those of the record; any other name is a header's, and
-`headers.NAME` is one whose name is `value`, `key` or `timestamp`. Of headers with one name the last counts.
+`headers.NAME` is one whose name is `value`, `key` or `timestamp`. Of headers with one name the last counts. With a
+format any other name is what the format finds in the value, and headers are `headers.NAME`.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from typing import Any
 
 from confluent_kafka import Message
 
+from dali_feed.errors import FormatError
+from dali_feed.formats.contract import Format, bound
 from dali_feed.records.members import Member, alternatives
 from dali_feed.records.source import Lease
 
-__all__ = ["Asked", "MemberRows", "Seen"]
+__all__ = ["Asked", "MemberRows", "Seen", "in_value"]
 
 _OWN = ("value", "key", "timestamp")
 _HEADER = "headers."
@@ -27,6 +30,12 @@ class Asked:
 
     image: str | None
     members: tuple[str, ...]
+    form: Format | None = None
+
+
+def in_value(name: str) -> bool:
+    """Whether a format finds the member: it is none of the record's own, and no header by its full name."""
+    return name not in _OWN and not name.startswith(_HEADER)
 
 
 class MemberRows:
@@ -40,7 +49,10 @@ class MemberRows:
         self._asked = {name: alternatives(name) for name in asked.members}
         self._fields: dict[str, list[Any]] = {name: [None] * n for name in asked.members}
         names = {part for parts in (self._image or (), *self._asked.values()) for part in parts}
-        self._wants_headers = bool(names.difference(_OWN))
+        inside = [name for name in sorted(names) if asked.form is not None and in_value(name)]
+        self._inside = tuple(inside)
+        self._parse = None if asked.form is None or not inside else bound(asked.form, inside)
+        self._wants_headers = bool(names.difference(_OWN, inside))
         alone = self._image is None and len(self._asked) == 1 and names == {"value"}
         self._values = self._fields[asked.members[0]] if alone else None  # nothing but the value: the fast way
 
@@ -56,11 +68,13 @@ class MemberRows:
         headers: Any = (message.headers() if self._wants_headers else None) or ()
         known = dict(headers)
         self.payloads[row] = _NOTHING
+        if self._parse is not None and not self._parsed(row, message, known):
+            return
         if self._image is not None:
             found = self._found(message, known, self._image)
             if isinstance(found, memoryview):
                 self.payloads[row] = found
-            elif isinstance(found, bytes):
+            elif isinstance(found, bytes | bytearray):
                 self.payloads[row] = self._copied(found)
             else:
                 self.faults[row] = f"the record has no member {';'.join(self._image)} with an image"
@@ -70,6 +84,19 @@ class MemberRows:
     def columns(self) -> dict[str, Any]:
         """The members that are no payload."""
         return dict(self._fields)
+
+    def _parsed(self, row: int, message: Message, known: dict[str, Any]) -> bool:
+        """Put what the value holds beside the headers; False, and a fault, where that cannot be had."""
+        value = message.value()
+        if value is None:
+            self.faults[row] = "the record has no value (a tombstone)"
+            return False
+        try:
+            known.update(zip(self._inside, self._parse(self._copied(value)), strict=True))  # type: ignore[misc]
+        except FormatError as error:
+            self.faults[row] = str(error)
+            return False
+        return True
 
     def _found(self, message: Message, headers: dict[str, Any], names: tuple[str, ...]) -> Any:
         """The foremost of the members that the record has; None where it has none."""
@@ -83,12 +110,12 @@ class MemberRows:
             elif name == "timestamp":
                 found = message.timestamp()[1]
             else:
-                found = headers.get(name.removeprefix(_HEADER))
+                found = headers.get(name) if name in self._inside else headers.get(name.removeprefix(_HEADER))
             if found is not None:
                 return found
         return None
 
-    def _copied(self, value: bytes | str) -> memoryview:
+    def _copied(self, value: bytes | bytearray | str) -> memoryview:
         data = value.encode() if isinstance(value, str) else value
         view = self._room(len(data))
         view[:] = data

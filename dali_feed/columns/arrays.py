@@ -1,4 +1,4 @@
-"""Arrays of numbers: raw little-endian bytes, or `.npy`, of one dtype and shape."""
+"""Arrays of numbers of one dtype and shape: raw little-endian bytes, `.npy`, or numbers that a format found."""
 
 from __future__ import annotations
 
@@ -10,64 +10,77 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.columns.kind import Faults, Kind, check_member, missing
-from dali_feed.errors import ConfigError
+from dali_feed.errors import ConfigError, FormatError
+from dali_feed.formats.arrays import Layout, array_from, layout_of
+from dali_feed.formats.npy import MAGIC
 
 __all__ = ["Array"]
+
+_BYTES = (memoryview, bytes)
 
 
 @dataclass(frozen=True)
 class Array(Kind):
-    """Numbers as raw little-endian bytes. Gives (n, *shape) on the device.
+    """Numbers of one dtype and shape. Gives (n, *shape) on the device.
 
-    dtype  of NumPy's: int8..int64, uint8..uint64, float16..float64, bool
-    shape  of one record's array; None: flat, as long as the first record's, and then held
+    dtype  of NumPy's: integers, floats or bool. None: the first record's, of a `.npy` file or an array
+    shape  of one record's array. None: the first record's, and then held; of raw bytes it is flat
     """
 
     member: str
-    dtype: str
+    dtype: str | None = None
     shape: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         check_member("Array", self.member)
-        try:
-            dtype = np.dtype(self.dtype)
-        except TypeError:
-            dtype = np.dtype("O")
-        if dtype.kind not in "biuf" or dtype.byteorder == ">":
-            msg = f"Array({self.member!r}): dtype must be a little-endian number of NumPy's; found {self.dtype!r}"
-            raise ConfigError(msg)
+        if self.dtype is not None:
+            try:
+                dtype = np.dtype(self.dtype)
+            except TypeError:
+                dtype = np.dtype("O")
+            if dtype.kind not in "biuf" or dtype.byteorder == ">":
+                msg = f"Array({self.member!r}): dtype must be a little-endian number of NumPy's; found {self.dtype!r}"
+                raise ConfigError(msg)
         if self.shape is not None and not all(isinstance(n, int) and n > 0 for n in self.shape):
             msg = f"Array({self.member!r}): shape must be positive ints; found {self.shape!r}"
             raise ConfigError(msg)
 
-    @property
-    def nbytes(self) -> int:
-        """Of one record's array."""
-        return math.prod(self.shape or (0,)) * np.dtype(self.dtype).itemsize
-
     def settled(self, first: Any) -> Self:
-        """With the shape of the first record's, where none was given."""
-        if self.shape is not None:
+        """With the dtype and shape of the first record's, where they were not given."""
+        if self.dtype is not None and self.shape is not None:
             return self
-        size, item = 0 if first is None else len(first), np.dtype(self.dtype).itemsize
-        if not size or size % item:
-            msg = (
-                f"Array({self.member!r}): the first record must hold whole {self.dtype}s, {item} bytes each; found"
-                f" {size} bytes. Give shape="
-            )
+        if first is None:
+            msg = f"Array({self.member!r}): none of the first records has one to tell dtype and shape; give both"
             raise ConfigError(msg)
-        return replace(self, shape=(size // item,))
+        try:
+            layout = layout_of(first, self.dtype, self.shape)
+        except FormatError as error:
+            msg = f"Array({self.member!r}): the first record must tell dtype and shape; {error}. Give dtype= and shape="
+            raise ConfigError(msg) from error
+        return replace(self, dtype=layout.dtype.name, shape=layout.shape)
 
-    def read(self, values: list[Any], faults: Faults) -> list[Any]:
-        """Views as they are."""
+    def read(self, values: Any, faults: Faults) -> list[Any]:
+        """Raw bytes as they are, and arrays of all others: views, where the source's are."""
         missing(values, faults)
-        size = self.nbytes
-        for row, value in enumerate(values):
-            if value is not None and len(value) != size:
-                faults.setdefault(row, f"{size} bytes are needed, {self.shape} of {self.dtype}; found {len(value)}")
-        return values
+        dtype, shape = np.dtype(self.dtype), self.shape or ()
+        size = math.prod(shape) * dtype.itemsize
+        out = list(values)
+        for row, value in enumerate(out):
+            if row in faults or (value.__class__ in _BYTES and len(value) == size):
+                continue
+            how = "numbers" if value.__class__ not in _BYTES else "npy" if value[: len(MAGIC)] == MAGIC else "raw"
+            try:
+                out[row] = array_from(Layout(dtype, shape, how), value)  # type: ignore[arg-type]
+            except FormatError as error:
+                faults[row] = str(error)
+        return out
 
     def batch(self, values: list[Any]) -> NDArray[Any]:
         """One array, in memory of its own: each record's bytes are copied once."""
-        whole = np.frombuffer(bytearray().join(values), self.dtype)
-        return whole.reshape(len(values), *(self.shape or ()))
+        shape = self.shape or ()
+        if all(value.__class__ in _BYTES for value in values):
+            return np.frombuffer(bytearray().join(values), self.dtype).reshape(len(values), *shape)
+        out = np.empty((len(values), *shape), self.dtype)
+        for row, value in enumerate(values):
+            out[row] = np.frombuffer(value, self.dtype).reshape(shape) if value.__class__ in _BYTES else value
+        return out

@@ -114,7 +114,7 @@ class Boxes(_Rows):
         from torchvision.tv_tensors import BoundingBoxes
 
         given = torch.from_numpy(value[:, :4].copy())
-        boxes = moved(BoundingBoxes(given, format=self.format.upper(), canvas_size=size))  # type: ignore[call-arg]
+        boxes = moved(BoundingBoxes(given, format=self.format.upper(), canvas_size=size))
         found = np.concatenate([boxes.numpy(), value[:, 4:]], axis=1)
         if self.min_size is None:
             return found

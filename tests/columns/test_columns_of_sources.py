@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from broker.handle import Kafka
 from images import QUICK, jpeg
 from member_shards import shards
+from torchvision.transforms import v2
 
-from dali_feed import BadRecords, DataLoader
+from dali_feed import BadRecords, DataLoader, formats
 from dali_feed.columns import Array, Image, Json, Kind, Number, Text
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import ArrowRows, FileList, KafkaTopic
 from dali_feed.plan import Shuffle
+from dali_feed.records import Source
 from dali_feed.testing import Message, assert_resumes_anywhere
 
 
@@ -136,11 +141,12 @@ WANTED: dict[str, dict[str, Kind]] = {
 @pytest.mark.parametrize("name", list(WANTED))
 def test_columns_resume_anywhere(tmp_path: Path, name: str) -> None:
     """A state taken after any batch gives the rest at world sizes 1, 2 and 4."""
-    made = {"files": files, "table": lambda _: table()}.get(
-        name, lambda folder: shards(folder, broken={"5.txt": b"\xff"})
-    )
+    if name == "table":
+        source: Source = table()
+    else:
+        source = files(tmp_path) if name == "files" else shards(tmp_path, broken={"5.txt": b"\xff"})
     assert_resumes_anywhere(
-        made(tmp_path), columns=WANTED[name], shuffle=Shuffle(3, 2), lanes=4, world_sizes=(1, 2, 4), positions=3
+        source, columns=WANTED[name], shuffle=Shuffle(3, 2), lanes=4, world_sizes=(1, 2, 4), positions=3
     )
 
 
@@ -149,3 +155,58 @@ def test_a_topics_columns_resume_anywhere(kafka: Kafka) -> None:
     columns: dict[str, Kind] = {"value": Json("value"), "name": Text("name")}
     source = topic(kafka, "resumed")
     assert_resumes_anywhere(source, columns=columns, lanes=4, world_sizes=(1, 2, 4), positions=3)
+
+
+def test_a_format_finds_members_in_the_value(kafka: Kafka) -> None:
+    """By paths into JSON, images in base64 too; headers by their full name; what does not parse costs its slot."""
+    records = [
+        Message(
+            json.dumps(
+                {
+                    "body": {"features": [n, n + 0.5], "label": n % 4, "text": f"number {n}"},
+                    "image": base64.b64encode(jpeg(n % 16)).decode(),
+                }
+            ).encode()
+            if n != 5
+            else b"{no json",
+            headers=(("source", b"camera"),),
+        )
+        for n in range(24)
+    ]
+    kafka.create("formatted", 1)
+    kafka.publish("formatted", records)
+    source = KafkaTopic("formatted", kafka.servers, label=None, format=formats.Json(base64=("image",)))
+    columns: dict[str, Kind] = {
+        "image": Image("image", v2.CenterCrop(16)),
+        "x": Array("body.features", "float32"),
+        "label": Number("body.label"),
+        "text": Text("body.text"),
+        "from": Text("headers.source"),
+    }
+    with DataLoader(source, 6, columns=columns, tuning=QUICK, bad=BadRecords(limit=1)) as loader:
+        batches = list(loader)
+        told = loader.stats().recent_bad
+    assert [text for batch in batches for text in batch["text"]] == [f"number {6 if n == 5 else n}" for n in range(24)]
+    assert all(batch["x"].dtype == torch.float32 and batch["x"].shape == (6, 2) for batch in batches)
+    assert all(set(batch["from"]) == {"camera"} for batch in batches)
+    assert batches[0]["image"].shape == (6, 3, 16, 16)
+    assert len(told) == 1
+    assert told[0][1].startswith("json: ")
+
+
+def test_npy_files_of_a_topic_tell_dtype_and_shape(embedded: Kafka) -> None:
+    """Of the first record; one that differs is a bad record."""
+    arrays = [np.full((2, 3), n, np.int16) for n in range(12)]
+    arrays[4] = np.zeros((3, 2), np.int16)
+    messages = []
+    for array in arrays:
+        out = io.BytesIO()
+        np.save(out, array)
+        messages.append(Message(out.getvalue()))
+    embedded.create("npys", 1)
+    embedded.publish("npys", messages)
+    source = KafkaTopic("npys", embedded.servers, label=None)
+    with DataLoader(source, 4, columns=[Array("value")], tuning=QUICK, bad=BadRecords(limit=1)) as loader:
+        found = torch.cat([batch[0] for batch in loader])
+    assert found.dtype == torch.int16
+    assert found[:, 0, 0].tolist() == [5 if n == 4 else n for n in range(12)]

@@ -79,7 +79,7 @@ def test_without_an_image_no_engine_runs(tmp_path: Path) -> None:
         ("4.json", b"{", "column 'record' of member 'json': JSONDecodeError"),
         ("4.json", b"[NaN]", "column 'record' of member 'json': ValueError: NaN is no JSON"),
         ("4.cls", b"four", "column 'label' of member 'cls': a decimal number is needed; found 'four'"),
-        ("4.f32", b"123", "column 'features' of member 'f32': 24 bytes are needed, (2, 3) of float32; found 3"),
+        ("4.f32", b"123", "column 'features' of member 'f32': array: float32 (2, 3) must have 24 bytes; found 3"),
         ("4.jpg", None, "the sample has no image member"),
         ("4.jpg", b"no image at all", ""),
     ],
@@ -127,7 +127,7 @@ def test_a_state_gives_the_rest(tmp_path: Path, columns: dict[str, Kind]) -> Non
         ({"a": Text}, "columns: 'a' must be a kind"),
         ({"a": Text("txtt")}, r"member 'txtt': no sample has it; .* Did you mean 'txt'\?"),
         ({"a": Image("jpg"), "b": Image("png")}, "columns: one Image can be made of a record so far; found a, b"),
-        ({"a": Array("txt", "float64")}, r"Array\('txt'\): the first record must hold whole float64s"),
+        ({"a": Array("txt", "float64")}, r"Array\('txt'\): the first record must tell dtype and shape"),
     ],
 )
 def test_what_cannot_be_is_told(tmp_path: Path, columns: Any, message: str) -> None:

@@ -49,13 +49,13 @@ ROOMS = (
     Room("quarantine", (*WORDS, "records")),
     Room("options", (*WORDS, "quarantine", "screen")),
     Room("plan", (*WORDS, "records")),
-    Room("columns", (*WORDS, "records", "screen", "plan"), ("tokenizers", "torch", "torchvision", "PIL")),
+    Room("columns", (*WORDS, "formats", "records", "screen", "plan"), ("tokenizers", "torch", "torchvision", "PIL")),
     Room("transforms", (*WORDS, "plan"), ("torch", "torchvision", "nvidia.dali", "PIL")),  # none while it is imported
     Room("compiler", (*WORDS, "plan", "transforms")),
     Room("mixing", ("transforms",)),  # names that users import
     Room("colour", ("transforms",)),
     Room("kernels", (*WORDS, "transforms"), ("cupy", "cupy_backends")),
-    Room("external_sources", (*WORDS, "records", "quarantine"), ("confluent_kafka", "pyarrow", "fsspec")),
+    Room("external_sources", (*WORDS, "formats", "records", "quarantine"), ("confluent_kafka", "pyarrow", "fsspec")),
     Room(
         "engines",
         (*PURE, "kernels"),
