@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from dali_feed.external_sources import Topics
 
-__all__ = ["topic_app"]
+__all__ = ["create", "delete", "describe", "grow", "topic_app"]
 
 Target = Annotated[str, typer.Argument(help="kafka://host:port/topic, or kafka://host:port,host:port/topic.")]
 Config = Annotated[
