@@ -1,14 +1,18 @@
-"""MB/s of a topic read as a shuffled epoch reads it, beside a plain read from end to end.
+"""MB/s of a topic read straight and as a shuffled epoch reads it, beside librdkafka in C and beside a plain read.
 
-    python bench/bench_kafka.py [--mb 400] [--repeats 3] [--payload-kb 64]
+    python bench/bench_kafka.py [--mb 400] [--repeats 3] [--payload-kb 4 36 100 1024]
 
-    plain       one consumer of confluent_kafka, all partitions assigned from their first offset, librdkafka's own
-                defaults, `consume` of 64 records at a time; values are counted and dropped
-    extents x1  KafkaTopic.reader(): extents of about 32 MB in random order, copied into slabs as blocks
-    extents x2  two such readers in two threads that share the extents, as the loader has them
+    plain         one consumer of confluent_kafka, all partitions assigned from their first offset, librdkafka's own
+                  defaults, `consume` of 64 records at a time; values are counted and dropped
+    C straight    read_c.c with our options: one consumer, all partitions at once, each payload copied once
+    C extents xN  read_c.c: N threads with a consumer each share extents of about 32 MB in random order
+    straight xN   KafkaTopic.reader(): N readers in as many threads share the extents, as the loader has them, in the
+                  order of shuffle=False, copied into slabs as blocks
+    extents xN    the same in random order
 
-"of plain" is the ratio within a round. The broker runs on the same machine unless KAFKA_BOOTSTRAP names another; what
-it takes of the CPUs is a column of its own. Records are random bytes with a label.
+"of plain" and "of C" are ratios within a round: "of C" beside C straight, or C's extents by as many. What is asked of
+the topic before (its ends, a sample) is not counted. The broker runs on the same machine unless KAFKA_BOOTSTRAP names
+another; what it takes of the CPUs is a column of its own. Records are random bytes with a label.
 """
 
 from __future__ import annotations
@@ -25,12 +29,17 @@ from typing import Any
 import numpy as np
 from _harness import RESULTS, append, cpu_seconds, facts, spread, table
 from _kafka import Topic, kafka_missing, topic
+from _read_c import missing_c, read_c
 from confluent_kafka import Consumer, TopicPartition
 
 from dali_feed.external_sources import KafkaTopic
+from dali_feed.external_sources.kafka_options import _LAWS, _TUNING
 from dali_feed.plan.order import canonical
+from dali_feed.records.source import Extents
 
-SHOWN = ("who", "MB/s", "least", "most", "of plain", "cpu s/GB", "broker s/GB")
+SHOWN = ("payload kb", "who", "MB/s", "least", "most", "records/s", "of plain", "of C", "cpu s/GB", "broker s/GB")
+C_WAYS = {"straight": 0, "extents x1": 1, "extents x2": 2}
+Found = tuple[int, float, float]  # payload bytes, seconds, CPU seconds
 
 
 def values(size: int, each: int) -> Iterator[tuple[bytes, int]]:
@@ -40,9 +49,10 @@ def values(size: int, each: int) -> Iterator[tuple[bytes, int]]:
         yield rng.bytes(each), k % 1000
 
 
-def plain(which: Topic) -> int:
-    """Payload bytes read in sequence."""
+def plain(which: Topic) -> Found:
+    """All of it in sequence, as confluent_kafka does by itself."""
     options: dict[str, Any] = {"bootstrap.servers": which.servers, "group.id": "dali_feed.bench"}
+    begun, used = time.perf_counter(), time.process_time()
     consumer = Consumer(options | {"enable.auto.commit": False, "auto.offset.reset": "error"})
     try:
         partitions = consumer.list_topics(which.name, timeout=60).topics[which.name].partitions
@@ -54,40 +64,91 @@ def plain(which: Topic) -> int:
                 value = message.value()
                 assert value is not None
                 count, size = count + 1, size + len(value)
-        return size
+        return size, time.perf_counter() - begun, time.process_time() - used
     finally:
         consumer.close()
 
 
-def extents(which: Topic, readers: int) -> int:
-    """Payload bytes read by extents in random order."""
+def runs_of(which: Topic, *, shuffled: bool) -> tuple[KafkaTopic, list[Extents]]:
+    """A source, and its extents in the order of an epoch."""
     source = KafkaTopic(which.name, which.servers)
     snapshot = source.snapshot()
     line = canonical(snapshot, snapshot.extent)
-    tasks: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for k in np.random.default_rng(1).permutation(len(line)).tolist():
-        tasks.put(k)
+    order = np.random.default_rng(1).permutation(len(line)) if shuffled else np.arange(len(line))
+    return source, [snapshot.located(line[k : k + 1]) for k in order.tolist()]
+
+
+def in_c(which: Topic, readers: int) -> Found:
+    """By read_c.c; `readers` 0: straight."""
+    if readers:
+        runs = [
+            (int(p), int(a), int(b))
+            for each in runs_of(which, shuffled=True)[1]
+            for p, a, b in zip(each.partition, each.start, each.stop, strict=True)
+        ]
+    else:
+        snapshot = KafkaTopic(which.name, which.servers).snapshot()
+        ends = zip(snapshot.starts.tolist(), snapshot.stops.tolist(), strict=True)
+        runs = [(p, start, stop) for p, (start, stop) in enumerate(ends)]
+    return read_c(which.servers, which.name, runs, readers, _TUNING | _LAWS)
+
+
+def ours(which: Topic, readers: int, *, shuffled: bool) -> Found:
+    """By readers that share the extents."""
+    source, runs = runs_of(which, shuffled=shuffled)
+    tasks: queue.SimpleQueue[Extents] = queue.SimpleQueue()
+    for each in runs:
+        tasks.put(each)
     sizes = [0] * readers
 
     def work(n: int) -> None:
         reader = source.reader()
         while True:
             try:
-                k = tasks.get_nowait()
+                extents = tasks.get_nowait()
             except queue.Empty:
                 break
-            block = reader.read(snapshot.located(line[k : k + 1]))
+            block = reader.read(extents)
             assert not block.faults
-            sizes[n] += sum(len(view) for view in block.payloads if view is not None)
+            sizes[n] += sum(map(len, filter(None, block.payloads)))
             block.lease.release()
         reader.close()
 
+    begun, used = time.perf_counter(), time.process_time()
     threads = [threading.Thread(target=work, args=(n,)) for n in range(readers)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return sum(sizes)
+    return sum(sizes), time.perf_counter() - begun, time.process_time() - used
+
+
+def measure(which: Topic, ways: dict[str, Callable[[Topic], Found]], repeats: int) -> dict[str, list[dict[str, float]]]:
+    """Each way in turns; per turn MB/s, records/s, CPU seconds per GB of the reader and of the broker."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
+    for _ in range(repeats):
+        for name, read in ways.items():
+            broker = cpu_seconds(which.pid) if which.pid else 0.0
+            size, seconds, used = read(which)
+            broker = cpu_seconds(which.pid) - broker if which.pid else 0.0
+            assert size == which.size, f"{name} read {size} of {which.size} bytes"
+            turn = {"MB/s": size / seconds / 1e6, "records/s": which.count / seconds}
+            found[name].append(turn | {"cpu s/GB": used / size * 1e9, "broker s/GB": broker / size * 1e9})
+    return found
+
+
+def beside(name: str, found: dict[str, list[dict[str, float]]], to: str | None) -> str:
+    """The median ratio to another way's MB/s of the same round."""
+    if to is None or to not in found:
+        return ""
+    pairs = zip(found[name], found[to], strict=True)
+    return f"{spread(mine['MB/s'] / its['MB/s'] for mine, its in pairs)[0]:.2f}"
+
+
+def rival(name: str) -> str | None:
+    """What stands beside it in C."""
+    kind, _, readers = name.partition(" ")
+    return {"straight": "C straight", "extents": f"C extents {readers}"}.get(kind)
 
 
 def main() -> None:
@@ -95,48 +156,46 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mb", type=float, default=400, help="in the topic (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--payload-kb", type=float, default=64)
+    parser.add_argument("--payload-kb", type=float, nargs="+", default=[4, 36, 100, 1024])
     parser.add_argument("--results", type=Path, default=RESULTS)
     args = parser.parse_args()
     if (missing := kafka_missing()) is not None:
         print(f"kafka: NOT MEASURED: {missing}")
         return
-    made = facts() | {"mb": args.mb, "payload kb": args.payload_kb, "repeats": args.repeats}
+    made = facts() | {"mb": args.mb, "repeats": args.repeats}
     print("\n".join(f"{name:10} {value}" for name, value in made.items()))
-    ways: dict[str, Callable[[Topic], int]] = {
-        "plain": plain,
-        "extents x1": partial(extents, readers=1),
-        "extents x2": partial(extents, readers=2),
-    }
-    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in ways}
-    with topic(values(int(args.mb * 1e6), int(args.payload_kb * 1024))) as made_topic:
-        print(f"{'kafka':10} {made_topic.broker}: {made_topic.count:,} records, {made_topic.size / 1e6:,.0f} MB\n")
-        for _ in range(args.repeats):
-            for name, read in ways.items():
-                broker = cpu_seconds(made_topic.pid) if made_topic.pid else 0.0
-                begun, used = time.perf_counter(), time.process_time()
-                size = read(made_topic)
-                seconds, used = time.perf_counter() - begun, time.process_time() - used
-                broker = cpu_seconds(made_topic.pid) - broker if made_topic.pid else 0.0
-                assert size == made_topic.size, f"{name} read {size} of {made_topic.size} bytes"
-                found[name].append((size / seconds / 1e6, used / size * 1e9, broker / size * 1e9))
+    ways: dict[str, Callable[[Topic], Found]] = {"plain": plain}
+    if (missing := missing_c()) is not None:
+        print(f"C: NOT MEASURED: {missing}")
+    else:
+        ways |= {f"C {name}": partial(in_c, readers=n) for name, n in C_WAYS.items()}
+    for n in (1, 2):
+        ways |= {
+            f"{name} x{n}": partial(ours, readers=n, shuffled=name == "extents") for name in ("straight", "extents")
+        }
     rows: list[dict[str, object]] = []
-    for name, turns in found.items():
-        rate, least, most = spread(turn[0] for turn in turns)
-        ratio = spread(turn[0] / beside[0] for turn, beside in zip(turns, found["plain"], strict=True))[0]
-        rows.append(
-            made
-            | {
-                "who": name,
-                "MB/s": round(rate),
-                "least": round(least),
-                "most": round(most),
-                "of plain": f"{ratio:.2f}",
-                "cpu s/GB": f"{spread(turn[1] for turn in turns)[0]:.2f}",
-                "broker s/GB": f"{spread(turn[2] for turn in turns)[0]:.2f}" if made_topic.pid else "",
-            }
-        )
-    print(table(rows, SHOWN))
+    for each in args.payload_kb:
+        with topic(values(int(args.mb * 1e6), int(each * 1024))) as which:
+            print(f"\n{'kafka':10} {which.broker}: {which.count:,} records, {which.size / 1e6:,.0f} MB", flush=True)
+            found = measure(which, ways, args.repeats)
+        for name, turns in found.items():
+            rate, least, most = spread(turn["MB/s"] for turn in turns)
+            rows.append(
+                made
+                | {
+                    "payload kb": each,
+                    "who": name,
+                    "MB/s": round(rate),
+                    "least": round(least),
+                    "most": round(most),
+                    "records/s": round(spread(turn["records/s"] for turn in turns)[0]),
+                    "of plain": beside(name, found, "plain"),
+                    "of C": beside(name, found, rival(name)),
+                    "cpu s/GB": f"{spread(turn['cpu s/GB'] for turn in turns)[0]:.2f}",
+                    "broker s/GB": f"{spread(turn['broker s/GB'] for turn in turns)[0]:.2f}" if which.pid else "",
+                }
+            )
+        print(table(rows[-len(found) :], SHOWN), flush=True)
     print(f"\nadded {len(rows)} rows to {append('kafka', rows, args.results)}")
 
 

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.dead_letter_topic import DeadLetterTopic
     from dali_feed.external_sources.files import FileList
     from dali_feed.external_sources.kafka import KafkaTopic
+    from dali_feed.external_sources.kafka_topics import Topics
     from dali_feed.external_sources.shards import ShardSet
 
-__all__ = ["ArrowRows", "DeadLetterFolder", "DeadLetterTopic", "FileList", "KafkaTopic", "ShardSet"]
+__all__ = ["ArrowRows", "DeadLetterFolder", "DeadLetterTopic", "FileList", "KafkaTopic", "ShardSet", "Topics"]
 
 __getattr__ = lazily(
     __name__,
@@ -28,5 +29,6 @@ __getattr__ = lazily(
         "FileList": "files",
         "KafkaTopic": "kafka",
         "ShardSet": "shards",
+        "Topics": "kafka_topics",
     },
 )

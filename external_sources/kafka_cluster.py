@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import ClusterMetadata
 
 from dali_feed.errors import ConfigError, SourceError, SourceNotFoundError
 from dali_feed.external_sources.kafka_errors import DENIED, GONE, Trouble, denied, unreachable
@@ -18,6 +19,8 @@ from dali_feed.external_sources.kafka_options import KafkaOptions
 from dali_feed.records.extents import MAX_PARTITION, Int64s
 
 __all__ = ["Cluster"]
+
+ELECTION_SECONDS = 2.0  # without a controller
 
 
 class Cluster:
@@ -30,27 +33,46 @@ class Cluster:
         self._begin = time.monotonic()
 
     def partitions(self) -> list[int]:
-        """The topic's partitions. A consumer asks, for a producer's question would create the topic."""
+        """The topic's partitions."""
+        return sorted(self.metadata().topics[self._options.topic].partitions)
+
+    def answers(self) -> bool:
+        """Whether an admin is answered, whatever becomes of the topic; see `Asker.answers`, which would create it."""
+        begun = time.monotonic()
+        while True:
+            found = self._asked()
+            if found.controller_id >= 0 or time.monotonic() - begun > ELECTION_SECONDS:
+                return found.controller_id in found.brokers
+            self._pause()
+
+    def metadata(self) -> ClusterMetadata:
+        """The cluster, with this topic. A consumer asks, for a producer's question would create the topic."""
         topic = self._options.topic
         while True:
-            self._patience("")
-            try:
-                found = self._consumer.list_topics(topic, timeout=self._slice()).topics.get(topic)
-            except KafkaException as error:
-                self._said(error.args[0])
-                continue
+            cluster = self._asked()
+            found = cluster.topics.get(topic)
             if found is None or (found.error is not None and found.error.code() in GONE):
                 raise self._missing()
             if found.error is None:
                 if len(found.partitions) > MAX_PARTITION:
                     msg = f"{topic}: at most {MAX_PARTITION} partitions are supported; found {len(found.partitions)}"
                     raise SourceError(msg)
-                return sorted(found.partitions)
+                return cluster
             if found.error.code() == KafkaError.TOPIC_EXCEPTION:
                 msg = f"topic: {topic!r} cannot be a topic's name (letters, digits, '.', '_' and '-')"
                 raise ConfigError(msg)
             self._said(found.error)
             self._pause()
+
+    def _asked(self) -> ClusterMetadata:
+        while True:
+            self._patience("")
+            try:
+                found: ClusterMetadata = self._consumer.list_topics(self._options.topic, timeout=self._slice())
+            except KafkaException as error:
+                self._said(error.args[0])
+            else:
+                return found
 
     def watermarks(self, partitions: list[int]) -> tuple[Int64s, Int64s]:
         """First kept and last stable offset of each partition: two requests to each broker, however many there are.

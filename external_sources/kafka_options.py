@@ -73,8 +73,12 @@ class KafkaOptions:
     asked: Asked | None = None  # members in the place of image and fields
 
 
-def connect(options: KafkaOptions, trouble: Trouble, *, modest: bool = False) -> Consumer:
+def connect(
+    options: KafkaOptions, trouble: Trouble, *, modest: bool = False, logger: Any = QUIET, debug: str = ""
+) -> Consumer:
     """A consumer with our settings and the user's; opens no connection by itself. A `modest` one fetches less at once.
+
+    Its `logger` is told what `debug` names, beside what the user asked for.
 
     Raises:
         ConfigError: librdkafka does not take an option of `config`.
@@ -87,9 +91,10 @@ def connect(options: KafkaOptions, trouble: Trouble, *, modest: bool = False) ->
                 **options.config,
                 **(dict.fromkeys(_FETCH, min([_MODEST, *asked])) if modest else {}),
                 **_LAWS,
+                **({"debug": ",".join(filter(None, (options.config.get("debug"), debug)))} if debug else {}),
                 "bootstrap.servers": options.servers,
                 "error_cb": trouble,
-                "logger": QUIET,
+                "logger": logger,
             }
         )
     except (KafkaException, TypeError, ValueError) as error:

@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChangedError, SourceError
 from dali_feed.external_sources.kafka_errors import DENIED, GONE, LOG, Trouble, denied, gone, remade, unreachable
-from dali_feed.external_sources.kafka_identity import Asker
+from dali_feed.external_sources.kafka_identity import Asker, Witness
 from dali_feed.external_sources.kafka_members import MemberRows
 from dali_feed.external_sources.kafka_options import SLICE_SECONDS, Identity, KafkaOptions, connect
 from dali_feed.external_sources.kafka_records import Rows, Takes, rows_for
@@ -60,6 +60,7 @@ class KafkaReader:
         self._options, self._modest = options, modest  # one that is modest fetches little at once
         self._identity = identity or Identity()
         self._asker: Asker | None = None
+        self._witness = Witness(options.topic, aloud=True)
         self._slabs: Slabs = SlabPool() if slabs is None else slabs
         self._stop = threading.Event() if stop is None else stop
         self._pid = os.getpid()
@@ -100,7 +101,7 @@ class KafkaReader:
                 if start < stop:
                     self._run(partition, start, stop, rows, first)
                 first += stop - start
-            if len(extents):
+            if len(extents) and not self._witness.vouches(self._identity.topic_id):
                 self._identify(int(extents.partition[0]), int(extents.start[0]))
         except BaseException as error:
             self._drop() if isinstance(error, SourceError) else self._forget()
@@ -170,12 +171,16 @@ class KafkaReader:
             if self._stop.is_set():
                 msg = f"{self._where(partition, want)}: reading was stopped"
                 raise ClosedError(msg)
-            if message is not None:
-                batch = [message, *consumer.consume(MORE, 0)]
+            batch = [] if message is None else [message, *consumer.consume(MORE, 0)]
+            if self._witness.doubts(self._identity.topic_id):
+                self._doubt(partition, want, wait)
+                consumer = self._live()
+            elif message is None:
+                consumer = self._silence(partition, want, stop, wait)
+            else:
                 if message.error() is None:
                     wait.progress()
                 return batch
-            consumer = self._silence(partition, want, stop, wait)
 
     def _silence(self, partition: int, want: int, stop: int, wait: _Wait) -> Consumer:
         """Nothing came: be patient, start afresh once at half time, or give up."""
@@ -236,6 +241,15 @@ class KafkaReader:
         if found not in (known, ""):
             raise remade(where, known, found)
 
+    def _doubt(self, partition: int, want: int, wait: _Wait) -> None:
+        """The consumer stands at another topic of the name: raise, unless a broker only lags behind the others."""
+        self._identify(partition, want)
+        if wait.seconds >= self._options.timeout:
+            raise remade(self._where(partition, want), self._identity.topic_id, self._witness.topic_id)
+        self._stop.wait(SLICE_SECONDS)
+        self._drop()
+        self._assign(partition, want)
+
     def _lost(self, partition: int, want: int, stop: int) -> SourceError:
         self._identify(partition, want)
         where, held = self._where(partition, want), "the broker no longer holds them"
@@ -280,7 +294,11 @@ class KafkaReader:
         self._left = []
         if self._consumer is None:
             self._trouble.clear()
-            self._consumer = connect(self._options, self._trouble, modest=modest or self._modest)
+            options, debug = self._options, Witness.DEBUG if self._identity.topic_id else ""
+            self._witness = Witness(options.topic, aloud="debug" in options.config)
+            self._consumer = connect(
+                options, self._trouble, modest=modest or self._modest, logger=self._witness, debug=debug
+            )
         self._consumer.assign([TopicPartition(self._options.topic, partition, offset)])
         self._at = (partition, offset)
 

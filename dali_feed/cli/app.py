@@ -1,4 +1,4 @@
-"""The command line: `dali-feed demo`, `inspect`, `verify`, `dead-letters`.
+"""The command line: `dali-feed demo`, `inspect`, `verify`, `dead-letters`, `topic`.
 
 What a command needs is imported when it runs, so `--help` answers at once. An error of ours is one line on stderr
 and exit code 1; Ctrl-C is one line and 130.
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from dali_feed.cli.topic import topic_app
 
 __all__ = ["Kind", "app", "dead_letters", "demo", "inspect", "main", "verify"]
 
@@ -164,3 +166,6 @@ def dead_letters(
 
         bad = list_letters(target, check=check, config=config or [], timeout=timeout)
     raise typer.Exit(1 if bad else 0)
+
+
+app.add_typer(topic_app(_plainly))

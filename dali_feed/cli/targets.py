@@ -13,7 +13,7 @@ from dali_feed.external_sources.files import IMG_EXTENSIONS
 from dali_feed.quarantine.letters import DeadLetters
 from dali_feed.records.source import Source
 
-__all__ = ["HEADERS", "letters_at", "options_of", "sources"]
+__all__ = ["HEADERS", "KAFKA", "letters_at", "named", "options_of", "sources"]
 
 KAFKA = "kafka://"
 IMAGES = (*IMG_EXTENSIONS, ".gif", ".avif")  # files named one by one may be what from_folder passes over
@@ -45,7 +45,7 @@ def letters_at(target: str, *, config: Sequence[str], timeout: float) -> DeadLet
     """The folder or the topic that a target names."""
     if not target.startswith(KAFKA):
         return DeadLetterFolder(target)
-    topic, servers = _named(target)
+    topic, servers = named(target)
     return DeadLetterTopic(topic, servers, config=options_of(config), timeout=timeout)
 
 
@@ -59,7 +59,7 @@ def options_of(pairs: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in split.values()}
 
 
-def _named(target: str) -> tuple[str, str]:
+def named(target: str) -> tuple[str, str]:
     """The topic and the servers of kafka://host:port/topic. Raises ConfigError where it is none."""
     servers, _, topic = target.removeprefix(KAFKA).partition("/")
     if not servers or not topic or "/" in topic or "@" in servers:
@@ -71,7 +71,7 @@ def _named(target: str) -> tuple[str, str]:
 
 
 def _topic(target: str, config: dict[str, str], timeout: float) -> KafkaTopic:
-    topic, servers = _named(target)
+    topic, servers = named(target)
     return KafkaTopic(
         topic, servers, codec=_with_headers, fields=(HEADERS,), config=config, timeout=timeout, holes="replace"
     )

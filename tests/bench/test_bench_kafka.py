@@ -16,12 +16,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
 def test_kafka_is_measured_beside_a_plain_read(
     toy: tuple[object, ...], real_broker: real.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """bench_kafka reads every byte of a topic on Apache Kafka in each of its ways, and bench_loader reads it too."""
+    """bench_kafka reads every byte of a topic on Apache Kafka in each of its ways, in C too; bench_loader reads it."""
     monkeypatch.setenv("KAFKA_BOOTSTRAP", real_broker.servers)
     run("bench_kafka.py", "--mb", 2, "--repeats", 1, "--payload-kb", 16, "--results", tmp_path)
     found = {row["who"]: row for row in rows(tmp_path, "kafka")}
-    assert set(found) == {"plain", "extents x1", "extents x2"}
+    ours = {f"{name} x{n}" for name in ("straight", "extents") for n in (1, 2)}
+    assert set(found) == {"plain", "C straight", "C extents x1", "C extents x2"} | ours
     assert float(found["plain"]["of plain"]) == 1
+    assert all(float(found[name]["of C"]) > 0 for name in ours)
     run("bench_loader.py", *toy, *QUICK, "--sources", "kafka", "--no-peers")
     assert {row["who"] for row in rows(tmp_path, "loader")} == {"kafka", "ceiling", "loop"}
 

@@ -1,0 +1,61 @@
+"""read_c.c, compiled against the librdkafka in confluent_kafka's wheel: the ceiling of reading a topic."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+__all__ = ["missing_c", "read_c"]
+
+SOURCE = Path(__file__).with_name("read_c.c")
+
+
+@cache
+def _library() -> Path | None:
+    import confluent_kafka
+
+    beside = Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs"
+    return next(iter(sorted(beside.glob("librdkafka*.so*"))), None)
+
+
+def missing_c() -> str | None:
+    """Why there is no reader in C, or None."""
+    if shutil.which("gcc") is None:
+        return "no `gcc` on the PATH"
+    return None if _library() else "confluent_kafka's wheel has no librdkafka beside it"
+
+
+@cache
+def _program() -> str:
+    library, out = _library(), Path(mkdtemp(prefix="dali_feed-bench-"), "read_c")
+    command = ["gcc", "-O2", "-Wall", "-Werror", str(SOURCE), str(library), "-o", str(out), "-pthread"]
+    command += [f"-Wl,-rpath,{library and library.parent}", "-Wl,--allow-shlib-undefined"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        msg = f"{SOURCE.name} does not compile:\n{done.stderr}"
+        raise RuntimeError(msg)
+    return str(out)
+
+
+def read_c(
+    servers: str, topic: str, runs: Iterable[tuple[int, int, int]], readers: int, options: Mapping[str, Any]
+) -> tuple[int, float, float]:
+    """Payload bytes, seconds and CPU seconds of these runs (partition, start, stop), read by so many consumers.
+
+    `readers` 0: one consumer that all runs are assigned to at once, each of another partition.
+    """
+    lines = "".join(f"{p} {a} {b}\n" for p, a, b in runs)
+    told = [f"{name}={str(value).lower()}" for name, value in options.items()]
+    command = [_program(), servers, topic, str(readers), *told]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    size, _, seconds = done.stdout.split()
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return int(size), float(seconds), cpu

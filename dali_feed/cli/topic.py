@@ -1,0 +1,146 @@
+"""`dali-feed topic`: topics made, looked at, grown and deleted. What a command needs is imported when it runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import ContextDecorator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from dali_feed.external_sources import Topics
+
+__all__ = ["create", "delete", "describe", "grow", "topic_app"]
+
+Target = Annotated[str, typer.Argument(help="kafka://host:port/topic, or kafka://host:port,host:port/topic.")]
+Config = Annotated[
+    list[str] | None, typer.Option("--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka.")
+]
+Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")]
+
+
+def topic_app(plainly: Callable[[], ContextDecorator]) -> typer.Typer:
+    """The commands, each within `plainly()`, which tells errors as a person wants them."""
+    made = typer.Typer(name="topic", help="Topics: create, describe, grow, delete.", no_args_is_help=True)
+    for command in (create, describe, grow, delete):
+        made.command()(plainly()(command))
+    return made
+
+
+def create(  # noqa: PLR0913, PLR0917  an option each
+    target: Target,
+    partitions: Annotated[int, typer.Option(min=1, help="2 to 4 per GPU of the largest run.")] = 32,
+    replication: Annotated[
+        int | None, typer.Option(min=1, help="Brokers that have each record.", show_default="the cluster's")
+    ] = None,
+    retention: Annotated[
+        str, typer.Option(metavar="TIME", help="How long a record is kept at least: 90s, 30m, 12h, 7d, or forever.")
+    ] = "forever",
+    segment: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Of the files that it is kept in: 512MB, 1GiB.", show_default="the cluster's"
+        ),
+    ] = None,
+    compression: Annotated[
+        str, typer.Option(help="producer (as each producer sends it), uncompressed, gzip, snappy, lz4 or zstd.")
+    ] = "producer",
+    max_message: Annotated[str, typer.Option(metavar="SIZE", help="The largest record, key and headers too.")] = "8MiB",
+    min_insync: Annotated[
+        int | None,
+        typer.Option(min=1, help="Brokers that must have a record before it counts.", show_default="the cluster's"),
+    ] = None,
+    config: Config = None,
+    timeout: Timeout = 10.0,
+) -> None:
+    """Make a topic for training records."""
+    from dali_feed.cli.amounts import bytes_of, seconds_of
+
+    topics, topic = _topics(target, config, timeout)
+    topics.create(
+        topic,
+        partitions,
+        replication=replication,
+        retention=seconds_of("--retention", retention),
+        segment_bytes=None if segment is None else bytes_of("--segment", segment),
+        compression=compression,
+        max_message_bytes=bytes_of("--max-message", max_message),
+        min_insync_replicas=min_insync,
+    )
+    print(f"{topic}: made, with {partitions} partition{'' if partitions == 1 else 's'}")
+    print("  2 to 4 partitions per GPU of the largest run keep its readers busy; `dali-feed topic grow` adds some")
+    if retention != "forever":
+        print(f"  its records may be deleted {retention} after they were produced")
+
+
+def describe(
+    target: Target,
+    run: Annotated[str, typer.Option(metavar="TIME", help="How long a training run over it takes.")] = "24h",
+    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs of that run.", show_default="not said")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 where there is a warning.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    config: Config = None,
+    timeout: Timeout = 10.0,
+) -> None:
+    """What a topic holds and how it is kept, and what of that would hurt a training run.
+
+    A few records are read, for their size.
+    """
+    from dali_feed.cli.amounts import seconds_of
+    from dali_feed.cli.topic_view import show
+    from dali_feed.errors import ConfigError
+
+    length = seconds_of("--run", run)
+    if length is None:
+        msg = f"--run: must be a time; found {run!r}; give the length of a run, such as 36h"
+        raise ConfigError(msg)
+    topics, topic = _topics(target, config, timeout)
+    if show(topics.describe(topic), run=length, gpus=gpus, as_json=as_json) and strict:
+        raise typer.Exit(1)
+
+
+def grow(
+    target: Target,
+    partitions: Annotated[int, typer.Option(min=1, help="How many it has afterwards.")],
+    config: Config = None,
+    timeout: Timeout = 10.0,
+) -> None:
+    """Add partitions to a topic. None can be taken away again."""
+    topics, topic = _topics(target, config, timeout)
+    before = topics.grow(topic, partitions)
+    print(f"{topic}: {partitions} partitions, {partitions - before} more than before")
+    print("  a run under way, or resumed, goes on without them; a key is sent elsewhere from now on")
+
+
+def delete(
+    target: Target,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
+    config: Config = None,
+    timeout: Timeout = 10.0,
+) -> None:
+    """Delete a topic and all its records, for good; without --yes only say what would go."""
+    topics, topic = _topics(target, config, timeout)
+    if not yes:
+        facts = topics.describe(topic)
+        print(
+            f"dali-feed: {topic}: {facts.offsets:,} offsets in {len(facts.partitions)} partitions at {facts.servers} "
+            "would be deleted for good; nothing was done; give --yes to do it",
+            file=sys.stderr,
+        )
+        raise typer.Exit(1)
+    topics.delete(topic)
+    print(f"{topic}: deleted")
+
+
+def _topics(target: str, config: list[str] | None, timeout: float) -> tuple[Topics, str]:
+    from dali_feed.cli.targets import KAFKA, named, options_of
+    from dali_feed.errors import ConfigError
+    from dali_feed.external_sources import Topics
+
+    if not target.startswith(KAFKA):
+        msg = f"target: a topic is named kafka://host:port/topic; found {target!r}"
+        raise ConfigError(msg)
+    topic, servers = named(target)
+    return Topics(servers, config=options_of(config or []), timeout=timeout), topic

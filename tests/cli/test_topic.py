@@ -1,0 +1,97 @@
+"""`dali-feed topic`: what people read, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from broker.handle import Kafka
+from test_cli import Cli, assert_one_line, cli
+
+from dali_feed.cli.amounts import bytes_of, seconds_of
+from dali_feed.errors import ConfigError
+from dali_feed.testing import Message
+
+__all__ = ["cli"]  # a fixture
+
+
+def test_a_topic_from_the_command_line(cli: Cli, real_kafka: Kafka) -> None:
+    """Made with the advice, described with its warnings, grown, and deleted only with --yes."""
+    target = f"kafka://{real_kafka.servers}/{real_kafka.topic}"
+    done = cli("topic", "create", target, "--partitions", 3, "--retention", "2h", "--max-message", "1MB")
+    assert (done.code, done.err) == (0, "")
+    assert f"{real_kafka.topic}: made, with 3 partitions\n  2 to 4 partitions per GPU" in done.out
+    real_kafka.publish(real_kafka.topic, [Message(bytes(1000), partition=k % 3) for k in range(30)])
+    done = cli("topic", "describe", target, "--gpus", 2)
+    assert done.code == 0
+    words = " ".join(done.out.split())
+    for text in (
+        f"kafka topic {real_kafka.topic} at {real_kafka.servers}",
+        "partitions 3, replication 1, 1 broker",
+        "records 30 offsets, about 30.0 kB (1,000 bytes each)",
+        "retention 2 h; the oldest may go from 1 h 59 min",
+        "compression producer",
+        "largest record 1.0 MB (1000000)",
+        f"{real_kafka.topic}[2] 0 10 10 10.0 kB 1 1 of 1",
+        "warning retention.ms=7200000: ",
+        "warning replication 1: ",
+        "warning max.message.bytes=1000000: ",
+        "warning 3 partitions for 2 GPUs: ",
+    ):
+        assert text in words
+    assert "warning retention" not in cli("topic", "describe", target, "--run", "30m").out
+    assert cli("topic", "describe", target, "--strict").code == 1
+    told = json.loads(cli("topic", "describe", target, "--json").out)
+    assert (told["offsets"], told["bytes"], len(told["warnings"])) == (30, 30_000, 3)
+    assert "4 partitions, 1 more than before" in cli("topic", "grow", target, "--partitions", 4).out
+    assert_one_line(cli("topic", "delete", target), "30 offsets in 4 partitions", "nothing was done; give --yes")
+    assert cli("topic", "describe", target).code == 0
+    assert cli("topic", "delete", target, "--yes").out == f"{real_kafka.topic}: deleted\n"
+    assert_one_line(cli("topic", "describe", target), real_kafka.topic, "there is none")
+
+
+def test_mistakes_are_one_line(cli: Cli, embedded: Kafka, tmp_path: Path) -> None:
+    """No topic's address, no size, no time, a broker that makes none: one line each, and 1."""
+    target = f"kafka://{embedded.servers}/x"
+    assert_one_line(cli("topic", "describe", tmp_path), "kafka://host:port/topic", str(tmp_path))
+    assert_one_line(cli("topic", "create", target, "--segment", "big"), "--segment", "'big'", "512MB")
+    assert_one_line(cli("topic", "create", target, "--retention", "7 weeks"), "--retention", "7d")
+    assert_one_line(cli("topic", "describe", target, "--run", "forever"), "--run", "36h")
+    assert_one_line(cli("topic", "create", target), "x: a broker must answer an admin client")
+    assert cli("topic", "grow", target).code == 2
+
+
+def test_the_embedded_broker_is_described(cli: Cli, embedded: Kafka) -> None:
+    """What it knows is shown, and why the rest is not."""
+    embedded.publish(embedded.topic, [Message(bytes(500))] * 10, partitions=2)
+    done = cli("topic", "describe", f"kafka://{embedded.servers}/{embedded.topic}")
+    words = " ".join(done.out.split())
+    assert done.code == 0
+    assert "records 10 offsets, about 5,000 bytes (500 bytes each)" in words
+    assert "settings not known: this broker answers no questions about settings" in words
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("1.5h", 5400), ("30m", 1800), ("2 min", 120), ("7d", 604_800)]
+)
+def test_times(text: str, seconds: float) -> None:
+    """As people write them."""
+    assert seconds_of("--run", text) == seconds
+    assert seconds_of("--run", "forever") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("1500", 1500), ("8MiB", 8 << 20), ("512MB", 512_000_000), ("1.5 GB", 1_500_000_000)]
+)
+def test_sizes(text: str, count: int) -> None:
+    """As people write them: MB of 10^6, MiB of 2^20."""
+    assert bytes_of("--segment", text) == count
+
+
+@pytest.mark.parametrize("text", ["", "0", "0h", "-1", "5 parsecs", "1e9", "MB", "8mb", "5H"])
+def test_what_is_no_amount(text: str) -> None:
+    """A ConfigError that names the option and what was found."""
+    for read in (seconds_of, bytes_of):
+        with pytest.raises(ConfigError, match="^--option: .* found "):
+            read("--option", text)

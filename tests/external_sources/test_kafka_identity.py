@@ -1,0 +1,137 @@
+"""Which topic a record was read from: what a consumer says of itself, and the question where it says nothing."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from broker.handle import Kafka, payloads
+from broker.real import Cluster
+
+from dali_feed.errors import SourceChangedError
+from dali_feed.external_sources.kafka import KafkaTopic
+from dali_feed.external_sources.kafka_identity import Asker, Witness
+from dali_feed.records.source import Extents
+
+RECORDS = 400
+BYTES = 60_000  # times RECORDS, twice what a consumer fetches ahead and more
+
+OLD, NEW = b"old", b"new"
+X, Y, NONE = "xxxxxxxxxxxxxxxxxxxxxx", "yyyyyyyyyyyyyyyyyyyyyy", "A" * 22
+
+
+def _filled(kafka: Kafka, kind: bytes, count: int) -> None:
+    kafka.publish(kafka.topic, [(kind + b"%06d" % n + bytes(BYTES), n) for n in range(count)], partitions=1)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Where each question for an id was asked."""
+    asked: list[str] = []
+    ask = Asker.ask
+
+    def noted(asker: Asker, where: str) -> str | None:
+        asked.append(where)
+        return ask(asker, where)
+
+    monkeypatch.setattr(Asker, "ask", noted)
+    return asked
+
+
+@pytest.fixture(params=["told", "asked"])
+def told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether consumers say which topic they read: not where librdkafka is asked for no such lines, or has others."""
+    if request.param == "asked":
+        monkeypatch.setattr(Witness, "DEBUG", "")
+    return bool(request.param == "told")
+
+
+def test_reads_ask_nothing_where_the_consumer_says_what_it_reads(
+    real_kafka: Kafka, asked: list[str], told: bool
+) -> None:
+    """No question beside the snapshot's one, however many reads; one after each where the consumer is silent."""
+    _filled(real_kafka, OLD, 30)
+    source = KafkaTopic(real_kafka.topic, real_kafka.servers)
+    source.snapshot()
+    asked.clear()
+    reader = source.reader()
+    for start in (20, 0, 10):
+        assert payloads(reader.read(Extents.one(0, start, start + 10)))[0] == OLD + b"%06d" % start + bytes(BYTES)
+    reader.close()
+    assert len(asked) == (0 if told else 3)
+
+
+@pytest.mark.parametrize("more", [0, 100])
+def test_a_topic_made_anew_within_a_read(real_kafka: Kafka, told: bool, more: int) -> None:
+    """Deleted and filled again while a read is at it: no block, and from a consumer that tells no record at all."""
+    kafka, seen = real_kafka, list[bytes]()
+    cluster = kafka.cluster
+    assert isinstance(cluster, Cluster)
+    _filled(kafka, OLD, RECORDS)
+
+    def codec(value: memoryview, _: bytes | None, __: list[tuple[str, bytes]]) -> dict[str, Any]:
+        seen.append(bytes(value[:3]))
+        if len(seen) - before == 20:  # the snapshot has looked at some
+            cluster.delete(kafka.topic)
+            _filled(kafka, NEW, RECORDS + more)
+        return {"image": value}
+
+    before = RECORDS
+    source = KafkaTopic(kafka.topic, kafka.servers, codec=codec, label=None)
+    source.snapshot()
+    before = len(seen)
+    reader = source.reader()
+    for _ in range(2):  # also of whoever catches and goes on
+        with pytest.raises(SourceChangedError, match=rf"{kafka.topic}\[0\]@\d+: .*deleted and made again"):
+            reader.read(Extents.one(0, 0, RECORDS))
+    reader.close()
+    assert len(seen) - before >= 20
+    if told:
+        assert NEW not in seen
+
+
+def test_what_a_consumer_says_of_its_topic() -> None:
+    """It vouches for the id that it learnt last, where every broker takes fetches by id; else the id is asked for."""
+    witness = Witness("t", aloud=False)
+
+    def says(line: str) -> None:
+        witness.log(logging.DEBUG, "%s [%s] %s", "METADATA", "rdkafka#consumer-1", f"[thrd:main]: {line}")
+
+    def learns(before: str, after: str, topic: str = "t") -> None:
+        says(f"Topic {topic} changed id from {before} to {after}")
+
+    learns(NONE, X)
+    assert (witness.vouches(X), witness.doubts(X), witness.doubts(Y), witness.doubts("")) == (False, False, True, False)
+    says("127.0.0.1:9092/1:   ApiKey Fetch (1) Versions 4..17")
+    assert witness.vouches(X)
+    learns(NONE, Y, topic="t.t")
+    assert witness.vouches(X)
+    learns(X, Y)
+    assert not witness.vouches(X)
+    assert witness.doubts(X)
+    learns(Y, NONE)  # of a cluster in the middle of an upgrade
+    assert not any(ask(each) for ask in (witness.vouches, witness.doubts) for each in (X, Y, ""))
+    learns(NONE, X)
+    assert witness.vouches(X)
+    says("127.0.0.1:9093/2:   ApiKey Fetch (1) Versions 0..12")  # one broker that takes them by name
+    assert not witness.vouches(X)
+
+
+@pytest.mark.parametrize("aloud", [False, True])
+def test_lines_that_only_we_asked_for_are_not_passed_on(
+    real_kafka: Kafka, caplog: pytest.LogCaptureFixture, aloud: bool
+) -> None:
+    """Debug lines of librdkafka are in the log where the user's config has `debug`, and else not."""
+    _filled(real_kafka, OLD, 10)
+    config = {"debug": "broker"} if aloud else {}
+    source = KafkaTopic(real_kafka.topic, real_kafka.servers, config=config)
+    source.snapshot()
+    caplog.clear()
+    with caplog.at_level(logging.DEBUG, logger="dali_feed.kafka"):
+        reader = source.reader()
+        reader.read(Extents.one(0, 0, 10))
+        reader.close()
+    lines = [line for line in caplog.messages if "[thrd:" in line]
+    assert bool([line for line in lines if "changed id from" in line]) == aloud
+    assert bool(lines) == aloud
