@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dali_feed.plan.streams import STREAMS_PER_OP
 from dali_feed.transforms.base import Arrays, Ints, OnImage, Op
 from dali_feed.transforms.graph import Graph
+from dali_feed.transforms.keys import numbered
 from dali_feed.transforms.numbering import inner_numbers
 from dali_feed.transforms.rules import check_p, refuse
 from dali_feed.transforms.run import Run, SizedDraws
@@ -55,13 +56,13 @@ class Nest(Op):
 
     def host_rows(self, run: SizedDraws, n: int) -> None:
         first = n * STREAMS_PER_OP
-        run.arrays[f"pick{n}"] = self.picks(np.concatenate([run.draw(first + k) for k in self.drawn()]))
+        run.arrays[numbered("pick", n)] = self.picks(np.concatenate([run.draw(first + k) for k in self.drawn()]))
         for branch in self.within(n):
             for number, inner in branch:
                 inner.host_rows(run, number)
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        key = f"pick{n}"
+        key = numbered("pick", n)
         branches = [[step for number, op in branch for step in op.host_steps(number)] for branch in self.within(n)]
 
         def apply(image: Any, arrays: Arrays, slot: int) -> Any:
