@@ -21,6 +21,7 @@ from nvidia import nvimgcodec
 from torch.nn.functional import interpolate
 
 from dali_feed.compiler.host import compile_host
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 
 __all__ = ["loop"]
@@ -57,10 +58,10 @@ class _Loop(Steps):
         drawn = self._program.parameters(sizes, rows, 0, number).arrays
         regions = [
             stream.get_sub_code_stream(nvimgcodec.CodeStreamView(region=nvimgcodec.Region(y, x, y + h, x + w)))
-            for stream, (y, x, h, w) in zip(streams, drawn["window"].tolist(), strict=True)
+            for stream, (y, x, h, w) in zip(streams, drawn[Key("window")].tolist(), strict=True)
         ]
         images, out = self._local.decoder.decode(regions), self._memory.take()
-        for image, mirrored, to in zip(images, drawn["flip1"].tolist(), out, strict=True):
+        for image, mirrored, to in zip(images, drawn[Key("flip1")].tolist(), out, strict=True):
             pixels = torch.from_numpy(np.asarray(image))[None].permute(0, 3, 1, 2)
             scaled = interpolate(pixels, size=(CROP, CROP), mode="bilinear", antialias=True)[0]
             to_float(scaled.flip(-1) if mirrored else scaled, to)

@@ -26,6 +26,7 @@ from torchvision.io import decode_image
 from torchvision.transforms import v2
 
 from dali_feed.compiler.host import compile_host
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 
 __all__ = ["dali_reader", "spdl_loader", "spdl_missing", "torch_loader"]
@@ -122,7 +123,7 @@ def _jobs(files: list[str]) -> Iterator[Job]:
     for epoch in itertools.count():
         order = rng.permutation(len(files))
         drawn = program.parameters(sizes, order, 0, epoch).arrays
-        lines = zip(order.tolist(), drawn["window"].tolist(), drawn["flip1"].tolist(), strict=True)
+        lines = zip(order.tolist(), drawn[Key("window")].tolist(), drawn[Key("flip1")].tolist(), strict=True)
         for k, (y, x, h, w), mirrored in lines:
             filters = f"crop={w}:{h}:{x}:{y}:exact=1,scale={CROP}:{CROP}:flags=bilinear,format=rgb24"
             yield files[k], filters + (",hflip" if mirrored else "")

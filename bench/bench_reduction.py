@@ -29,6 +29,7 @@ from dali_feed.engines.choose import make_engine
 from dali_feed.engines.compiling import compiled
 from dali_feed.engines.engine import Engine, Work
 from dali_feed.options import Tuning
+from dali_feed.transforms.keys import Key
 
 SKIMAGE = ("astronaut.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg", "rocket.jpg")
 TRANSFORMS: dict[str, Any] = {
@@ -96,7 +97,7 @@ def main() -> None:
             for d, way in ways.items():
                 seconds, images[d] = way.run()
                 times[d].append(seconds / len(way.files))
-        by = ways["reduced"].arrays["reduce"]
+        by = ways["reduced"].arrays[Key("reduce")]
         differences = [
             (one.double() - other.double()).abs()
             for one, other, k in zip(images["exact"], images["reduced"], by.tolist(), strict=True)

@@ -31,6 +31,7 @@ from dali_feed.engines.choose import make_engine
 from dali_feed.engines.engine import Work
 from dali_feed.options import Tuning
 from dali_feed.plan.draws import uniforms
+from dali_feed.transforms.keys import Arrays, Key
 from dali_feed.transforms.lower import lower
 
 SKIMAGE = ("astronaut.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg", "motorcycle_left.png", "rocket.jpg")
@@ -38,7 +39,6 @@ FACTORS = ("brightness", "contrast", "saturation", "hue")
 DRAWS = 3  # samples drawn per photograph, where something is random
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
-Arrays = dict[str, Any]
 Reference = Callable[[torch.Tensor, Arrays, int], torch.Tensor]
 
 
@@ -71,7 +71,7 @@ def cropped(mode: Mode) -> Reference:
     """RandomResizedCrop to 224 with the window that was drawn."""
 
     def apply(pixels: torch.Tensor, arrays: Arrays, *_: object) -> torch.Tensor:
-        y, x, h, w = arrays["window"][0].tolist()
+        y, x, h, w = arrays[Key("window")][0].tolist()
         out: torch.Tensor = F.resized_crop(pixels, y, x, h, w, [224, 224], interpolation=mode)
         return out
 
@@ -82,7 +82,7 @@ def turned(mode: Mode) -> Reference:
     """RandomRotation by the angle that was drawn."""
 
     def apply(pixels: torch.Tensor, arrays: Arrays, *_: object) -> torch.Tensor:
-        out: torch.Tensor = F.rotate(pixels, float(arrays["angle1"][0]), interpolation=mode)
+        out: torch.Tensor = F.rotate(pixels, float(arrays[Key("angle1")][0]), interpolation=mode)
         return out
 
     return apply

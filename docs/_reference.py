@@ -39,7 +39,11 @@ This page is written from the code by `make reference`. Do not edit it: edit the
 SECTIONS = {
     "The loader": {"dali_feed": "DataLoader Info", "dali_feed.feed.stats": "Stats"},
     "Options": {"dali_feed": "Shuffle BadRecords Tuning Mixing Views"},
-    "Sources": {"dali_feed.external_sources": "KafkaTopic ShardSet FileList ArrowRows"},
+    "Columns": {
+        "dali_feed.columns": "Image Mask Boxes Keypoints Array Tokens Number Text Json Bytes TokenBatch Counted Kind"
+    },
+    "Formats": {"dali_feed.formats": "Avro MsgPack Npy Protobuf"},
+    "Sources": {"dali_feed.external_sources": "KafkaTopic ShardSet FileList ArrowRows Topics"},
     "Dead letters": {"dali_feed.external_sources": "DeadLetterFolder DeadLetterTopic"},
     "Without torch": {"dali_feed.feed": "Feed Batch"},
     "DALI's iterators": {"dali_feed.dali": "DALIGenericIterator DALIClassificationIterator LastBatchPolicy"},
@@ -56,6 +60,8 @@ ABOUT = {
     "Sources": """\
         Where records are. A source is cheap to make: files are opened, and a broker is called, at the first use. The
         methods are there for the loader; you need them to write a source of your own.""",
+    "Columns": "What a batch holds: see [columns.md](columns.md).",
+    "Formats": "What a record's value holds, `Json` too: see [formats.md](formats.md).",
     "Dead letters": "Where bad records are kept: see [bad-records.md](bad-records.md#dead-letters).",
     "Without torch": "`Feed` is the loader without torch, for JAX, CuPy or an engine of your own.",
     "DALI's iterators": "For a pipeline of your own: see [from-dali.md](from-dali.md).",
@@ -81,6 +87,7 @@ ACTS = {
     "SourceChangedError": "whoever writes the data: nothing may change under a run; then begin anew",
     "DataLostError": "whoever sets the retention, or restores the files",
     "BadRecordError": "whoever writes the records",
+    "FormatError": "whoever writes the records; a run counts it as a bad record",
     "BadRecordLimitError": "whoever writes the records; or you: allow more in `BadRecords`",
     "DeadLetterError": "whoever keeps the folder or topic of dead letters",
     "EngineError": "whoever keeps the machine: its memory, GPU and driver; for your own graph, you",

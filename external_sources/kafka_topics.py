@@ -32,7 +32,8 @@ from dali_feed.external_sources.kafka_options import KafkaOptions, admin_options
 from dali_feed.external_sources.kafka_reader import KafkaReader
 from dali_feed.external_sources.kafka_sample import Sample, sampled
 from dali_feed.external_sources.kafka_topic_facts import PartitionFacts, TopicFacts
-from dali_feed.records.source import MAX_PARTITION, Int64s
+from dali_feed.records.extents import MAX_PARTITION
+from dali_feed.records.source import Int64s
 
 __all__ = ["PARTITIONS", "Topics"]
 

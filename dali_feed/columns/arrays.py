@@ -23,6 +23,7 @@ _BYTES = (memoryview, bytes)
 class Array(Kind):
     """Numbers of one dtype and shape. Gives (n, *shape) on the device.
 
+    member  the member that it is made from; of "a;b" the foremost that a record has
     dtype  of NumPy's: integers, floats or bool. None: the first record's, of a `.npy` file or an array
     shape  of one record's array. None: the first record's, and then held; of raw bytes it is flat
     """

@@ -19,7 +19,11 @@ __all__ = ["Boxes", "Counted", "Keypoints"]
 
 
 class Counted(NamedTuple):
-    """rows (n, most, width), filled with 0 behind those of a record, and count, int64 (n,)."""
+    """Rows of a batch in one array.
+
+    rows   float32 (n, most, width), filled with 0 behind those of a record
+    count  int64 (n,): how many rows each record has
+    """
 
     rows: Any
     count: Any
@@ -81,6 +85,7 @@ class _Rows(Follower):
 class Boxes(_Rows):
     """k rows of four numbers. Gives a list of n arrays float32 (k, 4 + more), or a `Counted` where `most` is given.
 
+    member    the member that it is made from; of "a;b" the foremost that a record has
     of        the image column with which they are moved
     format    "xyxy", "xywh" or "cxcywh" in pixels of the encoded image; what comes out is of the same format
     more      numbers behind the four, such as a class, which stay with their box
@@ -129,6 +134,7 @@ class Boxes(_Rows):
 class Keypoints(_Rows):
     """k rows of x and y. Gives a list of n arrays float32 (k, 2 + more), or a `Counted` where `most` is given.
 
+    member  the member that it is made from; of "a;b" the foremost that a record has
     of    the image column with which they are moved
     more  numbers behind the two, such as visibility, which stay with their point
     most  at most so many a record: rows come in one array (n, most, 2 + more), with a count

@@ -14,6 +14,7 @@ __all__ = ["Image"]
 class Image(Kind):
     """An encoded image: the payload, which the screen and the engine take. Gives (n, 3, height, width) on the device.
 
+    member     the member that it is made from; of "a;b" the foremost that a record has
     transform  as `DataLoader(transform=...)` takes it: torchvision's, a DALI graph function, or None
     """
 

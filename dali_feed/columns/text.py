@@ -14,7 +14,10 @@ __all__ = ["Bytes", "Json", "Text"]
 
 @dataclass(frozen=True)
 class Text(Kind):
-    """UTF-8 text. Gives a list of n str; bytes that are no UTF-8 make a bad record."""
+    """UTF-8 text. Gives a list of n str; bytes that are no UTF-8 make a bad record.
+
+    member  the member that it is made from; of "a;b" the foremost that a record has
+    """
 
     member: str
 
@@ -28,7 +31,10 @@ class Text(Kind):
 
 @dataclass(frozen=True)
 class Json(Kind):
-    """A JSON document (RFC 8259: no NaN, no Infinity). Gives a list of n values as Python's json has them."""
+    """A JSON document (RFC 8259: no NaN, no Infinity). Gives a list of n values as Python's json has them.
+
+    member  the member that it is made from; of "a;b" the foremost that a record has
+    """
 
     member: str
 
@@ -44,6 +50,7 @@ class Json(Kind):
 class Bytes(Kind):
     """Bytes that only the user understands. Gives a list of n: bytes, or what `decode` makes of them.
 
+    member  the member that it is made from; of "a;b" the foremost that a record has
     decode  is called with a memoryview of one record's bytes, by several threads at once; what it keeps of them it
             copies. What it raises makes that record a bad one. What it returns must be nothing that random numbers of
             its own decide, or a resumed run differs.

@@ -20,7 +20,11 @@ __all__ = ["TokenBatch", "Tokens"]
 
 
 class TokenBatch(NamedTuple):
-    """ids, int64 (n, length), and mask, int64 (n, length): 1 where a token stands, 0 where it is padded."""
+    """Tokens of a batch.
+
+    ids   int64 (n, length)
+    mask  int64 (n, length): 1 where a token stands, 0 where it is filled
+    """
 
     ids: Any
     mask: Any
@@ -30,9 +34,11 @@ class TokenBatch(NamedTuple):
 class Tokens(Kind):
     """UTF-8 text as token ids. Gives a `TokenBatch` of int64 (n, length) on the device.
 
+    member     the member that it is made from; of "a;b" the foremost that a record has
     tokenizer  a `tokenizers` file (tokenizer.json), which is read and never fetched from anywhere, or a callable
                text -> ids, which several threads call at once
-    length     tokens in a row; what is longer is cut, what is shorter is filled with `pad`
+    length     tokens in a row; what is longer is cut, what is shorter is filled
+    pad        the id that fills it
     """
 
     member: str

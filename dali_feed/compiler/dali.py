@@ -23,6 +23,7 @@ from dali_feed.transforms.base import Op, effect_key
 from dali_feed.transforms.edges import rows
 from dali_feed.transforms.geometry import Window
 from dali_feed.transforms.graph import BLACK, GraphStep
+from dali_feed.transforms.keys import ERASE, FLIPS, WINDOW, numbered
 from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.rules import Drawn, DType, Fill, Interpolation
 from dali_feed.transforms.run import Run
@@ -105,7 +106,7 @@ class _Compiler:
         if value is not None and number == self.last_erasing:
             self.erasing = value, self.place
             self.maker(lambda run: op.host_rows(run, number))
-            self.maker(lambda run: run.arrays.update(erase=_shown(run, run.arrays.pop(effect_key(number)))))
+            self.maker(lambda run: run.arrays.update({ERASE: _shown(run, run.arrays.pop(effect_key(number)))}))
         else:
             op.in_graph(self, first)
 
@@ -122,7 +123,7 @@ class _Compiler:
 
     def step(self, step: GraphStep, found: Callable[[Run], NDArray[Any]]) -> None:
         """Add a step with what fills its array. Nothing is folded into what was before."""
-        self.add(step, lambda run: run.arrays.update({f"{step.name}{step.k}": found(run)}))
+        self.add(step, lambda run: run.arrays.update({numbered(step.name, step.k): found(run)}))
 
     def add(self, step: GraphStep | Slice, make: Maker) -> None:
         """The same with the maker of all its arrays."""
@@ -141,9 +142,9 @@ class _Compiler:
 
         def make(run: Run) -> None:
             if done.size is None:
-                run.arrays[f"size{done.k}"] = np.stack([run.h, run.w], axis=1).astype(np.float32)
+                run.arrays[numbered("size", done.k)] = np.stack([run.h, run.w], axis=1).astype(np.float32)
             if done.roi:
-                run.arrays[f"roi{done.k}"] = np.stack(run.roi, axis=1).astype(np.float32)
+                run.arrays[numbered("roi", done.k)] = np.stack(run.roi, axis=1).astype(np.float32)
 
         self.maker(make)
 
@@ -176,7 +177,7 @@ class _Compiler:
 
         self.maker(make)
         if modes is not None:
-            key = f"mode{self.k}"
+            key = numbered("mode", self.k)
             self.maker(lambda run: run.arrays.update({key: modes(run)}))
 
     def covers(self, size: tuple[int, int]) -> bool:
@@ -212,10 +213,10 @@ class _Compiler:
 
         def make(run: Run) -> None:
             y, x, h, w = run.as_shown(choose(run))
-            run.arrays[f"anchor{k}"] = rows(y, x)
+            run.arrays[numbered("anchor", k)] = rows(y, x)
             run.h, run.w = h, w
             if size is None:
-                run.arrays[f"shape{k}"] = rows(h, w)
+                run.arrays[numbered("shape", k)] = rows(h, w)
 
         self.add(Slice(k, size, fill), make)
 
@@ -233,15 +234,15 @@ class _Compiler:
         program = self.program
         program.steps.insert(0, Decode(self.window))
         if self.window:
-            self.maker(lambda run: run.arrays.update(window=rows(*run.window)))
+            self.maker(lambda run: run.arrays.update({WINDOW: rows(*run.window)}))
         flips = [axis for axis, used in self.flips.items() if used]
         if flips:
-            self.maker(lambda run: run.arrays.update({f"flip_{a}": run.mirror[a].astype(np.int32) for a in flips}))
+            self.maker(lambda run: run.arrays.update({FLIPS[a]: run.mirror[a].astype(np.int32) for a in flips}))
         value: Colours | None = None
         if self.erasing is not None:
             fill, place = self.erasing
             value = erased_at(place, fill, self.place)
-            self.maker(lambda run: run.arrays.update(erase=_shown(run, run.arrays["erase"])))
+            self.maker(lambda run: run.arrays.update({ERASE: _shown(run, run.arrays[ERASE])}))
         program.steps.append(finish_at(self.place, flips, program.recipe.layout, value))
         return program
 

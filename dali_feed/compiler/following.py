@@ -16,6 +16,7 @@ from dali_feed.compiler.outline import outline
 from dali_feed.compiler.program import Ints
 from dali_feed.errors import TransformError
 from dali_feed.transforms.base import Arrays, OnImage
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.run import SizedDraws
 
@@ -30,7 +31,7 @@ class Followed:
     streams: list[int] = field(default_factory=list)
     steps: list[OnImage] = field(default_factory=list)
 
-    def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> dict[str, NDArray[Any]]:
+    def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> dict[Key, NDArray[Any]]:
         """What samples `ids`, whose images are of `sizes` (n, 2: height, width), take into the steps."""
         run = SizedDraws(self.streams, sizes, ids, seed, epoch)
         for n, op in enumerate(self.recipe.ops):

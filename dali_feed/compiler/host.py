@@ -24,6 +24,7 @@ from dali_feed.compiler.reduction import reductions
 from dali_feed.compiler.steps import Finish
 from dali_feed.transforms.base import OnImage, OnPlanes, Op, effect_key
 from dali_feed.transforms.flip import Flip
+from dali_feed.transforms.keys import ERASE, FLIPS, REDUCE, SIZE, WINDOW, Key, numbered
 from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.rules import DType, Layout
 from dali_feed.transforms.run import SizedDraws
@@ -87,30 +88,30 @@ class HostProgram:
         arrays = run.arrays
         if self.reduce:
             h, w = sizes[:, 0].astype(np.int64), sizes[:, 1].astype(np.int64)
-            y, x, wh, ww = arrays["window"].T.astype(np.int64) if self.window else (0 * h, 0 * w, h, w)
-            arrays["reduce"] = reductions(h, w, (y, x, wh, ww), *arrays["scale0"].T[:2].astype(np.int64))
+            y, x, wh, ww = arrays[WINDOW].T.astype(np.int64) if self.window else (0 * h, 0 * w, h, w)
+            arrays[REDUCE] = reductions(h, w, (y, x, wh, ww), *arrays[numbered("scale", 0)].T[:2].astype(np.int64))
         out = np.stack([run.h, run.w], axis=1)
         if self.size is None:
-            arrays["size"] = out
+            arrays[SIZE] = out
         if self.finish is not None:
             self._leave(arrays, out)
         return Parameters(arrays, out)
 
-    def _leave(self, arrays: dict[str, NDArray[Any]], sizes: Ints) -> None:
+    def _leave(self, arrays: dict[Key, NDArray[Any]], sizes: Ints) -> None:
         """Rows of the ops that the finish does, as it takes them; rectangles are those of what comes out."""
         turned: dict[str, NDArray[np.bool_]] = {}
         for n, op in enumerate(self.recipe.ops):
             if n < self.on_cpu:
                 continue
             if op.erases() is not None:
-                arrays["erase"] = arrays.pop(effect_key(n))
+                arrays[ERASE] = arrays.pop(effect_key(n))
             elif isinstance(op, Flip):
-                flips = arrays.pop(f"flip{n}")
+                flips = arrays.pop(numbered("flip", n))
                 turned[op.axis] = turned.get(op.axis, False) ^ flips
-                if "erase" in arrays:
-                    rows, k = arrays["erase"], "yx".index(op.axis)
+                if ERASE in arrays:
+                    rows, k = arrays[ERASE], "yx".index(op.axis)
                     rows[flips, k] = (sizes[:, k] - rows[:, k] - rows[:, k + 2])[flips]
-        arrays.update({f"flip_{axis}": rows.astype(np.int32) for axis, rows in turned.items()})
+        arrays.update({FLIPS[axis]: rows.astype(np.int32) for axis, rows in turned.items()})
 
 
 def _place_behind(ops: Iterable[Op], place: Place) -> Place:

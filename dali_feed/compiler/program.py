@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.rules import DType
 
@@ -21,7 +22,7 @@ Ints = NDArray[np.int64]
 class Parameters:
     """arrays: per name a row per sample; sizes: int64 (n, 2), height and width that come out."""
 
-    arrays: dict[str, NDArray[Any]]
+    arrays: dict[Key, NDArray[Any]]
     sizes: Ints
 
 

@@ -18,12 +18,11 @@ from dali_feed.compiler.outline import outline
 from dali_feed.compiler.program import Ints, Parameters
 from dali_feed.compiler.tail_colour import with_kernel
 from dali_feed.errors import TransformError
+from dali_feed.transforms.keys import as_behind
 from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.units import Place
 
 __all__ = ["SplitProgram", "compile_dali"]
-
-_BEHIND = "behind_"  # what the names of arrays that go behind the graph begin with
 
 
 @dataclass(slots=True)
@@ -33,17 +32,12 @@ class SplitProgram(DaliProgram):
     behind: HostProgram | None = None
 
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
-        """Of both parts; see `rows_behind`."""
+        """Of both parts; see `keys.of_behind`."""
         graph = DaliProgram.parameters(self, sizes, ids, seed, epoch)
         if self.behind is None:
             return graph
         rest = self.behind.parameters(graph.sizes.astype(np.int32), ids, seed, epoch)
-        return Parameters(graph.arrays | {_BEHIND + name: rows for name, rows in rest.arrays.items()}, rest.sizes)
-
-    @staticmethod
-    def rows_behind(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Those of a batch's arrays that `behind` takes, by its own names."""
-        return {name.removeprefix(_BEHIND): rows for name, rows in arrays.items() if name.startswith(_BEHIND)}
+        return Parameters(graph.arrays | as_behind(rest.arrays), rest.sizes)
 
 
 def compile_dali(recipe: Recipe, *, on_gpu: bool, region_decode: bool | None = None) -> DaliProgram:

@@ -20,6 +20,7 @@ from dali_feed.errors import TransformError
 from dali_feed.plan.draws import uniforms
 from dali_feed.plan.streams import PROGRAM
 from dali_feed.transforms.graph import Given
+from dali_feed.transforms.keys import Key, numbered
 
 __all__ = ["GraphDraws", "UserGraph", "compile_function", "is_graph_function"]
 
@@ -29,13 +30,13 @@ Column = tuple[str, float, float]
 class GraphDraws:
     """Random numbers for a graph function; each call adds one input of one number per sample."""
 
-    def __init__(self, make_input: Callable[[str], Any]) -> None:
+    def __init__(self, make_input: Callable[[Key], Any]) -> None:
         self._make_input = make_input
         self.columns: list[Column] = []
 
     def _add(self, kind: str, a: float, b: float) -> Any:
         self.columns.append((kind, a, b))
-        return self._make_input(f"draw{len(self.columns) - 1}")
+        return self._make_input(numbered("draw", len(self.columns) - 1))
 
     def uniform(self, low: float = 0.0, high: float = 1.0) -> Any:
         """A node of float32 scalars, uniform in [low, high)."""
@@ -56,7 +57,7 @@ class UserGraph:
     def on(self, image: Any, given: Given, *, gpu: bool) -> Any:
         """Build the user's part of the graph. Raises TransformError, chained, where the function fails."""
         del gpu
-        draws = GraphDraws(lambda name: given(name, "FLOAT", 0))
+        draws = GraphDraws(lambda key: given(key, "FLOAT", 0))
         name = getattr(self.function, "__name__", repr(self.function))
         try:
             out = self.function(image, draws)
@@ -93,7 +94,7 @@ def compile_function(function: Callable[[Any, GraphDraws], Any]) -> DaliProgram:
         drawn = uniforms(run.seed, run.epoch, run.ids, PROGRAM[: -(-len(step.columns) // 4)])
         for n, (kind, a, b) in enumerate(step.columns):
             values = drawn[n] < a if kind == "coin" else a + (b - a) * drawn[n]
-            run.arrays[f"draw{n}"] = values.astype(np.float32)
+            run.arrays[numbered("draw", n)] = values.astype(np.float32)
 
     program.makers.append(make)
     return program

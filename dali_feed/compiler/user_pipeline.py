@@ -19,6 +19,7 @@ from dali_feed.compiler.dali import DaliProgram
 from dali_feed.compiler.steps import Decode
 from dali_feed.plan.draws import philox4x32
 from dali_feed.plan.streams import PROGRAM
+from dali_feed.transforms.keys import numbered
 
 __all__ = ["IMAGE", "STATE", "FieldInput", "PipelineProgram", "pipeline_program", "random_states"]
 
@@ -84,7 +85,7 @@ def pipeline_program(**known: Any) -> PipelineProgram:
     def make(run: Any) -> None:
         if program.states:
             for k, rows in enumerate(random_states(run.seed, run.epoch, run.ids, program.states)):
-                run.arrays[f"{STATE}{k}"] = rows
+                run.arrays[numbered(STATE, k)] = rows
 
     program.makers.append(make)
     return program

@@ -17,10 +17,11 @@ from dali_feed.compiler.program import Ints, Parameters, View
 from dali_feed.errors import TransformError
 from dali_feed.plan.draws import philox4x32
 from dali_feed.plan.streams import VIEWS
+from dali_feed.transforms.keys import viewed
 from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.wrappers import taken_apart
 
-__all__ = ["MAX_VIEWS", "Views", "ViewsProgram", "as_views", "by_view", "viewed"]
+__all__ = ["MAX_VIEWS", "Views", "ViewsProgram", "as_views"]
 
 MAX_VIEWS = 64
 
@@ -62,22 +63,6 @@ def as_views(transform: object) -> Views | None:
 def _seed_of(view: int, seed: int) -> int:
     low, high, _, _ = philox4x32((VIEWS[0], 0, view, 0), (seed & 0xFFFFFFFF, seed >> 32))
     return int(low) | int(high) << 32 if view else seed
-
-
-def viewed(name: str, view: int) -> str:
-    """What an array of a view is called among those of all."""
-    return f"{name}@{view}" if view else name
-
-
-def by_view(arrays: dict[str, NDArray[Any]], count: int) -> list[dict[str, NDArray[Any]]]:
-    """Each view's arrays by their own names, out of those of all."""
-    if count == 1:
-        return [arrays]
-    split: list[dict[str, NDArray[Any]]] = [{} for _ in range(count)]
-    for known, rows in arrays.items():
-        name, _, view = known.partition("@")
-        split[int(view or 0)][name] = rows
-    return split
 
 
 _P = TypeVar("_P", bound=View)

@@ -9,13 +9,14 @@ be in flight, and `take` waits for the oldest of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
 from dali_feed.compiler.steps import Finish
+from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, Arrays, Key
 
 __all__ = ["Engine", "Result", "Tail", "Work"]
 
@@ -28,7 +29,7 @@ class Work:
     """
 
     payloads: list[Any]
-    arrays: dict[str, NDArray[Any]]
+    arrays: dict[Key, NDArray[Any]]
     fields: dict[str, Any] = field(default_factory=dict)
 
 
@@ -46,9 +47,9 @@ class Tail:
     adjust: Any | None = None
 
     @classmethod
-    def of(cls, finish: Finish | None, arrays: Mapping[str, NDArray[Any]]) -> Tail | None:
+    def of(cls, finish: Finish | None, arrays: Arrays) -> Tail | None:
         """The tail of a batch with these parameters, where there is something to finish."""
-        rows = (arrays.get(name) for name in ("flip_x", "flip_y", "erase", "adjust"))
+        rows = (arrays.get(name) for name in (FLIPS["x"], FLIPS["y"], ERASE, ADJUST))
         return None if finish is None else cls(finish, *rows)
 
 

@@ -21,20 +21,17 @@ from dali_feed.compiler.program import Ints, Parameters
 from dali_feed.engines.engine import Engine, Result, Work
 from dali_feed.errors import DaliFeedError
 from dali_feed.options import Tuning
+from dali_feed.transforms.keys import CANVAS, Arrays, as_followed, of_followed, of_images
 
 __all__ = ["FollowingEngine", "with_rows"]
-
-_PREFIX = "follow_"  # of the arrays that followers take
-_CANVAS = "follow_canvas"  # int32 (n, 2): height and width of the image as encoded
 
 Slots = tuple[dict[str, list[Any]], dict[int, str]]  # per follower the values of some slots, and what is bad
 
 
 def with_rows(own: Parameters, followed: Followed, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
     """An engine's parameters, and those of what follows."""
-    rows = followed.parameters(sizes, ids, seed, epoch)
-    named = {_PREFIX + name: values for name, values in rows.items()}
-    return Parameters(own.arrays | named | {_CANVAS: np.asarray(sizes, np.int32)}, own.sizes)
+    rows = followed.parameters(sizes, ids, seed, epoch) | {CANVAS: np.asarray(sizes, np.int32)}
+    return Parameters(own.arrays | as_followed(rows), own.sizes)
 
 
 @dataclass(slots=True)
@@ -118,15 +115,15 @@ class FollowingEngine:
     def _started(self, work: Work, slots: Sequence[int]) -> list[Future[Slots]]:
         """A part of the slots for each thread."""
         each = max(1, -(-len(slots) // self._threads))
-        rows = {k.removeprefix(_PREFIX): v for k, v in work.arrays.items() if k.startswith(_PREFIX)}
+        rows = of_followed(work.arrays)
         parts = [slots[k : k + each] for k in range(0, len(slots), each)]
         return [self._pool.submit(self._moved, work, rows, part) for part in parts]
 
-    def _moved(self, work: Work, rows: Mapping[str, NDArray[Any]], slots: Sequence[int]) -> Slots:
+    def _moved(self, work: Work, rows: Arrays, slots: Sequence[int]) -> Slots:
         columns: dict[str, list[Any]] = {name: [] for name in self._followers}
         bad: dict[int, str] = {}
         for slot in slots:
-            high, wide = rows["canvas"][slot].tolist()
+            high, wide = rows[CANVAS][slot].tolist()
             for name, kind in self._followers.items():
                 value = None
                 try:
@@ -148,5 +145,4 @@ class FollowingEngine:
 
 def _images(work: Work) -> Work:
     """What the engine itself is given."""
-    arrays = {name: rows for name, rows in work.arrays.items() if not name.startswith(_PREFIX)}
-    return Work(work.payloads, arrays, work.fields)
+    return Work(work.payloads, of_images(work.arrays), work.fields)

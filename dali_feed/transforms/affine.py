@@ -20,6 +20,7 @@ from dali_feed.transforms.batch_draws import BatchDraws
 from dali_feed.transforms.edges import one_level
 from dali_feed.transforms.fields import fill_of, turning
 from dali_feed.transforms.graph import INTERPOLATION, Given, Graph
+from dali_feed.transforms.keys import numbered
 from dali_feed.transforms.rules import Fill, Range, as_list, check_range, refuse
 from dali_feed.transforms.run import Run, SizedDraws
 
@@ -75,10 +76,10 @@ class RandomAffine(Op):
         return affine_draws(self, h, w, np.concatenate([draws.draw(first), draws.draw(first + 1)]))
 
     def host_rows(self, run: SizedDraws, n: int) -> None:
-        run.arrays[f"move{n}"] = self.draws(run, n * STREAMS_PER_OP, run.h, run.w)
+        run.arrays[numbered("move", n)] = self.draws(run, n * STREAMS_PER_OP, run.h, run.w)
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        key, fill = f"move{n}", as_list(self.fill)
+        key, fill = numbered("move", n), as_list(self.fill)
         center = None if self.center is None else list(self.center)
 
         def apply(image: Any, arrays: Arrays, slot: int) -> Any:
@@ -93,7 +94,7 @@ class RandomAffine(Op):
         return [apply]
 
     def follow_steps(self, n: int) -> list[OnImage]:
-        key, fill = f"move{n}", follow.fill_behind(self.fill)
+        key, fill = numbered("move", n), follow.fill_behind(self.fill)
         center = None if self.center is None else list(self.center)
 
         def apply(given: Any, arrays: Arrays, slot: int) -> Any:
@@ -130,7 +131,7 @@ class Warp:
 
         return fn.warp_affine(
             image,
-            matrix=given(f"matrix{self.k}", "FLOAT", 2),
+            matrix=given(numbered("matrix", self.k), "FLOAT", 2),
             interp_type=getattr(types, INTERPOLATION[self.interpolation]),
             inverse_map=True,
             fill_value=self.fill,

@@ -15,6 +15,7 @@ from dali_feed.transforms.base import Arrays, Ints, OnImage
 from dali_feed.transforms.batch_draws import BatchDraws
 from dali_feed.transforms.fields import background, turning
 from dali_feed.transforms.gammas import GAMMA_TRIES
+from dali_feed.transforms.keys import Key, further
 from dali_feed.transforms.mixture import mixture
 from dali_feed.transforms.numbering import inner_numbers
 from dali_feed.transforms.rules import Fill, refuse
@@ -91,11 +92,11 @@ class AugMix(Auto):
     def more(self, draws: BatchDraws, first: int) -> dict[str, NDArray[Any]]:
         return {"_weights": mixture(self, self.width, self.alpha, draws, first)}
 
-    def on_image(self, key: str) -> OnImage:
+    def on_image(self, key: Key) -> OnImage:
         """Image and chains added up by the weights (float32) of row `key` + "_weights"."""
         import torch
 
-        names = f"{key}_weights"
+        names = further(key, "_weights")
 
         def apply(image: Any, arrays: Arrays, slot: int) -> Any:
             batch = image[None]

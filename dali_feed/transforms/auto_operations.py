@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.transforms.base import Arrays, Effect, Ints, OnImage
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.rules import Fill, check_uint8, refuse
 
 __all__ = ["MOVES", "OPERATIONS", "PLAIN", "SIGNED", "Auto", "Space", "Turning", "check_bins", "strengths"]
@@ -90,7 +91,7 @@ class Auto(Effect):
         signed = np.isin(self.space.names, SIGNED)[which]
         return np.where(signed & (u < 0.5), -1, 1)
 
-    def on_image(self, key: str) -> OnImage:
+    def on_image(self, key: Key) -> OnImage:
         """One chain of operations."""
 
         def apply(image: Any, arrays: Arrays, slot: int) -> Any:

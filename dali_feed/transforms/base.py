@@ -5,7 +5,7 @@ The law: importing a transform loads NumPy and nothing else. What runs on pixels
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
@@ -15,6 +15,7 @@ from dali_feed.errors import TransformError
 from dali_feed.plan.streams import STREAMS_PER_OP
 from dali_feed.transforms.batch_draws import BatchDraws
 from dali_feed.transforms.graph import Apply, Graph, InGraph
+from dali_feed.transforms.keys import Arrays, Key, further, numbered
 from dali_feed.transforms.rules import Fill
 from dali_feed.transforms.run import SizedDraws
 from dali_feed.transforms.units import Place
@@ -32,14 +33,13 @@ __all__ = [
 ]
 
 Ints = NDArray[np.int64]
-Arrays = Mapping[str, NDArray[Any]]
 OnImage = Callable[[Any, Arrays, int], Any]  # an image (3, height, width) of torch, the batch's arrays, the slot
 OnPlanes = Callable[[Any, Arrays, int], None]  # the same in the image's own memory, of any strides
 
 
-def effect_key(n: int) -> str:
+def effect_key(n: int) -> Key:
     """The array of op number n, where it takes one alone."""
-    return f"effect{n}"
+    return numbered("effect", n)
 
 
 class Op:
@@ -158,7 +158,7 @@ class Op:
         """What writes an image into memory of the dtype that it makes; None: it is no conversion to floats."""
         return None
 
-    def on_planes(self, key: str) -> OnPlanes | None:
+    def on_planes(self, key: Key) -> OnPlanes | None:
         """The step in the memory of the batch itself, behind floats and Normalize; None: it makes a new image."""
         del key
         return None
@@ -207,7 +207,7 @@ class Effect(Op):
         """One image (3, height, width) of the host engine, by torchvision's own function."""
         raise NotImplementedError
 
-    def on_image(self, key: str) -> OnImage:
+    def on_image(self, key: Key) -> OnImage:
         """The step of the host engine, which takes its rows by `key`."""
 
         def apply(image: Any, arrays: Arrays, slot: int) -> Any:
@@ -223,7 +223,7 @@ class Effect(Op):
         """By `rows` and `more`."""
         key, first = effect_key(n), n * STREAMS_PER_OP
         run.arrays[key] = self.rows(run, first, run.h, run.w)
-        run.arrays.update({key + name: rows for name, rows in self.more(run, first).items()})
+        run.arrays.update({further(key, name): rows for name, rows in self.more(run, first).items()})
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
         """By `on_image`."""

@@ -11,6 +11,7 @@ from dali_feed.transforms.edges import crop, rows
 from dali_feed.transforms.fields import pair
 from dali_feed.transforms.geometry import center_window
 from dali_feed.transforms.graph import Graph
+from dali_feed.transforms.keys import numbered
 from dali_feed.transforms.rules import check_size
 from dali_feed.transforms.run import SizedDraws
 
@@ -43,10 +44,10 @@ class CenterCrop(Op):
         run.arrays[run.crop_key(n)] = rows(y, x, run.h, run.w)
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        return [crop(f"crop{n}")]
+        return [crop(numbered("crop", n))]
 
     def follow_steps(self, n: int) -> list[OnImage]:
-        return [follow.crop(f"crop{n}")]
+        return [follow.crop(numbered("crop", n))]
 
     def in_graph(self, graph: Graph, first: int) -> None:
         graph.crop(self.size, lambda run: center_window(run.h, run.w, self.size), inside=graph.covers(self.size))

@@ -12,6 +12,7 @@ from dali_feed.plan.streams import STREAMS_PER_OP
 from dali_feed.transforms.base import Arrays, OnImage, Op
 from dali_feed.transforms.colours import Colour, adjustment, only
 from dali_feed.transforms.graph import Graph
+from dali_feed.transforms.keys import further, numbered
 from dali_feed.transforms.rules import Range, check_range
 from dali_feed.transforms.run import Run, SizedDraws
 
@@ -65,10 +66,12 @@ class ColorJitter(Op):
     def host_rows(self, run: SizedDraws, n: int) -> None:
         if self.names:
             first = n * STREAMS_PER_OP
-            run.arrays[f"jitter{n}"], run.arrays[f"jitter{n}_order"] = self.draws(run.draw(first), run.draw(first + 1))
+            key = numbered("jitter", n)
+            run.arrays[key], run.arrays[further(key, "_order")] = self.draws(run.draw(first), run.draw(first + 1))
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        key, turn = f"jitter{n}", f"jitter{n}_order"
+        key = numbered("jitter", n)
+        turn = further(key, "_order")
         adjusts = [f"adjust_{name}_image" for name in self.names]
 
         def apply(image: Any, arrays: Arrays, slot: int) -> Any:

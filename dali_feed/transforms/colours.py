@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.transforms.graph import Given
+from dali_feed.transforms.keys import numbered
 
 __all__ = ["GRAY", "KIND", "KINDS", "MAX_STEPS", "WIDTH", "Colour", "adjustment", "gray_steps", "only"]
 
@@ -85,7 +86,7 @@ class Colour:
         """One after the other."""
         from nvidia.dali import fn, types
 
-        steps = given(f"colour{self.k}", "FLOAT", 2)
+        steps = given(numbered("colour", self.k), "FLOAT", 2)
         for n in range(self.steps):
             matrix = fn.reshape(steps[n, 0:9], shape=[3, 3])
             shift = steps[n, 10] + _CUT

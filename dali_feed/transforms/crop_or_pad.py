@@ -15,6 +15,7 @@ from dali_feed.transforms.edges import crop, margin, rows, too_narrow
 from dali_feed.transforms.fields import fill_of, pair
 from dali_feed.transforms.geometry import Window, center_window
 from dali_feed.transforms.graph import Graph
+from dali_feed.transforms.keys import numbered
 from dali_feed.transforms.rules import Fill, check_size, refuse
 from dali_feed.transforms.run import SizedDraws
 
@@ -55,18 +56,18 @@ class CropOrPad(Op):
         y, x, h, w = placed(self, run.h, run.w, run.draw(n * STREAMS_PER_OP))
         if self.mode != "constant":
             left, top, right, bottom = (np.maximum(edge, 0) for edge in (-x, -y, x + w - run.w, y + h - run.h))
-            run.arrays[f"margin{n}"] = rows(left, top, right, bottom)
+            run.arrays[numbered("margin", n)] = rows(left, top, right, bottom)
             y, x = y + top, x + left
-        run.arrays[f"crop{n}"] = rows(y, x, h, w)
+        run.arrays[numbered("crop", n)] = rows(y, x, h, w)
         run.h, run.w = h, w
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        cut = crop(f"crop{n}", self.fill)
-        return [cut] if self.mode == "constant" else [margin(f"margin{n}", self.fill, self.mode), cut]
+        cut = crop(numbered("crop", n), self.fill)
+        return [cut] if self.mode == "constant" else [margin(numbered("margin", n), self.fill, self.mode), cut]
 
     def follow_steps(self, n: int) -> list[OnImage]:
-        cut = follow.crop(f"crop{n}")
-        return [cut] if self.mode == "constant" else [follow.margin(f"margin{n}", self.fill, self.mode), cut]
+        cut = follow.crop(numbered("crop", n))
+        return [cut] if self.mode == "constant" else [follow.margin(numbered("margin", n), self.fill, self.mode), cut]
 
     def in_graph(self, graph: Graph, first: int) -> None:
         if self.mode != "constant":

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.transforms.base import Arrays, Ints, OnImage, Op
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.rules import Fill, PadMode, as_list
 from dali_feed.transforms.units import Place
 
@@ -26,7 +27,7 @@ def one_level(op: Op, fill: Fill, place: Place) -> float:
     return place.levels(fill)[0]
 
 
-def crop(key: str, fill: Fill = 0.0) -> OnImage:
+def crop(key: Key, fill: Fill = 0.0) -> OnImage:
     """Rows y, x, height, width (int32) of `key`; `fill` outside the image."""
 
     def apply(image: Any, arrays: Arrays, slot: int) -> Any:
@@ -52,7 +53,7 @@ def _beyond(image: Any, window: tuple[int, int, int, int], fill: Fill) -> Any:
     return out
 
 
-def margin(key: str, fill: Fill, mode: PadMode) -> OnImage:
+def margin(key: Key, fill: Fill, mode: PadMode) -> OnImage:
     """Rows left, top, right, bottom (int32) of `key` put around the image."""
     colour = as_list(fill)
 

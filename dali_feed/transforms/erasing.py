@@ -17,6 +17,7 @@ from dali_feed.transforms.base import Apply, Arrays, Effect, InGraph, Ints, OnPl
 from dali_feed.transforms.batch_draws import BatchDraws
 from dali_feed.transforms.fields import fail
 from dali_feed.transforms.geometry import TRIES, Window
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.rules import Fill, Range, as_list, check_p, check_range
 from dali_feed.transforms.run import Run
 from dali_feed.transforms.units import Place
@@ -72,7 +73,7 @@ class RandomErasing(Effect):
             return image
         return functional.erase_image(image, y, x, height, width, _colour(self.value))
 
-    def on_planes(self, key: str) -> OnPlanes:
+    def on_planes(self, key: Key) -> OnPlanes:
         """In the memory of the batch, which is ours."""
 
         def apply(planes: Any, arrays: Arrays, slot: int) -> None:

@@ -9,6 +9,7 @@ from dali_feed.plan.streams import STREAMS_PER_OP
 from dali_feed.transforms import follow
 from dali_feed.transforms.base import Arrays, OnImage, Op
 from dali_feed.transforms.graph import Graph
+from dali_feed.transforms.keys import numbered
 from dali_feed.transforms.rules import check_p
 from dali_feed.transforms.run import SizedDraws
 
@@ -41,10 +42,10 @@ class Flip(Op):
         return cls("y", float(transform.p))
 
     def host_rows(self, run: SizedDraws, n: int) -> None:
-        run.arrays[f"flip{n}"] = run.draw(n * STREAMS_PER_OP)[0] < self.p
+        run.arrays[numbered("flip", n)] = run.draw(n * STREAMS_PER_OP)[0] < self.p
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        key, axis = f"flip{n}", -1 if self.axis == "x" else -2
+        key, axis = numbered("flip", n), -1 if self.axis == "x" else -2
 
         def apply(image: Any, arrays: Arrays, slot: int) -> Any:
             return image.flip(axis) if arrays[key][slot] else image
@@ -52,7 +53,7 @@ class Flip(Op):
         return [apply]
 
     def follow_steps(self, n: int) -> list[OnImage]:
-        return [follow.flip(f"flip{n}", self.axis)]
+        return [follow.flip(numbered("flip", n), self.axis)]
 
     def in_graph(self, graph: Graph, first: int) -> None:
         graph.flip(self.axis, lambda run: run.draw(first)[0] < self.p)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from dali_feed.transforms.base import Arrays, OnImage
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.rules import Fill, PadMode
 
 __all__ = ["crop", "fill_behind", "flip", "margin", "scale"]
 
 
-def crop(key: str) -> OnImage:
+def crop(key: Key) -> OnImage:
     """Rows y, x, height, width of `key`; 0 outside of a mask."""
 
     def apply(given: Any, arrays: Arrays, slot: int) -> Any:
@@ -25,7 +26,7 @@ def crop(key: str) -> OnImage:
     return apply
 
 
-def scale(key: str) -> OnImage:
+def scale(key: Key) -> OnImage:
     """To rows height, width of `key`."""
 
     def apply(given: Any, arrays: Arrays, slot: int) -> Any:
@@ -36,7 +37,7 @@ def scale(key: str) -> OnImage:
     return apply
 
 
-def margin(key: str, fill: Fill, mode: PadMode) -> OnImage:
+def margin(key: Key, fill: Fill, mode: PadMode) -> OnImage:
     """Rows left, top, right, bottom of `key` put around it."""
 
     def apply(given: Any, arrays: Arrays, slot: int) -> Any:
@@ -48,7 +49,7 @@ def margin(key: str, fill: Fill, mode: PadMode) -> OnImage:
     return apply
 
 
-def flip(key: str, axis: str) -> OnImage:
+def flip(key: Key, axis: str) -> OnImage:
     """Where row `key` says so."""
 
     def apply(given: Any, arrays: Arrays, slot: int) -> Any:

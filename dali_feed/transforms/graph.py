@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.transforms.geometry import Window
+from dali_feed.transforms.keys import Key, numbered
 from dali_feed.transforms.rules import Drawn, Interpolation
 from dali_feed.transforms.run import Run
 from dali_feed.transforms.units import Place
@@ -17,7 +18,7 @@ from dali_feed.transforms.units import Place
 __all__ = ["BLACK", "INTERPOLATION", "Apply", "Given", "Graph", "GraphStep", "InGraph"]
 
 Ints = NDArray[np.int64]
-Given = Callable[[str, str, int], Any]  # an array's node, by its name, dtype (a name of `nvidia.dali.types`) and axes
+Given = Callable[[Key, str, int], Any]  # an array's node, by its name, dtype (a name of `nvidia.dali.types`) and axes
 
 BLACK = (0.0, 0.0, 0.0)
 INTERPOLATION = {  # by name: that of `nvidia.dali.types`
@@ -62,7 +63,7 @@ class Apply:
     def on(self, image: Any, given: Given, *, gpu: bool) -> Any:
         """The same on the CPU and on a GPU."""
         del gpu
-        return self.build(image, given(f"{self.name}{self.k}", self.dtype, self.ndim))
+        return self.build(image, given(numbered(self.name, self.k), self.dtype, self.ndim))
 
 
 InGraph = tuple[GraphStep, Callable[[Run], NDArray[Any]]]  # the step, and what fills its array

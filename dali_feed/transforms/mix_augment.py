@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dali_feed.transforms.base import Arrays, Ints, OnImage
 from dali_feed.transforms.batch_draws import BatchDraws
 from dali_feed.transforms.gammas import GAMMA_TRIES
+from dali_feed.transforms.keys import Key, further
 from dali_feed.transforms.mixture import mixture
 from dali_feed.transforms.pillow_augment import Floats, Pillow, chained, check_parts, drawn_steps, starts
 from dali_feed.transforms.pillow_operations import PLAIN, Look, Part
@@ -67,11 +68,11 @@ class MixAugment(Pillow):
     def more(self, draws: BatchDraws, first: int) -> dict[str, NDArray[Any]]:
         return {"_weights": mixture(self, self.width, self.alpha, draws, first)}
 
-    def on_image(self, key: str) -> OnImage:
+    def on_image(self, key: Key) -> OnImage:
         """Image and chains mixed by the weights (float32) of row `key` + "_weights"."""
         from torchvision.transforms.v2 import functional
 
-        parts, look, names = self.parts, self.look, f"{key}_weights"
+        parts, look, names = self.parts, self.look, further(key, "_weights")
         mix = _blended if self.blended else _mixed
 
         def apply(image: Any, arrays: Arrays, slot: int) -> Any:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dali_feed.plan.streams import STREAMS_PER_OP
 from dali_feed.transforms.base import Arrays, Ints, OnImage, Op
 from dali_feed.transforms.graph import Graph
+from dali_feed.transforms.keys import Key, numbered
 from dali_feed.transforms.numbering import inner_numbers
 from dali_feed.transforms.rules import check_p, refuse
 from dali_feed.transforms.run import Run, SizedDraws
@@ -55,18 +56,18 @@ class Nest(Op):
 
     def host_rows(self, run: SizedDraws, n: int) -> None:
         first = n * STREAMS_PER_OP
-        run.arrays[f"pick{n}"] = self.picks(np.concatenate([run.draw(first + k) for k in self.drawn()]))
+        run.arrays[numbered("pick", n)] = self.picks(np.concatenate([run.draw(first + k) for k in self.drawn()]))
         for branch in self.within(n):
             for number, inner in branch:
                 inner.host_rows(run, number)
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
         branches = [[step for number, op in branch for step in op.host_steps(number)] for branch in self.within(n)]
-        return [_picked(f"pick{n}", branches)]
+        return [_picked(numbered("pick", n), branches)]
 
     def follow_steps(self, n: int) -> list[OnImage]:
         branches = [[step for number, op in branch for step in op.follow_steps(number)] for branch in self.within(n)]
-        return [_picked(f"pick{n}", branches)] if any(branches) else []
+        return [_picked(numbered("pick", n), branches)] if any(branches) else []
 
     def in_graph(self, graph: Graph, first: int) -> None:
         for k, branch in enumerate(self.within(first // STREAMS_PER_OP)):
@@ -78,7 +79,7 @@ class Nest(Op):
             graph.branch(on, branch)
 
 
-def _picked(key: str, branches: list[list[OnImage]]) -> OnImage:
+def _picked(key: Key, branches: list[list[OnImage]]) -> OnImage:
     """The runs that row `key` (int64) names, in its order; -1 is none."""
 
     def apply(image: Any, arrays: Arrays, slot: int) -> Any:

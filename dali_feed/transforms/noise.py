@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dali_feed.transforms.base import Arrays, Effect, OnImage
 from dali_feed.transforms.batch_draws import BatchDraws
+from dali_feed.transforms.keys import Key, further
 from dali_feed.transforms.rules import refuse
 
 __all__ = ["GaussianNoise", "generator_of", "normal", "seeds_of"]
@@ -37,11 +38,11 @@ class GaussianNoise(Effect):
     def more(self, draws: BatchDraws, first: int) -> dict[str, NDArray[Any]]:
         return {"_seed": seeds_of(draws, first)}
 
-    def on_image(self, key: str) -> OnImage:
+    def on_image(self, key: Key) -> OnImage:
         """By a generator that starts from row `key` + "_seed" (int64)."""
         import torch
 
-        seeds, mean, sigma, clip = f"{key}_seed", self.mean, self.sigma, self.clip
+        seeds, mean, sigma, clip = further(key, "_seed"), self.mean, self.sigma, self.clip
 
         def apply(image: Any, arrays: Arrays, slot: int) -> Any:
             drawn = normal(tuple(image.shape), generator_of(arrays[seeds][slot]), image)

@@ -16,6 +16,7 @@ from dali_feed.transforms.base import Arrays, Effect, Ints, OnImage
 from dali_feed.transforms.batch_draws import BatchDraws
 from dali_feed.transforms.erasing import RandomErasing, tried
 from dali_feed.transforms.geometry import TRIES
+from dali_feed.transforms.keys import Key, further
 from dali_feed.transforms.noise import generator_of, normal, seeds_of
 from dali_feed.transforms.numbering import inner_numbers
 from dali_feed.transforms.rules import Range, check_p, check_range, refuse
@@ -85,9 +86,9 @@ class NoisyErasing(Effect):
     def more(self, draws: BatchDraws, first: int) -> dict[str, NDArray[Any]]:
         return {"_seed": seeds_of(draws, first)}
 
-    def on_image(self, key: str) -> OnImage:
+    def on_image(self, key: Key) -> OnImage:
         """In the rectangles of row `key`, by a generator that starts from row `key` + "_seed" (int64)."""
-        seeds = f"{key}_seed"
+        seeds = further(key, "_seed")
 
         def apply(image: Any, arrays: Arrays, slot: int) -> Any:
             rectangles = [row for row in arrays[key][slot].tolist() if row[2] and row[3]]

@@ -12,6 +12,7 @@ from dali_feed.errors import TransformError
 from dali_feed.transforms.base import Arrays, OnImage, OnPlanes, Op
 from dali_feed.transforms.fields import fail, numbers
 from dali_feed.transforms.graph import Graph
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.rules import refuse
 from dali_feed.transforms.units import Place
 
@@ -62,7 +63,7 @@ class Normalize(Op):
 
         return [apply]
 
-    def on_planes(self, key: str) -> OnPlanes | None:
+    def on_planes(self, key: Key) -> OnPlanes | None:
         made: dict[tuple[Any, ...], tuple[Any, Any]] = {}  # by how they meet the image; many threads may fill it
 
         def apply(planes: Any, _: Arrays, __: int) -> None:

@@ -13,6 +13,7 @@ from dali_feed.transforms.edges import margin, rows, too_narrow
 from dali_feed.transforms.fields import edges_of, fill_of
 from dali_feed.transforms.geometry import Window, padded
 from dali_feed.transforms.graph import Graph
+from dali_feed.transforms.keys import numbered
 from dali_feed.transforms.rules import Edges, Fill, PadMode, check_padding
 from dali_feed.transforms.run import Run, SizedDraws
 
@@ -47,14 +48,14 @@ class Pad(Op):
         return too_narrow("Pad", self.mode, (h, w), (np.maximum(top, bottom), np.maximum(left, right)))
 
     def host_rows(self, run: SizedDraws, n: int) -> None:
-        run.arrays[f"margin{n}"] = rows(*padded(run.h, run.w, self))
+        run.arrays[numbered("margin", n)] = rows(*padded(run.h, run.w, self))
         run.h, run.w = self.sizes_behind(run.h, run.w)
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        return [margin(f"margin{n}", self.fill, self.mode)]
+        return [margin(numbered("margin", n), self.fill, self.mode)]
 
     def follow_steps(self, n: int) -> list[OnImage]:
-        return [follow.margin(f"margin{n}", self.fill, self.mode)]
+        return [follow.margin(numbered("margin", n), self.fill, self.mode)]
 
     def in_graph(self, graph: Graph, first: int) -> None:
         if self.mode != "constant":

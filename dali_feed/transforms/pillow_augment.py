@@ -15,6 +15,7 @@ from dali_feed.plan.draws import uniforms
 from dali_feed.plan.streams import STREAMS_PER_OP
 from dali_feed.transforms.base import Arrays, Effect, Ints, OnImage
 from dali_feed.transforms.batch_draws import BatchDraws
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.numbering import inner_numbers
 from dali_feed.transforms.pillow_operations import Look, Part, operated, strength
 from dali_feed.transforms.rules import check_uint8, refuse
@@ -67,7 +68,7 @@ class Pillow(Effect):
         )
         return np.moveaxis(steps, 2, 0)  # chains, steps, n -> n first
 
-    def on_image(self, key: str) -> OnImage:
+    def on_image(self, key: Key) -> OnImage:
         """One chain of operations."""
         from torchvision.transforms.v2 import functional
 

@@ -14,6 +14,7 @@ from dali_feed.transforms.edges import crop, margin, rows, too_narrow
 from dali_feed.transforms.fields import edges_of, fill_of, pair
 from dali_feed.transforms.geometry import crop_windows, padded
 from dali_feed.transforms.graph import Graph
+from dali_feed.transforms.keys import numbered
 from dali_feed.transforms.rules import Edges, Fill, PadMode, check_padding, check_size
 from dali_feed.transforms.run import SizedDraws
 
@@ -69,17 +70,17 @@ class RandomCrop(Op):
         left, top, right, bottom = padded(run.h, run.w, self)
         y, x, run.h, run.w = crop_windows(run.h, run.w, self, run.draw(n * STREAMS_PER_OP))
         if self.mode != "constant":
-            run.arrays[f"margin{n}"] = rows(left, top, right, bottom)
+            run.arrays[numbered("margin", n)] = rows(left, top, right, bottom)
             y, x = y + top, x + left
         run.arrays[run.crop_key(n)] = rows(y, x, run.h, run.w)
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        cut = [] if window else [crop(f"crop{n}", self.fill)]
-        return cut if self.mode == "constant" else [margin(f"margin{n}", self.fill, self.mode), *cut]
+        cut = [] if window else [crop(numbered("crop", n), self.fill)]
+        return cut if self.mode == "constant" else [margin(numbered("margin", n), self.fill, self.mode), *cut]
 
     def follow_steps(self, n: int) -> list[OnImage]:
-        cut = follow.crop(f"crop{n}")
-        return [cut] if self.mode == "constant" else [follow.margin(f"margin{n}", self.fill, self.mode), cut]
+        cut = follow.crop(numbered("crop", n))
+        return [cut] if self.mode == "constant" else [follow.margin(numbered("margin", n), self.fill, self.mode), cut]
 
     def in_graph(self, graph: Graph, first: int) -> None:
         if self.pads and self.mode != "constant":

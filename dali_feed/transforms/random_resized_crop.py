@@ -15,6 +15,7 @@ from dali_feed.transforms.edges import crop, rows
 from dali_feed.transforms.fields import antialias_of, interpolation_of, maybe_drawn, pair
 from dali_feed.transforms.geometry import TRIES, resized
 from dali_feed.transforms.graph import Graph
+from dali_feed.transforms.keys import numbered
 from dali_feed.transforms.resize import Scale
 from dali_feed.transforms.rules import Drawn, Interpolation, Range, check_range, check_size
 from dali_feed.transforms.run import SizedDraws
@@ -67,14 +68,14 @@ class RandomResizedCrop(Op):
         first = n * STREAMS_PER_OP
         run.arrays[run.crop_key(n)] = rows(*run.windows(self, first, run.h, run.w))
         run.h, run.w = self.sizes_behind(run.h, run.w)
-        run.arrays[f"scale{n}"] = rows(run.h, run.w, *run.interpolations(self, first))
+        run.arrays[numbered("scale", n)] = rows(run.h, run.w, *run.interpolations(self, first))
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        scale = Scale(f"scale{n}", self.interpolation, self.antialias)
-        return [scale] if window else [crop(f"crop{n}"), scale]
+        scale = Scale(numbered("scale", n), self.interpolation, self.antialias)
+        return [scale] if window else [crop(numbered("crop", n)), scale]
 
     def follow_steps(self, n: int) -> list[OnImage]:
-        return [follow.crop(f"crop{n}"), follow.scale(f"scale{n}")]
+        return [follow.crop(numbered("crop", n)), follow.scale(numbered("scale", n))]
 
     def in_graph(self, graph: Graph, first: int) -> None:
         drawn = self.interpolation == "random"

@@ -13,6 +13,7 @@ from dali_feed.transforms.edges import rows
 from dali_feed.transforms.fields import antialias_of, fail, interpolation_of, pair
 from dali_feed.transforms.geometry import resized
 from dali_feed.transforms.graph import Graph
+from dali_feed.transforms.keys import Key, numbered
 from dali_feed.transforms.rules import Drawn, Interpolation, check_size, refuse
 from dali_feed.transforms.run import SizedDraws
 
@@ -65,13 +66,13 @@ class Resize(Op):
 
     def host_rows(self, run: SizedDraws, n: int) -> None:
         run.h, run.w = resized(run.h, run.w, self.size, self.max_size)
-        run.arrays[f"scale{n}"] = rows(run.h, run.w)
+        run.arrays[numbered("scale", n)] = rows(run.h, run.w)
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        return [Scale(f"scale{n}", self.interpolation, self.antialias)]
+        return [Scale(numbered("scale", n), self.interpolation, self.antialias)]
 
     def follow_steps(self, n: int) -> list[OnImage]:
-        return [follow.scale(f"scale{n}")]
+        return [follow.scale(numbered("scale", n))]
 
     def in_graph(self, graph: Graph, first: int) -> None:
         size = self.size
@@ -94,7 +95,7 @@ class Scale:
     costs ten microseconds under the interpreter's lock; tests hold the two equal bit for bit.
     """
 
-    key: str
+    key: Key
     interpolation: Interpolation | Drawn
     antialias: bool
 

@@ -17,6 +17,7 @@ from dali_feed.transforms.edges import rows
 from dali_feed.transforms.fields import maybe_drawn, pair
 from dali_feed.transforms.geometry import TRIES
 from dali_feed.transforms.graph import Graph
+from dali_feed.transforms.keys import numbered
 from dali_feed.transforms.resize import Scale
 from dali_feed.transforms.rules import Range, check_p, check_range, check_size
 from dali_feed.transforms.run import SizedDraws
@@ -76,13 +77,13 @@ class ResizeKeepRatio(Op):
     def host_rows(self, run: SizedDraws, n: int) -> None:
         first = n * STREAMS_PER_OP
         run.h, run.w = kept_ratio(self, run.h, run.w, run.draw(first))
-        run.arrays[f"scale{n}"] = rows(run.h, run.w, *run.interpolations(self, first))
+        run.arrays[numbered("scale", n)] = rows(run.h, run.w, *run.interpolations(self, first))
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        return [Scale(f"scale{n}", self.interpolation, antialias=True)]
+        return [Scale(numbered("scale", n), self.interpolation, antialias=True)]
 
     def follow_steps(self, n: int) -> list[OnImage]:
-        return [follow.scale(f"scale{n}")]
+        return [follow.scale(numbered("scale", n))]
 
     def in_graph(self, graph: Graph, first: int) -> None:
         drawn = self.interpolation == "random"

@@ -14,6 +14,7 @@ from dali_feed.transforms.base import Arrays, OnImage, Op
 from dali_feed.transforms.edges import one_level
 from dali_feed.transforms.fields import fail, fill_of, turning
 from dali_feed.transforms.graph import INTERPOLATION, Given, Graph
+from dali_feed.transforms.keys import numbered
 from dali_feed.transforms.rules import Fill, Range, as_list, check_range
 from dali_feed.transforms.run import Run, SizedDraws
 
@@ -50,10 +51,10 @@ class Rotation(Op):
 
     def host_rows(self, run: SizedDraws, n: int) -> None:
         low, high = self.degrees
-        run.arrays[f"angle{n}"] = (low + (high - low) * run.draw(n * STREAMS_PER_OP)[0]).astype(np.float32)
+        run.arrays[numbered("angle", n)] = (low + (high - low) * run.draw(n * STREAMS_PER_OP)[0]).astype(np.float32)
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        key, fill = f"angle{n}", as_list(self.fill)
+        key, fill = numbered("angle", n), as_list(self.fill)
 
         def apply(image: Any, arrays: Arrays, slot: int) -> Any:
             from torchvision.transforms.v2 import InterpolationMode, functional
@@ -64,7 +65,7 @@ class Rotation(Op):
         return [apply]
 
     def follow_steps(self, n: int) -> list[OnImage]:
-        key, fill = f"angle{n}", follow.fill_behind(self.fill)
+        key, fill = numbered("angle", n), follow.fill_behind(self.fill)
 
         def apply(given: Any, arrays: Arrays, slot: int) -> Any:
             from torchvision.transforms.v2 import functional
@@ -101,7 +102,7 @@ class Rotate:
 
         return fn.rotate(
             image,
-            angle=given(f"angle{self.k}", "FLOAT", 0),
+            angle=given(numbered("angle", self.k), "FLOAT", 0),
             interp_type=getattr(types, INTERPOLATION[self.interpolation]),
             keep_size=True,
             fill_value=self.fill,

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dali_feed.transforms.batch_draws import BatchDraws
 from dali_feed.transforms.geometry import Window
+from dali_feed.transforms.keys import WINDOW, Key, numbered
 
 __all__ = ["Run", "SizedDraws"]
 
@@ -34,12 +35,12 @@ class SizedDraws(BatchDraws):
     ) -> None:
         super().__init__(ids, seed, epoch, streams)
         self.h, self.w = sizes[:, 0].astype(np.int64), sizes[:, 1].astype(np.int64)
-        self.arrays: dict[str, NDArray[Any]] = {}
+        self.arrays: dict[Key, NDArray[Any]] = {}
         self.windowed = windowed
 
-    def crop_key(self, n: int) -> str:
+    def crop_key(self, n: int) -> Key:
         """The array of windows of op number n."""
-        return "window" if self.windowed and n == 0 else f"crop{n}"
+        return WINDOW if self.windowed and n == 0 else numbered("crop", n)
 
 
 class Run(SizedDraws):

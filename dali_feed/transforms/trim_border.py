@@ -12,6 +12,7 @@ from dali_feed.transforms.base import Ints, OnImage, Op
 from dali_feed.transforms.edges import crop, rows
 from dali_feed.transforms.geometry import Window
 from dali_feed.transforms.graph import Graph
+from dali_feed.transforms.keys import numbered
 from dali_feed.transforms.rules import refuse
 from dali_feed.transforms.run import SizedDraws
 
@@ -50,13 +51,13 @@ class TrimBorder(Op):
 
     def host_rows(self, run: SizedDraws, n: int) -> None:
         y, x, run.h, run.w = self.window(run.h, run.w)
-        run.arrays[f"crop{n}"] = rows(y, x, run.h, run.w)
+        run.arrays[numbered("crop", n)] = rows(y, x, run.h, run.w)
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        return [crop(f"crop{n}")]
+        return [crop(numbered("crop", n))]
 
     def follow_steps(self, n: int) -> list[OnImage]:
-        return [follow.crop(f"crop{n}")]
+        return [follow.crop(numbered("crop", n))]
 
     def in_graph(self, graph: Graph, first: int) -> None:
         graph.cut(lambda run: self.window(run.h, run.w))

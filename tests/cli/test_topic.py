@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from broker.handle import Kafka
-from test_cli import Cli, assert_one_line, cli
+from command import Cli, assert_one_line, cli
 
 from dali_feed.cli.amounts import bytes_of, seconds_of
 from dali_feed.errors import ConfigError

@@ -24,6 +24,7 @@ from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.base import Op
 from dali_feed.transforms.center_crop import CenterCrop
 from dali_feed.transforms.flip import Flip
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.normalize import Normalize
 from dali_feed.transforms.random_resized_crop import RandomResizedCrop
 from dali_feed.transforms.recipe import Recipe
@@ -43,7 +44,7 @@ def both(payload: bytes, *ops: Op) -> tuple[torch.Tensor, torch.Tensor, int]:
     recipe = Recipe(ops, decode="reduced")
     size = np.array([Image.open(io.BytesIO(payload)).size[::-1]], np.int32)
     made = compile_host(recipe).parameters(size, np.array([0]), 0, 0).arrays
-    by = int(made["reduce"][0]) if "reduce" in made else 1
+    by = int(made[Key("reduce")][0]) if "reduce" in made else 1
     return ran(recipe, [payload], [0])[0], ran(Recipe(ops), [payload], [0])[0], by
 
 

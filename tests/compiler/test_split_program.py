@@ -34,6 +34,7 @@ from dali_feed.transforms.erasing import RandomErasing
 from dali_feed.transforms.flip import Flip
 from dali_feed.transforms.grayscale import Grayscale
 from dali_feed.transforms.invert import RandomInvert
+from dali_feed.transforms.keys import of_behind
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.nest import RandomApply, RandomOrder
 from dali_feed.transforms.normalize import Normalize
@@ -157,7 +158,7 @@ def test_before_a_gpu_the_finish_is_left_to_its_kernel() -> None:
     assert (program.behind.finish.dtype, program.behind.finish.layout) == ("float32", "NCHW")
     assert len(program.behind.steps) == 1
     arrays = program.parameters(np.full((4, 2), 99, np.int32), np.arange(4), 0, 0).arrays
-    assert set(program.rows_behind(arrays)) == {"effect2", "flip_y"}
+    assert set(of_behind(arrays)) == {"effect2", "flip_y"}
     assert "flip_x" in arrays
 
 

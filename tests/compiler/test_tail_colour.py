@@ -36,6 +36,7 @@ from dali_feed.transforms.erasing import RandomErasing
 from dali_feed.transforms.flip import Flip
 from dali_feed.transforms.gaussian_blur import GaussianBlur
 from dali_feed.transforms.grayscale import Grayscale, RandomGrayscale
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.nest import RandomApply
 from dali_feed.transforms.normalize import Normalize
 from dali_feed.transforms.random_crop import RandomCrop
@@ -65,13 +66,13 @@ def colours(program: DaliProgram) -> list[Step]:
     return [step for step in program.steps if isinstance(step, Colour)]
 
 
-def arrays_of(program: Any, seed: int = 0) -> dict[str, NDArray[Any]]:
+def arrays_of(program: Any, seed: int = 0) -> dict[Key, NDArray[Any]]:
     """What PAYLOADS take into it."""
-    arrays: dict[str, NDArray[Any]] = program.parameters(screen(PAYLOADS).sizes, np.arange(9), seed, 0).arrays
+    arrays: dict[Key, NDArray[Any]] = program.parameters(screen(PAYLOADS).sizes, np.arange(9), seed, 0).arrays
     return arrays
 
 
-def images_of(name: str, program: Program, arrays: dict[str, NDArray[Any]]) -> NDArray[Any]:
+def images_of(name: str, program: Program, arrays: dict[Key, NDArray[Any]]) -> NDArray[Any]:
     """The batch of PAYLOADS, on the CPU."""
     engine = make_engine(name, program, batch_size=9, device=None, tuning=Tuning(threads=2))
     result = engine.redo(Work(engine.prepare(PAYLOADS), arrays))
@@ -92,7 +93,7 @@ def test_the_kernel_takes_the_last_colour_steps() -> None:
     ):
         program = program_of(*ops)
         assert (left(program), colours(program)) == (count, [])
-        assert arrays_of(program)["adjust"].shape == (9, count, 2)
+        assert arrays_of(program)[Key("adjust")].shape == (9, count, 2)
         assert not [name for name in arrays_of(program) if name.startswith("colour")]
 
 
@@ -118,7 +119,7 @@ def test_more_steps_than_the_kernel_takes_begin_in_the_graph() -> None:
 def test_samples_take_their_own_order_and_nothing_where_it_was_not_picked() -> None:
     """Each sample has its factors in its order; one that did not pick the jitter has steps that do nothing."""
     program = program_of(CROP, RandomApply((JITTER,), 0.5), *FLOAT)
-    steps = program.parameters(np.full((300, 2), 40), np.arange(300), 0, 0).arrays["adjust"]
+    steps = program.parameters(np.full((300, 2), 40), np.arange(300), 0, 0).arrays[Key("adjust")]
     kinds = {tuple(sorted(row)) for row in steps[..., 0].astype(int).tolist()}
     assert kinds == {(0, 0, 0, 0), (1, 2, 3, 4)}
     assert len({tuple(row) for row in steps[..., 0].tolist()}) == 25
@@ -150,7 +151,7 @@ def test_the_kernels_way_gives_torchvisions_pixels(seed: int) -> None:
     tail = Tail.of(program.finish, arrays)
     assert tail is not None
     plain = compile_dali(Recipe((CROP, Flip("x")), "NHWC"), on_gpu=False)
-    cropped = images_of("dali", plain, arrays_of(plain, seed) | {"flip_x": np.zeros(9, np.int32)})
+    cropped = images_of("dali", plain, arrays_of(plain, seed) | {Key("flip_x"): np.zeros(9, np.int32)})
     adjusted = jitter_reference(cropped, tail.adjust if tail.adjust is not None else [])
     found = finish_reference(adjusted, flip_x=tail.flip_x, scale=tail.finish.scale, bias=tail.finish.bias)
     assert np.abs(found - theirs).max() <= 7.2e-7
@@ -172,7 +173,7 @@ def test_the_loader_adjusts_with_the_kernel() -> None:
     program = compile_dali(lower(v2.Compose([crop, jitter])), on_gpu=True)
     for (plain, ids), (found, same) in zip(batches(crop), batches(v2.Compose([crop, jitter])), strict=True):
         assert torch.equal(ids, same)
-        steps = program.parameters(np.full((8, 2), 90, np.int32), ids.numpy(), 1, 0).arrays["adjust"]
+        steps = program.parameters(np.full((8, 2), 90, np.int32), ids.numpy(), 1, 0).arrays[Key("adjust")]
         expected = jitter_reference(plain.permute(0, 2, 3, 1).cpu().numpy(), steps)
         np.testing.assert_array_equal(found.permute(0, 2, 3, 1).cpu().numpy(), expected)
 

@@ -24,6 +24,7 @@ from dali_feed.engines.dali.read_pipeline import read_pipeline
 from dali_feed.engines.engine import Work
 from dali_feed.options import Tuning
 from dali_feed.testing.scripted import ScriptedSource
+from dali_feed.transforms.keys import numbered
 
 # What the graphs of DALI 2.4 can draw with. A release that adds one must be looked at before this list grows.
 RANDOM = {
@@ -66,7 +67,7 @@ def drawn(graph: Callable[[Any], Any], states: Any) -> list[Any]:
     for given in states:
         assert program.states == len(given)
         payloads = engine.prepare([memoryview(jpeg(n, 32, 40)) for n in range(3)])
-        engine.submit(Work(payloads, {f"{STATE}{k}": rows for k, rows in enumerate(given)}))
+        engine.submit(Work(payloads, {numbered(STATE, k): rows for k, rows in enumerate(given)}))
         result = engine.take()
         assert not result.bad
         out.append([np.array(one) for one in (result.images, *(images for images, _ in result.more))])

@@ -29,6 +29,7 @@ from dali_feed.errors import ConfigError
 from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
 from dali_feed.transforms.flip import Flip
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.random_crop import RandomCrop
 from dali_feed.transforms.random_resized_crop import RandomResizedCrop
@@ -117,7 +118,7 @@ def test_formats_that_torchvision_does_not_know(kind: str) -> None:
     payload = encoded(rgb, kind)
     assert torch.equal(ran(Recipe(), [payload], [0])[0], whole)
     crop = Recipe((RandomResizedCrop((48, 64)),))
-    y, x, h, w = compile_host(crop).parameters(np.array([[97, 131]]), np.array([0]), 0, 0).arrays["window"][0]
+    y, x, h, w = compile_host(crop).parameters(np.array([[97, 131]]), np.array([0]), 0, 0).arrays[Key("window")][0]
     resized = functional.resize(whole[:, y : y + h, x : x + w], [48, 64], antialias=True)
     assert torch.equal(ran(crop, [payload], [0])[0], resized)
 

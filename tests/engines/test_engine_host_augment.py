@@ -16,6 +16,7 @@ from torchvision_way import assert_equal, ran, together
 
 from dali_feed.compiler.host import compile_host
 from dali_feed.transforms.flip import Flip
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.nest import RandomApply
 from dali_feed.transforms.recipe import Recipe
@@ -30,7 +31,7 @@ def test_torchvisions_own_class_makes_the_same_of_our_draws(name: str) -> None:
     recipe, ids = lower(MAKERS[name]()), range(150)
     payloads = [png(n, 41, 50) for n in range(10)] * 15
     sizes = np.full((150, 2), (41, 50), np.int32)
-    weights = compile_host(recipe).parameters(sizes, np.arange(150), 0, 0).arrays.get("effect0_weights")
+    weights = compile_host(recipe).parameters(sizes, np.arange(150), 0, 0).arrays.get(Key("effect0_weights"))
     for n, ours in zip(ids, ran(recipe, payloads, ids), strict=True):
         transform = MAKERS[name]()
         if weights is not None:

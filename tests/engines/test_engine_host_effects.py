@@ -28,6 +28,7 @@ from dali_feed.transforms.flip import Flip
 from dali_feed.transforms.gaussian_blur import GaussianBlur
 from dali_feed.transforms.grayscale import Grayscale, RandomGrayscale
 from dali_feed.transforms.invert import RandomInvert
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.nest import RandomApply, RandomChoice, RandomOrder
 from dali_feed.transforms.perspective import RandomPerspective
@@ -139,7 +140,7 @@ def test_any_chain_equals_torchvision(ops: list[Op], size: tuple[int, int], to: 
 def rows(recipe: Recipe, name: str, count: int = 400) -> Any:
     """What `count` samples take into one step."""
     sizes = np.full((count, 2), 40, np.int32)
-    return compile_host(recipe).parameters(sizes, np.arange(count), 0, 0).arrays[name]
+    return compile_host(recipe).parameters(sizes, np.arange(count), 0, 0).arrays[Key(name)]
 
 
 def test_nests_pick_as_often_as_they_say() -> None:
@@ -165,7 +166,7 @@ def test_inner_ops_draw_from_streams_of_their_own() -> None:
     assert len(erased) == len(set(erased)) == 4
     alone = compile_host(Recipe((Flip("x"), Resize((9, 9)), Resize((9, 9)), Flip("y"))))
     there = alone.parameters(np.full((50, 2), 40, np.int32), np.arange(50), 0, 0).arrays
-    for name in ("flip0", "flip3"):
+    for name in (Key("flip0"), Key("flip3")):
         np.testing.assert_array_equal(found[name], there[name])
 
 

@@ -22,6 +22,7 @@ from dali_feed.engines.host.image import ImageSteps
 from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
 from dali_feed.transforms.flip import Flip
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.normalize import Normalize
 from dali_feed.transforms.random_resized_crop import RandomResizedCrop
 from dali_feed.transforms.recipe import Recipe
@@ -195,6 +196,6 @@ def test_close_and_discard_in_any_state(engine: Engine) -> None:
 def test_a_fault_that_is_no_records_is_raised(engine: Engine) -> None:
     """A parameter that no image can take is an EngineError, not a mark and not a hang."""
     broken = work(engine, good(4))
-    broken.arrays["scale0"] = np.zeros_like(broken.arrays["scale0"])
+    broken.arrays[Key("scale0")] = np.zeros_like(broken.arrays[Key("scale0")])
     with pytest.raises(Exception, match="host engine: a step failed"):
         engine.redo(broken)

@@ -30,6 +30,7 @@ from dali_feed.options import BadRecords, Tuning
 from dali_feed.screen.header import Header, UnusableError
 from dali_feed.screen.screen import screen
 from dali_feed.testing.scripted import ScriptedSource
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.random_resized_crop import RandomResizedCrop
 from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.resize import Resize
@@ -51,7 +52,7 @@ def pictures(kind: str) -> tuple[bytes, ...]:
     return tuple(out)
 
 
-def run(recipe: Recipe, payloads: Sequence[bytes]) -> tuple[list[torch.Tensor], list[dict[str, Any]]]:
+def run(recipe: Recipe, payloads: Sequence[bytes]) -> tuple[list[torch.Tensor], list[dict[Key, Any]]]:
     """The images, each a batch of its own, and the parameters that each took."""
     program = compile_host(recipe)
     views = [memoryview(payload) for payload in payloads]

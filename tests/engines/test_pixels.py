@@ -25,6 +25,7 @@ from torchvision.transforms.v2 import functional as F
 from dali_feed.compiler.dali import compile_recipe
 from dali_feed.compiler.program import Parameters
 from dali_feed.plan.draws import uniforms
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -161,7 +162,7 @@ def test_random_resized_crop(mode: Mode, region_decode: bool, mean: float, most:
     transform = v2.RandomResizedCrop(224, interpolation=mode)
     theirs = []
     for n, payload in enumerate(photographs()):
-        y, x, h, w = parameters(transform, payload, n).arrays["window"][0].tolist()
+        y, x, h, w = parameters(transform, payload, n).arrays[Key("window")][0].tolist()
         theirs.append(F.resized_crop(decoded(payload), y, x, h, w, [224, 224], interpolation=mode))
     found = distance(images(transform, region_decode=region_decode), theirs)
     assert found[0] <= mean, found
@@ -208,7 +209,7 @@ def test_flip_before_a_random_crop() -> None:
     transform = v2.Compose([v2.RandomHorizontalFlip(1.0), v2.RandomResizedCrop(64, interpolation=Mode.NEAREST_EXACT)])
     unflipped = v2.Compose([v2.RandomHorizontalFlip(0.0), v2.RandomResizedCrop(64)])
     for n, payload in enumerate(photographs()):
-        y, x, h, w = parameters(unflipped, payload, n).arrays["window"][0].tolist()
+        y, x, h, w = parameters(unflipped, payload, n).arrays[Key("window")][0].tolist()
         mirrored = F.horizontal_flip(decoded(payload))
         theirs = F.resized_crop(mirrored, y, x, h, w, [64, 64], interpolation=Mode.NEAREST_EXACT)
         program = compile_recipe(lower(transform), region_decode=True)

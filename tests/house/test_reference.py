@@ -15,7 +15,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "docs" / "_reference.py"
-PACKAGES = ("dali_feed", "dali_feed.external_sources", "dali_feed.feed", "dali_feed.testing", "dali_feed.dali")
+PACKAGES = (
+    "dali_feed",
+    "dali_feed.columns",
+    "dali_feed.external_sources",
+    "dali_feed.feed",
+    "dali_feed.testing",
+    "dali_feed.dali",
+)
 
 
 @pytest.fixture(scope="module")

@@ -96,7 +96,7 @@ def assert_equal(recipe: Recipe, payloads: Sequence[bytes] | None = None) -> Non
         assert torch.equal(one, other), (n, recipe)
 
 
-def applied(image: torch.Tensor, n: int, op: Op, rows: dict[str, Any]) -> Any:
+def applied(image: torch.Tensor, n: int, op: Op, rows: Any) -> Any:
     """Op n of a recipe, with an image's rows of the parameters."""
     match op:
         case Flip():
@@ -156,7 +156,7 @@ _CHANGES: dict[type[Effect], Any] = {
 }
 
 
-def _turned(image: torch.Tensor, n: int, op: Rotation | RandomAffine, rows: dict[str, Any]) -> Any:
+def _turned(image: torch.Tensor, n: int, op: Rotation | RandomAffine, rows: Any) -> Any:
     mode = functional.InterpolationMode(op.interpolation)
     if isinstance(op, Rotation):
         return functional.rotate(image, rows[f"angle{n}"], mode, fill=op.fill)
@@ -164,7 +164,7 @@ def _turned(image: torch.Tensor, n: int, op: Rotation | RandomAffine, rows: dict
     return functional.affine(image, angle, [tx, ty], scale, shear, mode, op.fill, op.center and list(op.center))
 
 
-def _cut(image: torch.Tensor, n: int, op: Op, rows: dict[str, Any]) -> Any:
+def _cut(image: torch.Tensor, n: int, op: Op, rows: Any) -> Any:
     window = rows.get("window" if "window" in rows and n == 0 else f"crop{n}", ())
     match op:
         case RandomResizedCrop():

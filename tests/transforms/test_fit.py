@@ -23,6 +23,7 @@ from dali_feed.options import BadRecords
 from dali_feed.plan.draws import uniforms
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.crop_or_pad import CropOrPad, placed
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.resize_keep_ratio import ResizeKeepRatio, kept_ratio
@@ -133,7 +134,9 @@ def test_a_keep_ratio_is_torchvisions_resize_to_its_size() -> None:
     """To the bit on the host engine, and by the interpolation that was drawn."""
     recipe = lower(timm_transforms.ResizeKeepRatio(30, 0.3, "random", 0.5, random_aspect_prob=0.5))
     ids = list(range(12))
-    rows = compile_host(recipe).parameters(np.array([[60, 47]] * 12), np.array(ids), 0, 0).arrays["scale0"].tolist()
+    rows = (
+        compile_host(recipe).parameters(np.array([[60, 47]] * 12), np.array(ids), 0, 0).arrays[Key("scale0")].tolist()
+    )
     assert {row[2] for row in rows} == {0, 1}
     for n, ours in enumerate(ran(recipe, [png(2, 60, 47)] * 12, ids)):
         mode = [v2.InterpolationMode.BILINEAR, v2.InterpolationMode.BICUBIC][rows[n][2]]

@@ -16,6 +16,7 @@ from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.outline import outline
 from dali_feed.errors import TransformError
 from dali_feed.testing.scripted import ScriptedSource
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.noise import GaussianNoise
 from dali_feed.transforms.noisy_erasing import NoisyErasing
@@ -29,7 +30,7 @@ FLOAT = v2.ToDtype(torch.float32, scale=True)
 
 def rows_of(recipe: Recipe, key: str, count: int, size: int = 16) -> Any:
     """What those samples draw."""
-    return compile_host(recipe).parameters(np.array([[size, size]] * count), np.arange(count), 0, 0).arrays[key]
+    return compile_host(recipe).parameters(np.array([[size, size]] * count), np.arange(count), 0, 0).arrays[Key(key)]
 
 
 @pytest.mark.parametrize("clip", [True, False])

@@ -19,6 +19,7 @@ from dali_feed.compiler.outline import outline
 from dali_feed.engines.compiling import compiled
 from dali_feed.errors import TransformError
 from dali_feed.testing.scripted import ScriptedSource
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.layer_augment import LayerAugment
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.mix_augment import MixAugment
@@ -96,7 +97,7 @@ def test_pixels_are_timms(config: str, engine: str, monkeypatch: pytest.MonkeyPa
         images, _, info = next(iter(loader))
     arrays = program.parameters(np.array([[24, 30]] * COUNT), info.ids.numpy(), 0, 0).arrays
     key = f"effect{len(recipe.ops) - 1}"
-    rows, weights = arrays[key].tolist(), arrays.get(f"{key}_weights", [None] * COUNT)
+    rows, weights = arrays[Key(key)].tolist(), arrays.get(Key(f"{key}_weights"), [None] * COUNT)
     changed = 0
     for n in range(COUNT):
         image = Image.fromarray(pixels(n % 5, 24, 30))
@@ -110,7 +111,11 @@ def test_pixels_are_timms(config: str, engine: str, monkeypatch: pytest.MonkeyPa
 
 def chosen(op: Any, count: int = 4000) -> Any:
     """Rows of that many samples."""
-    return compile_host(Recipe((op,))).parameters(np.array([[9, 9]] * count), np.arange(count), 0, 0).arrays["effect0"]
+    return (
+        compile_host(Recipe((op,)))
+        .parameters(np.array([[9, 9]] * count), np.arange(count), 0, 0)
+        .arrays[Key("effect0")]
+    )
 
 
 def test_chances_are_timms() -> None:

@@ -19,6 +19,7 @@ from dali_feed.transforms.center_crop import CenterCrop
 from dali_feed.transforms.color_jitter import ColorJitter
 from dali_feed.transforms.colours import Colour
 from dali_feed.transforms.flip import Flip
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.normalize import Normalize
 from dali_feed.transforms.random_resized_crop import RandomResizedCrop
 from dali_feed.transforms.recipe import Recipe
@@ -72,8 +73,8 @@ def test_training_recipe(region_decode: bool) -> None:
     found = parameters(*ops, region_decode=region_decode)
     assert set(found.arrays) == {"flip_x", "window" if region_decode else "roi1"}
     assert (found.sizes == (224, 192)).all()
-    window = parameters(*ops, region_decode=True).arrays["window"]
-    roi = parameters(*ops, region_decode=False).arrays["roi1"]
+    window = parameters(*ops, region_decode=True).arrays[Key("window")]
+    roi = parameters(*ops, region_decode=False).arrays[Key("roi1")]
     np.testing.assert_array_equal(roi, np.concatenate([window[:, :2], window[:, :2] + window[:, 2:]], axis=1))
     assert window.dtype == np.int32
     assert roi.dtype == np.float32
@@ -88,7 +89,7 @@ def test_validation_recipe(region_decode: bool) -> None:
     found = parameters(Resize(256), CenterCrop((224, 224)), sizes=[[480, 640]])
     # 256x341; the middle 224x224 begins at row 16, column round(58.5) = 58
     y, x, h, w = 16 * 480 / 256, 58 * 640 / 341, 224 * 480 / 256, 224 * 640 / 341
-    np.testing.assert_allclose(found.arrays["roi1"], [[y, x, y + h, x + w]], rtol=1e-6)
+    np.testing.assert_allclose(found.arrays[Key("roi1")], [[y, x, y + h, x + w]], rtol=1e-6)
 
 
 def test_crop_that_may_be_larger_than_the_image() -> None:
@@ -97,14 +98,14 @@ def test_crop_that_may_be_larger_than_the_image() -> None:
     assert [type(s) for s in program(Resize(200), CenterCrop((224, 100))).steps] == [Decode, Resample, Slice, Finish]
     assert [type(s) for s in program(Resize(256, 300), CenterCrop((9, 9))).steps] == [Decode, Resample, Slice, Finish]
     found = parameters(CenterCrop((9, 9)), sizes=[[7, 5], [9, 9], [20, 12]])
-    assert found.arrays["anchor1"].tolist() == [[-1, -2], [0, 0], [6, 2]]
+    assert found.arrays[Key("anchor1")].tolist() == [[-1, -2], [0, 0], [6, 2]]
     assert (found.sizes == 9).all()
 
 
 def test_resize_alone_follows_the_image() -> None:
     """With an int size every image has its own output size, which is known beforehand."""
     found = parameters(Resize(256), sizes=[[480, 640], [300, 200]])
-    assert found.arrays["size1"].tolist() == [[256, 341], [384, 256]]
+    assert found.arrays[Key("size1")].tolist() == [[256, 341], [384, 256]]
     assert found.sizes.tolist() == [[256, 341], [384, 256]]
     assert program(Resize(256)).size is None
 
@@ -116,8 +117,8 @@ def test_two_resizes() -> None:
     assert [getattr(step, "roi", None) for step in made.steps] == [None, False, True, None]
     found = parameters(*ops, region_decode=True)
     assert set(found.arrays) == {"window", "roi2"}
-    assert found.arrays["roi2"].min() >= 0
-    assert found.arrays["roi2"].max() <= 64
+    assert found.arrays[Key("roi2")].min() >= 0
+    assert found.arrays[Key("roi2")].max() <= 64
 
 
 @given(
@@ -131,35 +132,35 @@ def test_every_window_stays_inside(sizes: list[tuple[int, int]], seed: int, flip
     flip = [Flip(axis, float(p)) for axis, p in zip("xyxy", flips, strict=True)]  # type: ignore[arg-type]
     ops: tuple[Op, ...] = (*flip[:2], RandomResizedCrop((32, 40)), *flip[2:], CenterCrop((9, 30)))
     h, w = np.array(sizes).T
-    roi = parameters(*ops, sizes=sizes, seed=seed).arrays["roi1"]
+    roi = parameters(*ops, sizes=sizes, seed=seed).arrays[Key("roi1")]
     assert (roi[:, :2] >= 0).all()
     assert (roi[:, 2] <= h * (1 + 1e-6)).all()
     assert (roi[:, 3] <= w * (1 + 1e-6)).all()
     assert (roi[:, 2:] > roi[:, :2]).all()
     found = parameters(*ops, sizes=sizes, seed=seed, region_decode=True)
-    y, x, wh, ww = found.arrays["window"].T
+    y, x, wh, ww = found.arrays[Key("window")].T
     assert ((y >= 0) & (x >= 0) & (wh > 0) & (ww > 0) & (y + wh <= h) & (x + ww <= w)).all()
 
 
 def test_flip_before_crop_mirrors_the_window() -> None:
     """A window chosen in a mirrored image is mirrored back into the image as it is stored; flips cancel out."""
     crop = RandomResizedCrop((32, 32))
-    plain = parameters(Flip("x", 0.0), crop, region_decode=True).arrays["window"]
-    mirrored = parameters(Flip("x", 1.0), crop, region_decode=True).arrays["window"]
+    plain = parameters(Flip("x", 0.0), crop, region_decode=True).arrays[Key("window")]
+    mirrored = parameters(Flip("x", 1.0), crop, region_decode=True).arrays[Key("window")]
     np.testing.assert_array_equal(mirrored[:, [0, 2, 3]], plain[:, [0, 2, 3]])
     np.testing.assert_array_equal(mirrored[:, 1], SIZES[:, 1] - plain[:, 1] - plain[:, 3])
     for p, flips in ((1.0, 0), (0.0, 0)):
         found = parameters(Flip("y", p), Flip("y", p), Flip("x", 1.0))
-        assert found.arrays["flip_y"].tolist() == [flips] * 5
-        assert found.arrays["flip_x"].tolist() == [1] * 5
+        assert found.arrays[Key("flip_y")].tolist() == [flips] * 5
+        assert found.arrays[Key("flip_x")].tolist() == [1] * 5
 
 
 def test_rotation_turns_the_other_way_in_one_mirror() -> None:
     """Flips are applied last, so an angle behind one of them is negated, behind two not."""
     for p_x, p_y, sign in ((0.0, 0.0, 1), (1.0, 0.0, -1), (0.0, 1.0, -1), (1.0, 1.0, 1)):
-        angle = parameters(Flip("x", p_x), Flip("y", p_y), Rotation((10.0, 30.0))).arrays["angle1"]
+        angle = parameters(Flip("x", p_x), Flip("y", p_y), Rotation((10.0, 30.0))).arrays[Key("angle1")]
         assert ((angle * sign >= 10) & (angle * sign < 30)).all()
-    behind = parameters(Rotation((10.0, 30.0)), Flip("x", 1.0)).arrays["angle1"]
+    behind = parameters(Rotation((10.0, 30.0)), Flip("x", 1.0)).arrays[Key("angle1")]
     assert (behind > 0).all()
 
 
@@ -175,8 +176,8 @@ def test_flips_follow_their_probability() -> None:
     """The share of mirrored samples is p; 0 and 1 are never and always."""
     made = program(Flip("x", 0.3), Flip("y", 0.0))
     found = made.parameters(np.full((10_000, 2), 8), np.arange(10_000), 5, 1).arrays
-    assert abs(found["flip_x"].mean() - 0.3) < 0.02
-    assert not found["flip_y"].any()
+    assert abs(found[Key("flip_x")].mean() - 0.3) < 0.02
+    assert not found[Key("flip_y")].any()
 
 
 def test_colour_steps() -> None:
@@ -185,7 +186,7 @@ def test_colour_steps() -> None:
     ops = ColorJitter((0.5, 1.5), None, (0.5, 1.5), (-0.1, 0.1))
     assert program(ops).steps[1] == Colour(1, 3, contrast=False, hue=True)
     assert program(ColorJitter(contrast=(1.0, 2.0))).steps[1] == Colour(1, 1, contrast=True, hue=False)
-    found = program(ops).parameters(np.full((600, 2), 8), np.arange(600), 0, 0).arrays["colour1"]
+    found = program(ops).parameters(np.full((600, 2), 8), np.arange(600), 0, 0).arrays[Key("colour1")]
     assert found.shape == (600, 3, 14)
     assert found.dtype == np.float32
     is_brightness = (found[:, :, 1] == 0) & (found[:, :, 11] == 0)
@@ -230,9 +231,9 @@ def test_ops_draw_from_streams_of_their_own() -> None:
     """Op n owns streams 16n..16n+15, so that adding an op behind changes nothing in front of it."""
     alone = parameters(RandomResizedCrop((9, 9))).arrays
     longer = parameters(RandomResizedCrop((9, 9)), Flip("x"), Flip("y")).arrays
-    np.testing.assert_array_equal(longer["roi1"], alone["roi1"])
-    np.testing.assert_array_equal(longer["flip_x"], uniforms(0, 0, IDS, [16])[0] < 0.5)
-    np.testing.assert_array_equal(longer["flip_y"], uniforms(0, 0, IDS, [32])[0] < 0.5)
+    np.testing.assert_array_equal(longer[Key("roi1")], alone[Key("roi1")])
+    np.testing.assert_array_equal(longer[Key("flip_x")], uniforms(0, 0, IDS, [16])[0] < 0.5)
+    np.testing.assert_array_equal(longer[Key("flip_y")], uniforms(0, 0, IDS, [32])[0] < 0.5)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from dali_feed.plan.draws import uniforms
 from dali_feed.plan.streams import STREAMS_PER_OP
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.erasing import RandomErasing
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.noisy_erasing import NoisyErasing
 from dali_feed.transforms.normalize import Normalize
@@ -108,12 +109,12 @@ def test_an_interpolation_is_drawn_for_each_sample() -> None:
     assert recipe.ops == (RandomResizedCrop((20, 20), interpolation="random"),)
     ids = list(range(40))
     rows = compile_host(recipe).parameters(np.array([[50, 60]] * 40), np.array(ids), 0, 0).arrays
-    drawn = rows["scale0"][:, 2].tolist()
+    drawn = rows[Key("scale0")][:, 2].tolist()
     assert 10 < sum(drawn) < 30
     for n, ours in enumerate(ran(recipe, [png(1, 50, 60)] * 40, ids)):
         levels: Any = torch.from_numpy(pixels(1, 50, 60)).permute(2, 0, 1)
         mode = Mode.BICUBIC if drawn[n] else Mode.BILINEAR
-        assert torch.equal(ours, v2.functional.resized_crop(levels, *rows["window"][n].tolist(), [20, 20], mode))
+        assert torch.equal(ours, v2.functional.resized_crop(levels, *rows[Key("window")][n].tolist(), [20, 20], mode))
 
 
 def test_the_dali_engine_draws_the_same_interpolation() -> None:
@@ -183,7 +184,7 @@ def test_what_is_drawn_into_rectangles(mode: str) -> None:
     (op,) = lower(random_erasing.RandomErasing(1.0, min_area=0.3, mode=mode, device="cpu")).ops
     recipe = Recipe((ToFloat(), op))
     sizes, ids = np.array([[60, 60]] * 20), np.arange(20)
-    rows = compile_host(recipe).parameters(sizes, ids, 0, 0).arrays["effect1"]
+    rows = compile_host(recipe).parameters(sizes, ids, 0, 0).arrays[Key("effect1")]
     every = []
     for n, ours in enumerate(ran(recipe, [png(3, 60, 60)] * 20, ids.tolist())):
         ((y, x, h, w),) = rows[n].tolist()

@@ -8,16 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 
 from dali_feed.compiler.host import HostProgram
-from dali_feed.compiler.split import SplitProgram
 from dali_feed.engines.dtypes import DTYPES
 from dali_feed.engines.engine import Tail
 from dali_feed.engines.gpu.parcels import Parcels
 from dali_feed.engines.gpu.uploads import Uploaded, Uploads
 from dali_feed.engines.host.image import ImageSteps
 from dali_feed.errors import EngineError, TransformError
+from dali_feed.transforms.keys import Arrays, of_behind
 
 __all__ = ["Behind"]
 
@@ -31,9 +30,9 @@ class Behind:
         self._stream = None if device is None else torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         self._parcels = None if device is None else Parcels(Uploads(device))
 
-    def __call__(self, images: Any, tail: Tail | None, arrays: dict[str, NDArray[Any]]) -> tuple[Any, Tail | None]:
+    def __call__(self, images: Any, tail: Tail | None, arrays: Arrays) -> tuple[Any, Tail | None]:
         """What becomes of the graph's `images`, and what is left then; `tail`: what the graph left undone, on a GPU."""
-        rows = SplitProgram.rows_behind(arrays)
+        rows = of_behind(arrays)
         try:
             return self._here(images, rows) if tail is None else self._there(images, tail, rows)
         except TransformError:  # of a user's function, which it names
@@ -42,10 +41,10 @@ class Behind:
             msg = f"dali engine: a step behind the graph failed; {type(error).__name__}: {error}"
             raise EngineError(msg) from error
 
-    def _here(self, images: Any, arrays: dict[str, NDArray[Any]]) -> tuple[Any, None]:
+    def _here(self, images: Any, arrays: Arrays) -> tuple[Any, None]:
         return self._run(torch.utils.dlpack.from_dlpack(images), arrays), None
 
-    def _there(self, images: Any, tail: Tail, arrays: dict[str, NDArray[Any]]) -> tuple[Any, Tail | None]:
+    def _there(self, images: Any, tail: Tail, arrays: Arrays) -> tuple[Any, Tail | None]:
         from dali_feed.engines.gpu.finish import finished  # CuPy: on a GPU only
 
         sent = None if self._parcels is None else self._parcels.with_tails([tail], {})[0][0]
@@ -55,7 +54,7 @@ class Behind:
             done.record()
         return Uploaded(out, done), Tail.of(self._program.finish, arrays)
 
-    def _run(self, images: torch.Tensor, arrays: dict[str, NDArray[Any]]) -> torch.Tensor:
+    def _run(self, images: torch.Tensor, arrays: Arrays) -> torch.Tensor:
         """Of uint8 (n, height, width, 3)."""
         count, (height, width) = len(images), self._program.size or images.shape[1:3]
         shape = (count, 3, height, width) if self._program.layout == "NCHW" else (count, height, width, 3)

@@ -20,7 +20,7 @@ from nvidia.dali.tensors import TensorListCPU
 
 from dali_feed.compiler.dali import DaliProgram
 from dali_feed.compiler.split import SplitProgram
-from dali_feed.compiler.views import ViewsProgram, by_view
+from dali_feed.compiler.views import ViewsProgram
 from dali_feed.engines.dali.behind import Behind
 from dali_feed.engines.dali.culprits import refused
 from dali_feed.engines.dali.fed import Feeder, prepared
@@ -31,6 +31,7 @@ from dali_feed.engines.gpu.devices import use
 from dali_feed.engines.gpu.kept import KEPT
 from dali_feed.errors import ClosedError, DaliFeedError, EngineError, TransformError
 from dali_feed.options import Tuning
+from dali_feed.transforms.keys import by_view
 
 __all__ = ["DaliEngine", "twin_threads"]
 
@@ -238,7 +239,8 @@ class DaliEngine:
             raise self._failure(error) from error
         bad: dict[int, str] = {}
         for n in range(len(work.payloads) if len(work.payloads) > 1 else 0):
-            arrays, fields = ({k: v[n : n + 1] for k, v in some.items()} for some in (work.arrays, work.fields))
+            arrays = {key: rows[n : n + 1] for key, rows in work.arrays.items()}
+            fields = {name: rows[n : n + 1] for name, rows in work.fields.items()}
             alone = Work(work.payloads[n : n + 1], arrays, fields)
             try:
                 self.redo(alone)

@@ -13,14 +13,15 @@ from nvidia.dali import fn, types
 
 from dali_feed.compiler.dali import DaliProgram
 from dali_feed.compiler.steps import Colours, Decode, Finish, Resample, Slice
-from dali_feed.compiler.views import ViewsProgram, viewed
+from dali_feed.compiler.views import ViewsProgram
 from dali_feed.options import Tuning
 from dali_feed.transforms.batch_draws import DRAWN
 from dali_feed.transforms.graph import INTERPOLATION
+from dali_feed.transforms.keys import ERASE, FLIPS, WINDOW, Key, numbered, viewed
 
 __all__ = ["NOTHING_BEFOREHAND", "PAYLOAD", "build_graph", "decoder_tuning"]
 
-PAYLOAD = "payload"
+PAYLOAD = Key("payload")
 NOTHING_BEFOREHAND = {
     "device_memory_padding": 0,
     "host_memory_padding": 0,
@@ -41,9 +42,9 @@ class _Inputs:
     def __init__(self, view: int = 0) -> None:
         self._view = view
 
-    def __call__(self, name: str, dtype: str, ndim: int) -> Any:
+    def __call__(self, key: Key, dtype: str, ndim: int) -> Any:
         """The node of an array, by its name, dtype (a name of `nvidia.dali.types`) and axes."""
-        return fn.external_source(name=viewed(name, self._view), no_copy=True, dtype=getattr(types, dtype), ndim=ndim)
+        return fn.external_source(name=viewed(key, self._view), no_copy=True, dtype=getattr(types, dtype), ndim=ndim)
 
 
 def decoder_tuning(tuning: Tuning, hw_decoder_load: float = 0.0, *, spare: bool = False) -> dict[str, Any]:
@@ -76,7 +77,7 @@ def _decode(step: Decode, given: _Inputs, own: dict[str, Any]) -> Any:
     options |= own
     if not step.window:
         return fn.decoders.image(payload, **options)
-    window = given("window", "INT32", 1)
+    window = given(WINDOW, "INT32", 1)
     return fn.decoders.image_slice(payload, start=window[0:2], shape=window[2:4], axis_names="HW", **options)
 
 
@@ -85,21 +86,21 @@ def _interpolation(step: Resample, given: _Inputs) -> Any:
         return _INTERPOLATION[step.interpolation]
     codes = [int(_INTERPOLATION[name]) for name in DRAWN]
     first, by = codes[0], codes[1] - codes[0]  # DALI has no look-up; there are two, and their codes are numbers
-    return fn.reinterpret(given(f"mode{step.k}", "INT32", 0) * by + first, dtype=types.INTERP_TYPE)
+    return fn.reinterpret(given(numbered("mode", step.k), "INT32", 0) * by + first, dtype=types.INTERP_TYPE)
 
 
 def _resample(step: Resample, image: Any, given: _Inputs) -> Any:
     options: dict[str, Any] = {"interp_type": _interpolation(step, given), "antialias": step.antialias}
-    options["size"] = step.size or given(f"size{step.k}", "FLOAT", 1)
+    options["size"] = step.size or given(numbered("size", step.k), "FLOAT", 1)
     if step.roi:
-        roi = given(f"roi{step.k}", "FLOAT", 1)
+        roi = given(numbered("roi", step.k), "FLOAT", 1)
         options.update(roi_start=roi[0:2], roi_end=roi[2:4])
     return fn.resize(image, **options)
 
 
 def _slice(step: Slice, image: Any, given: _Inputs) -> Any:
-    anchor = given(f"anchor{step.k}", "INT32", 1)
-    shape = step.size or given(f"shape{step.k}", "INT32", 1)
+    anchor = given(numbered("anchor", step.k), "INT32", 1)
+    shape = step.size or given(numbered("shape", step.k), "INT32", 1)
     return fn.slice(
         image, start=anchor, shape=shape, axes=[0, 1], out_of_bounds_policy="pad", fill_values=list(step.fill)
     )
@@ -113,9 +114,9 @@ def _finish(step: Finish, image: Any, given: _Inputs) -> Any:
     if step.adjusts:
         msg = f"dali engine: a graph on the CPU does its own colour; found {step!r}, made for a GPU"
         raise TypeError(msg)
-    flip_x = given("flip_x", "INT32", 0) if step.flip_x else 0
+    flip_x = given(FLIPS["x"], "INT32", 0) if step.flip_x else 0
     if step.flip_y:
-        image = fn.flip(image, horizontal=0, vertical=given("flip_y", "INT32", 0))
+        image = fn.flip(image, horizontal=0, vertical=given(FLIPS["y"], "INT32", 0))
     mean = [-b / s for s, b in zip(step.scale, step.bias, strict=True)]
     std = [1 / s for s in step.scale]
     image = fn.crop_mirror_normalize(
@@ -123,7 +124,7 @@ def _finish(step: Finish, image: Any, given: _Inputs) -> Any:
     )
     if step.erase is None:
         return image
-    return _erase(image, fn.cast(given("erase", "INT32", 1), dtype=types.FLOAT), step.erase)
+    return _erase(image, fn.cast(given(ERASE, "INT32", 1), dtype=types.FLOAT), step.erase)
 
 
 def build_graph(

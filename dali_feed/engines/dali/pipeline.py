@@ -13,6 +13,7 @@ from dali_feed.engines.dali.engine import DaliEngine, twin_threads
 from dali_feed.engines.engine import Result, Work
 from dali_feed.errors import ConfigError
 from dali_feed.records.source import LABEL
+from dali_feed.transforms.keys import Key
 
 __all__ = ["PipelineEngine", "field_rows"]
 
@@ -20,7 +21,7 @@ __all__ = ["PipelineEngine", "field_rows"]
 class PipelineEngine(DaliEngine):
     """Runs a `PipelineProgram`; its pipelines, the twin too, are made of the same serialized graph."""
 
-    payload = IMAGE
+    payload = Key(IMAGE)
     _program: PipelineProgram
 
     def _called(self) -> str:

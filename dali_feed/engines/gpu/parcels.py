@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import torch
 from numpy.typing import NDArray
 
-from dali_feed.compiler.views import viewed
 from dali_feed.engines.engine import Tail
 from dali_feed.engines.gpu.parcel import Part, can_travel, pack, packing
+from dali_feed.transforms.keys import Key, viewed
 
 __all__ = ["Parcels", "Sent", "there"]
 
@@ -82,10 +82,12 @@ class Parcels:
         rows: dict[str, Any] = {}
         for view, tail in enumerate(tails):
             known = {name: None if tail is None else getattr(tail, name) for name in _ROWS}
-            rows |= {viewed(name, view): values for name, values in known.items() if values is not None}
+            rows |= {viewed(Key(name), view): values for name, values in known.items() if values is not None}
         sent = self({**rows, **arrays})
         moved: list[Tail | None] = []
         for view, tail in enumerate(tails):
-            own: dict[str, Any] = {name: sent[viewed(name, view)] for name in _ROWS if viewed(name, view) in rows}
+            own: dict[str, Any] = {
+                name: sent[viewed(Key(name), view)] for name in _ROWS if viewed(Key(name), view) in rows
+            }
             moved.append(None if tail is None else replace(tail, **own))
         return moved, {name: each for name, each in sent.items() if name in arrays}

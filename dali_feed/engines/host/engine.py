@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from dali_feed.compiler.host import HostProgram
-from dali_feed.compiler.views import ViewsProgram, by_view
+from dali_feed.compiler.views import ViewsProgram
 from dali_feed.engines.dtypes import DTYPES
 from dali_feed.engines.engine import Result, Tail, Work
 from dali_feed.engines.failures import engine_error
@@ -34,13 +34,12 @@ from dali_feed.engines.ranges import DECODE
 from dali_feed.errors import ClosedError, EngineError, TransformError
 from dali_feed.options import Tuning
 from dali_feed.screen.header import UnusableError
+from dali_feed.transforms.keys import REDUCE, SIZE, WINDOW, Arrays, by_view
 
 __all__ = ["HostEngine"]
 
 _ENGINE = "host engine"  # as errors call it
 CHUNK = 8  # images of a task: few enough to share a batch out evenly, enough to pay for the hand-over
-
-Arrays = dict[str, NDArray[Any]]
 
 
 class _Flight:
@@ -126,7 +125,7 @@ class HostEngine:
             n = len(work.payloads)
             kinds: list[Kind] = []
             for view, own in zip(self._views, arrays, strict=True):
-                height, width = view.size or own["size"][0].tolist()
+                height, width = view.size or own[SIZE][0].tolist()
                 shape = (n, 3, height, width) if view.layout == "NCHW" else (n, height, width, 3)
                 kinds.append((shape, DTYPES[view.dtype]))
             try:
@@ -230,7 +229,7 @@ class HostEngine:
     def _chunk(self, worker: _Worker, flight: _Flight, slots: range) -> None:
         """Decode and transform some slots, each while its pixels are in the core's cache."""
         work, alone, first = flight.work, self._alone, slots.start
-        windows = work.arrays["window"][first : slots.stop].tolist() if alone is not None and alone.window else None
+        windows = work.arrays[WINDOW][first : slots.stop].tolist() if alone is not None and alone.window else None
         for slot in slots:
             if self._halted or flight.dropped:
                 return
@@ -251,16 +250,16 @@ class HostEngine:
     def _views_of(self, pixels: NDArray[np.uint8], flight: _Flight, slot: int) -> None:
         """Each view of an image that was decoded whole."""
         for view, steps, own, images in zip(self._views, self._steps, flight.arrays, flight.images, strict=True):
-            y, x, height, width = own["window"][slot].tolist() if view.window else (0, 0, *pixels.shape[:2])
+            y, x, height, width = own[WINDOW][slot].tolist() if view.window else (0, 0, *pixels.shape[:2])
             steps.run(pixels[y : y + height, x : x + width], own, slot, images[slot])
 
     def _reduced(self, program: HostProgram, work: Work, slot: int, out: torch.Tensor) -> bool:
         """Whether a smaller decoding was to be had, and is in `out`."""
-        by, scale = int(work.arrays["reduce"][slot]), self._steps[0].first_scale
+        by, scale = int(work.arrays[REDUCE][slot]), self._steps[0].first_scale
         if by == 1 or scale is None:
             return False
         payload = work.payloads[slot]
-        window = tuple(work.arrays["window"][slot].tolist()) if program.window else None
+        window = tuple(work.arrays[WINDOW][slot].tolist()) if program.window else None
         height, width, name = scale.target(work.arrays, slot)
         small = reduced(payload, by, window, (height, width), name)
         if small is not None:

@@ -7,8 +7,6 @@ lock; tests hold the two equal bit for bit. All else is torchvision's own functi
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -16,11 +14,10 @@ from numpy.typing import NDArray
 from dali_feed.compiler.host import HostProgram
 from dali_feed.engines.host.tail import split_tail
 from dali_feed.transforms.base import OnImage
+from dali_feed.transforms.keys import Arrays
 from dali_feed.transforms.resize import Scale
 
 __all__ = ["ImageSteps"]
-
-Arrays = dict[str, NDArray[Any]]
 
 
 class ImageSteps:

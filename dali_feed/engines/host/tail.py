@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 
 from dali_feed.compiler.host import HostProgram, HostStep
 from dali_feed.transforms.base import OnPlanes
+from dali_feed.transforms.keys import Arrays
 
 __all__ = ["Tail", "split_tail"]
 
@@ -24,7 +24,7 @@ class Tail:
     def __init__(self, write: Callable[[Any, Any], None], behind: list[OnPlanes], *, planes: bool) -> None:
         self._write, self._behind, self._planes = write, behind, planes
 
-    def run(self, image: torch.Tensor, out: torch.Tensor, arrays: dict[str, NDArray[Any]], slot: int) -> None:
+    def run(self, image: torch.Tensor, out: torch.Tensor, arrays: Arrays, slot: int) -> None:
         """One image, in the layout of the batch, into its place there, with row `slot` of the parameters."""
         self._write(image, out)
         planes = out if self._planes else out.permute(2, 0, 1)

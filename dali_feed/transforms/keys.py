@@ -1,0 +1,100 @@
+"""Keys: what the arrays are called that go with a batch, each a row per sample. They are made here and nowhere else.
+
+The law: no two arrays of a batch have one name. So what an array is never ends in a digit, a number follows it, and
+what is said behind that begins with another character. A key is a type for a type checker, and at run time the text
+that DALI knows an input by: it costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NewType
+
+from numpy.typing import NDArray
+
+__all__ = [
+    "ADJUST",
+    "CANVAS",
+    "ERASE",
+    "FLIPS",
+    "REDUCE",
+    "SIZE",
+    "WINDOW",
+    "Arrays",
+    "Key",
+    "as_behind",
+    "as_followed",
+    "by_view",
+    "further",
+    "numbered",
+    "of_behind",
+    "of_followed",
+    "of_images",
+    "viewed",
+]
+
+Key = NewType("Key", str)
+Arrays = Mapping[Key, NDArray[Any]]
+
+WINDOW = Key("window")  # that a decoder takes
+REDUCE = Key("reduce")  # by how much it may decode smaller
+SIZE = Key("size")  # of what comes out, where it is an image's own
+FLIPS = {"x": Key("flip_x"), "y": Key("flip_y")}  # of the finish step, as the two below
+ERASE = Key("erase")
+ADJUST = Key("adjust")
+
+CANVAS = Key("canvas")  # height and width of the image as encoded
+
+_BEHIND = "behind_"  # a graph: what the host engine's steps take there
+_FOLLOW = "follow_"  # images: what moves masks, boxes and points
+
+
+def numbered(what: str, n: int) -> Key:
+    """Of op number n of the host engine, or of step number n of a DALI graph: `what` it takes."""
+    return Key(f"{what}{n}")
+
+
+def further(key: Key, name: str) -> Key:
+    """A further array of the same op; `name` begins with an underscore."""
+    return Key(f"{key}{name}")
+
+
+def viewed(key: Key, view: int) -> Key:
+    """What an array of a view is called among those of all."""
+    return Key(f"{key}@{view}") if view else key
+
+
+def by_view(arrays: Arrays, count: int) -> list[Arrays]:
+    """Each view's arrays by their own names, out of those of all."""
+    if count == 1:
+        return [arrays]
+    split: list[dict[Key, NDArray[Any]]] = [{} for _ in range(count)]
+    for known, rows in arrays.items():
+        name, _, view = known.partition("@")
+        split[int(view or 0)][Key(name)] = rows
+    return list(split)
+
+
+def as_behind(arrays: Arrays) -> dict[Key, NDArray[Any]]:
+    """Arrays of a program behind a graph, by what they are called among the graph's."""
+    return {Key(_BEHIND + name): rows for name, rows in arrays.items()}
+
+
+def of_behind(arrays: Arrays) -> dict[Key, NDArray[Any]]:
+    """Those again, by their own names."""
+    return {Key(name.removeprefix(_BEHIND)): rows for name, rows in arrays.items() if name.startswith(_BEHIND)}
+
+
+def as_followed(arrays: Arrays) -> dict[Key, NDArray[Any]]:
+    """Arrays of what follows images, by what they are called among the images' own."""
+    return {Key(_FOLLOW + name): rows for name, rows in arrays.items()}
+
+
+def of_followed(arrays: Arrays) -> dict[Key, NDArray[Any]]:
+    """Those again, by their own names."""
+    return {Key(name.removeprefix(_FOLLOW)): rows for name, rows in arrays.items() if name.startswith(_FOLLOW)}
+
+
+def of_images(arrays: Arrays) -> dict[Key, NDArray[Any]]:
+    """All but those."""
+    return {name: rows for name, rows in arrays.items() if not name.startswith(_FOLLOW)}
