@@ -35,6 +35,7 @@ TORCHVISION = {  # v1 and v2
     "RandomAdjustSharpness": "sharpness:RandomAdjustSharpness.of",
     "RandomAffine": "affine:RandomAffine.of",
     "RandomAutocontrast": "autocontrast:RandomAutocontrast.of",
+    "RandomChannelPermutation": "channel_permutation:RandomChannelPermutation.of",
     "RandomCrop": "random_crop:RandomCrop.of",
     "RandomEqualize": "equalize:RandomEqualize.of",
     "RandomErasing": "noisy_erasing:either",
