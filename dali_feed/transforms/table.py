@@ -43,6 +43,7 @@ TORCHVISION = {  # v1 and v2
     "RandomHorizontalFlip": "flip:Flip.horizontal",
     "RandomInvert": "invert:RandomInvert.of",
     "RandomPerspective": "perspective:RandomPerspective.of",
+    "RandomPhotometricDistort": "photometric_distort:RandomPhotometricDistort.of",
     "RandomPosterize": "posterize:RandomPosterize.of",
     "RandomResizedCrop": "random_resized_crop:RandomResizedCrop.of",
     "RandomRotation": "rotation:Rotation.of",
