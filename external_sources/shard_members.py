@@ -43,7 +43,7 @@ def members_of(indexes: Sequence[TarIndex]) -> tuple[Member, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberTable(Shards):
+class _MemberTable(Shards):
     """Where the members lie, int64 (members, rows); offset 0 says that a sample lacks one."""
 
     at: Int64s
@@ -63,7 +63,7 @@ class ShardMembers:
     ) -> None:
         self._shards, self._paths, self._load = shards, paths, load
         self._image, self._members = image, members
-        self._table: MemberTable | None = None
+        self._table: _MemberTable | None = None
         self._loading = threading.Lock()
 
     def __repr__(self) -> str:
@@ -91,13 +91,13 @@ class ShardMembers:
         """As the ShardSet has it."""
         return self._shards.where(partition, position)
 
-    def _tabulated(self) -> MemberTable:
+    def _tabulated(self) -> _MemberTable:
         with self._loading:
             if self._table is None:
                 shards, indexes = self._load()
                 asked = (*(() if self._image is None else (self._image,)), *self._members)
                 every = [_rows(name, indexes) for name in asked]
-                self._table = MemberTable(
+                self._table = _MemberTable(
                     shards.names,
                     shards.stamps,
                     shards.digests,
@@ -128,7 +128,7 @@ class _MemberReader(ShardFiles):
     def __init__(
         self,
         paths: tuple[str, ...],
-        table: MemberTable,
+        table: _MemberTable,
         members: tuple[str, ...],
         slabs: Slabs,
         stop: threading.Event | None,
