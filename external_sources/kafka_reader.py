@@ -36,7 +36,7 @@ CLOSE_SECONDS = 1.5
 
 
 class KafkaReader:
-    """Reads runs of offsets; see `records.Reader`.
+    """Reads runs of offsets; see `dali_feed.records.source.Reader`.
 
     Raises from `read`:
         DataLostError: offsets that were promised are gone (retention, deleted records).
@@ -71,7 +71,7 @@ class KafkaReader:
         _LIVE.add(self)
 
     def read(self, extents: Extents) -> Block:
-        """All records of `extents`, in their order, in one block; see `records.Reader.read`."""
+        """All records of `extents`, in their order, in one block; see `dali_feed.records.source.Reader.read`."""
         self._guard()
         lease = self._slabs.lease()
         options = self._options

@@ -70,7 +70,7 @@ class ShardReader:
         self._closed = False
 
     def read(self, extents: Extents) -> Block:
-        """All samples of `extents` in order; see `records.Reader`.
+        """All samples of `extents` in order; see `dali_feed.records.source.Reader`.
 
         Raises:
             ConfigError: an extent that leaves the snapshot.

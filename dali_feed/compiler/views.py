@@ -1,7 +1,7 @@
 """Views: several transforms of one decoded image, such as the two of SimCLR or the crops of DINO.
 
-The law: a view's draws are its own. Each but the first has a seed of its own, drawn from the run's; so the first gives
-what its transform gives alone, and no view moves another one's.
+The law: a view's random numbers are its own. Each but the first has a seed made from the run's; so the first gives
+what its transform gives alone, and no view changes the random numbers of another one.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ MAX_VIEWS = 64
 class Views:
     """A transform that gives a list: what each of `transforms` makes of the image.
 
-    Torch's loader calls it as it is, on a dataset such as ImageFolder; ours decodes once for all of them. A loader of
-    ours also takes the plain list. Raises TransformError where there are none, or more than 64.
+    transforms  1 to 64 transforms; each is what a loader takes for one
+
+    torch's loader calls it as it is, on a dataset such as ImageFolder; our loader decodes once for all of them and also
+    takes the plain list. Raises TransformError where there are none, or more than 64.
     """
 
     def __init__(self, transforms: Iterable[Callable[[Any], Any]]) -> None:
@@ -65,7 +67,7 @@ def _seed_of(view: int, seed: int) -> int:
 
 
 def viewed(name: str, view: int) -> str:
-    """What an array of a view is called among those of all."""
+    """The name of a view's array among those of all views."""
     return f"{name}@{view}" if view else name
 
 

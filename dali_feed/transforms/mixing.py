@@ -28,16 +28,15 @@ Ints = NDArray[np.int64]
 class Mixing:
     """What is done to a batch.
 
-    mixup   alpha of Beta(alpha, alpha), of which the weight of each sample is drawn; None: no MixUp
-    cutmix  the same for the share of the image that stays; None: no CutMix
-    p       how likely a sample is mixed at all
-    switch  how likely CutMix is taken where there are both
-    classes, smoothing
-            labels become a distribution over so many classes, `smoothing` of it spread over all; without classes,
-            pairs of labels and weights
+    mixup      alpha of Beta(alpha, alpha), from which the weight of each sample is drawn; None: no MixUp
+    cutmix     alpha of Beta(alpha, alpha), from which the share of the image that stays is drawn; None: no CutMix
+    p          how likely a sample is mixed at all
+    switch     how likely CutMix is taken where there are both
+    classes    labels become a distribution over so many classes; None: pairs of labels and weights
+    smoothing  how much of that distribution is spread evenly over all classes, as in label smoothing
 
-    Zhang et al., mixup, ICLR 2018; Yun et al., CutMix, ICCV 2019. Each sample has draws of its own, where
-    torchvision's v2.MixUp and v2.CutMix draw once for the batch. Raises TransformError for values that cannot be.
+    Zhang et al., mixup, ICLR 2018; Yun et al., CutMix, ICCV 2019. Each sample has random numbers of its own, where
+    torchvision's v2.MixUp and v2.CutMix draw once for the batch. Raises TransformError for values that are not allowed.
     """
 
     mixup: float | None = None
@@ -49,7 +48,7 @@ class Mixing:
 
     @classmethod
     def lowered(cls, transform: Any) -> Mixing | None:
-        """What torchvision's v2.MixUp, v2.CutMix, or a RandomChoice of the two come to; None for anything else."""
+        """torchvision's v2.MixUp, v2.CutMix, or a RandomChoice of the two as a `Mixing`; None for anything else."""
         several = is_torchvision(transform) and type(transform).__name__ == "RandomChoice"
         inner = transform.transforms if several else [transform]
         names = [type(each).__name__ if is_torchvision(each) else "" for each in inner]
