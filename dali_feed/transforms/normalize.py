@@ -20,7 +20,7 @@ __all__ = ["Normalize"]
 
 @dataclass(frozen=True, slots=True)
 class Normalize(Op):
-    """(value - mean) / std per channel, in the units the image has by then."""
+    """(value - mean) / std per channel, in the units that pixels have at this point."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -63,7 +63,7 @@ class Normalize(Op):
         return [apply]
 
     def on_planes(self, key: str) -> OnPlanes | None:
-        made: dict[tuple[Any, ...], tuple[Any, Any]] = {}  # by how they meet the image; many threads may fill it
+        made: dict[tuple[Any, ...], tuple[Any, Any]] = {}  # by how they are broadcast; many threads may fill it
 
         def apply(planes: Any, _: Arrays, __: int) -> None:
             channels, height, width = planes.shape
