@@ -1,7 +1,7 @@
-"""A recipe of which DALI takes the first ops, and torch the rest behind its graph.
+"""A recipe whose first ops are run by DALI, and the others by torch after DALI's graph ("behind the graph").
 
 The law: the cut is where DALI first has no operator, or in front of the floats before it; by there all images have one
-size and are whole levels. What comes behind is run as the host engine runs it, with its steps and its rows.
+size and are whole levels. The ops after it run as in the host engine, with its steps and its rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dali_feed.transforms.units import Place
 
 __all__ = ["SplitProgram", "compile_dali"]
 
-_BEHIND = "behind_"  # what the names of arrays that go behind the graph begin with
+_BEHIND = "behind_"  # prefix of the names of arrays that the part behind the graph uses
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class SplitProgram(DaliProgram):
     behind: HostProgram | None = None
 
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
-        """Of both parts; see `rows_behind`."""
+        """The parameters of both parts; see `rows_behind`."""
         graph = DaliProgram.parameters(self, sizes, ids, seed, epoch)
         if self.behind is None:
             return graph
@@ -42,7 +42,7 @@ class SplitProgram(DaliProgram):
 
     @staticmethod
     def rows_behind(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Those of a batch's arrays that `behind` takes, by its own names."""
+        """The arrays of a batch that `behind` uses, by its own names."""
         return {name.removeprefix(_BEHIND): rows for name, rows in arrays.items() if name.startswith(_BEHIND)}
 
 
@@ -50,17 +50,17 @@ def compile_dali(recipe: Recipe, *, on_gpu: bool, region_decode: bool | None = N
     """The program of the dali engine; all of it is a graph where DALI has the operators.
 
     On a GPU the finish step takes the colour steps before it; see dali_feed.compiler.tail_colour.
-    `region_decode`: as `compile_recipe` takes it; None: on the CPU.
+    `region_decode`: as in `compile_recipe`; None: True on the CPU alone.
 
-    Raises TransformError where ops stand in an order that has no meaning, or need what DALI has not while images may
-    still have several sizes.
+    Raises TransformError where ops stand in an order that has no meaning, or where DALI has no operator for one while
+    images may still have several sizes.
     """
     region_decode = not on_gpu if region_decode is None else region_decode
     ended = with_kernel if on_gpu else lambda program: program
     try:
         return ended(compile_recipe(recipe, region_decode=region_decode))
     except TransformError as error:
-        known = outline(recipe)  # an order without meaning has none on any engine
+        known = outline(recipe)  # an order without meaning is an error on every engine
         cut = _cut(recipe)
         graph = ended(compile_recipe(Recipe(recipe.ops[:cut], "NHWC"), region_decode=region_decode))
         if graph.size is None or known.size is None:
@@ -72,7 +72,7 @@ def compile_dali(recipe: Recipe, *, on_gpu: bool, region_decode: bool | None = N
 
 
 def _cut(recipe: Recipe) -> int:
-    """How many ops are DALI's."""
+    """How many ops are run by DALI."""
     for n, op in enumerate(recipe.ops):
         if op.place_behind(Place()).dtype != "uint8":
             return n

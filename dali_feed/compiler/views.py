@@ -49,9 +49,9 @@ class Views:
 
 
 def as_views(transform: object) -> Views | None:
-    """A list of transforms, `Views`, or an object that makes a list by transforms it holds, as views.
+    """A list of transforms, `Views`, or an object whose transforms give a list, as views.
 
-    None for another transform, a subclass of Views with its own call included.
+    None for any other transform, and for a subclass of Views with a `__call__` of its own.
     """
     if isinstance(transform, list | tuple):
         return Views(transform)
@@ -72,7 +72,7 @@ def viewed(name: str, view: int) -> str:
 
 
 def by_view(arrays: dict[str, NDArray[Any]], count: int) -> list[dict[str, NDArray[Any]]]:
-    """Each view's arrays by their own names, out of those of all."""
+    """The arrays of all views, sorted by view and under each view's own names."""
     if count == 1:
         return [arrays]
     split: list[dict[str, NDArray[Any]]] = [{} for _ in range(count)]
@@ -94,16 +94,16 @@ class ViewsProgram(Generic[_P]):
 
     @property
     def recipe(self) -> Recipe:
-        """Of the first view."""
+        """The recipe of the first view."""
         return self.views[0].recipe
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """(height, width) of the first view, or None where one of them follows the input's."""
+        """(height, width) of the first view, or None where one of them depends on the input's."""
         return None if any(view.size is None for view in self.views) else self.views[0].size
 
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
-        """What the samples take into all views; sizes: int64 (n, 2 * views)."""
+        """The parameters of all views; sizes: int64 (n, 2 * views)."""
         found = [view.parameters(sizes, ids, _seed_of(v, seed), epoch) for v, view in enumerate(self.views)]
         arrays = {viewed(name, v): rows for v, each in enumerate(found) for name, rows in each.arrays.items()}
         return Parameters(arrays, np.concatenate([each.sizes for each in found], axis=1))
