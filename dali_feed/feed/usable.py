@@ -15,7 +15,7 @@ Look = Callable[[Sequence[memoryview | None]], Screened]
 
 
 def looker(program: Program, tuning: Tuning) -> Look:
-    """A function of payloads that tells their sizes, and of what cannot be used the reason."""
+    """A function that gives the sizes of payloads, and the reasons of those that cannot be used."""
 
     def look(payloads: Sequence[memoryview | None]) -> Screened:
         found = screen(payloads, tuning.max_pixels, tuning.max_work)
