@@ -81,7 +81,7 @@ class DaliProgram:
 
 
 class _Compiler:
-    """Goes through the ops once; the `Graph` that they add themselves to. `open` is the resize that a crop can narrow."""
+    """Goes over the ops once; the `Graph` that they add themselves to. `open` is the resize that a crop can narrow."""
 
     def __init__(self, recipe: Recipe, *, region_decode: bool) -> None:
         self.region_decode = region_decode
