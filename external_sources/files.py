@@ -1,6 +1,6 @@
 """Single image files, with or without integer labels: a list of paths, or a folder per class.
 
-The law of this file: a folder gives the same list, in the same order, with the same labels as torchvision's
+The law: a folder gives the same list, in the same order, with the same labels as torchvision's
 `ImageFolder`; and a file that cannot be read, or is written while it is read, is a bad record of its own.
 """
 

@@ -1,7 +1,7 @@
 """Which topic it is and not just what it is called: one that was deleted and made again has another id.
 
-The law: what is read counts once the id has been asked for after it. A consumer goes on at the old offsets of a new
-topic without a word, whenever its fetches happen to lie within it.
+The law: a read counts only after the id has been checked once more. A consumer goes on at the old offsets of a new
+topic without an error, whenever its fetches happen to lie within it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Asker:
                 return "" if found == _ZERO else found
 
     def _said(self, error: KafkaException, where: str, begun: float) -> None:
-        """Be patient, or raise."""
+        """Wait on, or raise."""
         if self._stop.is_set():
             msg = f"{where}: reading was stopped"
             raise ClosedError(msg)

@@ -1,6 +1,6 @@
 """Read samples of tar shards into slabs: one pread for a run of neighbours, one for a lone sample.
 
-The law of this file: a sample that lacks a member or whose label is no number costs its own row; a shard
+The law: a sample that lacks a member or whose label is no number costs its own row; a shard
 that is not what was indexed, before the first of a block's reads or after the last, costs the read. No byte
 is copied twice: payloads are views of the slab that the kernel wrote.
 """

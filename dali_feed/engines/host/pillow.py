@@ -36,7 +36,7 @@ def _still() -> type[GifImageFile]:
     from PIL.GifImagePlugin import GifImageFile
 
     class Still(GifImageFile):
-        """Reads the first image alone: what it leaves for a next one is not needed, and Pillow would check its bound."""
+        """Reads the first image alone: what it leaves for a next one is not needed; Pillow would check its bound."""
 
         disposal_method = property(lambda _: 0, lambda _, __: None)
 
