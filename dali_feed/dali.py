@@ -63,14 +63,14 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
     """Batches of a pipeline as DALI's DALIGenericIterator gives them, with a length and a state.
 
     Args:
-        pipelines: a function under `@pipeline_def`, or the Pipeline it gives, which is the iterator's own then; or a
+        pipelines: a function under `@pipeline_def`, or the Pipeline it gives, which then belongs to the iterator; or a
             list of one. Its batch size, threads, device and queue depth are used. It takes its records from
             `fn.external_source(name="image")`, the payload as uint8, and one more for each field of the source.
         output_map: names of the pipeline's outputs, in order.
         source: where records are (`dali_feed.external_sources`); it stands in place of the reader. None: the graph has
             one `fn.readers.file(file_root=...)`, and a FileList of that folder takes its place, with its shard for
             `rank` and `world_size`, and its random_shuffle for `shuffle`, where those are not given.
-        size: found by itself; one that is given must be what `size` says.
+        size: needless, as it is counted; one that is given must be the same as the attribute `size`.
         reader_name: without a source, the reader in the graph; otherwise it has no effect.
         auto_reset: True or "yes": at the end of an epoch the next one is made ready. Otherwise `reset()`, or the next
             `for`, does that.
@@ -78,11 +78,11 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
         dynamic_shape: has no effect, as in DALI.
         last_batch_padded: has no effect: FILL repeats the last sample, and no epoch takes from the next.
         last_batch_policy: what becomes of a last batch that is not full.
-        prepare_first_batch: has no effect: the first batch is begun when it is asked for.
-        shuffle, sampler, seed, lanes, rank, world_size, bad, tuning: as in `dali_feed.DataLoader`. `tuning` stands
-            before what the pipeline says of prefetching; `seed` is also that of DALI's random operators.
+        prepare_first_batch: has no effect: the first batch is begun when the loop takes it.
+        shuffle, sampler, seed, lanes, rank, world_size, bad, tuning: as in `dali_feed.DataLoader`. `tuning` counts
+            more than what the pipeline says of prefetching; `seed` is also that of DALI's random operators.
 
-    Raises ConfigError or TransformError for arguments and graphs that cannot be.
+    Raises ConfigError or TransformError for values that are not allowed and graphs that cannot run.
     """
 
     _stacklevel = 3  # from a warning to the line that makes the iterator
@@ -180,14 +180,14 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
     def __iter__(self) -> Self:
         """This iterator; what was begun or ended is reset, so that a `for` is an epoch, or what a state left of one.
 
-        One of which a single batch was taken was a look at the data, and begins again.
+        An epoch of which a single batch was taken was a look at the data, and begins again.
         """
         self._batches, self._ended = None, False
         self._feed.leave()
         return self
 
     def reset(self) -> None:
-        """Make the next epoch ready, at any time: one that is under way is left. Twice is once."""
+        """Make the next epoch ready, at any time: one that is under way is left. A second call changes nothing."""
         self._feed.skip()
         self._batches, self._ended = None, False
 
@@ -232,7 +232,7 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
         self._batches, self._ended = None, False
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the trainer stands: plain JSON, the same on every rank. Counts batches handed over, not prefetched."""
+        """The loop's position: plain JSON, the same on every rank. Counts batches handed over, not prefetched."""
         return self._feed.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -249,11 +249,11 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
         return self._feed.describe()
 
     def stats(self) -> Stats:
-        """Counts and waits since the start; says who is the bottleneck."""
+        """Counts and waits since the start; says which stage is the slow one."""
         return self._feed.stats()
 
     def close(self) -> None:
-        """Stop all threads and let go of pipeline and connections. Safe to call twice and in any state."""
+        """Stop all threads and release pipeline and connections. Safe to call twice and in any state."""
         self._feed.close()
 
     def __enter__(self) -> Self:

@@ -2,19 +2,19 @@
 
 DaliFeedError
 ├── ConfigError (ValueError)         you: an argument or an option
-│   ├── TransformError               a transform that cannot be lowered
+│   ├── TransformError               a transform that cannot be translated for an engine
 │   └── StateError                   a state made for something else
 ├── SourceError                      where the records are
 │   ├── SourceNotFoundError          no such topic, file or pattern
 │   ├── SourceEmptyError             it is there and holds no record
-│   ├── SourceUnreachableError       nobody answered in time
+│   ├── SourceUnreachableError       no answer in time
 │   ├── SourceDeniedError            no rights
 │   ├── SourceChangedError           it is not what the index or the state was made for
 │   └── DataLostError                records that were promised are gone (retention, a cut file)
 ├── BadRecordError                   one record, with its coordinates
 ├── FormatError (ValueError)         one value that its format cannot read: its record is a bad one
 ├── BadRecordLimitError              more bad records than the budget allows
-├── DeadLetterError                  letters of bad records that could not be kept
+├── DeadLetterError                  dead letters (bad records that are to be kept) that could not be written
 ├── EngineError                      DALI or a kernel failed for a reason that is no record's fault
 ├── MissingPackageError (ImportError)  a package of others that is not installed; the message has the command
 ├── WaitError (TimeoutError, RuntimeError)  no batch within the loader's timeout
@@ -53,11 +53,11 @@ class DaliFeedError(Exception):
 
 
 class ConfigError(DaliFeedError, ValueError):
-    """An argument or an option cannot be what it is."""
+    """An argument or an option has a value that is not allowed."""
 
 
 class TransformError(ConfigError):
-    """A transform that the recipe cannot express; the message names the nearest that it can."""
+    """A transform that cannot be translated for an engine; the message names the nearest one that can."""
 
 
 class StateError(ConfigError):
@@ -65,7 +65,7 @@ class StateError(ConfigError):
 
 
 class SourceError(DaliFeedError):
-    """The records cannot be had."""
+    """The records cannot be read."""
 
 
 class SourceNotFoundError(SourceError):
@@ -77,11 +77,11 @@ class SourceEmptyError(SourceError):
 
 
 class SourceUnreachableError(SourceError):
-    """Nobody answered; the message says at which address and for how long it was tried."""
+    """There was no answer; the message says at which address and for how long it was tried."""
 
 
 class SourceDeniedError(SourceError):
-    """The source refuses us."""
+    """There are no rights to read the source."""
 
 
 class SourceChangedError(SourceError):
@@ -89,7 +89,7 @@ class SourceChangedError(SourceError):
 
 
 class DataLostError(SourceError):
-    """Records that the snapshot promised are gone."""
+    """Records that were there when the source was first looked at are gone."""
 
 
 class BadRecordError(DaliFeedError):
@@ -109,7 +109,7 @@ class FormatError(DaliFeedError, ValueError):
 
 
 class BadRecordLimitError(DaliFeedError):
-    """More records were bad than the budget allows; `records` holds the last (where, reason) pairs."""
+    """More records were bad than `BadRecords` allows; `records` holds the last (where, reason) pairs."""
 
     def __init__(self, message: str, records: tuple[tuple[str, str], ...]) -> None:
         super().__init__(message)
@@ -117,7 +117,7 @@ class BadRecordLimitError(DaliFeedError):
 
 
 class DeadLetterError(DaliFeedError):
-    """A letter of a bad record could not be written, or not in time; the message says where to and why."""
+    """A dead letter (a bad record that is kept) was not written, or not in time; the message says where to and why."""
 
 
 class EngineError(DaliFeedError):

@@ -18,24 +18,28 @@ GPU_THREADS = 16  # that prepare a GPU decoder's work: more wait for each other
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How fast and with what; never what a batch contains.
+    """Threads, memory and time limits. Nothing here changes what a batch contains.
 
     threads          decoder threads; None: the CPUs this process may use, shared by the LOCAL_WORLD_SIZE processes
                      that torchrun says are on the machine; before a GPU decoder 16 at most
-    readers          threads that read the source, each with its own connection or files
-    prefetch         batches in flight in the engine, and as many finished ones waiting for the trainer
-    memory           bytes of payloads held at once (slabs); two windows per lane must fit, more of small ones. Checked
-                     with the source's mean record size before a pass; a window that in truth takes more ends it.
-                     Copies of the few files whose header is written anew for the decoder come on top
-    max_pixels       an image of more pixels is a bad record: what a header may make a decoder allocate
-    max_work         so is an image of more pixels times scans: a decoder goes over a progressive JPEG once per scan,
-                     about 1.5 ns a pixel at worst, and ordinary ones have about ten
-    watchdog         seconds without a batch after which a warning names the stage that is stuck, and what it is at
-    hw_decoder_load  has moved to the loader: it changes pixels
-    image_hint       (height, width) that most images do not exceed: a GPU decoder takes memory for them beforehand
-    device_memory_padding, host_memory_padding
-                     bytes that a GPU decoder takes beforehand on either side, so that it allocates seldom; None:
+    readers          threads that read the source, each with its own connection or open files
+    prefetch         batches in flight in the engine, and as many finished ones waiting for the training loop
+    memory           bytes of encoded images held at once. Two windows of records per lane must fit, and more of them
+                     where they are small (docs/words.md explains window and lane). Checked with the source's mean
+                     record size before a pass; a window that turns out larger ends the pass with an error. Copies of
+                     the few files whose header is written anew for the decoder come on top
+    max_pixels       an image of more pixels is a bad record. This bounds the memory that a header can make a decoder
+                     allocate
+    max_work         an image of more pixels times scans is a bad record: a decoder goes over a progressive JPEG once
+                     per scan, about 1.5 ns a pixel at worst, and ordinary ones have about ten
+    watchdog         seconds without a batch after which a warning names the stage that is stuck, and its work
+    hw_decoder_load  is an error here: it is an argument of the loader now, as it changes pixels
+    image_hint       (height, width) that most images do not exceed: a GPU decoder allocates memory for them beforehand
+    device_memory_padding
+                     bytes of GPU memory that a GPU decoder allocates beforehand, so that it allocates seldom; None:
                      DALI's default
+    host_memory_padding
+                     the same in the machine's memory; None: DALI's default
     """
 
     threads: int | None = None
@@ -77,17 +81,17 @@ class Tuning:
 
     @property
     def cpu_threads(self) -> int:
-        """`threads`, or this process's part of the CPUs that it may use; ConfigError where that cannot be told."""
+        """`threads`, or this process's part of the CPUs that it may use; ConfigError where that cannot be found out."""
         return self.threads or max(1, len(os.sched_getaffinity(0)) // _local_processes())
 
     @property
     def gpu_threads(self) -> int:
-        """`cpu_threads` for a decoder that leaves most of its work to a GPU; unless given, no more than help."""
+        """`cpu_threads` for a decoder that leaves most of its work to a GPU; unless given, 16 at most."""
         return self.threads or min(GPU_THREADS, self.cpu_threads)
 
 
 def _local_processes() -> int:
-    """How many processes of this run share the machine's CPUs; 1 where nobody says."""
+    """How many processes of this run share the machine's CPUs; 1 where LOCAL_WORLD_SIZE is not set."""
     told = os.environ.get("LOCAL_WORLD_SIZE") or "1"
     if not told.isdecimal() or int(told) < 1:
         msg = f"LOCAL_WORLD_SIZE: must be an int of at least 1 where it is set; found {told!r}. Unset it"

@@ -1,6 +1,6 @@
-"""Packages: names of ours that are imported when asked for, and packages of others that are not installed.
+"""Packages: names of ours that are imported at their first use, and packages of others that are not installed.
 
-The latter cost one line with the command that installs them, instead of a traceback.
+For the latter the user gets one line with the command that installs them, instead of a traceback.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dali_feed.errors import MissingPackageError
 
 __all__ = ["lazily", "needed"]
 
-_PACKAGES = {  # module: how people call it, its package for pip, and what else there is to say
+_PACKAGES = {  # module: how people call it, its package for pip, and a further hint
     "nvidia.dali": ("NVIDIA DALI", "nvidia-dali-cuda120", "nvidia-dali-cuda130 where the driver's CUDA is 13"),
     "nvidia.nvimgcodec": ("nvImageCodec", "nvidia-nvimgcodec-cu12", "it comes with DALI, nvidia-dali-cuda120"),
     "cupy": ("CuPy", "cupy-cuda12x", "cupy-cuda13x where the driver's CUDA is 13"),
@@ -34,7 +34,7 @@ _PACKAGES = {  # module: how people call it, its package for pip, and what else 
 
 @contextmanager
 def needed() -> Iterator[None]:
-    """Around an import: a package of the table that is not installed is a MissingPackageError; the rest stays."""
+    """Around an import: a missing package of the table is a MissingPackageError; any other error stays as it is."""
     try:
         yield
     except ImportError as error:
@@ -47,17 +47,17 @@ def needed() -> Iterator[None]:
 
 
 def _missing(error: ImportError) -> str | None:
-    """The module of the table that is not there; None where something else is wrong."""
+    """The module of the table that is missing; None where something else is wrong."""
     if isinstance(error, ModuleNotFoundError):
         name = error.name or ""
         return next((module for module in _PACKAGES if module == name or module.startswith(f"{name}.")), None)
-    told = re.match(r"cannot import name '(\w+)' from '(\w+)'", str(error))  # of a namespace that others share
+    told = re.match(r"cannot import name '(\w+)' from '(\w+)'", str(error))  # of a shared namespace
     module = f"{told[2]}.{told[1]}" if told else ""
     return module if module in _PACKAGES else None
 
 
 def lazily(package: str, home: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package that gives the names of `home`, each from its module, imported when asked for.
+    """The `__getattr__` of a package that gives the names of `home`, each from its module, imported at its first use.
 
     A module must not be called what a name here is called: importing it would put the module in the name's place.
     """

@@ -99,17 +99,11 @@ ACTS = {
 
 # Meanings that a docstring leaves to its first sentence. One that it gives stands before these.
 MEANINGS = {
-    "Views.transforms": "1 to 64 transforms; each is what a loader takes for one",
-    "DeadLetterFolder.path": "the folder; it is made where it is missing",
     "broker.brokers": "how many, 1 or more",
     "Broker.brokers": "how many, 1 or more",
     "Batch.tail": "what the finish step still has to do to `images`; None where that is nothing",
-    "Message.value": "the record's bytes; None is a tombstone",
-    "Message.key": "the record's key",
-    "Message.headers": "names and values, in order",
-    "Message.partition": "its number; None takes the partitions in turn",
     "ScriptedSource.items": "bytes, (bytes, label), or a fault of `dali_feed.testing.scripted`, such as `Gap`",
-    "ScriptedSource.partitions": "how many parts the items are dealt over",
+    "ScriptedSource.partitions": "how many parts the items are divided into",
 }
 
 

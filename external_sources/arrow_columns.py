@@ -58,7 +58,7 @@ class Strings:
         return np.concatenate(sizes)
 
     def told(self, rows: Int64s) -> Iterator[bytes]:
-        """What tells these rows from others, for a fingerprint: all sizes, and contents here and there."""
+        """What is different in other rows, for a fingerprint: all sizes, and the contents of some."""
         yield self.sizes()[rows].tobytes()
         spread = np.linspace(0, len(rows) - 1, min(SAMPLED, len(rows))).round().astype(np.int64)
         for view in self.views(rows[spread]):

@@ -1,6 +1,6 @@
 """Rows of an Arrow table: images as they were encoded, with the table's other columns beside them.
 
-The law of this file: no image is copied. A payload is a view of the table's own buffer, which for a file that is
+No image is copied. A payload is a view of the table's own buffer, which for a file that is
 mapped into memory is the file itself; only an image that the table names by its path is read into a slab.
 """
 
@@ -44,7 +44,7 @@ class _Columns:
 class ArrowRows:
     """A pyarrow Table with a column of images. Position k is the table's row k, or rows[k].
 
-    table  with one column of images, and others of numbers, booleans, texts or bytes, which are the fields
+    table  a pyarrow Table with one column of images, and others of numbers, booleans, texts or bytes: the fields
     image  the name of the images' column: binary, string (paths), or a struct of `bytes` and `path` as Hugging Face's
            datasets keep them, where the bytes count if both are there
     rows   of the table, in the order wanted; duplicates are allowed. None for all
@@ -53,7 +53,7 @@ class ArrowRows:
     Its batches are dicts of columns. Integers become int64. A null in any column makes a bad record.
 
     Raises:
-        ConfigError: no such column, a column of a type that cannot be, or rows that leave the table.
+        ConfigError: no such column, a column of a type that is not supported, or rows that the table does not have.
         SourceEmptyError: no row at all.
     """
 
@@ -105,7 +105,7 @@ class ArrowRows:
         and wherever it lies.
 
         Raises:
-            ConfigError: a pin is given, the table itself fixes this source; or integers of more than 64 bits.
+            ConfigError: a pin is given, which only a source that changes has; or integers of more than 64 bits.
             SourceNotFoundError: the images lie in files, and none of the 64 that were looked at is there.
         """
         if pin is not None:
@@ -136,7 +136,7 @@ class ArrowRows:
         return ArrowMembers(self, Held(held.rows, (self._image, held.images), held.beside), image, members)
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
-        """A reader for one thread; see `records.Source`."""
+        """A reader for one thread; see `dali_feed.records.source.Source`."""
         return _RowReader(self._loaded, repr(self), SlabPool() if slabs is None else slabs, stop)
 
     def where(self, partition: int, position: int) -> str:
@@ -198,7 +198,7 @@ class _RowReader:
         self._closed = False
 
     def read(self, extents: Extents) -> Block:
-        """The rows of `extents`; see `records.Reader`.
+        """The rows of `extents`; see `dali_feed.records.source.Reader`.
 
         Raises:
             ConfigError: an extent that leaves the source.

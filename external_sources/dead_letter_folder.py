@@ -1,6 +1,6 @@
 """Dead letters in a folder: the payloads as files, and a line of JSON for each in `letters.jsonl`.
 
-The law of this file: a line stands for a whole letter. Its files are on the disk before it, it is on the disk before
+A line stands for a whole letter. Its files are on the disk before it, it is on the disk before
 it counts, and a line that a kill cut short stands for nothing: readers pass over it, and the next writer begins a
 line of its own after it. A lock per write lets the ranks of a machine, or of a shared folder, write to one file.
 """
@@ -30,7 +30,10 @@ log = logging.getLogger("dali_feed")
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFolder:
-    """Keeps letters in a folder, which is made where it is missing. Several ranks and runs may share it."""
+    """Keeps dead letters (bad records) in a folder. Several ranks and runs may share it.
+
+    path  the folder; it is made where it is missing
+    """
 
     path: str | os.PathLike[str]
 

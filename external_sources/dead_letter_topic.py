@@ -1,6 +1,6 @@
 """Dead letters in a Kafka topic: each record as it was, with headers that say where it stood and why.
 
-The law of this file: a letter counts when the broker has acknowledged it, from all in-sync replicas. Key, value and
+A letter counts when the broker has acknowledged it, from all in-sync replicas. Key, value and
 headers are those of the original; what we add are headers, named as Kafka Connect names them, in text. Waits end.
 """
 
@@ -44,7 +44,7 @@ _TAKEN = frozenset(_LAWS) | {
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterTopic:
-    """Keeps letters in a topic, which must exist, or be made by a broker that makes topics by itself.
+    """Keeps dead letters (bad records) in a topic, which must exist unless its broker makes topics by itself.
 
     Args:
         topic: its name.

@@ -1,7 +1,7 @@
 """Single image files, with or without integer labels: a list of paths, or a folder per class.
 
-The law of this file: a folder gives the same list, in the same order, with the same labels as torchvision's
-`ImageFolder`; and a file that cannot be read, or is written while it is read, costs its own row.
+The law: a folder gives the same list, in the same order, with the same labels as torchvision's
+`ImageFolder`; and a file that cannot be read, or is written while it is read, is a bad record of its own.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class FileList:
     classes  names of the labels 0, 1, ..., or None
 
     Raises:
-        ConfigError: as many labels as paths are needed, integers, and inside `classes` where that is given.
+        ConfigError: labels must be integers, as many as paths, and inside `classes` where that is given.
         SourceEmptyError: no path at all.
     """
 
@@ -145,7 +145,7 @@ class FileList:
         """All files, as one partition. Looks at the sizes of up to 64 of them.
 
         Raises:
-            ConfigError: a pin is given; the list itself fixes this source.
+            ConfigError: a pin is given, which only a source that changes has.
             SourceNotFoundError: none of the files that were looked at is there.
         """
         if pin is not None:
@@ -181,7 +181,7 @@ class FileList:
         return FileMembers(self, self._paths, self._labels, image, members)
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
-        """A reader for one thread; see `records.Source`."""
+        """A reader for one thread; see `dali_feed.records.source.Source`."""
         return _FileReader(self._paths, self._labels, SlabPool() if slabs is None else slabs, stop)
 
     def where(self, partition: int, position: int) -> str:
@@ -194,7 +194,7 @@ class FileList:
         for k in spread:
             try:
                 sizes.append(os.stat(self._paths[k]).st_size)
-            except OSError:  # a row that its reader will report
+            except OSError:  # its reader will report it as a bad record
                 continue
         if not sizes:
             msg = (
@@ -216,7 +216,7 @@ class _FileReader:
         self._closed = False
 
     def read(self, extents: Extents) -> Block:
-        """The files of `extents`; see `records.Reader`.
+        """The files of `extents`; see `dali_feed.records.source.Reader`.
 
         Raises:
             ConfigError: an extent that leaves the list.

@@ -1,7 +1,7 @@
 """A Kafka topic as a bounded source.
 
-The law of this file: a snapshot's starts and ends are captured once and never looked up again. What a later run
-is given is the pin, and a pin whose records are gone is an error, not a smaller snapshot.
+A snapshot's starts and ends are captured once and never looked up again. What a later run
+gets is the pin, and a pin whose records are gone is an error, not a smaller snapshot.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class KafkaTopic:
     """All records of a topic, from each partition's first kept offset to its end when the snapshot is taken.
 
     Args:
-        topic: its name. It is never created by asking for it.
+        topic: its name. No topic is ever created.
         servers: bootstrap addresses, "host:port,host:port" or a list of them.
         label: the header that holds the label, a decimal number in text; None: records have no label.
             The field is called `label` whatever the header's name, and is an int64 array in a block.
@@ -57,18 +57,18 @@ class KafkaTopic:
             an int; other fields may be anything, and a loader stacks numbers and arrays of one shape.
         config: more options of librdkafka, such as `security.protocol`, `sasl.*`, `ssl.*`, `client.rack`.
         timeout: seconds without any progress, reconnects included, after which the broker counts as unreachable.
-        holes: what becomes of offsets that hold no record: those of aborted transactions and of the markers that end
-            each transaction, and what compaction took. "replace": each is a slot that repeats another record, and
-            `ok` is False there. "scan": a new snapshot reads the whole topic once, two consumers, to learn which
-            offsets hold a record; only those are dealt, each once, and the pin keeps what was learnt. "auto": a scan
-            where a sample of at most 512 offsets says that more than 4 in 1,000 hold none.
+        holes: what is done with offsets that hold no record: those of aborted transactions, of the markers that end
+            each transaction, and what compaction took. "replace": another record is repeated in the place of each, and
+            `ok` is False there. "scan": a new run reads the whole topic once, by two consumers, to learn which
+            offsets hold a record; only those are in an epoch, each once, and states keep what was learnt. "auto": a
+            scan where a sample of at most 512 offsets says that more than 4 in 1,000 hold none.
         group: the consumer group whose offsets `loader.commit()` sets, for lag tools; None: it does nothing. Take one
             that nobody subscribes with. It is never joined and never read: a checkpoint owns the position.
         format: what a value holds, for `columns=`: an object of `dali_feed.formats`, or "json", "msgpack", "npy",
             or a name that a package registers. The members of columns are then what it finds there.
 
     Raises:
-        ConfigError: an argument that cannot be, or an option in `config` that decides what is read.
+        ConfigError: a value that is not allowed, or an option in `config` that decides what is read.
     """
 
     def __init__(  # noqa: PLR0913  what is read, and how
@@ -136,7 +136,7 @@ class KafkaTopic:
         return other
 
     def where(self, partition: int, position: int) -> str:
-        """A record's coordinates: `imagenet-train[3]@41872`."""
+        """A record's coordinates as text: `imagenet-train[3]@41872`."""
         return f"{self._options.topic}[{partition}]@{position}"
 
     def original(self, partition: int, position: int) -> Original | None:
@@ -229,7 +229,7 @@ class KafkaTopic:
         return (None if len(present) == total else present), record_bytes, 1 - len(present) / total
 
     def _topic_id(self, known: str) -> str:
-        """The topic's id now. Never another than the source knew: its readers hold what they read to that one."""
+        """The topic's id now. It must be the one that the source knew: readers compare what they read with it."""
         asker = Asker(self._options)
         if not known and not asker.answers():
             return ""

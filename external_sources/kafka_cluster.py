@@ -1,7 +1,7 @@
-"""What a snapshot asks the cluster: a topic's partitions and their watermarks.
+"""Requests of a snapshot to the cluster: a topic's partitions and their watermarks.
 
-A question is repeated until it is answered, refused, or the source's timeout is over, for a cluster in the middle
-of an election answers a moment later. Nothing asked here creates a topic.
+A request is repeated until it is answered, refused, or the source's timeout is over, as a cluster in the middle
+of an election answers a moment later. No request here creates a topic.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ELECTION_SECONDS = 2.0  # without a controller
 
 
 class Cluster:
-    """Questions about one topic, each asked until it is answered or the timeout is over."""
+    """Requests about one topic, each repeated until it is answered or the timeout is over."""
 
     def __init__(self, options: KafkaOptions, consumer: Consumer, trouble: Trouble) -> None:
         self._options = options

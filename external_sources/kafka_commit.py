@@ -1,7 +1,7 @@
 """Offsets committed to a consumer group that nobody joins, so that lag tools see a training.
 
-The law of this file: they are published and never read. An admin client sets them; there is no subscription, no
-member and no rebalance, and it lets go of its connection afterwards.
+They are published and never read. An admin client sets them; there is no subscription, no
+member and no rebalance, and it closes its connection afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dali_feed.records.source import Int64s
 
 __all__ = ["COMMIT_SECONDS", "commit_offsets"]
 
-COMMIT_SECONDS = 5.0  # a trainer waits for it, after a checkpoint
+COMMIT_SECONDS = 5.0  # the training loop waits for it, after a checkpoint
 
 _SOON = frozenset(  # a cluster that makes its topic of offsets, or moves a group, answers a moment later
     {

@@ -1,7 +1,7 @@
 """librdkafka's errors in our words, and its log lines in Python's logging.
 
-librdkafka writes to stderr unless told otherwise; here its lines go to the logger `dali_feed.kafka` at DEBUG, for
-what matters in them is raised as an error of ours, with the address, the partition and the offset.
+librdkafka writes to stderr by default; here its lines go to the logger `dali_feed.kafka` at DEBUG, because
+anything important in them is raised as an error of ours, with the address, the partition and the offset.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, K
 
 
 class _Quiet:
-    """What confluent_kafka wants of a logger; takes every line of librdkafka down to DEBUG."""
+    """The logger that confluent_kafka needs; it logs every line of librdkafka at DEBUG."""
 
     def log(self, level: int, text: str, *arguments: Any) -> None:
         LOG.debug(text, *arguments)
@@ -47,7 +47,7 @@ class Trouble:
         self.gone = ""
 
     def __call__(self, error: KafkaError) -> None:
-        """Keep what it says."""
+        """Keep the error."""
         if error.code() in DENIED:
             self.denied = error.str()
         elif error.code() in GONE:
@@ -84,7 +84,7 @@ def remade(subject: str, known: str, found: str) -> SourceChangedError:
 
 
 def unreachable(subject: str, servers: str, seconds: float, said: str) -> SourceUnreachableError:
-    """Nobody answered for `seconds`."""
+    """The error for no answer in `seconds`."""
     return SourceUnreachableError(
         f"{subject}: the broker must answer; {servers} did not for {seconds:.1f} s"
         f"{': ' + said if said else ''}; check the address and that the broker runs, or raise timeout="

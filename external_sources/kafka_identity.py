@@ -120,7 +120,7 @@ class Asker:
                 return "" if found == _ZERO else found
 
     def _said(self, error: KafkaException, where: str, begun: float) -> None:
-        """Be patient, or raise."""
+        """Wait on, or raise."""
         if self._stop.is_set():
             msg = f"{where}: reading was stopped"
             raise ClosedError(msg)

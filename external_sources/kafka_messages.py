@@ -1,6 +1,6 @@
 """Whole records of a topic, with key and headers, one after another: for what is rare, not for an epoch.
 
-The law of this file: what is there is given, what is not there is left out, and silence ends. An offset that retention
+The law: what is there is given, what is not there is left out, and silence ends. An offset that retention
 took, a hole and the end of the partition are no error here.
 """
 

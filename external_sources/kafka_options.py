@@ -1,4 +1,4 @@
-"""What a Kafka source is told, and a consumer made of it: the user's options, and the laws no option overrides."""
+"""The options of a Kafka source, and a consumer made with them: the user's, and fixed ones that no option overrides."""
 
 from __future__ import annotations
 

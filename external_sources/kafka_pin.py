@@ -57,7 +57,7 @@ class Pin:
         )
 
     def told(self) -> dict[str, Any]:
-        """As plain JSON."""
+        """The pin as plain JSON."""
         pin = {
             "topic": self.topic,
             "id": self.topic_id,
@@ -70,7 +70,7 @@ class Pin:
         return pin if self.present is None else pin | {"present": packed(self.present, self.starts)}
 
     def check(self, where: Callable[[int, int], str], lows: Int64s, highs: Int64s, topic_id: str) -> None:
-        """That everything it promises is still there; partitions that came later do not matter."""
+        """Check that every record of it is still there; partitions that came later do not matter."""
         topic, n = self.topic, len(self.starts)
         if "" not in (self.topic_id, topic_id) and self.topic_id != topic_id:
             raise remade(topic, self.topic_id, topic_id)
@@ -102,7 +102,7 @@ class Pin:
 
 
 def pin_of(topic: str, told: Mapping[str, Any]) -> Pin:
-    """A pin read back from JSON. Raises StateError where it is none of this topic."""
+    """A pin read back from JSON. Raises StateError where it is not a pin of this topic."""
     try:
         starts = np.array([int(v) for v in told["starts"]], np.int64)
         ends = np.array([int(v) for v in told["ends"]], np.int64)

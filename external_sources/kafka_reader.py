@@ -1,6 +1,6 @@
 """One thread's way into a Kafka topic.
 
-The law of this file: a record's row is given by its offset alone. Offsets have holes (control records, aborted
+The law: a record's row is given by its offset alone. Offsets have holes (control records, aborted
 and compacted data), so a run is done when the POSITION passes its stop: at the record `stop - 1`, at any record
 beyond it, or at the end of the partition. A read never jumps: data that is gone is an error with its offsets. Runs
 that follow each other closely in a partition, as where holes are left out, are read on and not assigned anew.
@@ -37,7 +37,7 @@ CLOSE_SECONDS = 1.5
 
 
 class KafkaReader:
-    """Reads runs of offsets; see `records.Reader`.
+    """Reads runs of offsets; see `dali_feed.records.source.Reader`.
 
     Raises from `read`:
         DataLostError: offsets that were promised are gone (retention, deleted records).
@@ -73,7 +73,7 @@ class KafkaReader:
         _LIVE.add(self)
 
     def read(self, extents: Extents) -> Block:
-        """All records of `extents`, in their order, in one block; see `records.Reader.read`."""
+        """All records of `extents`, in their order, in one block; see `dali_feed.records.source.Reader.read`."""
         self._guard()
         lease = self._slabs.lease()
         options = self._options
@@ -112,11 +112,11 @@ class KafkaReader:
 
     @property
     def trouble(self) -> str:
-        """What librdkafka last complained of; empty while records come."""
+        """The last error of librdkafka; empty while records come."""
         return self._trouble.last
 
     def close(self) -> None:
-        """Let go of the connection, within two seconds whatever the broker does. Safe to call twice."""
+        """Close the connection, within two seconds whatever the broker does. Safe to call twice."""
         self._closed = True
         if self._pid == os.getpid():
             _LIVE.discard(self)
@@ -124,7 +124,7 @@ class KafkaReader:
             self._asker = None
 
     def _is_near(self, partition: int, start: int) -> bool:
-        """Whether the consumer is best left to come to `start` by itself."""
+        """Whether it is better to read on to `start` than to assign the consumer anew."""
         gap = start - self._at[1]
         if self._at[0] != partition or gap < 0:
             return False
@@ -183,7 +183,7 @@ class KafkaReader:
                 return batch
 
     def _silence(self, partition: int, want: int, stop: int, wait: _Wait) -> Consumer:
-        """Nothing came: be patient, start afresh once at half time, or give up."""
+        """Nothing came: wait on, assign anew once at half of the timeout, or give up."""
         seconds, where = wait.seconds, self._where(partition, want)
         if self._trouble.denied:
             raise denied(where, self._options.servers, self._trouble.denied)
@@ -280,7 +280,7 @@ class KafkaReader:
                 found = self._live().list_topics(topic, timeout=1.0).topics.get(topic)
             except KafkaException as error:
                 self._trouble.last = error.args[0].str()
-                return True  # nobody answers: that is waited for, as any outage
+                return True  # no answer: wait, as in any outage
             if found is not None and found.error is None and partition in found.partitions:
                 return True
             if time.monotonic() > deadline:

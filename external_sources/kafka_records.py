@@ -1,7 +1,7 @@
 """Kafka records into the columns of a block.
 
 The fast path takes the value as the image and one header as the label: one copy of the value, by memoryview
-slice (a numpy slice lets go of the interpreter lock for each record and waits for it again), and a few
+slice (a numpy slice releases the interpreter lock for each record and waits for it again), and a few
 microseconds of Python. A codec of the user's costs what it costs; what it raises is a fault of that record.
 """
 
@@ -27,10 +27,10 @@ _NOTHING = memoryview(b"")
 
 
 class Takes(Protocol):
-    """What is given records, each with its row."""
+    """An object that takes records, each with its row."""
 
     def take(self, row: int, message: Message) -> None:
-        """A record into its row. The message is nobody's afterwards: what is kept is copied."""
+        """Put a record into its row. The message is not used afterwards: what is kept is copied."""
         ...
 
 

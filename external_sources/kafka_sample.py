@@ -1,6 +1,6 @@
-"""What a few records of a topic say of all: how large they are, and how many offsets hold none.
+"""An estimate from a few records of a topic: how large records are, and how many offsets hold none.
 
-The law of this file: it is the same on every rank, so no clock ends it; and it is little, at most 32 places of 16
+The law: it is the same on every rank, so no clock ends it; and it is little, at most 32 places of 16
 offsets, a megabyte or a record of each. Places are spread evenly over all partitions laid end to end, and each speaks
 for its part of them: a topic whose first records are small ones says nothing of the others.
 """
@@ -51,7 +51,7 @@ class Sizes:
 
 
 class _EnoughError(Exception):
-    """So many rows will do."""
+    """There are enough rows."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Which offsets of a topic hold a record: the topic read once, from end to end, and nothing kept of it but that.
 
-The law of this file: it is what a reader would be given. Brokers have no list of offsets, and no fetch without the
+The law: it is what a reader would be given. Brokers have no list of offsets, and no fetch without the
 records themselves, so the price is the bytes of the topic over the network once, at the pace of an epoch's reads.
 """
 

@@ -1,6 +1,6 @@
 """Read samples of tar shards into slabs: one pread for a run of neighbours, one for a lone sample.
 
-The law of this file: a sample that lacks a member or whose label is no number costs its own row; a shard
+The law: a sample that lacks a member or whose label is no number costs its own row; a shard
 that is not what was indexed, before the first of a block's reads or after the last, costs the read. No byte
 is copied twice: payloads are views of the slab that the kernel wrote.
 """
@@ -78,7 +78,7 @@ class ShardFiles:
         self._closed = False
 
     def read(self, extents: Extents) -> Block:
-        """All samples of `extents` in order; see `records.Reader`.
+        """All samples of `extents` in order; see `dali_feed.records.source.Reader`.
 
         Raises:
             ConfigError: an extent that leaves the snapshot.

@@ -39,13 +39,13 @@ class ShardSet:
 
     shards     one pattern or path, or a sequence of them. Patterns may hold `*`, `?`, `[..]`, `{a,b}` and
                ranges like `{0000..0099}`. One pattern's files are sorted by name; a sequence keeps its order.
-    image      suffixes of the image member, the foremost one counts where a sample has several
+    image      suffixes of the image member; where a sample has several, the first in this list counts
     label      "cls" (a member with decimal text), "json" (a member whose key "label" is an integer), "json:KEY",
                None (no label field), or "auto": what the first sample has, cls before json
     index_dir  where indexes are kept; None: beside each shard, else in the user's cache
 
     Raises:
-        ConfigError: an argument cannot be what it is, or a shard is named twice.
+        ConfigError: an argument has a value that is not allowed, or a shard is named twice.
         SourceNotFoundError: a pattern matches nothing, or a named file is not there.
     """
 
@@ -85,7 +85,7 @@ class ShardSet:
         return self._title
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the index: another process, on another machine it may be, looks at its own files."""
+        """Without the index: another process, perhaps on another machine, looks at its own files."""
         return self.__dict__ | {"_table": None}
 
     @property
@@ -104,7 +104,7 @@ class ShardSet:
         """All samples of all shards. Indexes the shards where that has not been done.
 
         Raises:
-            ConfigError: a pin is given; the files themselves fix this source.
+            ConfigError: a pin is given, which only a source that changes has.
             SourceChangedError: a shard is not what it was when this ShardSet indexed it.
             DataLostError: it is gone.
             SourceError: a shard cannot be indexed (`tar_index.build` lists how); SourceEmptyError: no sample at all.
@@ -142,7 +142,7 @@ class ShardSet:
         return ShardMembers(self, self._paths, self._indexed, image, members)
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
-        """A reader for one thread; see `records.Source`."""
+        """A reader for one thread; see `dali_feed.records.source.Source`."""
         return ShardReader(self._paths, self._load(), SlabPool() if slabs is None else slabs, stop)
 
     def where(self, partition: int, position: int) -> str:
@@ -166,7 +166,7 @@ class ShardSet:
         return table, indexes
 
     def _check(self, table: ShardTable) -> None:
-        """A fingerprint is given of shards that are what they were when they were indexed, and of no others."""
+        """Check that the shards are what they were when they were indexed, before a fingerprint of them is given."""
         with ThreadPoolExecutor(min(INDEX_THREADS, len(self._paths)), "dali-feed-index") as pool:
             for _ in pool.map(check_shard, self._paths, table.stamps):
                 pass
@@ -211,7 +211,7 @@ class ShardSet:
         try:
             found = json.loads(os.pread(fd, size, at))
         except (ValueError, RecursionError):
-            return "json", "label"  # its reader says what is wrong with it
+            return "json", "label"  # the reader of such a sample says what is wrong with it
         finally:
             os.close(fd)
         return ("json", "label") if isinstance(found, dict) and "label" in found else None

@@ -1,6 +1,6 @@
 """What a file was when it was looked at, so that another one in its place is seen.
 
-The law of this file: a file that was written again or replaced has another stamp, whoever set its times: the time of
+The law: a file that was written again or replaced has another stamp, whoever set its times: the time of
 change is the kernel's own. An inode alone proves nothing, since mounts of object stores give one file several.
 """
 

@@ -1,6 +1,6 @@
 """The headers of a tar file: which regular files it holds, and where their bytes lie.
 
-The law of this file: every header's checksum is verified and every member must end inside the file;
+The law: every header's checksum is verified and every member must end inside the file;
 what breaks that is a `DamageError` with its byte, never a guess.
 """
 

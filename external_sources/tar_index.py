@@ -1,6 +1,6 @@
 """Where the members of a tar file lie: built from its headers alone, kept beside the file.
 
-The law of this file: an index tells the truth about a whole archive, or there is none. One that does not
+The law: an index tells the truth about a whole archive, or there is none. One that does not
 belong to the file's present size and mtime, that is older than the file's last change, or whose own digest is wrong,
 is built anew. No file that is not an
 index of ours is ever replaced: other tools keep theirs beside the shards too.

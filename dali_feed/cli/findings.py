@@ -1,4 +1,4 @@
-"""What a sample of a source says of itself.
+"""What a sample of a source shows.
 
 Nothing is decoded. A record is judged as a training run would judge it before its decoder: by the source, by
 its header, by its number of pixels. A format that only some engines take is good, and the report names those.
@@ -25,7 +25,7 @@ CHUNK_BYTES = 64 << 20
 
 @dataclass(slots=True)
 class Findings:
-    """What a sample says.
+    """The findings of a sample.
 
     rows, absent  positions looked at, and how many of them hold no record
     payloads      sizes in bytes of the records that are there

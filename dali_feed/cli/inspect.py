@@ -15,8 +15,8 @@ def inspect_all(targets: Sequence[str], *, sample: int, config: Sequence[str], t
     """Print what each target holds; return how many bad records the samples had, and how many sources no good one.
 
     Raises:
-        ConfigError: a target or an option that cannot be.
-        SourceError: records cannot be had.
+        ConfigError: a target or an option that is not allowed.
+        SourceError: records cannot be read.
     """
     bad = hopeless = 0
     for source in sources(targets, config=options_of(config), timeout=timeout):

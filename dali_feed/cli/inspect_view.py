@@ -1,4 +1,4 @@
-"""Prints what a sample of a source says of it."""
+"""Prints the findings of a source's sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of labels. A Kafka record's is its header `label`, a decimal number."""
+"""Texts about labels. A Kafka record's label is its header `label`, a decimal number."""
 
 from __future__ import annotations
 

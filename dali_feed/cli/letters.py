@@ -43,7 +43,7 @@ _WHO = {"source": "source", "screen": "screen", "decode": "decoder"}
 
 
 def _still_bad(letter: Letter) -> str | None:
-    """Screened again; decoded too, where the decoder had refused it. What the source said stands."""
+    """Check it again; decode it too, where the decoder had refused it. A reason of the source stays."""
     payload = memoryview(letter.payload)
     reason = screen([payload], MAX_PIXELS).reasons.get(0)
     if reason is None and letter.stage == "decode":

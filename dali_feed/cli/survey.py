@@ -1,6 +1,6 @@
 """Goes over a whole source: every record is read and screened as a training run would, and decoded where asked for.
 
-The law of this file: every position is looked at once, whoever reads it, and what is held does not grow with the
+The law: every position is looked at once, whoever reads it, and what is held does not grow with the
 source. Threads take runs of a few MB in turn, each with a reader of its own; the report keeps counts and, of each
 kind of fault, the first places in the source's own order.
 """
@@ -46,7 +46,7 @@ def verify(
     readers: int = 4,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Report:
-    """Look at every record; `advance` is told of positions as they are done."""
+    """Look at every record; `advance` is called with the number of positions done."""
     labelled = LABEL in look(source, snapshot, LOOKED_AT).fields
     judge = _Judge(source, snapshot.source, labelled=labelled, keep=letters is not None)
     report, writer = Report(), None if letters is None else letters.writer()
@@ -66,7 +66,7 @@ def verify(
 
 
 class _Judge:
-    """What a block's records are worth."""
+    """Decides which records of a block are bad."""
 
     def __init__(self, source: Source, name: str, *, labelled: bool, keep: bool) -> None:
         self._source, self._name, self._labelled, self._keep = source, name, labelled, keep

@@ -1,4 +1,4 @@
-"""What a command is pointed at: topics, folders, shards and images, as sources."""
+"""The targets of a command: topics, folders, shards and images, as sources."""
 
 from __future__ import annotations
 

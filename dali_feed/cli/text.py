@@ -1,4 +1,4 @@
-"""How facts are put: a name and a text each, numbers as people read them."""
+"""The form of facts: a name and a text each, numbers as people read them."""
 
 from __future__ import annotations
 

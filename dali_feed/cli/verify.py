@@ -23,9 +23,9 @@ def verify_all(
     """Go over each target, print what was found, and return how many records are bad.
 
     Raises:
-        ConfigError: a target or an option that cannot be.
-        SourceError: records cannot be had.
-        DeadLetterError: a letter could not be written.
+        ConfigError: a target or an option that is not allowed.
+        SourceError: records cannot be read.
+        DeadLetterError: a dead letter could not be written.
     """
     letters = None if dead_letter is None else letters_at(dead_letter, config=config, timeout=timeout)
     bad = 0

@@ -1,4 +1,4 @@
-"""The compiler: a recipe of transforms made into the program that an engine runs.
+"""The compiler: turns a recipe of transforms into the program that an engine runs.
 
 Never: pixels.
 """

@@ -1,8 +1,8 @@
-"""A recipe compiled to the steps of a DALI graph, and the numbers each sample takes into them.
+"""A recipe compiled to the steps of a DALI graph, and the parameters of these steps for each sample.
 
-Crops are folded into what reads pixels anyway: before the first resize they narrow the decoded window,
-after one they narrow the region it samples. Flips are folded into the last step; what stands between
-sees mirrored windows and negated angles.
+Crops are folded into steps that read pixels anyway: before the first resize they narrow the decoded window,
+after one they narrow the region it samples. Flips are folded into the last step; the steps between
+get mirrored windows and negated angles.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ Maker = Callable[[Run], None]
 
 @dataclass(slots=True)
 class DaliProgram:
-    """Steps to run and how to compute what they take.
+    """Steps to run, and how to compute their parameters.
 
     recipe   what it was made of
-    size     (height, width) of every image that comes out, or None where it follows the input's
-    fixed    whether `Parameters.sizes` says what comes out (not so behind a user's own graph)
-    streams  the draws that every sample needs
+    size     (height, width) of every output image, or None where it depends on the input's
+    fixed    whether `Parameters.sizes` are the sizes of the output (not so after a user's own graph)
+    streams  the random streams that every sample needs
     """
 
     recipe: Recipe = field(default_factory=Recipe)
@@ -53,27 +53,27 @@ class DaliProgram:
 
     @property
     def views(self) -> tuple[DaliProgram, ...]:
-        """What is made of one decoded image: itself."""
+        """The programs that run on one decoded image: this one alone."""
         return (self,)
 
     @property
     def dtype(self) -> DType | None:
-        """Of the pixels that come out, where the last step is ours."""
+        """The dtype of the output's pixels, where the last step is ours."""
         return None if self.finish is None else self.finish.dtype
 
     @property
     def window(self) -> bool:
-        """Whether the decoder is given windows."""
+        """Whether the decoder gets windows to decode."""
         return isinstance(self.steps[0], Decode) and self.steps[0].window
 
     @property
     def finish(self) -> Finish | None:
-        """The last step, where it is ours."""
+        """The finish step, where the program ends in one."""
         last = self.steps[-1]
         return last if isinstance(last, Finish) else None
 
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
-        """What samples `ids`, whose headers say `sizes` (n, 2: height, width), take into the steps."""
+        """The steps' parameters for samples `ids`, whose headers say `sizes` (n, 2: height, width)."""
         run = Run(self.streams, sizes, ids, seed, epoch)
         for make in self.makers:
             make(run)
@@ -82,7 +82,7 @@ class DaliProgram:
 
 
 class _Compiler:
-    """Walks the ops once, as the `Graph` that they add themselves to; `open` is the resize that a crop can narrow."""
+    """Goes over the ops once; the `Graph` that they add themselves to. `open` is the resize that a crop can narrow."""
 
     def __init__(self, recipe: Recipe, *, region_decode: bool) -> None:
         self.region_decode = region_decode
@@ -90,7 +90,7 @@ class _Compiler:
         self.program = DaliProgram(recipe, size=known.size, streams=known.streams)
         self.at_source, self.window = True, False
         self.open: Resample | None = None
-        self.least: tuple[int, int] | None = None  # every image is at least this large here
+        self.least: tuple[int, int] | None = None  # every image is at least this large at this point
         self.k = 0
         self.place = Place()
         self.flips = {"x": False, "y": False}
@@ -101,7 +101,7 @@ class _Compiler:
         self.program.makers.append(make)
 
     def op(self, op: Op, number: int) -> None:
-        """Add one op whose draws are those of its number."""
+        """Add one op, which draws from the streams of its number."""
         first, value = number * STREAMS_PER_OP, op.erases()
         if value is not None and number == self.last_erasing:
             self.erasing = value, self.place
@@ -111,7 +111,7 @@ class _Compiler:
             op.in_graph(self, first)
 
     def branch(self, on: Callable[[Run], NDArray[np.bool_]], ops: Sequence[tuple[int, Op]]) -> None:
-        """Ops as if they stood alone, and without effect on the samples that `on` does not name."""
+        """Add ops as if they stood alone, without effect on the samples that `on` does not choose."""
 
         def leave(run: Run) -> None:
             run.picked.pop()
@@ -122,18 +122,18 @@ class _Compiler:
         self.maker(leave)
 
     def step(self, step: GraphStep, found: Callable[[Run], NDArray[Any]]) -> None:
-        """Add a step with what fills its array. Nothing is folded into what was before."""
+        """Add a step with the function that fills its array. Nothing later is folded into steps before it."""
         self.add(step, lambda run: run.arrays.update({numbered(step.name, step.k): found(run)}))
 
     def add(self, step: GraphStep | Slice, make: Maker) -> None:
-        """The same with the maker of all its arrays."""
+        """Add a step with the function that fills all its arrays."""
         self.close()
         self.k = step.k
         self.program.steps.append(step)
         self.maker(make)
 
     def close(self) -> None:
-        """Whatever follows cannot be folded into the open resize any more."""
+        """Close the open resize: nothing that follows can be folded into it."""
         self.at_source = False
         if self.open is None:
             return
@@ -159,7 +159,7 @@ class _Compiler:
         choose: Callable[[Run], Window] | None = None,
         modes: Callable[[Run], NDArray[np.int32]] | None = None,
     ) -> None:
-        """Open a resize of what is there now, or of the window of it that `choose` gives."""
+        """Open a resize of the current image, or of the part of it that `choose` gives."""
         at_decoder = choose is not None and self.at_source and self.region_decode
         self.close()
         self.window |= at_decoder
@@ -181,13 +181,13 @@ class _Compiler:
             self.maker(lambda run: run.arrays.update({key: modes(run)}))
 
     def covers(self, size: tuple[int, int]) -> bool:
-        """Whether every image is at least that large here."""
+        """Whether every image is at least that large at this point."""
         return self.least is not None and size[0] <= self.least[0] and size[1] <= self.least[1]
 
     def crop(
         self, size: tuple[int, int], choose: Callable[[Run], Window], *, inside: bool, fill: Colours = BLACK
     ) -> None:
-        """Folded where it is `inside` of what is resized or decoded; else a slice."""
+        """Folded into the resize or the decoder where it is always `inside` the image; else a slice."""
         self.least = size
         if self.open is not None and inside:
             self.open = replace(self.open, size=size, roi=True)
@@ -204,7 +204,7 @@ class _Compiler:
             self.slice(size, choose, fill)
 
     def cut(self, choose: Callable[[Run], Window], fill: Colours = BLACK) -> None:
-        """A slice of a size of each image's own."""
+        """A slice whose size differs from image to image."""
         self.least = None
         self.slice(None, choose, fill)
 
@@ -221,7 +221,7 @@ class _Compiler:
         self.add(Slice(k, size, fill), make)
 
     def flip(self, axis: Literal["x", "y"], on: Callable[[Run], NDArray[np.bool_]]) -> None:
-        """Left to the last step."""
+        """Left for the last step."""
         self.flips[axis] = True
 
         def make(run: Run) -> None:
@@ -248,13 +248,13 @@ class _Compiler:
 
 
 def _shown(run: Run, windows: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Rectangles that were chosen in the mirrored image, in the image as it is stored so far."""
+    """Rectangles that were chosen in the mirrored image, in coordinates of the image as it is stored so far."""
     y, x, h, w = windows.T.astype(np.int64)
     return rows(*run.as_shown((y, x, h, w)))
 
 
 def compile_recipe(recipe: Recipe, *, region_decode: bool) -> DaliProgram:
-    """Compile; `region_decode` says that the decoder is given windows (else the first resize is).
+    """Compile; `region_decode` says that the decoder gets the crop windows (else the first resize does).
 
     Raises TransformError where ops stand in an order that has no meaning (Normalize of uint8, ...), or DALI has no
     operator for one.

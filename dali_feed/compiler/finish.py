@@ -1,4 +1,4 @@
-"""The finish step that the last ops of a recipe come to: flips, floats, and the rectangle that is erased last."""
+"""The finish step, which replaces the last ops of a recipe: flips, floats, and the rectangle that is erased last."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dali_feed.transforms.units import Place
 
 __all__ = ["erased_at", "finish_at", "last_erasing"]
 
-_LARGEST = 3.4e38  # that a float32 holds, and so the finish step
+_LARGEST = 3.4e38  # exact in float32, and so in the finish step
 
 
 def erased_at(place: Place, value: Fill, behind: Place) -> Colours:
-    """What the value that an op writes at `place` is at the place `behind`, with no rounding to a level."""
+    """The value that an op writes in the units of `place`, in the units of `behind`, without rounding to a level."""
     three = np.broadcast_to(value, 3)
     three = np.trunc(three) if place.dtype == "uint8" else three
     gain = behind.scale / place.scale
@@ -26,14 +26,14 @@ def erased_at(place: Place, value: Fill, behind: Place) -> Colours:
 
 
 def finish_at(place: Place, flips: Collection[str], layout: Layout, erase: Colours | None = None) -> Finish:
-    """The step that brings levels to `place`, with flips along these axes and rectangles of the value `erase`."""
+    """The step that turns levels into the units of `place`, flips along these axes and erases to `erase`."""
     r, g, b = place.scale.tolist()
     br, bg, bb = place.bias.tolist()
     return Finish(place.dtype, (r, g, b), (br, bg, bb), "x" in flips, "y" in flips, layout, erase)
 
 
 def last_erasing(ops: Sequence[Op]) -> int | None:
-    """The number of the op whose rectangle the finish step erases: only what it does as well stands behind it."""
+    """The number of the op whose rectangle the finish step erases: all ops after it are done by the finish step too."""
     for n in reversed(range(len(ops))):
         value = ops[n].erases()
         if value is not None:

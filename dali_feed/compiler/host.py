@@ -1,11 +1,11 @@
 """A recipe compiled for the host engine: torchvision's own steps, in the recipe's own order.
 
-In front of a GPU the flips, float steps and the RandomErasing that a recipe ends in are left to the finish
+For a GPU the flips, float steps and the RandomErasing at the end of a recipe are left to the finish
 kernel there, and what comes out is uint8, channels last.
 
-Where `dali_feed.compiler.dali` folds crops and flips into what reads the pixels, nothing is folded here but a
-window that the recipe begins with, which the decoder takes: integer and float steps keep torchvision's order,
-and so pixels can equal its bit for bit. Draws, windows and sizes are those of the other compiler.
+`dali_feed.compiler.dali` folds crops and flips into steps that read the pixels. Here nothing is folded but a
+crop that the recipe begins with, which the decoder does: integer and float steps keep torchvision's order,
+and so pixels can equal its bit for bit. Random numbers, windows and sizes are those of the other compiler.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ class HostStep:
     window: bool = False
 
     def on_image(self) -> list[OnImage]:
-        """What it does to an image, in turn."""
+        """The functions that it runs on an image, in order."""
         return self.op.host_steps(self.n, window=self.window)
 
     def on_planes(self) -> OnPlanes | None:
-        """The same in the memory of the batch; None: it makes a new image."""
+        """The function that does the same in the memory of the batch; None: it makes a new image."""
         return self.op.on_planes(effect_key(self.n))
 
 
 @dataclass(slots=True)
 class HostProgram:
-    """What the host engine runs, and how to compute what it takes.
+    """The steps that the host engine runs, and how to compute their parameters.
 
     recipe   what it was made of; op n draws from streams 16n..16n+15
     steps    the same for the engine; `window`: the decoder takes row "window" (y, x, height, width) first
-    reduce   row "reduce" (int32) says by how much an image may be decoded smaller; what is done first is then a resize
-    size     (height, width) of every image that comes out, or None where row "size" says it
-    dtype    of the pixels that come out, in `layout`
-    finish   what is left to do on a GPU, where there is one and the recipe allows it
+    reduce   row "reduce" (int32) says by how much an image may be decoded smaller; the first step is then a resize
+    size     (height, width) of every output image, or None where row "size" says it
+    dtype    of the output's pixels, in `layout`
+    finish   the step that is left for a GPU, where there is one and the recipe allows it
     """
 
     recipe: Recipe
@@ -71,8 +71,8 @@ class HostProgram:
     reduce: bool = False
     steps: list[HostStep] = field(default_factory=list)
     streams: list[int] = field(default_factory=list)
-    on_cpu: int = 0  # ops that are not left to the finish
-    begin: int = 0  # ops that were another engine's; images are as these leave them
+    on_cpu: int = 0  # ops that are not left to the finish step
+    begin: int = 0  # ops done by the dali engine; images are as these leave them
     fixed: bool = True
 
     @property
@@ -98,7 +98,7 @@ class HostProgram:
         return Parameters(arrays, out)
 
     def _leave(self, arrays: dict[Key, NDArray[Any]], sizes: Ints) -> None:
-        """Rows of the ops that the finish does, as it takes them; rectangles are those of what comes out."""
+        """Put in the parameters of the finish step; rectangles are in coordinates of the output image."""
         turned: dict[str, NDArray[np.bool_]] = {}
         for n, op in enumerate(self.recipe.ops):
             if n < self.on_cpu:
@@ -121,7 +121,7 @@ def _place_behind(ops: Iterable[Op], place: Place) -> Place:
 
 
 def _finish(recipe: Recipe, on_cpu: int) -> Finish:
-    """What the ops from `on_cpu` on come to, of uint8 pixels."""
+    """The finish step that replaces the ops from `on_cpu` on, for uint8 pixels."""
     left = recipe.ops[on_cpu:]
     behind, value = _place_behind(left, Place()), None
     for n, op in enumerate(left):
@@ -132,7 +132,7 @@ def _finish(recipe: Recipe, on_cpu: int) -> Finish:
 
 
 def compile_host(recipe: Recipe, *, on_gpu: bool = False, begin: int = 0) -> HostProgram:
-    """Compile, from op `begin` on; `on_gpu`: a GPU finishes.
+    """Compile, from op `begin` on; `on_gpu`: the finish step runs on a GPU.
 
     Raises TransformError where ops stand in an order that has no meaning.
     """

@@ -1,6 +1,6 @@
-"""Outline: what can be said of a recipe before any sample is seen: the sizes, dtype and draws of its ops.
+"""Outline: what is known of a recipe before any sample is seen: sizes, dtype and random streams of its ops.
 
-The law of this file: an order of ops that has no meaning is refused here, for every engine, and an image that
+The law: an order of ops that has no meaning is refused here, for every engine, and an image that
 an op cannot take is known by its header's size, so that it is a bad record and never a failure of an engine.
 """
 
@@ -25,7 +25,7 @@ __all__ = ["Outline", "outline", "unfit"]
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """size: (height, width) of every image, or None where it follows the input's; dtype; draws of every sample."""
+    """size: (height, width) of every image, or None where it depends on the input's; dtype; streams of every sample."""
 
     size: tuple[int, int] | None
     dtype: DType
@@ -53,7 +53,7 @@ def outline(recipe: Recipe) -> Outline:
 
 
 def _check_channels(op: Op, channels: int) -> None:
-    """Three values for one channel."""
+    """Raise TransformError for three values where images have one channel."""
     fields = ("fill", "value", "mean", "std")
     values = (getattr(op, name, None) for name in fields)
     three = next((value for value in values if isinstance(value, tuple) and len(value) == 3), None)
@@ -63,14 +63,14 @@ def _check_channels(op: Op, channels: int) -> None:
 
 
 def unfit(recipe: Recipe, sizes: NDArray[Any]) -> dict[int, str]:
-    """Rows of `sizes` (n, 2: height, width) whose images an op cannot take, with the reason; size 0 is left out."""
+    """Rows of `sizes` (n, 2: height, width) whose images an op cannot take, with the reason; size 0 means no image."""
     every = [op for _, op in walk(recipe.ops)]
-    if all(type(op).unfit is Op.unfit for op in every):  # they take every size
+    if all(type(op).unfit is Op.unfit for op in every):  # its ops take every size
         return {}
     reasons: dict[int, str] = {}
     rows = np.flatnonzero(sizes[:, 0] > 0)
     h, w = sizes[rows, 0].astype(np.int64), sizes[rows, 1].astype(np.int64)
-    for op in every:  # what stands in a nest leaves sizes as they are
+    for op in every:  # ops in a nest keep sizes as they are
         for row, reason in op.unfit(h, w):
             reasons.setdefault(int(rows[row]), reason)
         h, w = op.sizes_behind(h, w)

@@ -1,4 +1,4 @@
-"""What every program is: a recipe made ready for an engine, and the numbers that each sample takes into it."""
+"""The contract of programs: a recipe made ready for an engine, with its parameters for each sample."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(slots=True)
 class Parameters:
-    """arrays: per name a row per sample; sizes: int64 (n, 2), height and width that come out."""
+    """arrays: by name, a row per sample; sizes: int64 (n, 2), height and width of the output."""
 
     arrays: dict[Key, NDArray[Any]]
     sizes: Ints
@@ -33,25 +33,25 @@ class Program(Protocol):
     so they can be computed before anything is decoded, and again for any sample at any time.
     """
 
-    fixed: bool  # whether `Parameters.sizes` says what comes out (not so behind a user's own graph)
+    fixed: bool  # whether `Parameters.sizes` are the sizes of the output (not so after a user's own graph)
 
     @property
     def recipe(self) -> Recipe:
-        """What it was made of; of several views the first one's."""
+        """The recipe that it was made from; of several views the first one's."""
         ...
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """(height, width) of every image that comes out, or None where it follows the input's."""
+        """(height, width) of every output image, or None where it depends on the input's."""
         ...
 
     @property
     def views(self) -> Sequence[View]:
-        """What is made of one decoded image: itself, or several."""
+        """The programs that run on one decoded image: this one alone, or several."""
         ...
 
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
-        """What samples `ids`, whose headers say `sizes` (n, 2: height, width), take into it."""
+        """The parameters for samples `ids`, whose headers say `sizes` (n, 2: height, width)."""
         ...
 
 
@@ -60,5 +60,5 @@ class View(Program, Protocol):
 
     @property
     def dtype(self) -> DType | None:
-        """Of the pixels that come out; None where a user's graph says it."""
+        """The dtype of the output's pixels; None where a user's graph decides it."""
         ...

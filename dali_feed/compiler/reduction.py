@@ -2,7 +2,7 @@
 
 A JPEG decodes at 1/2, 1/4 or 1/8 with fewer frequencies per block. That is only done where the window that is
 resized is at least as many times larger than what it becomes, and where it pays: entropy coding, the larger
-part, must then be undone for the whole image, where the exact way stops below its window.
+part, must then be undone for the whole image, where the exact way stops after its window.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dali_feed.transforms.geometry import Window
 __all__ = ["reductions"]
 
 Ints = NDArray[np.int64]
-# What decoding takes of an image, in milliseconds per megapixel on one core (bench/bench_reduction.py).
+# Time to decode an image, in milliseconds per megapixel on one core (bench/bench_reduction.py).
 ENTROPY, PIXELS = 1.1, 1.3
 REDUCED = {2: 0.45, 4: 0.2, 8: 0.1}
 
 
 def reductions(h: Ints, w: Ints, window: Window, out_h: Ints, out_w: Ints) -> NDArray[np.int32]:
-    """1, 2, 4 or 8 for images (h, w) of which `window` becomes (out_h, out_w)."""
+    """1, 2, 4 or 8 for images (h, w) whose `window` is resized to (out_h, out_w)."""
     y, _, wh, ww = window
     exact = ENTROPY * (y + wh) / h + PIXELS * (wh * ww) / (h * w)
     best = np.ones(len(h), np.int32)

@@ -1,7 +1,7 @@
-"""A recipe of which DALI takes the first ops, and torch the rest behind its graph.
+"""A recipe whose first ops are run by DALI, and the others by torch after DALI's graph ("behind the graph").
 
 The law: the cut is where DALI first has no operator, or in front of the floats before it; by there all images have one
-size and are whole levels. What comes behind is run as the host engine runs it, with its steps and its rows.
+size and are whole levels. The ops after it run as in the host engine, with its steps and its rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SplitProgram(DaliProgram):
     behind: HostProgram | None = None
 
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
-        """Of both parts; see `keys.of_behind`."""
+        """The parameters of both parts; see `rows_behind`."""
         graph = DaliProgram.parameters(self, sizes, ids, seed, epoch)
         if self.behind is None:
             return graph
@@ -44,17 +44,17 @@ def compile_dali(recipe: Recipe, *, on_gpu: bool, region_decode: bool | None = N
     """The program of the dali engine; all of it is a graph where DALI has the operators.
 
     On a GPU the finish step takes the colour steps before it; see dali_feed.compiler.tail_colour.
-    `region_decode`: as `compile_recipe` takes it; None: on the CPU.
+    `region_decode`: as in `compile_recipe`; None: True on the CPU alone.
 
-    Raises TransformError where ops stand in an order that has no meaning, or need what DALI has not while images may
-    still have several sizes.
+    Raises TransformError where ops stand in an order that has no meaning, or where DALI has no operator for one while
+    images may still have several sizes.
     """
     region_decode = not on_gpu if region_decode is None else region_decode
     ended = with_kernel if on_gpu else lambda program: program
     try:
         return ended(compile_recipe(recipe, region_decode=region_decode))
     except TransformError as error:
-        known = outline(recipe)  # an order without meaning has none on any engine
+        known = outline(recipe)  # an order without meaning is an error on every engine
         cut = _cut(recipe)
         graph = ended(compile_recipe(Recipe(recipe.ops[:cut], "NHWC"), region_decode=region_decode))
         if graph.size is None or known.size is None:
@@ -66,7 +66,7 @@ def compile_dali(recipe: Recipe, *, on_gpu: bool, region_decode: bool | None = N
 
 
 def _cut(recipe: Recipe) -> int:
-    """How many ops are DALI's."""
+    """How many ops are run by DALI."""
     for n, op in enumerate(recipe.ops):
         if op.place_behind(Place()).dtype != "uint8":
             return n

@@ -1,7 +1,7 @@
-"""The steps of a program: what the DALI engine's graph is built of.
+"""The steps of a program: the DALI engine's graph is built from them.
 
-A step names the arrays it takes, a row per sample, by its own number k: size{k}, roi{k}, ... Those here are what others
-are folded into; a transform's own step builds itself (`dali_feed.transforms.graph.GraphStep`).
+A step names its arrays, which have a row per sample, by its own number k: size{k}, roi{k}, ... Crops and flips are
+folded into the steps in this file; a transform's own step builds itself (`dali_feed.transforms.graph.GraphStep`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Slice:
 class Finish:
     """flip_x, flip_y (int32) where there are any; value * scale + bias per channel; cast; to `layout`.
 
-    With `erase`, rectangle erase (int32: y, x, height, width) of what comes out is that value. With `adjusts`, that
+    With `erase`, rectangle erase (int32: y, x, height, width) of the output gets that value. With `adjusts`, that
     many colour steps come before all this: adjust (float32: adjusts, 2), a kind and a factor each, of colours.py.
     """
 
@@ -69,7 +69,7 @@ class OwnStep(Protocol):
     """A step that builds itself: a transform's, or a user's graph."""
 
     def on(self, image: Any, given: Given, *, gpu: bool) -> Any:
-        """The node that it makes of the image's; `given` makes the nodes of its arrays."""
+        """Its output node for the image's node; `given` makes the nodes of its arrays."""
         ...
 
 

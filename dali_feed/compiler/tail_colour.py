@@ -1,7 +1,7 @@
-"""Colour at the end of a program, on a GPU: the kernel `jitter` does it in the place of the graph's operators.
+"""Colour steps at the end of a program, on a GPU: the kernel `jitter` does them instead of operators of the graph.
 
-The law: it does the steps that only the finish step follows, for there the batch is dense uint8. A colour step that
-something else follows, such as a blur, stays in the graph, and so does every one on DALI's CPU backend.
+It does only colour steps directly before the finish step, for there the batch is dense uint8. A colour step that
+is followed by another step, such as a blur, stays in the graph, and so does every one on DALI's CPU backend.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["with_kernel"]
 
 
 def with_kernel(program: DaliProgram) -> DaliProgram:
-    """The same with as many of its last colour steps as the kernel takes done by the finish step."""
+    """The program with its last colour steps, as many as the kernel takes, moved to the finish step."""
     finish, keys, count = program.finish, list[Key](), 0
     if finish is None:
         return program

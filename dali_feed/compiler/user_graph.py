@@ -49,7 +49,7 @@ class GraphDraws:
 
 @dataclass(slots=True)
 class UserGraph:
-    """The step that calls the user's function; `columns` are the draws it asked for when it was built."""
+    """The step that calls the user's function; `columns` are the random numbers that it asked for."""
 
     function: Callable[[Any, GraphDraws], Any]
     columns: list[Column] = field(default_factory=list)

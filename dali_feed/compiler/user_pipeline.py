@@ -1,6 +1,6 @@
-"""A user's own DALI pipeline as a program: the graph as DALI wrote it down, and what is fed into it.
+"""A user's own DALI pipeline as a program: the graph as DALI serialized it, and the inputs that are fed into it.
 
-The law: a pass that goes on draws what it would have drawn. Each random operator of the graph takes the state
+The law: a resumed pass has the random numbers that it would have had. Each random operator of the graph gets the state
 of its generator as an input, a pure function of (seed, epoch, the first sample of the batch, the operator):
 DALI gives one state to a batch and counts its samples from there. So the same batch has the same draws at any
 time; a batch cut differently, by another batch size or world size, has others.
@@ -23,8 +23,8 @@ from dali_feed.transforms.keys import numbered
 
 __all__ = ["IMAGE", "STATE", "FieldInput", "PipelineProgram", "pipeline_program", "random_states"]
 
-IMAGE = "image"  # the input that takes payloads
-STATE = "_dali_feed_state"  # and a number: the input of a random operator's state
+IMAGE = "image"  # the input for payloads
+STATE = "_dali_feed_state"  # prefix; with a number: the input for a random operator's state
 
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 _WORDS = 7  # of 32 bits: two of the key, four of the counter, the phase (25 bytes are asked for)
@@ -32,7 +32,7 @@ _WORDS = 7  # of 32 bits: two of the key, four of the counter, the phase (25 byt
 
 @dataclass(frozen=True, slots=True)
 class FieldInput:
-    """What the graph says of a field it takes; None where it leaves it open."""
+    """What the graph says of a field that it uses; None where it does not say."""
 
     dtype: np.dtype[Any] | None = None
     ndim: int | None = None
@@ -40,15 +40,15 @@ class FieldInput:
 
 @dataclass(slots=True)
 class PipelineProgram(DaliProgram):
-    """A pipeline to run, and what it was made with.
+    """A pipeline to run, and the arguments that it was made with.
 
     name             of the user's function
     graph            DALI's own serialization of it, with inputs for the states of its random operators
-    spare            the same for the twin, whose decoders take no memory beforehand unless the user says how much
-    inputs           the source's fields that it takes beside the image
-    outputs          how many it gives
-    states           how many random operators take their state from us
-    loose            random operators that cannot, by the name people call them
+    spare            the same for the second pipeline, whose decoders allocate nothing ahead unless the user says so
+    inputs           the source's fields that it uses beside the image
+    outputs          how many outputs it has
+    states           how many random operators get their state from us
+    loose            the names of random operators that cannot get their state from us
     batch_size, device, threads, prefetch, seed
                      as the user gave them to the pipeline; device None is the CPU, the seed has no effect
     """

@@ -1,7 +1,7 @@
 """Views: several transforms of one decoded image, such as the two of SimCLR or the crops of DINO.
 
-The law: a view's draws are its own. Each but the first has a seed of its own, drawn from the run's; so the first gives
-what its transform gives alone, and no view moves another one's.
+The law: a view's random numbers are its own. Each but the first has a seed made from the run's; so the first gives
+what its transform gives alone, and no view changes the random numbers of another one.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ MAX_VIEWS = 64
 class Views:
     """A transform that gives a list: what each of `transforms` makes of the image.
 
-    Torch's loader calls it as it is, on a dataset such as ImageFolder; ours decodes once for all of them. A loader of
-    ours also takes the plain list. Raises TransformError where there are none, or more than 64.
+    transforms  1 to 64 transforms; each is what a loader takes for one
+
+    torch's loader calls it as it is, on a dataset such as ImageFolder; our loader decodes once for all of them and also
+    takes the plain list. Raises TransformError where there are none, or more than 64.
     """
 
     def __init__(self, transforms: Iterable[Callable[[Any], Any]]) -> None:
@@ -48,9 +50,9 @@ class Views:
 
 
 def as_views(transform: object) -> Views | None:
-    """A list of transforms, `Views`, or an object that makes a list by transforms it holds, as views.
+    """A list of transforms, `Views`, or an object whose transforms give a list, as views.
 
-    None for another transform, a subclass of Views with its own call included.
+    None for any other transform, and for a subclass of Views with a `__call__` of its own.
     """
     if isinstance(transform, list | tuple):
         return Views(transform)
@@ -77,16 +79,16 @@ class ViewsProgram(Generic[_P]):
 
     @property
     def recipe(self) -> Recipe:
-        """Of the first view."""
+        """The recipe of the first view."""
         return self.views[0].recipe
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """(height, width) of the first view, or None where one of them follows the input's."""
+        """(height, width) of the first view, or None where one of them depends on the input's."""
         return None if any(view.size is None for view in self.views) else self.views[0].size
 
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
-        """What the samples take into all views; sizes: int64 (n, 2 * views)."""
+        """The parameters of all views; sizes: int64 (n, 2 * views)."""
         found = [view.parameters(sizes, ids, _seed_of(v, seed), epoch) for v, view in enumerate(self.views)]
         arrays = {viewed(name, v): rows for v, each in enumerate(found) for name, rows in each.arrays.items()}
         return Parameters(arrays, np.concatenate([each.sizes for each in found], axis=1))

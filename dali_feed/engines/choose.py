@@ -1,4 +1,4 @@
-"""Which engine runs a program: the names users give, and the modules that are imported when one is made."""
+"""Which engine runs a program: the names that users give, and the modules that are imported when one is made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dali_feed.packages import needed
 
 __all__ = ["ENGINES", "ON_CPU", "choose_engine", "make_engine"]
 
-ON_CPU = "host"  # where nobody chose
+ON_CPU = "host"  # where the user did not choose
 ENGINES = {
     "dali": ("dali_feed.engines.dali.engine", "DaliEngine"),
     "host": ("dali_feed.engines.host.engine", "HostEngine"),
@@ -24,9 +24,9 @@ _PIPELINE = ("dali_feed.engines.dali.pipeline", "PipelineEngine")  # the dali en
 
 
 def choose_engine(name: str | None, device: int | None, *, graph: bool) -> str:
-    """The engine of that name, or the one that runs where nobody chose; `device` is a CUDA device or None.
+    """The engine of that name, or the default where the user did not choose; `device` is a CUDA device or None.
 
-    `graph`: the transform is a user's own DALI graph. Raises ConfigError for what cannot be.
+    `graph`: the transform is a user's own DALI graph. Raises ConfigError for an engine that cannot run it.
     """
     if name is None:
         return "dali" if graph or device is not None else ON_CPU

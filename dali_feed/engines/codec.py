@@ -1,6 +1,6 @@
-"""nvImageCodec, imported so that it does not talk: what becomes of a payload is told by us, and where it lies.
+"""nvImageCodec, imported so that it prints nothing: what happens to a record is reported by us, with its coordinates.
 
-It and the OpenCV in it read how much they are to print from the environment when they are loaded, and print to the
+It and the OpenCV in it read from the environment, when they are loaded, how much to print, and print to the
 user's terminal. The user's own setting wins, and the environment is left as it was.
 """
 

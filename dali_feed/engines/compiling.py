@@ -1,4 +1,4 @@
-"""A user's transform made into what the chosen engine runs."""
+"""A user's transform compiled to the program that the chosen engine runs."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def compiled(
 
 
 def _graph(transform: Any, layout: Layout, load: float) -> Program:
-    """A graph of the user's."""
+    """The program of a user's own graph."""
     if layout != "NCHW":
         msg = f"layout: a DALI graph function gives its own; found {layout!r}. Transpose in the graph"
         raise ConfigError(msg)
@@ -117,7 +117,7 @@ def _graph(transform: Any, layout: Layout, load: float) -> Program:
 
 
 def _share(load: object) -> float:
-    """What `hw_decoder_load` says. Raises ConfigError for what is no share."""
+    """`hw_decoder_load` as a float. Raises ConfigError for a value outside 0..1."""
     if isinstance(load, bool) or not isinstance(load, int | float) or not 0 <= load <= 1:
         msg = f"hw_decoder_load: must lie in 0..1; found {load!r}"
         raise ConfigError(msg)
@@ -127,9 +127,9 @@ def _share(load: object) -> float:
 def _by_either(
     name: str, engine: str | None, recipes: list[Recipe], compile_by: Callable[[str], Program]
 ) -> tuple[str, Program]:
-    """By the engine of that name; on a GPU, where nobody chose, by the host engine what DALI has no way for.
+    """For the engine of that name; on a GPU, where the user did not choose, for the host engine if DALI cannot do it.
 
-    Pillow's operations and functions of PIL images are the CPU's, too.
+    Pillow's operations and functions of PIL images go to the host engine, too.
     """
     if engine is not None:
         return name, compile_by(name)
@@ -146,7 +146,7 @@ def _by_either(
 def compile_for(
     name: str, recipe: Recipe, device: int | None, tuning: Tuning | None = None, *, whole: bool = False
 ) -> View:
-    """What that engine runs, `whole`: on images decoded whole. Raises TransformError for a recipe without meaning."""
+    """The program for that engine; `whole`: images are decoded whole. Raises TransformError where it has none."""
     on_gpu = device is not None
     if name == "host":
         return compile_host(recipe, on_gpu=on_gpu)

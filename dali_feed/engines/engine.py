@@ -1,7 +1,7 @@
-"""Engines: a program run on a batch of payloads. One interface, several engines.
+"""Engines: run a program on a batch of payloads. One interface, several engines.
 
-The law: what goes in comes out, in order. A sample that an engine cannot decode comes back as a mark
-with its reason, never as an exception of the batch; what is raised is nobody's record's fault.
+The law: every batch that goes in comes out, in order. A sample that an engine cannot decode comes back as a mark
+with its reason, never as an exception of the batch; an exception is never the fault of a record.
 
 An engine is driven by one thread. `submit` never waits for a batch to be done; up to `depth` batches may
 be in flight, and `take` waits for the oldest of them.
@@ -35,9 +35,9 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The finish step where the consumer runs it, on its own stream: what to do, and what each sample takes into it.
+    """The finish step, to be run by the consumer on its own stream: the step, and its parameters for each sample.
 
-    The latter are arrays of NumPy's, or have been sent to the device: `dali_feed.engines.gpu.parcels.Sent`.
+    The parameters are NumPy arrays, or have been sent to the device: `dali_feed.engines.gpu.parcels.Sent`.
     """
 
     finish: Finish
@@ -48,7 +48,7 @@ class Tail:
 
     @classmethod
     def of(cls, finish: Finish | None, arrays: Arrays) -> Tail | None:
-        """The tail of a batch with these parameters, where there is something to finish."""
+        """The tail of a batch with these parameters; None where nothing is left to finish."""
         rows = (arrays.get(name) for name in (FLIPS["x"], FLIPS["y"], ERASE, ADJUST))
         return None if finish is None else cls(finish, *rows)
 
@@ -57,10 +57,10 @@ class Tail:
 class Result:
     """A batch that is done.
 
-    images  a dense array that speaks __dlpack__ (n, 3, height, width), or, with a `tail`, uint8
-            (n, height, width, 3) on the device; where `bad` is not empty, what the engine keeps for `redo`
+    images  a dense array with `__dlpack__` (n, 3, height, width), or, with a `tail`, uint8
+            (n, height, width, 3) on the device; where `bad` is not empty, an object that the engine needs for `redo`
     bad     slot -> why its payload cannot be decoded
-    more    what there is beside the images, each with the tail that is left to do: further views of them, or what a
+    more    further results, each with the tail that is left to do: further views of the images, or what a
             user's pipeline gives after its first output
     columns what follows the images, by column a value per slot
     """
@@ -79,11 +79,11 @@ class Engine(Protocol):
     depth: int
 
     def enter(self) -> None:
-        """What a thread calls once, before it drives the engine: its CUDA device becomes the engine's."""
+        """Called once by a thread before it uses the engine: the engine's CUDA device becomes the thread's."""
         ...
 
     def prepare(self, payloads: list[memoryview]) -> list[Any]:
-        """Payloads in the form the engine takes them, without a copy; cheapest for many at a time."""
+        """Payloads in the form that the engine needs, without a copy; cheapest for many at a time."""
         ...
 
     def submit(self, work: Work) -> None:
@@ -91,32 +91,32 @@ class Engine(Protocol):
         ...
 
     def take(self) -> Result:
-        """The oldest batch in flight, once it is done. Raises EngineError for what is no record's fault."""
+        """The oldest batch in flight, once it is done. Raises EngineError for a failure that is no record's fault."""
         ...
 
     def discard(self) -> None:
-        """Wait for the oldest batch in flight and drop it, whatever became of it."""
+        """Wait for the oldest batch in flight and drop it, whether it failed or not."""
         ...
 
     def redo(self, work: Work, failed: Result | None = None, slots: Sequence[int] = ()) -> Result:
         """Run one batch at once, beside those in flight; equal input gives equal output.
 
-        With `failed`, what became of the batch before, `work` differs from what was run then in `slots` alone.
+        `failed` is the batch's result before, if any; then `work` differs from the earlier one only in `slots`.
         """
         ...
 
     def halt(self) -> None:
-        """Finish only what cannot be left: `take` and `redo`, under way or to come, raise ClosedError. Any thread."""
+        """Finish only what cannot be stopped: `take` and `redo`, now or later, raise ClosedError. For any thread."""
         ...
 
     def resume(self) -> None:
-        """Be ready again, once nobody waits for what was halted."""
+        """Be ready again, once no thread waits for halted work."""
         ...
 
     def at_work(self) -> Sequence[int]:
-        """Slots of the batch that `take` or `redo` waits for that are being worked on, where that can be told."""
+        """The slots being worked on, of the batch that `take` or `redo` waits for, where the engine can say."""
         ...
 
     def close(self) -> None:
-        """Drop what is in flight and let go of threads and device memory. Safe to call twice."""
+        """Drop what is in flight and release threads and device memory. Safe to call twice."""
         ...

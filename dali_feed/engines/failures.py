@@ -1,6 +1,6 @@
-"""What DALI raises, told in one line: which operator and why, and whether anything can run after it.
+"""DALI's errors in one line: which operator failed and why, and whether anything can run after it.
 
-The law: a CUDA error that stays and memory that is exhausted are nobody's record. They are told as that, at once; no
+The law: a CUDA error that stays and exhausted memory are no record's fault. They are reported so, at once; no
 sample is tried by itself first.
 """
 
@@ -28,7 +28,7 @@ _STAYS = re.compile(
 
 
 def reason(error: Exception) -> str:
-    """The telling lines of a DALI message: which operator, where the user's graph has it, and why."""
+    """The lines of a DALI message that matter: which operator, where it is in the user's code, and why."""
     before, found, why = str(error).rpartition("encountered:")
     lines = [line.strip() for line in (why if found else str(error)).splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith(_NOT_TELLING)]
@@ -40,17 +40,17 @@ def reason(error: Exception) -> str:
 
 
 def _why(error: BaseException) -> str:
-    """Its words without those of the user's graph, in small letters and without underscores."""
+    """The message without the lines about the user's graph, in small letters and without underscores."""
     return str(error).rpartition("encountered:")[2].lower().replace("_", "")
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether memory could not be had, the GPU's or the machine's."""
+    """Whether there was not enough memory, the GPU's or the machine's."""
     return isinstance(error, MemoryError) or _NO_MEMORY.search(_why(error)) is not None
 
 
 def stays(error: BaseException, device: int | None) -> bool:
-    """Whether it is a CUDA error after which nothing runs in this process: by its name, or the GPU says so."""
+    """Whether it is a CUDA error after which nothing runs in this process: by its name, or by asking the GPU."""
     if _STAYS.search(_why(error)):
         return True
     try:
@@ -61,7 +61,7 @@ def stays(error: BaseException, device: int | None) -> bool:
 
 
 def ends_all(error: BaseException | None, device: int | None) -> bool:
-    """Whether no sample is to blame, and trying them one by one would tell nothing."""
+    """Whether no sample is to blame, so that trying them one by one is useless."""
     return error is not None and (out_of_memory(error) or stays(error, device))
 
 

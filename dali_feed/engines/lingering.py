@@ -1,8 +1,8 @@
-"""Threads that were told to end while a decoder, or a read, keeps them: the interpreter does not end before they do.
+"""Threads that should end but are inside a decoder, or a read: the interpreter does not end before they do.
 
-Native code cannot be stopped from outside, and a thread that is still in it when a library takes itself down brings
-the process down with it. So the end of the interpreter waits, as it does for any thread that is no daemon. Ctrl-C
-meanwhile ends the process at once, without taking anything down.
+Native code cannot be stopped from outside, and a thread that is still in it when a library shuts down crashes
+the process. So the end of the interpreter waits, as it does for any thread that is no daemon. Ctrl-C
+meanwhile ends the process at once, without shutting anything down.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import weakref
 
 __all__ = ["abandon", "linger", "wait"]
 
-TELL = 5.0  # seconds after which it is said what the end waits for
+TELL = 5.0  # seconds after which a message says what the end waits for
 
 log = logging.getLogger("dali_feed")
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 def linger(thread: threading.Thread) -> None:
-    """Let the end of the interpreter wait for a thread that ends by itself, once what keeps it lets it go."""
+    """Let the end of the interpreter wait for a thread that ends by itself, as soon as its native call returns."""
     _threads.add(thread)
     atexit.unregister(_at_exit)
-    atexit.register(_at_exit)  # anew: what comes last runs first, before the libraries' own hooks
+    atexit.register(_at_exit)  # registered again: what comes last runs first, before the libraries' own hooks
 
 
 def wait() -> None:
@@ -39,7 +39,7 @@ def wait() -> None:
 
 
 def abandon() -> None:
-    """End the process now, with what it has printed."""
+    """End the process now, after writing out what it has printed."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(130)

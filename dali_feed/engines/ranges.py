@@ -1,6 +1,6 @@
-"""Named ranges on the timeline of Nsight Systems (`nsys profile --trace=cuda,nvtx`): who did what, and who waited.
+"""Named ranges on the timeline of Nsight Systems (`nsys profile --trace=cuda,nvtx`): what ran, and what waited.
 
-A range costs next to nothing where nobody looks, so they are always there.
+A range costs almost nothing where no profiler runs, so they are always there.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Range:
 
 @cache
 def _torchs() -> tuple[Callable[[str], object], Callable[[], object]]:
-    """Torch's functions, from the first range on: an engine has imported torch by then, and who imports us has not."""
+    """Torch's functions, imported at the first range: an engine has imported torch by then; importing us must not."""
     import torch
 
-    if torch.version.cuda is None:  # then torch's functions raise
+    if torch.version.cuda is None:  # torch without CUDA: its functions raise
         return str, str
     return torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop
 
@@ -45,8 +45,8 @@ def _pop() -> None:
 
 
 READ, DECODE, FINISH = Range("read"), Range("decode"), Range("finish")
-NEXT = Range("next batch")  # what the trainer waits
-WAITS = {  # what the feed thread waits, by the meter's names
+NEXT = Range("next batch")  # waits of the training loop
+WAITS = {  # waits of the feed thread, by the meter's names
     "read_wait": Range("wait for the source"),
     "engine_wait": Range("wait for the engine"),
     "trainer_wait": Range("wait for the trainer"),

@@ -1,4 +1,4 @@
-"""Batches: cut from the lanes' chunks, and mended when a decoder refuses a record late."""
+"""Batches: cut from the lanes' chunks, and repaired when a decoder refuses a record late."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["Batch", "Flight"]
 
 @dataclass(slots=True)
 class Batch(Pixels):
-    """A batch as the engine gave it. It speaks __dlpack__ itself, for its finished images: `from_dlpack(batch)`.
+    """A batch as the engine gave it. It has `__dlpack__` for its finished images: `from_dlpack(batch)`.
 
     fields  per field of the source an array or list of n values
-    ids     int64 (n,): the samples that stand in the slots
-    ok      bool (n,): False where another record stands in for an absent or bad one
+    ids     int64 (n,): the samples in the batch
+    ok      bool (n,): False where another record replaces one that is absent or bad
     more    further views of the images; or what a user's pipeline gives after its first output
     beside  what else goes with it, arrays by name
     sent    on a GPU, those of them that can be sent to one: `dali_feed.engines.gpu.parcels.Sent`
@@ -74,7 +74,7 @@ class Flight:
                 raise self._several_sizes(sizes[slot], slot)
 
     def _several_sizes(self, size: NDArray[Any], slot: int) -> ConfigError:
-        """Images that come out in their own sizes do not make a batch."""
+        """The error for images of several sizes, which make no batch."""
         a, b = self._where(int(self.ids[0])), self._where(int(self.ids[slot]))
         view = int(np.flatnonzero(size != self._size)[0]) // 2  # of the image; there is one, but for several transforms
         here, there = (tuple(sizes[2 * view : 2 * view + 2].tolist()) for sizes in (self._size, size))
@@ -97,7 +97,7 @@ class Flight:
         raise IndexError(msg)
 
     def own_faults(self) -> list[tuple[int, Fault]]:
-        """Slots whose own record is bad; absent ones have no reason, and borrowed ones are told in their own window."""
+        """Slots whose own record is bad; absent ones have no reason; borrowed ones are reported by their own window."""
         faults: list[tuple[int, Fault]] = []
         for slot in np.flatnonzero(~self.ok).tolist():
             window, at = self.place(slot)
@@ -112,7 +112,7 @@ class Flight:
         return [(slot, Fault(int(self.ids[slot]), why, "decode", payloads[slot])) for slot, why in bad.items()]
 
     def mend(self, bad: dict[int, str], draw: Draw, prepare: Prepare) -> list[int]:
-        """Replace what the decoder refused by the rule of slots, with the draws of what now stands there.
+        """Replace what the decoder refused by the rule of slots, with the random numbers of the new record.
 
         Gives the slots that changed.
         """

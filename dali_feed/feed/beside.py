@@ -1,7 +1,7 @@
-"""What goes with the images of a batch: made, and sent to a GPU, by the feed thread.
+"""Arrays that go with the images of a batch: made, and sent to a GPU, by the feed thread.
 
-The law: when the trainer asks for a batch, nothing about it is left to draw, and nothing is copied from memory that
-would make the trainer's thread wait for its GPU.
+The law: when the training loop takes a batch, no random number is left to draw, and nothing is copied from memory that
+would make its thread wait for the GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Companions = Callable[[Batch, int], Mapping[str, NDArray[Any]]]
 
 
 def none(batch: Batch, epoch: int) -> Mapping[str, NDArray[Any]]:
-    """What goes with a batch where nobody wants anything."""
+    """The default: nothing goes with a batch."""
     del batch, epoch
     return {}
 
@@ -44,7 +44,7 @@ class Beside:
         return cls(companions, Parcels(Uploads(device)), device)
 
     def __call__(self, batch: Batch, epoch: int) -> None:
-        """Before `batch` is handed over. What a companion raises is raised; EngineError where it cannot be sent."""
+        """Call it before `batch` is handed over. Errors of a companion go on; EngineError where it cannot be sent."""
         batch.beside = dict(self._companions(batch, epoch))
         if self._parcels is not None:
             shown = (batch, *batch.more)

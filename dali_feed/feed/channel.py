@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Channel(Generic[T]):
-    """First in, first out, at most `size` items; `close` wakes whoever waits."""
+    """First in, first out, at most `size` items; `close` wakes all waiting threads."""
 
     def __init__(self, size: int) -> None:
         self._size = size

@@ -1,6 +1,6 @@
-"""What a run has consumed, published for lag tools.
+"""Publishes how much a run has consumed, for lag tools.
 
-The law: the checkpoint owns the position. What is published here is for people who watch, is never read back, and
+The law: only the checkpoint's position is ever read. What is published here is for people who watch, and
 where it cannot be published the training goes on.
 """
 
@@ -36,7 +36,7 @@ def progress(snapshot: Snapshot, plan: EpochPlan, at: Position, *, left: bool) -
 
 
 def commit(source: Source, rank: int, found: Callable[[], Int64s]) -> None:
-    """Publish what `found` gives where the source can, on rank 0; whatever goes wrong is one warning in the log."""
+    """Publish what `found` gives where the source can, on rank 0; any failure is one warning in the log."""
     if rank or not isinstance(source, Commits):
         return
     try:

@@ -1,4 +1,4 @@
-"""What a feed's epoch is made of, in words."""
+"""The text of `describe()`: what an epoch is made of."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("dali_feed")
 
 
 def running(engine: str, device: int | None, recipe: Recipe) -> str:
-    """Which engine runs where, and what it does to pixels unless left alone."""
+    """Which engine runs where, and which options change its pixels."""
     place = "the CPU" if device is None else f"cuda:{device}"
     pixels = "" if recipe.decode == "exact" else f', decode="{recipe.decode}"'
     pixels += f", hw_decoder_load={recipe.hw_decoder_load}" if recipe.hw_decoder_load else ""
@@ -25,7 +25,7 @@ def running(engine: str, device: int | None, recipe: Recipe) -> str:
 def described(
     snapshot: Snapshot, order: Order, shares: Shares, *, sampled: bool, window: int, batches: int, engine: str
 ) -> str:
-    """Six lines: what is there, in which order, extents, windows, batches, engine; one more of holes, if any.
+    """Six lines: records, order, extents, windows, batches, engine; one more on offsets without a record, if any.
 
     `sampled`: a sampler gives the order; `window`: records of a window; `engine`: what `running` says.
     """

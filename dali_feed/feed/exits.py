@@ -1,4 +1,4 @@
-"""Feeds that are open when the interpreter ends are closed first, and decoders that are still at work waited for."""
+"""Feeds that are open when the interpreter ends are closed first; decoders that still work are waited for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Closes(Protocol):
     """Something that is open until it is closed; twice does no harm."""
 
     def close(self) -> None:
-        """Let go of all it holds."""
+        """Release all it holds."""
         ...
 
 
@@ -27,10 +27,10 @@ _live: weakref.WeakSet[Closes] = weakref.WeakSet()
 
 
 def close_at_exit(opened: Closes) -> None:
-    """Close it before DALI takes its pipelines away from under it; called when its engine is there."""
+    """Close it before DALI destroys its pipelines; called when its engine has been made."""
     _live.add(opened)
     atexit.unregister(_close_all)
-    atexit.register(_close_all)  # anew: what comes last runs first, and DALI's own hook is there by now
+    atexit.register(_close_all)  # registered again: what comes last runs first, and DALI's own hook is there by now
 
 
 def _close_all() -> None:

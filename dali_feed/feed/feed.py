@@ -1,6 +1,6 @@
-"""Feed: a source, a plan and an engine made into epochs of batches, with the state of where they stand.
+"""Feed: epochs of batches out of a source, a plan and an engine, with a state that says how far they are.
 
-This is the whole loader but for torch: batches hold arrays that speak __dlpack__, for JAX, CuPy or another
+This is the whole loader but for torch: batches hold arrays with `__dlpack__`, for JAX, CuPy or another
 engine. `dali_feed.DataLoader` adds torch tensors and torch's argument names.
 """
 
@@ -39,26 +39,26 @@ class Feed(Dealt):
 
     Args:
         source: where records are (`dali_feed.external_sources`).
-        batch_size: slots per batch on this rank.
+        batch_size: samples per batch on this rank.
         shuffle: False, True, or a `Shuffle`.
         sampler: indices of the source's samples in the order wanted, instead of `shuffle`; read anew each epoch.
         drop_last: leave out the last batch where it is not full.
         transform: torchvision transforms, a DALI graph function, or None; a list of transforms, or `Views`, gives
             several views of each image, the further ones in `Batch.more`.
         layout: of a batch in memory, "NCHW" or "NHWC"; a DALI graph function has its own.
-        decode: "reduced" lets the host engine decode large JPEGs smaller, "region" lets a GPU decode windows alone;
-            both change pixels.
+        decode: "reduced" lets the host engine decode large JPEGs smaller, "region" lets a GPU decode only the part
+            that a crop keeps; both change pixels.
         hw_decoder_load: share of a batch that a GPU's JPEG engine decodes; above 0 pixels depend on the batch.
         device: a CUDA device's number, or None for the CPU.
         engine: "dali", "host", or None: dali on a GPU or for a DALI graph function, host on the CPU.
         seed: of order and augmentation.
-        lanes: the largest world size this run may ever resume at; None: today's.
+        lanes: the largest world size this run may ever resume at; None: today's. docs/words.md explains them.
         rank, world_size: which part of each global batch this process takes.
         bad: what is done with records that cannot be used.
         tuning: threads, prefetch, memory.
         columns: what a batch holds, name -> kind of `dali_feed.columns`, or a sequence of kinds.
 
-    Raises ConfigError for arguments that cannot be; a SourceError, at the first use, where records cannot be had.
+    Raises ConfigError for values that are not allowed; a SourceError, at the first use, where records cannot be read.
     """
 
     def __init__(  # noqa: PLR0913  what a run is made of; tuning and policy come in groups
@@ -129,7 +129,7 @@ class Feed(Dealt):
 
     @property
     def order(self) -> Order:
-        """Shuffle, resolved for this source."""
+        """The shuffle, with what it leaves open filled in for this source."""
         return self._planning.order
 
     @property
@@ -139,17 +139,17 @@ class Feed(Dealt):
 
     @property
     def window_samples(self) -> int:
-        """Samples that a window holds at most."""
+        """How many samples a window holds at most: those in memory, and shuffled with each other, at one time."""
         return self._planning.window_samples
 
     @property
     def plan(self) -> EpochPlan:
-        """Which sample stands in which slot of the epoch that state_dict() stands in."""
+        """Which sample comes at which place (slot) of the epoch that state_dict() stands in."""
         return self._planning.plan(self.epoch)
 
     @property
     def slots(self) -> int:
-        """Slots of an epoch on this rank; those that drop_last leaves out at its end are among them."""
+        """Samples of an epoch on this rank, counting those that drop_last leaves out at its end."""
         return self.plan.lane_length * len(self.shares.mine)
 
     def __len__(self) -> int:
@@ -180,19 +180,19 @@ class Feed(Dealt):
             self._passes.end()
 
     def leave(self) -> None:
-        """End any pass under way, and stand where the next one begins, as asking for that one does."""
+        """End any pass under way and go to where the next one begins, as making its iterator does."""
         self._passes.leave()
 
     def skip(self) -> None:
-        """End any pass that gave a batch, and its epoch, though it was but a look at the data."""
+        """End any pass that gave a batch, and its epoch, even if that pass was only a look at the data."""
         self._passes.skip()
 
     def __iter__(self) -> Batches:
         """The next epoch's batches, or the rest of the one that a restored state stands in.
 
-        A pass that was left early is over: its iterator raises ClosedError from here on. One of which no batch was
-        taken was none, for frameworks that make an iterator and then another, and neither is a look at the first
-        (see `position`): the epoch is still to come.
+        A pass that was left early is over: its iterator raises ClosedError from here on. A pass of which no batch was
+        taken does not count, as some frameworks make an iterator and then another one; nor does one of which only the
+        first batch was taken (`dali_feed.plan.position`). Their epoch is still to come.
         """
         self._life.check()
         self._passes.leave()
@@ -218,9 +218,9 @@ class Feed(Dealt):
     # State.
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the trainer stands: plain JSON, the same on every rank. Counts batches handed over, not prefetched.
+        """The training loop's position: plain JSON, the same on every rank. Counts batches handed over, not prefetched.
 
-        Waits until the dead letters of those batches are durable; DeadLetterError where they cannot be.
+        Waits until the dead letters of those batches are on disk or in their topic; DeadLetterError where that fails.
         """
         self._outbox.drain()
         info = {
@@ -274,18 +274,18 @@ class Feed(Dealt):
         return self._machine.stats()
 
     def close(self) -> None:
-        """Stop all threads and let go of engine and connections. Safe to call twice and in any state.
+        """Stop all threads and release engine and connections. Safe to call twice and in any state.
 
-        A decoder cannot be stopped: after some seconds its thread is left to end by itself, with its image (DALI: its
-        batches), and the interpreter's end waits for it.
-        Waits for dead letters on their way; DeadLetterError where they cannot be written and nobody was told yet.
+        A decoder cannot be stopped: after some seconds its thread is left to finish its image (DALI: its batches) by
+        itself, and the interpreter waits for it before it exits.
+        Waits for dead letters on their way; DeadLetterError where they cannot be written and no error has said so yet.
         """
         if self._life.closed or not self._life.here:
             return
         self._life.closed = True
         self._passes.end()
         self._machine.close(self._passes.at_end)
-        self.companions = none  # a loader's, which holds this feed
+        self.companions = none  # it belongs to a loader, which holds this feed
         self._outbox.close()
 
     def __enter__(self) -> Self:

@@ -1,7 +1,7 @@
-"""A window without one good record: what was asked for is wrong, or the data is; the two are told apart.
+"""A window without one good record: either the arguments are wrong or the data is; this file decides which.
 
 The law: where no record has been good so far and all of the first window are bad for one reason, nobody can train with
-this configuration, and the reason and its cure are the message, a ConfigError. Anything else is bad data.
+this configuration: a ConfigError with the reason and its cure. Anything else is bad data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dali_feed.quarantine.reasons import kind_of
 __all__ = ["Proof", "hopeless"]
 
 SHOWN = 5
-_CURES = (  # what a reason speaks of, and what is to be done then; the first that fits
+_CURES = (  # words in a reason, and the cure for it; the first that fits
     (("codec: ",), "Mend the codec, or what it is given; BadRecords is for single records"),
     (
         ("label", "decimal number"),
@@ -34,7 +34,7 @@ _CURE = {
 
 @dataclass(slots=True)
 class Proof:
-    """Whether any record has been `good` since the feed was made: then the configuration is not what is wrong."""
+    """Whether any record has been `good` since the feed was made: then the configuration is right."""
 
     good: bool = False
 
@@ -44,7 +44,7 @@ def hopeless(
 ) -> ConfigError | BadRecordLimitError:
     """The error for a window of `rows` positions whose records, (where, reason, stage) each, are all bad or absent.
 
-    `more`: of which other windows that holds too.
+    `more`: the other windows that are the same.
     """
     told = "; ".join(f"{where}: {reason}" for where, reason, _ in bad[:SHOWN])
     if not proof.good and len(bad) > 1 and len({(kind_of(reason), stage) for _, reason, stage in bad}) == 1:

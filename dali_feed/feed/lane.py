@@ -1,6 +1,6 @@
-"""A lane on its way through the epoch: windows opened in turn, slots dealt in chunks.
+"""A lane on its way through the epoch: windows opened in turn, slots filled in chunks.
 
-Work that costs the same for one sample as for hundreds (draws, geometry) is done a chunk at a time, and a
+Work that costs the same for one sample as for hundreds (random numbers, geometry) is done a chunk at a time, and a
 batch is cut from chunks; so small batches cost little more per sample than large ones.
 """
 
@@ -32,7 +32,7 @@ Draw = Callable[[NDArray[Any], NDArray[np.int64]], Parameters]
 
 @dataclass(slots=True)
 class Chunk:
-    """Slots first..first+n-1 of a window, dealt: the rows that stand in them, and what is known of those."""
+    """Slots first..first+n-1 of a window: the rows that fill them, and what is known of those."""
 
     window: Window
     first: int
@@ -57,7 +57,7 @@ class Piece:
 
 
 class Lane:
-    """Deals one lane's slots in order, from lane position `consumed` on."""
+    """Fills one lane's slots in order, from lane position `consumed` on."""
 
     def __init__(
         self, plan: EpochPlan, lane: int, consumed: int, *, open_window: OpenWindow, draw: Draw, prepare: Prepare
@@ -67,7 +67,7 @@ class Lane:
         self._bounds = plan.bounds(lane)
         self._next_window = int(np.searchsorted(self._bounds, consumed, side="right")) - 1
         self._resume_at = consumed
-        self._open: deque[Window] = deque()  # the first is being dealt
+        self._open: deque[Window] = deque()  # slots are filled from the first
         self._dealt: list[Window] = []  # some of their slots are still in a chunk or in the engine
         self._slot = 0
         self._chunk: Piece | None = None
@@ -94,7 +94,7 @@ class Lane:
         return self._open[0]
 
     def reads_ahead(self) -> Iterator[ReadTask]:
-        """Reads that nobody has asked for yet, in dealt order, up to a window ahead. Taking one removes it."""
+        """Reads that have not been requested yet, in order of need, up to a window ahead. Taking one removes it."""
         while True:
             for window in list(self._open):
                 while window.ahead:
@@ -106,11 +106,11 @@ class Lane:
                 return
 
     def held(self) -> int:
-        """Bytes of slabs that its windows hold or have asked for."""
+        """Bytes of slabs that its windows hold or have requested."""
         return sum(window.held() for window in (*self._dealt, *self._open))
 
     def ready(self, count: int) -> bool:
-        """Whether the next `count` slots, over the border of a window too, can be dealt without waiting."""
+        """Whether the next `count` slots, also across the border of a window, can be filled without waiting."""
         missing = count - (0 if self._chunk is None else len(self._chunk))
         if missing <= 0:
             return True

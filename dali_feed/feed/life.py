@@ -10,7 +10,7 @@ __all__ = ["Life"]
 
 
 class Life:
-    """Begins in this process; whoever closes what it is of says so."""
+    """Begins in this process; its owner sets it when it is closed."""
 
     def __init__(self) -> None:
         self.closed = False

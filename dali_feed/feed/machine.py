@@ -1,4 +1,4 @@
-"""What runs a feed's epochs: readers, an engine, and what goes beside; made for the first epoch, then kept."""
+"""The parts that run a feed's epochs: readers, an engine, companions; made for the first epoch, then kept."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = ["Machine"]
 
 @dataclass(slots=True)
 class Machine:
-    """Nothing of it is there before the first epoch."""
+    """No part of it exists before the first epoch."""
 
     source: Source
     engine_name: str
@@ -68,7 +68,7 @@ class Machine:
         where: Callable[[int], str],
         companions: Companions,
     ) -> Setting:
-        """What that epoch runs with; at the interpreter's end `owner`, which closes this machine, is closed."""
+        """The setting of that epoch; at the interpreter's end `owner`, which closes this machine, is closed."""
         if self.pool is None:
             self.pool = ReadPool(self.source, self.slabs, self.tuning.readers)
         if self.engine is None:
@@ -132,7 +132,7 @@ class Machine:
         return self.meter.stats(self.slabs.peak)
 
     def close(self, when_free: Callable[[Callable[[], None]], None]) -> None:
-        """End the readers, and the engine as soon as `when_free` calls what it is given."""
+        """End the readers; end the engine in the function given to `when_free`, which calls it when that is safe."""
         if self.pool is not None:
             self.pool.close()
         if self.engine is not None:

@@ -1,7 +1,7 @@
-"""How large records are in truth: a snapshot has it from a sample, which may say nothing of where a reader is.
+"""How large records really are: a snapshot knows only a sample, which may say nothing of the part being read.
 
-The law of this file: what is asked for ahead fits into the memory by what has been read so far, and a window that in
-truth does not fit ends the run with its figures. An order is never changed by it: extents and windows are a plan's.
+The law: reads ahead fit into the memory by the sizes read so far, and a window that really
+does not fit ends the run with its figures. The order is never changed by it: the plan alone makes extents and windows.
 """
 
 from __future__ import annotations

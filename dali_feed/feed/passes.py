@@ -1,4 +1,4 @@
-"""The passes over a feed, as the trainer sees them: each batch taken moves the position.
+"""The passes over a feed, as the training loop sees them: each batch taken moves the position.
 
 The law: one pass is under way at most, and only its batches count.
 """
@@ -19,13 +19,13 @@ __all__ = ["Batches", "Passes"]
 
 
 class Passes:
-    """A feed's, one after another: `at` is where the trainer stands, `run` the pass under way."""
+    """The passes of a feed, one after another: `at` is the training loop's position, `run` the pass under way."""
 
     def __init__(self, life: Life, meter: Meter) -> None:
         self.at = Position()
         self.run: EpochRun | None = None
         self._life, self._meter = life, meter
-        self._leaving: EpochRun | None = None  # a pass that is over, while a decoder keeps its thread
+        self._leaving: EpochRun | None = None  # a pass that is over, while its thread is still inside a decoder
 
     # What a feed does with them.
 
@@ -59,10 +59,10 @@ class Passes:
         else:
             self._leaving.at_end(call)
 
-    # What a pass tells.
+    # What a pass reports.
 
     def check(self, run: EpochRun) -> None:
-        """Raise ClosedError, or what a feed that cannot be used raises, where that is not the pass under way."""
+        """Raise ClosedError where that is not the pass under way, or the error of a feed that cannot be used."""
         self._life.check()
         if self.run is not run:
             msg = (
@@ -72,7 +72,7 @@ class Passes:
             raise ClosedError(msg)
 
     def took(self, samples: int, count: int, *, last: bool) -> None:
-        """The trainer was given a batch of so many samples, which takes `count` of each lane."""
+        """The training loop got a batch of so many samples, `count` of each lane."""
         self.at.took(count, last=last)
         self._meter.batches += 1
         self._meter.samples += samples
@@ -88,7 +88,7 @@ class Passes:
         self.end()
 
     def dropped(self, run: EpochRun) -> None:
-        """Nobody takes batches of that pass any more."""
+        """No batches of that pass are taken any more."""
         if self.run is run and self._life.here:
             self.end()
 
@@ -116,7 +116,7 @@ class Batches:
     def take(self, timeout: float | None = None, make: Callable[[Batch], Any] = _itself) -> Any:
         """What `make` makes of the next batch; WaitError, with the pass going on, after `timeout` seconds.
 
-        The position moves when it is made: a batch that the trainer never got, for `make` raised, does not count.
+        The position moves when it is made: a batch that the loop never got, because `make` raised, does not count.
         """
         if self._ended:
             raise StopIteration

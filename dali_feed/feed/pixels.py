@@ -1,4 +1,4 @@
-"""Pixels: images as an engine gave them, with what is left to finish. They speak DLPack."""
+"""Pixels: images as an engine gave them, with the finish step that is left. They support DLPack."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Pixels"]
 class Pixels:
     """Images of a batch: `from_dlpack(pixels)` gives them finished.
 
-    images  dense; with `tail`, uint8 NHWC on the device that the finish step takes; without, it speaks __dlpack__
+    images  dense; with `tail`, uint8 NHWC on the device, for the finish step; without, an array with `__dlpack__`
     """
 
     images: Any
@@ -30,7 +30,7 @@ class Pixels:
 
         (n, 3, height, width), or (n, height, width, 3) with `Feed(layout="NHWC")`. `stream`: as DLPack says. Each call
         that has to finish makes a new array. So does each for what a user's graph left in DALI's memory on a GPU:
-        DALI would let go of it by waiting for the device.
+        DALI would wait for the device to release it.
         """
         from dali_feed.engines.gpu.handover import is_foreign  # torch: there since an engine made them
 

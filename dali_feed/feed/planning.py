@@ -1,4 +1,4 @@
-"""What a feed's epochs are made of: what the source holds, taken once, and the plan of the epoch that was asked for."""
+"""What a feed's epochs are made of: the source's snapshot, taken once, and the plan of each epoch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Planning", "check_order"]
 
 
 def check_order(source: Source, sampler: Iterable[int] | None, *, shuffle: bool | Shuffle) -> None:
-    """Raise ConfigError for what is no source, and for an order that cannot be."""
+    """Raise ConfigError for an object that is no source, and for a shuffle or sampler that is not allowed."""
     missing = [name for name in ("snapshot", "reader", "where", "fields") if not hasattr(source, name)]
     if missing:
         msg = (
@@ -68,7 +68,7 @@ class Planning:
 
     @property
     def order(self) -> Order:
-        """Shuffle, resolved for this source."""
+        """The shuffle, with what it leaves open filled in for this source."""
         return resolve(self._shuffle, self.snapshot, sampled=self.sampled)
 
     @property
@@ -82,7 +82,7 @@ class Planning:
         return min(self.order.extent * self.order.window, -(-len(self.snapshot) // self.shares.lanes))
 
     def plan(self, epoch: int) -> EpochPlan:
-        """Which sample stands in which slot of that epoch."""
+        """Which sample comes in which slot of that epoch."""
         if self._plan is None or self._plan.epoch != epoch:
             indices = None if self._sampler is None else indices_of(self._sampler, epoch, len(self.snapshot))
             self._plan = EpochPlan(
@@ -102,7 +102,7 @@ class Planning:
         return self.shares.counts(self.plan(epoch).lane_length - consumed, drop_last=self.drop_last)
 
     def made_for(self, epoch: int, hw_decoder_load: float) -> dict[str, Any]:
-        """What a position in that epoch means something for."""
+        """What a position in that epoch depends on: source, order, seed and so on."""
         self.plan(epoch)
         return states.made_for(
             self.snapshot,

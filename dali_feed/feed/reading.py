@@ -1,4 +1,4 @@
-"""Reader threads: each with a reader of its own, taking read tasks in the order they were asked for."""
+"""Reader threads: each has a reader of its own, and they take read tasks in the order of the requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ReadPool", "ReadTask"]
 
 
 class ReadTask:
-    """One read: what, and, once `done` is set, its block or the error that took its place."""
+    """One read: its extents, and, once `done` is set, its block or the error in place of one."""
 
     def __init__(self, extents: Extents, estimate: Callable[[], int]) -> None:
         self.extents = extents
@@ -54,7 +54,7 @@ class ReadTask:
         return self._block
 
     def drop(self) -> None:
-        """Nobody will take it: release the memory, now or when the read ends."""
+        """The block will not be taken: release the memory, now or when the read ends."""
         with self._lock:
             self._dropped = True
             block, self._block = self._block, None
@@ -93,7 +93,7 @@ class ReadPool:
             task.finish(None, ClosedError(msg))
 
     def doing(self) -> list[tuple[ReadTask, float, str]]:
-        """The reads under way: each with the time it began (`time.monotonic`), and what its reader says hinders it."""
+        """The reads under way: each with the time it began (`time.monotonic`), and its reader's `trouble`."""
         return [(task, since, getattr(reader, "trouble", "")) for task, since, reader in list(self._at.values())]
 
     def _work(self, thread: int) -> None:
@@ -128,16 +128,16 @@ class ReadPool:
                 reader.close()
 
     def _told(self, extents: Extents) -> str:
-        """Which records a read is of."""
+        """The records of a read, as text."""
         first = unpack_id(int(extents[:1].ids()[0]))
         return f"{int(extents.lengths.sum())} records from {self._source.where(*first)}"
 
     def halt(self) -> None:
-        """End the reads under way, those queued and those still to be asked for."""
+        """End the reads under way, those queued and those still to be requested."""
         self._stop.set()
 
     def resume(self) -> None:
-        """Wait until nothing that was asked for is left, and be ready for new tasks."""
+        """Wait until no requested read is left, and be ready for new tasks."""
         with self._idle:
             self._idle.wait_for(lambda: self._asked == 0, timeout=5)
         self._stop.clear()
@@ -145,7 +145,7 @@ class ReadPool:
     def close(self, timeout: float = 2.0) -> None:
         """End all reads and the threads, and wait for them up to `timeout` seconds each."""
         self._stop.set()
-        with self._idle:  # behind what ends the threads nobody would serve a task
+        with self._idle:  # a task queued after the marks that end the threads would never be done
             self._closed = True
             for _ in self._threads:
                 self._tasks.put(None)

@@ -1,7 +1,7 @@
-"""One pass over an epoch: a thread that deals, submits, takes and mends; batches come out in order.
+"""One pass over an epoch: a thread that fills batches, runs and repairs them; they come out in order.
 
-The thread waits at three places and counts each: for reads, for the engine, for the trainer. It never
-waits for a read while a finished batch could be handed over. What goes wrong reaches the trainer at the
+The thread waits at three places and counts each: for reads, for the engine, for the training loop. It never
+waits for a read while a finished batch could be handed over. An error reaches the training loop at the
 batch where it belongs, after all batches before it.
 """
 
@@ -55,7 +55,7 @@ class EpochRun:
         return self
 
     def take(self, timeout: float | None = None) -> Batch:
-        """The next batch. Raises StopIteration at the end, and after `timeout` seconds a WaitError: who is stuck."""
+        """The next batch. Raises StopIteration at the end, and after `timeout` seconds a WaitError: what is stuck."""
         if self._ended:
             raise StopIteration
         begun = time.perf_counter()
@@ -70,7 +70,7 @@ class EpochRun:
         raise item
 
     def _wait(self, timeout: float | None) -> Batch | BaseException | None:
-        """What comes next; meanwhile the watchdog speaks after `watchdog` seconds, and after twice as many again."""
+        """The next item; the watchdog warns after `watchdog` seconds without one, and again after twice as many."""
         begun, speaks = time.monotonic(), self.setting.watchdog
         while True:
             waited = time.monotonic() - begun
@@ -103,11 +103,11 @@ class EpochRun:
 
     @property
     def alive(self) -> bool:
-        """Whether its thread may still use the engine: a decoder keeps it."""
+        """Whether its thread may still use the engine: it may be inside a decoder."""
         return not self._over
 
     def at_end(self, call: Callable[[], None]) -> None:
-        """Call it when the thread no longer uses the engine: in that thread, or here and now."""
+        """Call it when the thread no longer uses the engine: in that thread, or at once."""
         with self._lock:
             if not self._over:
                 self._then.append(call)
@@ -115,7 +115,7 @@ class EpochRun:
         call()
 
     def wait(self) -> None:
-        """Wait until the thread of a closed pass has ended, and say now and then what it is at."""
+        """Wait until the thread of a closed pass has ended, and log now and then what it does."""
         begun = time.monotonic()
         while self.alive:
             self._thread.join(self.setting.watchdog if self.setting.watchdog < math.inf else None)
@@ -136,7 +136,7 @@ class EpochRun:
                 last = error
             self._out.put(last)
         except ClosedError:
-            pass  # the trainer has gone; nobody is left to tell
+            pass  # the training loop has gone; no one is left to report to
         finally:
             self.setting.meter.feed_cpu += time.thread_time() - begun
             try:
@@ -148,7 +148,7 @@ class EpochRun:
                     call()
 
     def _feed(self) -> BaseException | None:
-        """Feed all batches; what ends it early is returned once all batches before it have been handed over."""
+        """Feed all batches; an error that ends it early is returned after all batches before it were handed over."""
         self.setting.engine.enter()
         wrong: BaseException | None = None
         for count in self._counts:
@@ -160,14 +160,14 @@ class EpochRun:
                 wrong = error
                 break
         while self._flying:
-            self._land()  # what it raises ends the pass: no later batch may come in this one's place
+            self._land()  # an error ends the pass: no later batch may come in this one's place
         if wrong is None:
             with WAITS["letters_wait"], self.setting.meter.waiting("letters_wait"):
                 self.setting.outbox.drain(self._has_ended)  # an epoch that ends well has its letters written
         return wrong
 
     def _make_room(self, count: int) -> None:
-        """Hand over what is done until the next batch can be dealt and submitted without holding one back."""
+        """Hand over finished batches until the next one can be filled and submitted without delaying any."""
         while self._flying:
             full = len(self._flying) >= self.setting.engine.depth
             if not full and all(lane.ready(count) for lane in self._lanes):
@@ -209,7 +209,7 @@ class EpochRun:
                 self.setting.meter.recent_bad.append((where, fault.reason))
 
     def _post(self, where: str, fault: Fault) -> None:
-        """Hand a letter over while the payload is in memory, and before its batch is handed over."""
+        """Post a dead letter while the payload is in memory, and before its batch is handed over."""
         if self.setting.outbox.wanted:
             partition, position = unpack_id(fault.sample)
             payload = bytes(fault.payload or b"")
@@ -228,7 +228,7 @@ class EpochRun:
         with WAITS["engine_wait"], self.setting.meter.waiting("engine_wait"):
             result = self.setting.engine.take()
         if not flight.ok.all():
-            self._count_faults(flight)  # here, in batch order: a budget ends at the same batch at any depth
+            self._count_faults(flight)  # here, in batch order: a limit ends a run at the same batch at any depth
         while result.bad:
             for slot, fault in flight.refused(result.bad):
                 self._quarantined(slot, fault)
@@ -243,9 +243,9 @@ class EpochRun:
             self._out.put(batch)
 
     def _read_ahead(self) -> None:
-        """Ask for reads in dealt order, lane by lane in turn, as far as each lane's part of the memory goes.
+        """Request reads in order of need, lane by lane in turn, as far as each lane's part of the memory allows.
 
-        Before the first is done nothing is known of sizes but a sample: no more than the readers can be at.
+        Before the first is done only a sample of sizes is known: no more reads than there are readers.
         """
         part = self.setting.memory // len(self._lanes)
         most = math.inf if self.setting.sizes else self.setting.readers
@@ -263,7 +263,7 @@ class EpochRun:
                     return
 
     def _clear(self) -> None:
-        """Leave engine and memory as the next epoch needs them."""
+        """Clean up engine and memory for the next epoch."""
         while self._flying:
             self._flying.popleft()
             self.setting.engine.discard()

@@ -1,4 +1,4 @@
-"""What a feed's epochs run with, all of them alike."""
+"""The objects that all epochs of a feed use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Setting"]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What an epoch runs with and shares with the epochs after it."""
+    """The objects that an epoch uses and shares with the epochs after it."""
 
     engine: Engine
     pool: ReadPool

@@ -1,4 +1,4 @@
-"""Stats: where the time of an epoch went, per stage, and who waited for whom."""
+"""Stats: where the time of an epoch went, per stage, and which stage waited for which."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ KEPT_WAITS = 4096
 class Stats:
     """Since the loader was made. Times in seconds, sizes in bytes.
 
-    samples, batches  handed to the trainer
-    absent            slots whose position was absent (an offset hole) and was replaced
+    samples, batches  handed to the training loop
+    absent            records that were absent (an offset without a record) and were replaced
     bad               records found bad, once per epoch each
-    bytes_read        payload bytes read, counted when their window has been used up; 0 where a table is mapped
-    slab_peak         most payload memory held at once
-    feed_cpu          CPU time of the feed thread: screen, draws, hand-over to the engine, metadata
-    read_wait         time the feed thread waited for the source: the source is the bottleneck
-    engine_wait       time it waited for the engine: decoding is
-    trainer_wait      time it waited for the trainer to take a batch: the model is
+    bytes_read        bytes of encoded images read, counted some time after they are used; 0 for a mapped table
+    slab_peak         most memory that encoded images took at once
+    feed_cpu          CPU time of the feed thread: header checks, random numbers, hand-over to the engine
+    read_wait         time the feed thread waited for the source; the largest wait: the source is the bottleneck
+    engine_wait       time it waited for the engine; the largest wait: decoding is the bottleneck
+    trainer_wait      time it waited for the training loop; the largest wait: the model is the bottleneck
     letters_wait      time it waited for dead letters to be taken
-    step_wait_p50     what the trainer waits per step: half of the last steps at most this,
-    step_wait_p99     and 99 of a hundred at most this
+    step_wait_p50     what the training loop waits per step: half of the last steps waited at most this
+    step_wait_p99     99 of 100 of the last steps waited at most this
     bottleneck        "source", "engine" or "trainer": the largest of these three waits; "" before the first batch.
                       Where torch's own DataLoader runs a dataset, which does not tell source and decoding apart:
-                      "torch" or "trainer"; `engine_wait` is the trainer's time in next(), `trainer_wait` the time
+                      "torch" or "trainer"; `engine_wait` is the loop's time in next(), `trainer_wait` the time
                       between, and what torch does not count is 0
     recent_bad        the last bad records, (where, reason)
     """
@@ -58,7 +58,7 @@ class Stats:
 
 
 class _Wait:
-    """A class and no generator: it is entered three times per batch."""
+    """A class and not a generator, which would be slower: it is entered three times per batch."""
 
     __slots__ = ("_begun", "_meter", "_name")
 
@@ -76,7 +76,7 @@ class _Wait:
 
 
 class Meter:
-    """Adds up; written by the feed thread and the trainer's, each its own numbers."""
+    """Adds up; the feed thread and the training loop's thread each write numbers of their own."""
 
     def __init__(self) -> None:
         self.samples = self.batches = self.absent = self.bad = self.bytes_read = 0

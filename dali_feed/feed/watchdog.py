@@ -1,7 +1,7 @@
 """The watchdog: where no batch comes for long, it says which stage is stuck and on which record.
 
-It is the waiting trainer's own thread that looks, at what the other threads left in plain sight; nothing is
-asked of a stage that may never answer.
+The waiting training loop's own thread looks at what the other threads have noted down; nothing is
+requested from a stage that may never answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SHOWN = 3
 
 
 def stuck(setting: Setting, flight: Flight | None) -> str:
-    """The stage that the feed thread waits for, for how long, and what it is at; `flight`: what the engine runs."""
+    """The stage that the feed thread waits for, for how long, and its work; `flight`: the engine's batch."""
     stage, seconds = setting.meter.now()
     match stage:
         case "read_wait":
@@ -32,7 +32,7 @@ def stuck(setting: Setting, flight: Flight | None) -> str:
 
 
 def _source(setting: Setting) -> str:
-    """What each reader thread is at, the longest first."""
+    """The work of each reader thread, the longest first."""
     reads = []
     for task, since, trouble in sorted(setting.pool.doing(), key=lambda read: read[1]):
         first = setting.where(int(task.extents[:1].ids()[0]))
@@ -43,7 +43,7 @@ def _source(setting: Setting) -> str:
 
 
 def _engine(setting: Setting, flight: Flight) -> str:
-    """Which records the engine's threads are at, where it can tell; the batch's first and last otherwise."""
+    """The records that the engine's threads work on, where it can say; otherwise the batch's first and last."""
     engine = setting.engine
     slots = sorted(slot for slot in engine.at_work() if slot < len(flight))
     name = f"engine: {engine.name}"

@@ -1,9 +1,9 @@
-"""A window in memory: its records, read piece by piece, and the rule of who stands in which slot.
+"""A window in memory: its records, read piece by piece, and the rule for which record fills which slot.
 
 The law: slots never shift. The slot of a record that is absent or bad is taken by the next good record
-of the window in dealt order, from the first again after the last. A window without any record borrows those
+of the window in the order of the slots, from the first again after the last. A window without any record borrows those
 of the next one that has some: its slot k goes as slot k of that one would, and is not ok. The rule sees neither
-batches nor ranks, and it can be asked again when a record turns out to be bad late: payloads stay until the
+batches nor ranks, and it can be applied again when a record turns out to be bad late: payloads stay until the
 window's last batch has left.
 """
 
@@ -72,7 +72,7 @@ class _NoRecordError(Exception):
 
 
 class Window:
-    """Rows are numbered as they are read, slots as they are dealt. Used by the feed thread alone.
+    """Rows are numbered in the order of reading, slots in the order of the epoch. Used by the feed thread alone.
 
     slots     how many it has; as many as rows, unless those are borrowed
     borrowed  whether its records are another window's, for it has none
@@ -104,13 +104,13 @@ class Window:
         self.ahead = [self.tasks[n] for n in np.flatnonzero(needed)][::-1]  # reads to make, the next one last
 
     def _begin(self, plan: WindowPlan) -> None:
-        """Let its records be those of `plan`, of which nothing has been read."""
+        """Start with the records of `plan`, of which nothing has been read."""
         rows = self.rows = len(plan)
         self.plan, self.ids = plan, plan.extents.ids()
         order = plan.order if plan.order is not None else np.arange(rows, dtype=np.int64)
         self.order = order if rows == self.slots else np.resize(order, max(rows, self.slots))
         self.payloads: list[memoryview | None] = [None] * rows
-        self._plain: dict[int, memoryview] = {}  # what decoders are given instead
+        self._plain: dict[int, memoryview] = {}  # bytes that decoders get instead
         self.sizes = np.zeros((rows, 2), np.int32)
         self.usable = np.zeros(rows, bool)
         self.reasons: dict[int, str] = {}
@@ -126,11 +126,11 @@ class Window:
         return np.searchsorted(self._edges, rows, side="right") - 1
 
     def held(self) -> int:
-        """Bytes of slabs that its reads hold, or will hold as far as they have been asked for."""
+        """Bytes of slabs that its reads hold, or will hold once requested ones are done."""
         return sum(task.held for task in self.tasks if task.requested) if self.left else 0
 
     def loaded(self, first: int, stop: int) -> bool:
-        """Whether slots first..stop-1 can be dealt without waiting for a read."""
+        """Whether slots first..stop-1 can be filled without waiting for a read."""
         return self._all_installed or all(
             self._installed[n] or self.tasks[n].done.is_set() for n in np.unique(self._task_of(self.order[first:stop]))
         )
@@ -186,11 +186,11 @@ class Window:
         self.reasons[row], self._stages[row] = reason, "decode"
 
     def fault(self, row: int) -> Fault:
-        """What is known of a row that has a reason; its payload is a view that `release` ends."""
+        """The fault of a row that has a reason; its payload is a view that `release` ends."""
         return Fault(int(self.ids[row]), self.reasons[row], self._stages[row], self.payloads[row])
 
     def deal(self, first: int, stop: int) -> tuple[Rows, NDArray[np.bool_]]:
-        """The rows that stand in slots first..stop-1, and which of them are the slots' own. May wait for reads."""
+        """The rows that fill slots first..stop-1, and which of them are the slots' own. May wait for reads."""
         self._borrow_if_known()
         rows = self.order[first:stop].copy()
         self._load(rows)
@@ -206,7 +206,7 @@ class Window:
         return rows, ok & (not self.borrowed)
 
     def _borrow_if_known(self) -> None:
-        """Where an earlier window's search found this one empty, nothing of it is read."""
+        """Borrow at once, without a read, where an earlier window's search found this one empty."""
         if not self.borrowed and self._own.at in self._empty.stands_in:
             self._borrow()
 
@@ -216,7 +216,7 @@ class Window:
         self.ahead = []
         known = stands_in.get(passed[0])
         for other in self._others() if known is None else (known,):
-            plan = stands_in.get(other.at, other)  # what that one's own search came to
+            plan = stands_in.get(other.at, other)  # the result of that one's own search
             self.release()
             self._begin(plan)
             if self._has_record():
@@ -228,7 +228,7 @@ class Window:
         raise hopeless(self.slots, (), self._proof, ", and all others")
 
     def _has_record(self) -> bool:
-        """Whether any of its positions holds a record; reads as far as it takes to know."""
+        """Whether any of its positions holds a record; reads no more than is needed to know."""
         for row in self._edges[:-1].tolist():
             self._load(np.asarray([row]))
             if self.reasons or any(payload is not None for payload in self.payloads):
@@ -249,7 +249,7 @@ class Window:
         raise hopeless(self.rows, bad, self._proof)
 
     def good_payloads(self, rows: Rows) -> list[memoryview]:
-        """Payloads of rows that `deal` gave, as decoders are given them."""
+        """Payloads of rows that `deal` gave, as decoders get them."""
         if self._plain:
             return [self._plain.get(row, self.payloads[row]) for row in rows.tolist()]
         return [self.payloads[row] for row in rows.tolist()]

@@ -1,4 +1,4 @@
-"""What a loader asks of whoever runs its dataset: our feed, or torch's own loader in its place."""
+"""What a loader needs from the object that runs its dataset: our feed, or torch's own loader in its place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class AnyPass(Protocol):
     """One pass; each batch taken moves the state. Dropping it ends the pass."""
 
     def __len__(self) -> int:
-        """Batches still to come; TypeError where nobody knows."""
+        """Batches still to come; TypeError where the dataset does not say."""
         ...
 
     def __iter__(self) -> AnyPass: ...
@@ -30,11 +30,11 @@ class AnyPass(Protocol):
 
 
 class AnyFeed(Protocol):
-    """Epochs of batches, and where they stand."""
+    """Epochs of batches, and the position in them."""
 
     @property
     def batch_size(self) -> int:
-        """Slots per batch on this rank."""
+        """Samples per batch on this rank."""
         ...
 
     @property
@@ -54,11 +54,11 @@ class AnyFeed(Protocol):
 
     @property
     def batches_left(self) -> int:
-        """Batches that the pass under way still gives, or else the next one will; TypeError where nobody knows."""
+        """Batches that the pass under way still gives, or else the next one will; TypeError if unknown."""
         ...
 
     def __len__(self) -> int:
-        """Batches in an epoch; TypeError where nobody knows."""
+        """Batches in an epoch; TypeError where the dataset does not say."""
         ...
 
     def __iter__(self) -> AnyPass:
@@ -70,7 +70,7 @@ class AnyFeed(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the trainer stands, as plain JSON. StateError where there are no positions."""
+        """The position of the training loop, as plain JSON. StateError for an iterable-style dataset."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -78,7 +78,7 @@ class AnyFeed(Protocol):
         ...
 
     def commit(self) -> None:
-        """Publish for lag tools how far the epoch is, where that can be."""
+        """Publish for lag tools how far the epoch is, where the source can do that."""
         ...
 
     def describe(self) -> str:

@@ -1,4 +1,4 @@
-"""torch's arguments, read: device, ranks, memory format, and what is warned about once because it cannot apply."""
+"""torch's arguments, read: device, ranks, memory format, and one warning each for those that cannot apply."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ log = logging.getLogger("dali_feed")
 
 @contextlib.contextmanager
 def as_config_error() -> Iterator[None]:
-    """What torch refuses is a ConfigError in torch's words."""
+    """An argument that torch refuses is a ConfigError with torch's text."""
     try:
         yield
     except ValueError as error:
@@ -53,9 +53,9 @@ def check_by_torch(
     drop_last: object,
     how: TorchOptions,
 ) -> None:
-    """Let torch's own DataLoader say what cannot be, over a stand-in: a later torch checks more of itself.
+    """Let torch's own DataLoader check its arguments, on a small stand-in dataset: a later torch may check more.
 
-    With one worker, unless there are fewer than none: decoder threads are there without workers too.
+    With one worker, unless the number is negative: our threads do what torch needs workers for.
     """
     if not (how.collate_fn is None or callable(how.collate_fn) or isinstance(how.collate_fn, Mixing)):
         msg = f"collate_fn: must be callable; found {how.collate_fn!r}"
@@ -76,7 +76,7 @@ def check_by_torch(
 
 
 def torch_device(device: object) -> torch.device:
-    """What `device=` means: None is the current CUDA device, or the CPU where there is none, said once at INFO."""
+    """What `device=` means: None is the current CUDA device, or the CPU where there is none, logged once at INFO."""
     if device is None:
         if torch.cuda.is_available():
             return torch.device("cuda", torch.cuda.current_device())
@@ -144,7 +144,7 @@ def warn_once(name: str, why: str, stacklevel: int = 3, what: str = "has no effe
 
 
 def tuned(tuning: Tuning | None, num_workers: int, prefetch_factor: int | None, stacklevel: int) -> Tuning:
-    """The two knobs of torch, where `tuning` leaves them free."""
+    """num_workers and prefetch_factor as ours, where `tuning` does not set them."""
     found = tuning or Tuning()
     if num_workers and found.threads is None:
         found = dataclasses.replace(found, threads=num_workers)
@@ -165,7 +165,7 @@ def unwrapped(batch_sampler: Any) -> tuple[Iterable[int], int, bool] | None:
 
 
 def seeded(seed: int | None, generator: object) -> int:
-    """The seed: as given, or drawn from the generator, so that equal generators give equal orders; else 0."""
+    """The seed: as given, or taken from the generator, so that equal generators give equal orders; else 0."""
     if generator is None:
         return 0 if seed is None else seed
     if seed is not None:

@@ -32,7 +32,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class OurOptions:
-    """Arguments that torch's loader has not; None where not given."""
+    """Arguments that torch's loader does not have; None where not given."""
 
     transform: object
     memory_format: torch.memory_format | None
@@ -47,7 +47,7 @@ class OurOptions:
 
 @dataclass(frozen=True)
 class TorchOptions:
-    """Arguments of torch's for how, not what; named as torch names them, so that `vars` of it are torch's again."""
+    """torch's arguments for how batches are made, not what is in them, by torch's names, for `vars`."""
 
     num_workers: int
     collate_fn: Callable[[list[Any]], Any] | Mixing | None

@@ -1,4 +1,4 @@
-"""What a user's graph reads, as a source of ours: DALI's file reader on a folder is a FileList of that folder.
+"""The reader in a user's graph, as a source of ours: DALI's file reader on a folder becomes a FileList of that folder.
 
 The law: what decides which records there are, in which order and on which rank is honoured or refused; how they are
 read is ours.
@@ -19,7 +19,7 @@ __all__ = ["ReadByGraph", "read_by_graph"]
 
 _FILES = "readers__File"
 _TAKEN = {"file_root", "shard_id", "num_shards", "random_shuffle", "shuffle_after_epoch"}
-_IDLE = {  # how, and not what; and which samples fill a batch up, which is the policy's affair here
+_IDLE = {  # how to read, not what; and which samples fill up a batch, which the policy decides here
     "name", "seed", "device", "initial_fill", "prefetch_queue_depth", "read_ahead", "lazy_init", "dont_use_mmap",
     "use_o_direct", "tensor_init_bytes", "bytes_per_sample_hint", "skip_cached_images", "pad_last_batch",
     "stick_to_shard", "shuffle_after_epoch_seed", "preserve", "_display_name", "_module",
@@ -28,7 +28,7 @@ _IDLE = {  # how, and not what; and which samples fill a batch up, which is the 
 
 @dataclass(frozen=True, slots=True)
 class ReadByGraph:
-    """The files, whether they are shuffled, and which part is this process's: None where the graph does not say."""
+    """The files, whether they are shuffled, and which part this process reads: None where the graph does not say."""
 
     source: FileList
     shuffle: bool
@@ -39,7 +39,7 @@ class ReadByGraph:
 def read_by_graph(opened: Opened, reader_name: str | None) -> ReadByGraph:
     """The source of a pipeline that was given without one; its reader is replaced by inputs that the source feeds.
 
-    Raises ConfigError with all that is to be edited where that cannot be done, a SourceError for the folder.
+    Raises ConfigError with everything that the user must edit where that cannot be done, a SourceError for the folder.
     """
     readers = readers_in(opened.pipe)
     if not readers:
@@ -73,7 +73,7 @@ def read_by_graph(opened: Opened, reader_name: str | None) -> ReadByGraph:
 
 
 def _check_count(reader: GraphReader, root: str, ours: int) -> None:
-    """DALI lists one level of folders and other suffixes; where that makes other records, labels might differ too."""
+    """Refuse a folder where DALI, with one level of folders and other suffixes, counts other records than we do."""
     try:
         theirs = reader.count()
     except RuntimeError as error:
@@ -89,7 +89,7 @@ def _check_count(reader: GraphReader, root: str, ours: int) -> None:
 
 
 def _refuse(opened: Opened, why: str) -> NoReturn:
-    """All that is to be edited, at once."""
+    """Raise the error with everything that the user must edit, at once."""
     msg = (
         f"pipeline {opened.name}: there must be a source to read from, for {why}. Three edits: give the iterator"
         " source=, such as FileList.from_folder(root), ShardSet('train-*.tar') or KafkaTopic(topic, servers); put"

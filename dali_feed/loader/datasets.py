@@ -1,7 +1,7 @@
 """Datasets as torch and torchvision users have them, as sources of ours, where they are files with labels.
 
-Classes are known where they are loaded already, so torchvision is never imported here: who has a dataset of it has
-it. What is not certain to give the same samples is not taken: it has a reason instead.
+Classes are recognised where they are loaded already, so torchvision is never imported here: a user who has one of
+its datasets has imported it. A dataset that might give other samples is not taken: there is a reason instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Lowered:
 
 
 class _ReasonError(Exception):
-    """Why a dataset cannot be taken."""
+    """The reason why a dataset cannot be taken."""
 
 
 def _refuse(reason: str) -> NoReturn:
@@ -45,7 +45,7 @@ def _refuse(reason: str) -> NoReturn:
 
 
 def is_source(dataset: object) -> bool:
-    """Whether it is one of ours already."""
+    """Whether it is a source of ours already."""
     return all(hasattr(dataset, name) for name in ("snapshot", "reader", "where", "fields"))
 
 
@@ -118,7 +118,7 @@ def _made(files: Files) -> Lowered:
 
 
 def _labels(targets: Sequence[Any], change: Callable[[Any], Any] | None) -> list[int]:
-    """The labels as ints; `change`, a function of the class, is asked once per class."""
+    """The labels as ints; `change`, a function of the class, is called once per class."""
     try:
         made = {target: target if change is None else change(target) for target in dict.fromkeys(targets)}
     except TypeError as error:
@@ -158,7 +158,7 @@ def _joined(dataset: Any) -> Lowered:
 
 
 def _alike(one: object, other: object) -> bool:
-    """Whether two transforms do the same: by what they are lowered to, for their texts leave things out."""
+    """Whether two transforms do the same: by the ops they are lowered to, as their texts leave out settings."""
     if one is other:
         return True
     try:
@@ -196,5 +196,5 @@ def _listed(items: Sequence[Any]) -> FileList:
 
 
 def _is_path(item: object) -> bool:
-    """A text is one if it ends like an image's name: a list of sentences is none."""
+    """Whether a text is a path: it must end like an image's name, so a list of sentences is no list of paths."""
     return isinstance(item, os.PathLike) or (isinstance(item, str) and item.lower().endswith(IMG_EXTENSIONS))

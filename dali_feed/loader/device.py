@@ -1,4 +1,4 @@
-"""A batch of any make on its way to the device."""
+"""A batch of any kind on its way to the device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["moved"]
 
 
 def moved(item: Any, device: torch.device) -> Any:
-    """A batch with its tensors on the device, whatever lists, tuples and mappings they lie in; untouched on the CPU."""
+    """A batch with its tensors on the device, inside any lists, tuples and mappings; unchanged on the CPU."""
     if device.type == "cpu":
         return item
     if isinstance(item, torch.Tensor):
@@ -32,7 +32,7 @@ def moved(item: Any, device: torch.device) -> Any:
 
 
 def _pinned(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """In page-locked memory where it goes to a GPU: a copy from other memory waits for what the GPU has to do."""
+    """In page-locked memory where it goes to a GPU: a copy from other memory waits for the GPU's queued work."""
     plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided and not tensor.requires_grad
     if device.type == "cuda" and tensor.device.type == "cpu" and plain and not tensor.is_pinned():
         return tensor.pin_memory()  # of a tensor with a class of its own it would make a plain one

@@ -1,8 +1,8 @@
 """Lambda, and functions and modules of the user's own, in a Compose.
 
-The law: a function sees what torchvision would hand it. Behind the conversion to tensors that is one finished image (3,
-height, width) on the batch's device, and transforms that draw nothing may follow; in front of it, a PIL image, on an
-engine's thread. What random numbers it draws are its own: they are not repeated where a run is resumed.
+The law: a function gets what torchvision would give it. After the conversion to tensors that is one finished image (3,
+height, width) on the batch's device, and transforms without random numbers may follow; before it, a PIL image, on an
+engine's thread. Random numbers that it draws are its own: they are not repeated where a run is resumed.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from dali_feed.transforms.wrappers import Chain
 __all__ = ["UserTransforms", "leaves_pil", "split"]
 
 _PRESETS = {"ImageClassification", "ObjectDetection", "SemanticSegmentation"}
-_TENSORS = {  # behind which images are tensors
+_TENSORS = {  # after these images are tensors
     *("ToTensor", "ToImage", "PILToTensor", "ToDtype", "ConvertImageDtype", "MaybeToTensor", "MaybePILToTensor"),
     *_PRESETS,
 }
-_CERTAIN = {  # that draw nothing, so they may be run behind a function as they are
+_CERTAIN = {  # without random numbers, so they may be run after a function as they are
     *(
         "CenterCrop",
         "ConvertImageDtype",
@@ -54,7 +54,7 @@ _PURE = {
     "MaybeToTensor",
     "MaybePILToTensor",
     *_PRESETS,
-}  # behind which they are no tv_tensors.Image
+}  # after these they are no tv_tensors.Image
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class UserTransforms:
     typed: bool
 
     def __call__(self, images: torch.Tensor, where: Callable[[int], str]) -> list[Any]:
-        """What they make of each image. An exception goes on with a note of `where` the image of that slot is from."""
+        """Run them on each image. An exception goes on with a note of `where` the image of that slot is from."""
         return [self._one(image, slot, where) for slot, image in enumerate(images.unbind(0))]
 
     def _one(self, image: Any, slot: int, where: Callable[[int], str]) -> Any:
@@ -83,11 +83,11 @@ class UserTransforms:
 
 
 def split(transform: Any) -> tuple[Any, tuple[UserTransforms | None, ...]]:
-    """A transform without the user's functions at its end, and these, by view.
+    """A transform without the user's functions at its end, and these functions, by view.
 
-    What it leaves is the transform as it was; a recipe, where functions of PIL images or gray of one channel are in it.
+    The first is the transform as it was, or a recipe where functions of PIL images or gray of one channel are in it.
 
-    Raises TransformError where one stands where it cannot be run.
+    Raises TransformError for a function at a place where it cannot be run.
     """
     views = as_views(transform)
     if views is None:
@@ -98,7 +98,7 @@ def split(transform: Any) -> tuple[Any, tuple[UserTransforms | None, ...]]:
 
 
 def leaves_pil(transform: Any) -> bool:
-    """Whether torchvision would hand a PIL image on behind it: nothing in it makes a tensor."""
+    """Whether torchvision would give a PIL image after it: nothing in it makes a tensor."""
     views = as_views(transform)
     parts = [transform] if views is None else views.transforms
     return any(
@@ -111,7 +111,7 @@ def _split(transform: Any) -> tuple[Any, UserTransforms | None]:
     if len(every) > 1 and any(isinstance(one, Views) for one in every):
         msg = "Views: stands in a Compose; found other transforms beside it. Give Views of whole transforms"
         raise TransformError(msg)
-    if every == [transform] and not is_theirs(transform):  # no Compose: what it is, is told elsewhere
+    if every == [transform] and not is_theirs(transform):  # no Compose: its error is raised where it is lowered
         return transform, None
     at = _first_tensor(every)
     first = next((n for n in range(at, len(every)) if _is_users(every[n])), len(every))
@@ -131,13 +131,13 @@ def _split(transform: Any) -> tuple[Any, UserTransforms | None]:
 
 
 def _first_tensor(every: list[Any]) -> int:
-    """How many of them are given a PIL image by torchvision; all, where none makes a tensor of it."""
+    """How many of them get a PIL image from torchvision; all, where none makes a tensor of it."""
     makes = (n for n, one in enumerate(every) if is_theirs(one) and type(one).__name__ in _TENSORS)
     return next(makes, len(every) - 1) + 1
 
 
 def _beyond(one: Any, before: tuple[Op, ...]) -> Op | None:
-    """The op of what a recipe alone cannot say: gray of one channel, and a function of the user's of a PIL image."""
+    """The op of a transform that the table does not have: gray of one channel, or a user's function of a PIL image."""
     name = type(one).__name__
     if is_torchvision(one) and name == "Grayscale" and one.num_output_channels == 1:
         return Grayscale(1)
@@ -160,7 +160,7 @@ def _beyond(one: Any, before: tuple[Op, ...]) -> Op | None:
 
 
 def _check_kept(function: Callable[[Any], Any], name: str, size: tuple[int, int], mode: str) -> None:
-    """Try it on an image of that (height, width): what does not keep size and mode cannot stand between our steps."""
+    """Try it on an image of that (height, width): a function between our steps must keep size and mode."""
     from torchvision.transforms.v2.functional import to_pil_image
 
     height, width = size

@@ -1,7 +1,7 @@
 """Hugging Face's `datasets.Dataset` with images, as rows of its Arrow table.
 
-The law of this file: a batch holds what torch's loader would collate of the dataset's samples, images decoded. Where
-that is not certain the dataset is not taken: it has a reason instead. Classes are known where `datasets` is loaded.
+The law: a batch holds what torch's loader would collate from the dataset's samples, images decoded. Where
+that is not certain the dataset is not taken: there is a reason instead. Classes are known where `datasets` is loaded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FLOATS = {"halffloat", "float", "double"}
 
 
 def hf_rows(dataset: Any) -> ArrowRows | str | None:
-    """The dataset as a source, or why not: a clause. None for what is not of `datasets`.
+    """The dataset as a source, or why not: a clause. None for an object that is not of `datasets`.
 
     Raises:
         ConfigError: it is a DatasetDict.
@@ -87,7 +87,7 @@ def _rows(dataset: Any, form: dict[str, Any]) -> ArrowRows | str:
 
 
 def _turned(source: ArrowRows) -> str | None:
-    """The first that is not upright of some images here and there."""
+    """The first image that is not upright, of a few looked at."""
     spread = np.unique(np.linspace(0, len(source) - 1, LOOKED_AT).round().astype(np.int64))
     block = source.reader().read(Extents(np.zeros_like(spread), spread, spread + 1))
     try:
@@ -95,7 +95,7 @@ def _turned(source: ArrowRows) -> str | None:
             try:
                 if header_of(payload or b"").orientation != 1:
                     return source.where(0, position)
-            except UnusableError:  # a bad record, as the feed will say
+            except UnusableError:  # the feed will report it as a bad record
                 continue
     finally:
         block.lease.release()

@@ -1,7 +1,7 @@
-"""torchvision's and timm's datasets that are files with a label, each by the fields that its class keeps them in.
+"""torchvision's and timm's datasets that are files with a label, read from the attributes of their classes.
 
-The law: a class is taken only where it gives its samples by its own, known code, and where some of them, asked for
-here, are what the fields say. Classes are known by name where they are loaded already; none is imported.
+The law: a class is taken only where it gives its samples by its own, known code, and where some of them, read
+here, are what the attributes say. Classes are known by name where they are loaded already; none is imported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOOKED_AT = 3  # samples of a dataset
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What a dataset is made of: images' paths, a target of each, and what is done to both.
+    """What a dataset is made of: images' paths, a target for each, and the transforms of both.
 
     `classes` are the targets' names, where they are known.
     """
@@ -86,7 +86,7 @@ _TORCHVISION: dict[str, tuple[str, Found]] = {  # by class: its module, and how 
 
 
 def files_of(dataset: Any) -> Files | str | None:
-    """Its files; or why it cannot be taken, a clause; None for a class that is not known here."""
+    """The files of a dataset; or why it cannot be taken, a clause; None for a class that is not known here."""
     for name, (module, find) in _TORCHVISION.items():
         kind = getattr(sys.modules.get(f"torchvision.datasets.{module}"), name, None)
         if isinstance(kind, type) and isinstance(dataset, kind):
@@ -157,7 +157,7 @@ def _timms(dataset: Any) -> Files | str:
 
 
 def _checked(dataset: Any, files: Files) -> Files | str:
-    """The files, if some samples here and there are what they say; those that cannot be opened say nothing."""
+    """The files, if a few samples are as they say; samples that cannot be opened do not count."""
     if not len(files.paths) == len(files.targets) == len(dataset):
         return "its files and labels are not as many as its samples"
     plain = copy.copy(dataset)

@@ -58,32 +58,35 @@ class DataLoader:
         batch_size: samples per batch on this rank. None, for a dataset, gives samples by torch's own DataLoader.
         shuffle: bool, or a `Shuffle` that says how far samples are mixed.
         sampler: indices in the order wanted, instead of shuffle; an iterable that ends, read anew each epoch. One of
-            torch's DistributedSampler has dealt already: it is this rank's order.
+            torch's DistributedSampler has divided the samples among ranks already; its order is this
+            rank's.
         batch_sampler: torch's BatchSampler, for its sampler, batch_size and drop_last.
         num_workers: decoder threads, where `tuning` does not say; 0 leaves the choice to it.
         collate_fn: called with a list of (image, label) per batch, image tensors on the device and int labels; or a
-            `Mixing`, torchvision's v2.MixUp, v2.CutMix or a RandomChoice of both: batches mixed with our draws.
+            `Mixing`, torchvision's v2.MixUp, v2.CutMix or a RandomChoice of both: batches mixed by random numbers
+            that a resume repeats.
         pin_memory: has no effect.
         drop_last: leave out the last batch where it is not full.
         timeout: seconds to wait for a batch before a WaitError, which is a TimeoutError and, as torch's own, a
             RuntimeError; 0 waits for ever.
-        worker_init_fn, multiprocessing_context, persistent_workers, pin_memory_device, in_order: have no effect.
-        generator: the seed is drawn from it, once.
+        worker_init_fn, multiprocessing_context, persistent_workers, pin_memory_device, in_order: has no effect.
+        generator: the seed is taken from it, once.
         prefetch_factor: batches in flight, where `tuning` does not say.
         transform: torchvision transforms (v1 or v2), behind them Lambda and functions of an image, which run on each
-            finished image; or a DALI graph function (images, draws) -> images. A list of the former, or `Views`, makes
-            several views of each image: `images` is then a list, one tensor per view.
+            finished image; or a DALI graph function (images, draws) -> images, where `draws` gives each sample its
+            random numbers. A list of torchvision transforms, or `Views`, makes several views of each image: `images` is
+            then a list, one tensor per view.
         memory_format: torch.channels_last, or torch.contiguous_format; None is the latter, or a graph function's own.
         decode: "reduced" lets the host engine decode a JPEG at 1/2, 1/4 or 1/8 where the first transform shrinks it
-            at least as much. Faster on large photographs; it changes pixels. "region" lets a GPU decode just the
-            window that a transform begins with, as the CPU does; pixels at its edges may differ.
+            at least as much. Faster on large photographs; it changes pixels. "region" lets a GPU decode only the part
+            that a transform begins by cutting out, as the CPU does; pixels at its edges may differ.
         hw_decoder_load: share of a batch's JPEGs, 0..1, that a GPU's JPEG engine decodes, where it has one. Its pixels
-            are not the CUDA decoder's, and who goes there depends on the batch: above 0 a run does not repeat bit for
-            bit.
+            are not the CUDA decoder's, and which JPEGs go there depends on the batch: above 0 a run is not repeated bit
+            for bit.
         device: None for the current CUDA device, or the CPU where there is none.
         engine: None: dali on a GPU or for a DALI graph function, host on the CPU; or "dali", "host".
         seed: of order and augmentation, 0..2**64-1; None is 0.
-        lanes: the largest world size this run may ever resume at; None for today's.
+        lanes: the largest world size this run may ever resume at; None for today's. docs/words.md explains them.
         rank, world_size: default torch.distributed, then RANK and WORLD_SIZE, then 0 of 1.
         bad: what is done with records that cannot be used.
         info: add an `Info` to each batch.
@@ -94,8 +97,8 @@ class DataLoader:
             a sequence of kinds makes it a tuple. None: images and the source's fields.
 
     Raises:
-        ConfigError: (a ValueError) for arguments that cannot be, and for transforms that cannot be lowered.
-        SourceError: at the first use of the source, where records cannot be had.
+        ConfigError: (a ValueError) for values that are not allowed, and for transforms that no engine can run.
+        SourceError: at the first use of the source, where records cannot be read.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  the first 17 are torch's, in torch's order
@@ -216,11 +219,11 @@ class DataLoader:
         self._close_at_exit = weakref.finalize(self, self._feed.close)
 
     def __class_getitem__(cls, batch: object) -> types.GenericAlias:
-        """For annotations, in which torch's loader is told what a batch is."""
+        """For annotations, which say of torch's loader what a batch is: `DataLoader[...]`."""
         return types.GenericAlias(cls, batch)
 
     def __setattr__(self, name: str, value: object) -> None:
-        """What the loader was made of stays: torch freezes six of them, and none would have an effect any more."""
+        """Arguments stay as they were given: torch forbids changing six of them, and here no change has an effect."""
         each_time = name == "timeout" and isinstance(vars(self).get("_feed"), Feed)  # it is read with every batch
         if name in _FROZEN and "_close_at_exit" in vars(self) and not each_time:
             msg = f"{name} attribute should not be set after {type(self).__name__} is initialized; make a new one"
@@ -241,12 +244,12 @@ class DataLoader:
     def __iter__(self) -> Iterator[Any]:
         """The next epoch's batches, or the rest of the one that a restored state stands in.
 
-        A pass that was left early has had its epoch. One left after its first batch was a look at the data, and the
-        next begins where it began: `next(iter(loader))` costs nothing, three times in a row.
+        A pass that was left early has used up its epoch. One left after its first batch was a look at the data:
+        the next pass begins where it began, so `next(iter(loader))` skips no data, however often it is called.
         """
         told = getattr(self.sampler, "epoch", None) if hasattr(self.sampler, "set_epoch") else None
         if told != self._told and isinstance(told, int):
-            self._feed.set_epoch(told)  # the user has told the sampler, as torch's DistributedSampler wants it
+            self._feed.set_epoch(told)  # the user called the sampler's set_epoch(), as torch wants it
         batches = iter(self._feed)
         self._told = getattr(self.sampler, "epoch", None)
         return _Tensors(self, batches)
@@ -270,19 +273,19 @@ class DataLoader:
         self._feed.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the trainer stands: plain JSON, the same on every rank. Counts batches handed over, not prefetched."""
+        """The loop's position: plain JSON, the same on every rank. Counts batches handed over, not prefetched."""
         return self._feed.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next pass go on where `state` was taken, in O(1). Raises StateError that lists every difference."""
+        """Let the next pass go on where `state` was taken, in O(1). Raises a StateError that lists every difference."""
         self._feed.load_state_dict(state)
 
     def commit(self) -> None:
-        """Publish for lag tools how far the epoch is; call it after a checkpoint, which alone owns the position.
+        """Publish for lag tools how far the epoch is; call it after a checkpoint, which alone is read by a resume.
 
-        Per partition its first position and the number of records that all ranks have consumed of it in this epoch;
-        its end when the epoch is over. On rank 0, and where the source can (`KafkaTopic(group=...)`); elsewhere it
-        does nothing. What goes wrong is one warning in the log, within seconds, and never an exception.
+        Per partition: its first position plus the number of records that all ranks have consumed of it in
+        this epoch; its end when the epoch is over. On rank 0, and where the source can (`KafkaTopic(group=...)`);
+        elsewhere it does nothing. A failure is one warning in the log, within seconds, and never an exception.
         """
         self._feed.commit()
 
@@ -291,11 +294,11 @@ class DataLoader:
         return self._feed.describe()
 
     def stats(self) -> Stats:
-        """Counts and waits since the start; says who is the bottleneck."""
+        """Counts and waits since the start; says which stage is the slow one."""
         return self._feed.stats()
 
     def close(self) -> None:
-        """Stop all threads and let go of engine and connections. Safe to call twice and in any state."""
+        """Stop all threads and release engine and connections. Safe to call twice and in any state."""
         self._feed.close()
 
     def __enter__(self) -> Self:

@@ -1,6 +1,6 @@
-"""MixUp and CutMix where collate_fn stands: a batch's images and labels mixed with our draws.
+"""MixUp and CutMix, given as collate_fn: a batch's images and labels mixed by our random numbers.
 
-The law: what a sample is mixed with, and how much, is a function of (seed, epoch, sample, the slot before it). So a
+The law: a sample's partner and weights are a function of (seed, epoch, sample, the slot before it). So a
 resumed run mixes as it would have, at any world size.
 """
 
@@ -35,9 +35,9 @@ _LABELS, _WEIGHTS = "labels that meet", "weights of both"
 
 
 class Mixes:
-    """What a `Mixing` does to the batches of a feed.
+    """Applies a `Mixing` to the batches of a feed.
 
-    Raises ConfigError where there is nothing it can mix: no labels, several views, uint8 images.
+    Raises ConfigError for batches that cannot be mixed: no labels, several views, uint8 images.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class Mixes:
         return ConfigError(f"collate_fn: MixUp and CutMix mix floats; found images of {found}. {cure}")
 
     def drawn(self, batch: Batch, epoch: int) -> dict[str, NDArray[Any]]:
-        """What goes with a batch: the draws, and the labels that meet in each sample with the weights of both.
+        """Arrays that go with a batch: the random numbers, and both labels of each sample with their weights.
 
-        Nothing where its images cannot be mixed, which `images` tells. Raises ConfigError for labels that are no
+        Nothing where its images cannot be mixed, for which `images` raises. Raises ConfigError for labels that are no
         classes, and names the first record where one is outside them.
         """
         size = self._size(batch)
@@ -133,7 +133,7 @@ class Mixes:
         return mix_in_place(plain, Mixed(**drawn), self._lanes)
 
     def labels(self, given: Callable[[str], torch.Tensor]) -> Any:
-        """A distribution, float32 (n, classes); without classes the labels and weights of two, (n, 2) each.
+        """Labels as a distribution, float32 (n, classes); without `classes` both labels and their weights, (n, 2) each.
 
         `given`: what went with the batch, by name, on the device.
         """

@@ -40,5 +40,5 @@ def stacked(values: list[Any]) -> Any:
         return values
     try:
         return torch.from_numpy(np.ascontiguousarray(array, array.dtype.newbyteorder("=")))
-    except TypeError:  # a type that torch has not
+    except TypeError:  # a type that torch does not have
         return values

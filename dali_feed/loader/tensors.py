@@ -33,10 +33,10 @@ _FIELD = "field "  # and its name: what goes with a batch
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """What a batch is made of.
+    """Which records a batch holds.
 
     ids    int64 (n,), on the CPU: (partition << 40) | position of the records in the slots
-    ok     bool (n,), on the CPU: False where another record stands in for an absent or bad one
+    ok     bool (n,), on the CPU: False where another record replaces one that is absent or bad
     where  the same records' coordinates as people write them
     """
 
@@ -117,7 +117,7 @@ class Items:
         return (*item, self._info(batch)) if isinstance(item, tuple) else (item, self._info(batch))
 
     def _companions(self, batch: Batch, epoch: int) -> dict[str, NDArray[Any]]:
-        """What the feed thread makes ready for a batch, and sends to a GPU: draws, and fields that make arrays."""
+        """What the feed thread prepares with a batch, and sends to a GPU: random numbers, fields that make arrays."""
         beside = {} if self._mixes is None else self._mixes.drawn(batch, epoch)
         for name in self._feed.source.fields if self._collate is None else ():
             values = batch.fields[name]
@@ -160,7 +160,7 @@ class Items:
         return moved(torch.from_numpy(value), self._device) if isinstance(value, np.ndarray) else value
 
     def _given(self, batch: Batch, name: str) -> torch.Tensor:
-        """What went with a batch, in memory of its own: who keeps labels would keep the block that they came in."""
+        """What went with a batch, copied: labels that are kept would else keep the whole block they came in."""
         if name in batch.sent:
             sent: torch.Tensor = batch.sent[name].on(torch.cuda.current_stream(self._device))
             return sent.clone()
@@ -189,12 +189,12 @@ class Items:
         return Info(torch.from_numpy(batch.ids), torch.from_numpy(batch.ok), where)
 
     def _shown(self, pixels: Pixels) -> torch.Tensor:
-        """Finished, and in torch's order of dimensions."""
+        """The finished images, in torch's order of dimensions."""
         images = self._as_made(pixels)
         return images.permute(0, 3, 1, 2) if self._last else images
 
     def _cut(self, images: torch.Tensor, view: int) -> torch.Tensor:
-        """Of as many channels as the user's transform gives: where it is one, three that are equal come."""
+        """With as many channels as the user's transform gives: where that is one, the engine gives three equal ones."""
         channels = self._channels[view]
         return images if channels == 3 else images[:, :channels].contiguous()
 

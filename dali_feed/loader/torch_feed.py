@@ -1,7 +1,7 @@
 """A dataset that only torch can read, run by torch's own DataLoader in our order: same lengths, same state.
 
 The law: order is our plan's, pure in (seed, epoch), or the user's sampler's, so a map-style dataset resumes at the
-exact sample. What the dataset draws at random for itself is torch's affair and does not resume. An iterable-style
+exact sample. Random numbers that the dataset draws itself are not ours and do not resume. An iterable-style
 dataset has no positions and no state.
 """
 
@@ -28,7 +28,7 @@ __all__ = ["TorchFeed"]
 
 
 class _Batches:
-    """What torch takes for a batch sampler: the batches of the epoch that is next."""
+    """The batch sampler that torch gets: it gives the batches of the next epoch."""
 
     def __init__(self) -> None:
         self.batches: Sequence[Any] = ()
@@ -101,7 +101,7 @@ class TorchFeed(Dealt):
 
     @property
     def batches_left(self) -> int:
-        """Batches that the pass under way still gives, or else the next one will; TypeError where nobody knows."""
+        """Batches that the pass under way still gives, or else the next one will; TypeError if unknown."""
         run = self._running
         if run is not None:
             return len(run)
@@ -149,7 +149,7 @@ class TorchFeed(Dealt):
             raise ClosedError(msg)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the trainer stands; counts batches handed over. StateError for an iterable-style dataset."""
+        """The training loop's position; counts batches handed over. StateError for an iterable-style dataset."""
         info = {"engine": "torch", "world_size": self.world_size, "batch_size": self.batch_size}
         planning, at = self._planned(), self._at
         made = planning.made_for(at.epoch)
@@ -164,17 +164,17 @@ class TorchFeed(Dealt):
         self._at.go_to(state["epoch"], state["consumed"])
 
     def commit(self) -> None:
-        """There is no group to tell."""
+        """Does nothing: there is no consumer group."""
 
     def describe(self) -> str:
-        """Who runs it and why."""
+        """What runs the dataset, and why."""
         how = "one sample at a time" if self._planning.single else f"batches of {self.batch_size}"
         return f"{type(self.dataset).__qualname__} with torch's own DataLoader, {how}"
 
     def stats(self) -> Stats:
-        """Samples, batches, and how long the trainer was in next() (`engine_wait`) and elsewhere (`trainer_wait`).
+        """Samples, batches, and how long the loop was in next() (`engine_wait`) and elsewhere (`trainer_wait`).
 
-        Worker processes work beside the trainer: where it waits for a tenth of its own time, they are too slow.
+        Worker processes work beside the loop: where it waits for a tenth of its own time, they are too slow.
         """
         found = self._meter.stats(0)
         share = 0.1 if self._loader.num_workers else 1.0

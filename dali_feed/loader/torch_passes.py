@@ -18,7 +18,7 @@ __all__ = ["Passing"]
 
 
 def _rows(item: Any, size: int) -> int:
-    """How many samples are in a batch that nobody counted: the rows of the first tensor in it, or else `size`."""
+    """How many samples are in a batch of unknown size: the rows of the first tensor in it, or else `size`."""
     if isinstance(item, torch.Tensor):
         return len(item) if item.ndim else 1
     if isinstance(item, Mapping):
@@ -58,7 +58,7 @@ class Passing:
         return self.take()
 
     def take(self, timeout: float | None = None, make: Callable[[Any], Any] | None = None) -> Any:
-        """The next batch as torch's loader made it, which has its own timeout. What it raises ends the pass."""
+        """The next batch as torch's loader made it, which has its own timeout. An error of it ends the pass."""
         del timeout
         if self._ended:
             raise StopIteration
@@ -97,7 +97,7 @@ class Passing:
         return batch
 
     def _size(self, batch: Any) -> int:
-        """Samples in a batch: as many as were asked for."""
+        """Samples in a batch: as many as its indices."""
         if self._rest.single:
             return 1
         asked = next(self._asked, None)
@@ -108,7 +108,7 @@ class Passing:
         self.drop()
 
     def drop(self) -> None:
-        """Leave it; the workers of one that is not persistent end, also where an error's traceback still holds them."""
+        """Leave the pass; workers that are not persistent end, also where an error's traceback still holds them."""
         batches, self._batches = self._batches, None
         shutdown = getattr(batches, "_shutdown_workers", None)
         if shutdown is not None and batches is not getattr(self._loader, "_iterator", None):

@@ -39,13 +39,13 @@ class _Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What is left of an epoch, as torch's loader is asked for it.
+    """What is left of an epoch, as torch's loader gets it.
 
     asked   lists of indices, or of `single` samples the indices; empty where the dataset itself says what comes
-    count   how many there are; None where nobody knows
+    count   how many there are; None if unknown
     length  of the epoch, in positions
     part    positions that each takes: samples of each lane, or one batch of a batch sampler
-    size    samples in each, where nobody counted
+    size    samples in each, where the batches are not counted
     """
 
     asked: Sequence[Any]
@@ -57,7 +57,7 @@ class Rest:
 
 
 def _chosen(dataset: Any) -> str:
-    """What tells a Subset from another one of the same size."""
+    """What makes a Subset different from another one of the same size."""
     indices = getattr(dataset, "indices", None)
     return "" if indices is None or callable(indices) else hashlib.sha256(repr(list(indices)).encode()).hexdigest()[:16]
 
@@ -100,7 +100,7 @@ def _whole(dataset: Any, shares: Shares, *, ordered: bool) -> Snapshot | None:
 class TorchPlanning:
     """Answers what an epoch holds; a sampler is read when an answer needs it, and what it gave is kept.
 
-    `single`: samples are asked for one by one. Raises ConfigError for arguments that cannot be.
+    `single`: samples are taken one by one. Raises ConfigError for values that are not allowed.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class TorchPlanning:
         return self._snapshot
 
     def look(self) -> None:
-        """A dataset may have grown: from here on an epoch is of all that it has."""
+        """Look at the dataset again, as it may have grown: later epochs have all its samples."""
         if self._snapshot is None:
             return
         length = length_of(self._dataset) or 0
@@ -160,7 +160,7 @@ class TorchPlanning:
         return Rest(asked, count, epoch.length, self._part, size, self.single)
 
     def made_for(self, epoch: int) -> dict[str, Any]:
-        """What a position in that epoch means something for. StateError for an iterable-style dataset."""
+        """What a position in that epoch depends on: dataset, order, seed. StateError for an iterable-style dataset."""
         return states.made_for(
             self.positions,
             self._mixed(),
@@ -201,7 +201,7 @@ class TorchPlanning:
             return _Epoch(epoch, digest_of(self._batch_sampler, batches), len(batches), lambda first: batches[first:])
         if self._sampler is None:
             keys, digest, positions, order = None, None, self.positions, self._mixed()
-        else:  # whatever the dataset takes: the plan deals places in the list of them
+        else:  # indices may be of any type that the dataset takes: the plan orders their places in a list
             told_epoch(self._sampler, epoch)
             keys = read_whole(self._sampler, len(self.positions))
             digest, positions = digest_of(self._sampler, keys), _snapshot(self._dataset, len(keys))

@@ -1,4 +1,4 @@
-"""The plan: which sample stands in which slot, what it draws, and where a run stands. Arithmetic.
+"""The plan: which sample comes in which slot, its random numbers, and the position of a run. Arithmetic.
 
 Never: I/O, clocks, threads.
 """

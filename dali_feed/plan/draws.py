@@ -1,7 +1,7 @@
 """Draws: the random numbers of a sample's augmentation.
 
-The law: a draw is a pure function of (seed, epoch, sample id, stream). No generator has a state, so a
-batch's augmentation does not depend on what was drawn before it, on batch borders, threads or ranks.
+The law: a random number is a pure function of (seed, epoch, sample id, stream). No generator has a state, so a
+batch's augmentation does not depend on the batches before it, on batch borders, threads or ranks.
 
 The generator is Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as 1, 2, 3,
 SC 2011), vectorised in NumPy. Counter words: (stream, epoch, id low, id high); key words: the seed.

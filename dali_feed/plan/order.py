@@ -1,4 +1,4 @@
-"""Plan: snapshot + seed + epoch -> which sample stands in which slot.
+"""Plan: snapshot + seed + epoch -> which sample comes in which slot (place in a batch).
 
 The law: order is pure. Nothing here does I/O or reads a clock; world size, threads and prefetch are not
 arguments. The extents of a snapshot, permuted, laid end to end, are the line; lane l holds the l-th of L
@@ -37,12 +37,12 @@ WINDOW_BYTES = 256_000_000
 class Shuffle:
     """How far samples are mixed.
 
-    extent  positions that stay neighbours until a window mixes them; None: 1 where single records are
-            cheap to read, else the source's own (about 32 MB of a Kafka partition)
-    window  extents that are in memory together and mixed sample by sample, per lane; None: 1,024 single
-            records, or 256 MB of larger extents
+    extent  how many neighbouring records are read in one go; such runs are shuffled among each other. None: 1 where
+            single records are cheap to read, else the source's own (about 32 MB of a Kafka partition)
+    window  how many of these runs are in memory together, and are then shuffled record by record, for each of the
+            `lanes`; None: 1,024 single records, or 256 MB of larger runs
 
-    Wider windows mix better and cost memory; larger extents read faster and mix worse.
+    Larger windows mix better and cost memory; larger extents read faster and mix worse. docs/words.md has a picture.
     """
 
     extent: int | None = None
@@ -66,7 +66,7 @@ class Order:
 
 
 def resolve(shuffle: bool | Shuffle, snapshot: Snapshot, *, sampled: bool = False) -> Order:
-    """What `shuffle` means for a snapshot; `sampled`: a sampler names single records, in its own order."""
+    """What `shuffle` means for a snapshot; `sampled`: the order is a sampler's, which names single records."""
     chosen = shuffle if isinstance(shuffle, Shuffle) else Shuffle()
     shuffled = shuffle is not False
     single = sampled or (shuffled and snapshot.random_access)
@@ -81,11 +81,11 @@ def resolve(shuffle: bool | Shuffle, snapshot: Snapshot, *, sampled: bool = Fals
 
 @dataclass(frozen=True, slots=True)
 class WindowPlan:
-    """One window of a lane: what to read and in which order its rows are dealt.
+    """One window of a lane: what to read, and in which order its rows fill the slots.
 
-    at       the place of its first slot in the line, by which windows of an epoch are told apart
+    at       the place of its first slot in the line, which is different for each window of an epoch
     extents  what to read; rows are numbered through them in this order
-    order    dealt order, int64 (rows,): slot first+j holds row order[j]; None where that is j itself
+    order    order of the slots, int64 (rows,): slot first+j holds row order[j]; None where that is j itself
     ends     the row after each extent of the plan, int64: what is best read in one go, even where holes cut it
              into many of `extents`
     """
@@ -100,7 +100,7 @@ class WindowPlan:
 
 
 def canonical(snapshot: Snapshot, extent: int) -> Extents:
-    """A snapshot cut into extents, in its canonical order: of numbers, which `Snapshot.located` finds."""
+    """A snapshot cut into extents, in its canonical order: by numbers that `Snapshot.located` understands."""
     first, last = snapshot.numbers
     counts = -(-(last - first) // extent)
     partition = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
@@ -162,7 +162,7 @@ class EpochPlan:
     def bounds(self, lane: int) -> Int64s:
         """Lane positions at which windows begin, and the lane's end: int64 (windows + 1,).
 
-        A lane's extents are dealt evenly to as few windows as will do.
+        A lane's extents are divided evenly among as few windows as possible.
         """
         first, stop = lane * self.lane_length, (lane + 1) * self.lane_length
         a, b = np.searchsorted(self._ends, (first, stop), side="right")
@@ -170,7 +170,7 @@ class EpochPlan:
         inner = inner[inner < stop]
         edges = np.concatenate([[first], inner])
         windows = -(-len(edges) // self.order.window)
-        edges = edges[np.arange(windows) * len(edges) // windows]  # evenly: no last window of a lone record
+        edges = edges[np.arange(windows) * len(edges) // windows]  # evenly: no last window of one record
         return np.asarray(np.append(edges, stop) - first, np.int64)
 
     def window(self, lane: int, first: int, stop: int) -> WindowPlan:
@@ -189,7 +189,7 @@ class EpochPlan:
                     yield self.window(at, a, b)
 
     def ids(self, lane: int, first: int, stop: int) -> Int64s:
-        """Sample ids that the plan deals at lane positions first..stop-1, before any replacement."""
+        """Sample ids that the plan has at lane positions first..stop-1, before any replacement."""
         edges = self.bounds(lane)
         out = []
         for k in range(np.searchsorted(edges, first, side="right") - 1, len(edges) - 1):

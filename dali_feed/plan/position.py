@@ -1,11 +1,11 @@
-"""Where a run stands: the position that a state holds, and what becomes of a pass that is left early.
+"""The position of a run, which a state holds, and the rule for a pass that is left early.
 
-The law: a state counts the batches that the trainer was given. A pass that was left early is over, and the next one is
+The law: a state counts the batches that the training loop got. A pass that was left early is over, and the next one is
 the next epoch, for the same order is not given twice. But one left after its first batch was a look at the data, as
 `next(iter(loader))` is for its shapes: the next pass begins where the look began, on whichever rank that was, so that
 it costs neither an epoch nor what a state restored of one.
 
-Nobody else steps from one epoch to the next: feeds say what became of a pass, and ask where the next one begins.
+Only this file steps from one epoch to the next: feeds report how a pass ended, and ask where the next one begins.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 __all__ = ["LOOKS", "Position"]
 
-LOOKS = 3  # in a row leave no trace; behind them each counts, for a loop of next(iter(loader)) is to see more than one
+LOOKS = 3  # in a row change nothing; later ones count, so that a loop of next(iter(loader)) sees more than one
 
 
 @dataclass(slots=True)
@@ -50,17 +50,17 @@ class Position:
     def _looked(self) -> bool:
         return not self.pending and self._taken == 1 and not self._whole and self._looks < LOOKS
 
-    # What became of the pass.
+    # How the pass ended.
 
     def took(self, count: int, *, last: bool) -> None:
-        """The trainer was given a batch that takes `count` of each lane; `last`: no more are to come."""
+        """The training loop got a batch with `count` samples of each lane; `last`: no more will come."""
         self.consumed += count
         self.pending, self._whole = False, last
         self._taken += 1
         self._looks = 0 if self._taken > 1 else self._looks
 
     def failed(self) -> None:
-        """The pass ended with an error: nobody just looked."""
+        """The pass ended with an error: it does not count as a look at the data."""
         self._whole = True
 
     def ended(self) -> None:
@@ -70,12 +70,12 @@ class Position:
     # Where the next one begins.
 
     def leave(self) -> None:
-        """The pass before is over: stand where the next one begins."""
+        """The pass before is over: go to where the next one begins."""
         (self.epoch, self.consumed), self._looks = self.next, self._looks + self._looked
         self.pending, self._began, self._taken = True, self.consumed, 0
 
     def skip(self) -> None:
-        """The epoch that a batch was taken of is over, be it but a look. Where none was, it is still to come."""
+        """The epoch of which a batch was taken is over, even after a look. Without a batch it is still to come."""
         if not self.pending:
             self.go_to(self.epoch + 1)
 

@@ -22,14 +22,14 @@ def has_dealt(sampler: Any) -> bool:
 
 
 def told_epoch(sampler: Any, epoch: int) -> None:
-    """Tell a sampler that wants to know which epoch is next."""
+    """Call a sampler's `set_epoch`, if it has one, with the next epoch."""
     set_epoch = getattr(sampler, "set_epoch", None)
     if callable(set_epoch):
         set_epoch(epoch)
 
 
 def length_of(thing: Any) -> int | None:
-    """How long it says it is."""
+    """The length that it gives."""
     try:
         return len(thing)
     except (TypeError, NotImplementedError):
@@ -37,7 +37,7 @@ def length_of(thing: Any) -> int | None:
 
 
 def read_whole(sampler: Iterable[Any], samples: int) -> list[Any]:
-    """All that it gives in an epoch. ConfigError where one without a length goes on and on."""
+    """All indices that it gives in an epoch. ConfigError where one without a length does not end."""
     if length_of(sampler) is not None:
         return list(sampler)
     most = max(1 << 20, 16 * samples)
@@ -52,7 +52,7 @@ def read_whole(sampler: Iterable[Any], samples: int) -> list[Any]:
 
 
 def indices_of(sampler: Iterable[int], epoch: int, samples: int) -> NDArray[np.int64]:
-    """The indices of an epoch, int64; a sampler with `set_epoch` is told which. ConfigError for what is no int."""
+    """The indices of an epoch, int64; calls `set_epoch` where there is one. ConfigError for an index that is no int."""
     told_epoch(sampler, epoch)
     return np.asarray([_index(item) for item in read_whole(sampler, samples)], np.int64)
 
@@ -68,7 +68,7 @@ def _index(item: Any) -> int:
 
 
 def digest_of(sampler: Any, given: NDArray[np.int64] | list[Any]) -> str:
-    """What a state keeps of an order: the same on all ranks, also where each has a part of its own."""
+    """The digest that a state keeps of an order: the same on all ranks, also where each has a part of its own."""
     if has_dealt(sampler):
         alike = {k: v for k, v in sorted(vars(sampler).items()) if isinstance(v, int | float | str) and k != "rank"}
         alike.pop("epoch", None)

@@ -1,4 +1,4 @@
-"""What a feed is asked for, checked alike whoever runs it: our engines or torch's own loader."""
+"""The arguments of a feed, checked in the same way for our engines and for torch's own loader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_shuffle(shuffle: object) -> None:
 
 
 def check_epoch(epoch: object) -> int:
-    """The number of an epoch; ConfigError for what is none."""
+    """The number of an epoch; ConfigError for a value that is none."""
     number = whole("set_epoch", epoch, 0)
     if number >= MAX_EPOCH:
         msg = f"set_epoch: must be below 2**32; found {epoch}"
@@ -31,12 +31,12 @@ def check_epoch(epoch: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How global batches are dealt to lanes and ranks. ConfigError where the four do not go together.
+    """How global batches are divided among lanes and ranks. ConfigError where the four do not fit together.
 
     batch_size  slots per batch on this rank
     rank        of this process; it holds the lanes l with l % world_size == rank
     world_size  ranks
-    lanes       equal streams that samples are dealt into
+    lanes       equal parts that an epoch's order is cut into
     """
 
     batch_size: int
@@ -89,7 +89,7 @@ class Shares:
 
 
 class Dealt:
-    """What a feed says of its `shares`."""
+    """The attributes that a feed has by its `shares`."""
 
     shares: Shares
 
@@ -110,7 +110,7 @@ class Dealt:
 
     @property
     def lanes(self) -> int:
-        """Equal streams that samples are dealt into."""
+        """Equal parts that an epoch's order is cut into; docs/words.md has a picture."""
         return self.shares.lanes
 
     @property

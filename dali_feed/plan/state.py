@@ -1,6 +1,6 @@
-"""State: where a run stands, as plain JSON, the same on every rank.
+"""State: the position of a run as plain JSON, the same on every rank.
 
-The law: state counts what the trainer received. One number, the samples each lane has given in this
+The law: a state counts what the training loop received. One number, the samples each lane has given in this
 epoch, is the whole position; everything else in it says what that number was counted in, and is checked.
 """
 
@@ -18,7 +18,7 @@ __all__ = ["VERSION", "check", "compare", "made_for", "pack"]
 VERSION = 1
 
 State = dict[str, Any]
-_UNSAID = {"hw_decoder_load": 0.0}  # what a state was made with that does not say it, as older ones do not
+_UNSAID = {"hw_decoder_load": 0.0}  # values of a state that does not name them, as older ones do not
 
 
 def made_for(
@@ -31,7 +31,7 @@ def made_for(
     sampler: str | None,
     hw_decoder_load: float = 0.0,
 ) -> State:
-    """What a position means something for, and what makes its pixels; a state is refused where any of it differs."""
+    """What a position and its pixels depend on; a state is refused where any of it differs."""
     made = {
         "source": snapshot.fingerprint,
         "seed": seed,

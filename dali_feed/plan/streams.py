@@ -1,12 +1,12 @@
-"""The one map of random streams: who draws from which numbers, so that no two meet.
+"""The one map of random streams: each use of random numbers has its own, so that no two use the same.
 
-The law: all numbers of a draw's first counter word are dealt below, each to one owner, and no other file writes one
-down: it takes its numbers from here, or from whoever called it.
+The law: all values of a draw's first counter word are assigned below, each to one owner, and no other file writes one
+down: it takes its numbers from here, or from its caller.
 
     PROGRAM  what is done to each image: the ops of a recipe, or a user's graph, or a user's pipeline; never two of them
     MIXING   MixUp and CutMix
     VIEWS    the seeds of views, which then draw as programs do
-    ORDER    which sample stands in which slot
+    ORDER    which sample comes in which slot
 
 Op number n of a recipe draws from streams 16n to 16n + 15. The lowest 8 bits of its number are its place in the recipe,
 or that of the nest that it stands in; in a nest, its place there is in the 6 bits above those, up to three nests deep.

@@ -1,4 +1,4 @@
-"""Quarantine: what becomes of a record that cannot be used: counted, kept to a budget, put where it can be read again.
+"""Quarantine: a record that cannot be used is counted, held to a limit, and written where it can be read again.
 
 Never: an engine.
 """

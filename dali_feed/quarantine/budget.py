@@ -1,4 +1,4 @@
-"""Quarantine: bad records are counted, told, and held to a budget."""
+"""Quarantine: bad records are counted, logged, and held to a limit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOGGED = 20
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A record that cannot be used: its sample id, why, who said so, and its payload where that lies in memory."""
+    """A record that cannot be used: its sample id, why, which stage refused it, its payload if in memory."""
 
     sample: int
     reason: str
@@ -72,7 +72,7 @@ class Quarantine:
         return bisect.bisect(self._at, slot) - bisect.bisect(self._at, slot - self._window)
 
     def _limit(self) -> str:
-        """What the budget comes from."""
+        """How the limit was given, for the message."""
         limit, floor = self._policy.limit, self._policy.floor
         by_floor = isinstance(limit, Fraction) and int(limit * self._window) < self._allowed == floor  # type: ignore[operator]
         return f"limit={limit!s}, floor={floor}" if by_floor else f"limit={limit!s}"

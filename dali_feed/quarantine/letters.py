@@ -1,7 +1,7 @@
 """Dead letters: what is kept of a record that cannot be used, and the contract of where it is kept.
 
-The law of this file: a letter is known by its `source` and its `where`. Writing one again replaces it, so that a run
-which was killed may write again what it had written; none is ever lost.
+A dead letter is identified by its `source` and its `where`. Writing it again replaces it, so that a run which was
+killed may write again what it had written; none is ever lost.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Original:
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """One bad record.
+    """One dead letter: a bad record, with the reason.
 
-    where                coordinates as people write them
+    where                the record's coordinates as people write them
     source               one line that names the source
     partition, position  what `sample` packs
-    stage                who refused it: the source (a label, a codec, a cut file), the screen, the decoder
+    stage                what refused it: the source (a label, a codec, a cut file), the header check, the decoder
     reason               why
     payload              the image's bytes as they were read
     original             the record in full, where its source keeps more than the payload
@@ -55,19 +55,19 @@ class Letter:
 
 
 class LetterWriter(Protocol):
-    """Writes letters for one thread."""
+    """Writes dead letters for one thread."""
 
     def write(self, letters: Sequence[Letter]) -> None:
         """Write them; when it returns they are durable. Raises DeadLetterError within a time of its own."""
         ...
 
     def close(self) -> None:
-        """Let go of files and connections. Safe to call twice."""
+        """Release files and connections. Safe to call twice."""
         ...
 
 
 class DeadLetters(Protocol):
-    """Where letters are kept. Cheap to make: nothing is opened before `writer` writes or `read` is gone over."""
+    """Where dead letters are kept. Cheap to make: nothing is opened before the first write or read."""
 
     def writer(self) -> LetterWriter:
         """A new writer."""
@@ -80,15 +80,15 @@ class DeadLetters(Protocol):
 
 @runtime_checkable
 class HasOriginals(Protocol):
-    """What a source may have beside the contract of `records.Source`."""
+    """What a source may have beside the contract of `dali_feed.records.source.Source`."""
 
     def original(self, partition: int, position: int) -> Original | None:
-        """The record in full, read again; None where it is gone. Raises a SourceError where nobody answers."""
+        """The record in full, read again; None where it is gone. Raises a SourceError where there is no answer."""
         ...
 
 
 def with_original(letter: Letter, source: Source) -> Letter:
-    """The letter with the record in full, or with the word that the record is gone; as it is for other sources."""
+    """The letter with the record in full, or with `gone` set where the record is gone; as it is for other sources."""
     if not isinstance(source, HasOriginals):
         return letter
     try:

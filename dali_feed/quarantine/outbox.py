@@ -1,9 +1,9 @@
-"""Letters on their way from the feed thread to where they are kept.
+"""Dead letters on their way from the feed thread to where they are kept.
 
-The law of this file: a letter that was posted is written, or somebody is told. A thread of its own writes, so
+The law: a letter that was posted is written, or an error says so. A thread of its own writes, so
 the feed thread waits for no disk and no broker; `drain` is what a state waits for. A failure stays until it is
 tried again, and no letter behind it is written before it. Waits end: after PATIENCE seconds without a letter
-written they are an error, whatever the place that takes them does.
+written they are an error, whatever the folder or topic does.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from dali_feed.records.source import Source
 __all__ = ["Outbox"]
 
 log = logging.getLogger("dali_feed")
-PATIENCE = 120.0  # above what the places that take letters allow themselves
-HELD_BYTES = 64 << 20  # payloads that wait; more holds back the feed
+PATIENCE = 120.0  # longer than the time limits of the folder and the topic
+HELD_BYTES = 64 << 20  # payloads that wait; with more the feed thread waits
 AT_ONCE = 64  # letters of one write: a broker and a disk are waited for once
 AT_ONCE_BYTES = 16 << 20
-SLICE_S = 0.1  # the longest wait that does not ask whether the pass has ended
+SLICE_S = 0.1  # how often a wait looks whether the pass has ended
 
 
 def _never() -> bool:
@@ -33,7 +33,7 @@ def _never() -> bool:
 
 
 class Outbox:
-    """Posts from the feed thread, waits in the trainer's; `letters` None: nothing is wanted and nothing is done."""
+    """Posted to by the feed thread, waited for by the training loop's; with `letters` None nothing is kept."""
 
     def __init__(self, source: Source, letters: DeadLetters | None, *, patience: float = PATIENCE) -> None:
         self._source, self._letters, self._patience = source, letters, patience
@@ -86,7 +86,7 @@ class Outbox:
                 self._tell()
 
     def close(self) -> None:
-        """Wait for what is on its way, and end the thread. Raises DeadLetterError that nobody has been told of."""
+        """Wait for what is on its way, and end the thread. Raises DeadLetterError that has not been raised yet."""
         with self._changed:
             if self._closed or self._thread is None:
                 self._closed = True

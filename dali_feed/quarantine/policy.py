@@ -1,4 +1,4 @@
-"""What is done with records that cannot be used, as users say it."""
+"""BadRecords: the user's choice of what is done with records that cannot be used."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ __all__ = ["BadRecords"]
 class BadRecords:
     """What is done with a record that cannot be used.
 
-    action       "replace": the next good record of its window takes its slot; "raise": a BadRecordError
-    limit        how many may be bad of any `window` slots in a row: an int, or an exact Fraction of them;
-                 None: any number. Above it the run stops with a BadRecordLimitError. Absent positions
-                 (offset holes) are replaced too but are nobody's fault, and do not count.
-    floor        so many may be bad where a Fraction of the window is less: of 50 images a hundredth is none. A limit of
-                 Fraction(0) is none all the same, and an int says itself how many
-    window       slots, as one rank is given them; None: its whole epoch. A resumed run counts from where it resumes
+    action       "replace": another good record that is in memory takes its place in the batch; "raise": a
+                 BadRecordError
+    limit        how many may be bad of any `window` samples in a row: an int, or an exact Fraction of them; None: any
+                 number. Above it the run stops with a BadRecordLimitError. Kafka offsets that hold no record are
+                 replaced too but do not count.
+    floor        at least so many may be bad where `limit` is a Fraction: of 50 images a hundredth would be none. A
+                 limit of Fraction(0) allows none all the same; for an int the floor has no effect
+    window       for how many samples in a row, as one rank gets them, the limit holds; None: its whole epoch. A resumed
+                 run counts from where it resumes
     dead_letter  where they are kept to be looked at, once per record, epoch and rank: a `DeadLetterFolder` or a
                  `DeadLetterTopic` of `dali_feed.external_sources`; None: nowhere
     """
@@ -63,7 +65,7 @@ class BadRecords:
         whole("BadRecords(limit=...) other than a Fraction or None", self.limit, 0)
 
     def allowed(self, slots: int) -> int | None:
-        """How many of `slots` slots in a row may be bad; None: any number."""
+        """How many of `slots` samples in a row may be bad; None: any number."""
         if isinstance(self.limit, Fraction) and self.limit:
             return max(self.floor, int(self.limit * slots))
         return None if self.limit is None else int(self.limit)

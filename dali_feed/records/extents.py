@@ -1,6 +1,6 @@
 """Sample ids, and runs of positions in partitions.
 
-The law of this file: a record is known by (partition, position) alone, packed in 64 bits, and that
+The law: a record is identified by (partition, position) alone, packed in 64 bits, and that
 identity is the same in every run. Everything random about a sample is keyed by it.
 """
 

@@ -1,7 +1,7 @@
 """Which positions hold a record, where many do not: sorted runs, and each record's number in its partition.
 
-The law of this file: numbers are dense, positions are not, and each names the other. A plan deals numbers, so that
-every record stands once; what is read, and what a sample is called, are positions, as everywhere.
+The law: numbers have no gaps, positions do, and each gives the other. A plan orders numbers, so that
+every record comes once; reads and sample ids use positions, as everywhere.
 
     positions  0 1 2 3 4 5 6 7 8 9        runs     [1, 4) [6, 8) [9, 10)
     records      a b c     d e   f        numbers  0..2   3..4   5

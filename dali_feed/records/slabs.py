@@ -1,8 +1,8 @@
-"""Slabs: the memory that payloads land in, taken from a pool and given back whole.
+"""Slabs: the memory that payloads are read into, taken from a pool and given back whole.
 
 Slabs are anonymous maps, so that a dropped one goes back to the system at once, and a reused one costs
-no page faults. The pool counts what is leased; whoever schedules reads holds them back (`leased`),
-because only it knows which read the trainer is waiting for. Views of a released lease must not be used:
+no page faults. The pool counts what is leased; the code that schedules reads holds them back (`leased`),
+because only it knows which read the training loop is waiting for. Views of a released lease must not be used:
 the next lease writes over them.
 """
 

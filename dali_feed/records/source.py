@@ -1,8 +1,8 @@
 """What a source gives: snapshots, extents, blocks; and the contract it keeps.
 
 A position is a Kafka offset or a record's index in its shard. Positions may be absent: Kafka offsets
-have holes. A block says so; it never shifts the rows after a hole. Where a source knows the holes, a
-snapshot says which positions are present, and a plan deals those alone.
+have holes. A block marks them; it never shifts the rows after a hole. Where a source knows the holes, a
+snapshot says which positions are present, and a plan orders those alone.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Snapshot:
     fingerprint    equal for equal contents: a state made for another one is refused
     pin            plain JSON from which `Source.snapshot(pin)` makes this very snapshot again, or None
                    where the source is fixed by its own files
-    present        which positions hold a record, where the source has learnt that; None: a plan deals all of them
+    present        which positions hold a record, where the source has learnt that; None: a plan orders all of them
     absent         share of the positions that hold no record, 0..1: exact with `present`, else as far as is known
     """
 
@@ -80,13 +80,13 @@ class Snapshot:
 
     @property
     def numbers(self) -> tuple[Int64s, Int64s]:
-        """What a plan deals of each partition, from and up to, int64: positions, or the numbers of `present`."""
+        """What a plan orders of each partition, from and up to, int64: positions, or the numbers of `present`."""
         if self.present is None:
             return self.starts, self.stops
         return np.zeros_like(self.starts), self.present.records
 
     def located(self, numbers: Extents) -> Extents:
-        """Runs of positions that hold what a plan deals, in the same order; an extent may become several runs."""
+        """The runs of positions for extents of a plan, in the same order; an extent may become several runs."""
         return numbers if self.present is None else self.present.positions(numbers)
 
 
@@ -95,7 +95,7 @@ class Lease(Protocol):
 
     @property
     def slab_bytes(self) -> int:
-        """What it grows by; larger pieces of room are dear."""
+        """How much it grows by; pieces larger than that cost more."""
         ...
 
     @property
@@ -153,7 +153,7 @@ class Reader(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of connections and files. Safe to call twice."""
+        """Release connections and files. Safe to call twice."""
         ...
 
 

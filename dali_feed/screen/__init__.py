@@ -1,4 +1,4 @@
-"""The screen: what a payload says of itself, by a file per format, and what of it may reach a decoder.
+"""The screen: checks of images' headers, a file per format, that decide what may reach a decoder.
 
 Never: a decoder, I/O.
 """

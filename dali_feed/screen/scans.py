@@ -1,6 +1,6 @@
-"""How often a decoder goes over a JPEG: once per scan, and a scan of a whole image fits in some ten bytes.
+"""How often a decoder goes over a JPEG: once per scan, and a scan of a whole image can take as little as ten bytes.
 
-The law of this file: the number of scans it finds is never below what a decoder runs. A baseline JPEG has one, and
+The law: the number of scans it finds is never below what a decoder runs. A baseline JPEG has one, and
 is not looked through; of the others the scan headers are looked for, bytes before walks, so that an ordinary one
 costs a search at the speed of memory.
 """

@@ -1,8 +1,8 @@
-"""The screen: what a payload says of itself, read before any decoder may see it.
+"""The screen: an image's header is checked before any decoder may see the image.
 
-The law of this file: nothing unscreened reaches a decoder. DALI dies of a header that it cannot parse, so
+The law: no image reaches a decoder unchecked. DALI crashes on a header that it cannot parse, so
 each payload is walked as far as the decoder's own parser walks it (`header.py`), and what does not pass
-has a reason instead of a size. For any bytes at all these functions return or give a reason.
+gets a reason instead of a size. For any bytes at all these functions return or give a reason.
 
 Most payloads are JPEGs whose headers differ in little but the size. `screen` steps over their segments with
 one look-up each (marker and length make four bytes) and sends everything else to `header_of`, whose word
@@ -88,7 +88,7 @@ _STEPS = _Steps()
 
 @dataclass(frozen=True, slots=True)
 class Screened:
-    """What a batch's payloads say of themselves.
+    """The results of a batch's payloads.
 
     sizes    int32 (n, 2): height and width as decoded; 0 where a payload is unusable or absent
     reasons  row -> why its payload is unusable
@@ -125,7 +125,7 @@ def header_of(payload: memoryview | bytes) -> Header:
 
 
 def _refusal(start: bytes) -> str:
-    """Why a payload that starts so is no image we take."""
+    """Why a payload with this beginning is not accepted."""
     if not start:
         return "empty payload"
     for magic, name in _REFUSED:

@@ -2,7 +2,7 @@
 
 It speaks the real protocol over TCP on 127.0.0.1, so other processes can read from it too. What it does not do:
 it keeps 5 MiB per partition and drops the oldest records beyond that (`publish` notices), it delivers the records
-of aborted transactions, knows no rights and no passwords, and forgets everything when it is closed.
+of aborted transactions, has no rights and no passwords, and loses everything when it is closed.
 
 The library is the one that confluent_kafka brings; its mock API is reached with ctypes, and a build of it that
 does not export that API is a ConfigError.
@@ -90,7 +90,7 @@ class Broker:
         if not self._handle:
             msg = f"embedded broker: librdkafka did not start: {error.value.decode()}"
             raise SourceError(msg)
-        # Its thread ends for good if a signal interrupts its poll, so it is born with all of them blocked.
+        # Its thread ends for good if a signal interrupts its poll, so it is started with all of them blocked.
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             self._cluster: int | None = self._library.rd_kafka_mock_cluster_new(self._handle, brokers)

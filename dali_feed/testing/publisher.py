@@ -1,7 +1,7 @@
 """Records into a topic, and the proof that they are there.
 
 Every delivery is waited for, and the watermarks are read afterwards: a broker that took the records and dropped
-some (the embedded one keeps 5 MiB per partition) is an error here and not a puzzle in a test.
+some (the embedded one keeps 5 MiB per partition) is an error here, and not a failure of a test that nobody understands.
 """
 
 from __future__ import annotations
@@ -28,7 +28,13 @@ _SOON = frozenset(  # what a broker says of a topic that was made a moment ago
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A record to publish; `partition` None takes the partitions in turn, `value` None is a tombstone."""
+    """A record to publish.
+
+    value      the record's bytes; None is a tombstone
+    key        the record's key
+    headers    names and values, in order
+    partition  its number; None takes the partitions in turn
+    """
 
     value: bytes | None
     key: bytes | None = None

@@ -47,19 +47,19 @@ def assert_resumes_anywhere(  # noqa: PLR0913  what a run is made of, as in Feed
     absent: int | None = None,
     columns: Mapping[str, Kind] | None = None,
 ) -> None:
-    """Hold a source to the law: a run that stops anywhere goes on as if it had not stopped, at any world size.
+    """Check the law of resume on a source: a run that stops anywhere goes on unchanged, at any world size.
 
-    It takes the snapshot twice, and once more by its pin; reads records singly and in runs; runs an epoch at each
-    world size and saves a state after every batch; restores states in new feeds, each at every world size, and
+    It takes the snapshot twice, and once more by the pin in a state; reads records singly and in runs; runs an epoch at
+    each world size and saves a state after every batch; restores states in new feeds, each at every world size, and
     compares what is left of the epoch and the first batch of the next: ids, ok, fields, and a hash of each image's
     pixels. It runs on the CPU and needs no torch of its own. About 2 * (positions + 1) * len(world_sizes) passes over
     parts of the source: give it hundreds of records, not millions.
 
     Args:
         source: what is checked. Its contents must not change meanwhile.
-        batch_size: slots of a global batch; `lanes` must divide it. Several batches should fit into the source.
-        shuffle: False, True, or a `Shuffle`; a narrow one has more window borders to stand at.
-        transform: as in `Feed`; a random one shows that draws go on too. Images of several sizes need one.
+        batch_size: samples of a global batch; `lanes` must divide it. Several batches should fit into the source.
+        shuffle: False, True, or a `Shuffle`; small windows give more borders between windows to stop at.
+        transform: as in `Feed`; a random one shows that random numbers go on too. Images of several sizes need one.
         seed: of order and augmentation.
         lanes: each world size must divide it.
         world_sizes: at which the same epoch is run and each state is restored.
@@ -72,8 +72,8 @@ def assert_resumes_anywhere(  # noqa: PLR0913  what a run is made of, as in Feed
 
     Raises:
         AssertionError: the law is broken; the message says after which batch and at which world size, and names the
-            first slot that differs with its record's coordinates.
-        ConfigError: arguments that cannot be.
+            first sample that differs with its record's coordinates.
+        ConfigError: values that are not allowed.
 
     Example:
         def test_my_source_resumes_anywhere():
@@ -123,7 +123,7 @@ class _Run:
 
 
 class _Watched:
-    """A source, with a note of every position that its readers were asked for."""
+    """A source, with a note of every position that its readers had to read."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -202,7 +202,7 @@ class _Ranks:
             feed.close()
 
     def state(self) -> dict[str, Any]:
-        """What all ranks say, through JSON."""
+        """The state, which must be the same on all ranks, through JSON."""
         states = [feed.state_dict() for feed in self.feeds]
         assert all(_position(state) == _position(states[0]) for state in states), (
             f"world size {self.size}: ranks disagree about the state: {states}"
@@ -259,7 +259,7 @@ class _Check:
         return run
 
     def _as_planned(self, run: _Run) -> None:
-        """A slot that is ok holds the sample that the plan deals there."""
+        """A slot that is ok holds the sample that the plan puts there."""
         plan, each = self._plan, self._batch_size // self._options["lanes"]
         lanes = [plan.ids(lane, 0, plan.lane_length).tolist() for lane in range(plan.lanes)]
         for n, batch in enumerate(run.given[: run.batches]):
@@ -339,7 +339,7 @@ class _Check:
 
 @contextlib.contextmanager
 def _told(at: str) -> Iterator[None]:
-    """A run that ends in an error has not gone on either."""
+    """Turns an error that ends a run into the AssertionError that the run has not gone on."""
     try:
         yield
     except ConfigError:

@@ -2,7 +2,7 @@
 
     source = ScriptedSource([(jpeg, 3), Corrupt(), Gap(), Stall(event, then=(jpeg, 4)), Abort()], partitions=2)
 
-It keeps the whole contract of `records.Source`, and tells afterwards what was read.
+It keeps the whole contract of `dali_feed.records.source.Source`, and says afterwards what was read.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ Item = bytes | tuple[bytes, int] | Corrupt | Gap | Stall | Abort
 
 
 class ScriptedSource:
-    """`items`, dealt over `partitions` in contiguous parts whose lengths differ by one at most.
+    """`items`, divided over `partitions` in contiguous parts whose lengths differ by one at most.
 
-    first          position of each partition's first item, as a Kafka log that retention has cut
-    extent         how many positions the snapshot calls one extent; None: 8
-    random_access  as in `Snapshot`
-    interleaved    as in `Snapshot`
-    name           stands in messages and coordinates: `name[partition]@position`
+    first          position of each partition's first item: above 0 as in a Kafka log that retention has cut
+    extent         how many neighbouring positions are read in one go (an extent); None: 8
+    random_access  whether a single record is cheap to read, as in `dali_feed.records.source.Snapshot`
+    interleaved    as in `dali_feed.records.source.Snapshot`
+    name           for messages and coordinates: `name[partition]@position`
 
     It has a label field if any item has a label; rows without one hold -1.
 
@@ -118,7 +118,7 @@ class ScriptedSource:
 
     @property
     def reads(self) -> list[tuple[int, int, int]]:
-        """(partition, start, stop) of every extent that a read began on, in that order, of all readers."""
+        """(partition, start, stop) of every run of positions that any reader began to read, in that order."""
         with self._lock:
             return list(self._reads)
 
@@ -129,7 +129,7 @@ class ScriptedSource:
             return self._bytes_read
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
-        """All items. A pin is a ConfigError: the list fixes this source."""
+        """All items. A pin is a ConfigError: the list already says what this source holds."""
         if pin is not None:
             msg = f"{self._name}: a scripted source is fixed by its items and takes no pin; found {dict(pin)!r}"
             raise ConfigError(msg)
@@ -156,7 +156,7 @@ class ScriptedSource:
         )
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> ScriptedReader:
-        """A reader for one thread; see `records.Source`."""
+        """A reader for one thread; see `dali_feed.records.source.Source`."""
         return ScriptedReader(self, SlabPool() if slabs is None else slabs, stop or threading.Event())
 
     def where(self, partition: int, position: int) -> str:
@@ -165,7 +165,7 @@ class ScriptedSource:
 
 
 class ScriptedReader:
-    """Copies items into slabs, and acts out what they say."""
+    """Copies items into slabs, and does what the faults among them say."""
 
     def __init__(self, source: ScriptedSource, slabs: Slabs, stop: threading.Event) -> None:
         self._source = source
@@ -174,7 +174,7 @@ class ScriptedReader:
         self._closed = False
 
     def read(self, extents: Extents) -> Block:
-        """The items of `extents`; see `records.Reader`.
+        """The items of `extents`; see `dali_feed.records.source.Reader`.
 
         Raises:
             ConfigError: an extent that leaves the snapshot.
@@ -234,7 +234,7 @@ class ScriptedReader:
 
 
 def _plain(item: Item) -> bytes | Corrupt | Gap | Abort:
-    """What stands at a position once a stall is over, without its label."""
+    """The item at a position once a stall is over, without its label."""
     record = item.then if isinstance(item, Stall) else item
     if record is None:
         return Gap()

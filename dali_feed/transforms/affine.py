@@ -1,4 +1,4 @@
-"""RandomAffine: turned, moved, scaled and sheared; and the matrix that says where each pixel comes from.
+"""RandomAffine: an image turned, moved, scaled and sheared; and the matrix that says where each pixel comes from.
 
 Turn, scale and shears follow torchvision: output = T C R(angle) S(scale) SHy(y) SHx(x) C^-1 input, with
 T the translation, C the centre, angles clockwise as they are seen, SHx(s) = [1, -tan s; 0, 1] and
@@ -125,7 +125,7 @@ class Warp:
     name: ClassVar[str] = "matrix"
 
     def on(self, image: Any, given: Given, *, gpu: bool) -> Any:
-        """In the canvas that there is."""
+        """Move the pixels; the canvas keeps its size."""
         del gpu
         from nvidia.dali import fn, types
 
@@ -156,7 +156,7 @@ def source_matrices(
 ) -> NDArray[np.float32]:
     """Where output pixels come from: float32 (n, 2, 3) on (x, y, 1), whose halves are pixel centres.
 
-    `mirror` says which images are stored left-right and upside down of what the draws were made for.
+    `mirror` says which images are stored mirrored, left-right and upside down, relative to what the draws are for.
     """
     angle, tx, ty, scale, sx, sy = draws.T
     angle, sx, sy = np.radians(angle), np.radians(sx), np.radians(sy)

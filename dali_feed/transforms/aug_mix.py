@@ -1,4 +1,4 @@
-"""AugMix: an image mixed with chains of operations of itself."""
+"""AugMix: an image mixed with versions of itself that went through chains of operations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dali_feed.transforms.rules import Fill, refuse
 
 __all__ = ["AugMix"]
 
-_GRADES = 10  # strengths that there are, of which it takes the `severity` weakest
+_GRADES = 10  # how many strengths there are; the `severity` weakest are used
 _MOST_STEPS = 8  # of a chain
 _COLOURS = SIGNED[len(MOVES) :]
 _PART = Space((*MOVES, *LEVELS), lambda edge: edge / 3.0, bits=(4, 4))
@@ -44,7 +44,7 @@ class AugMix(Auto):
     interpolation: Turning = "bilinear"
     fill: Fill | None = None
 
-    streams: ClassVar[int] = 0  # it draws for itself: it takes more streams than an op has
+    streams: ClassVar[int] = 0  # it draws its own numbers, since it needs more streams than an op has
     inner_words: ClassVar[tuple[str, str]] = ("chains", "nests")
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class AugMix(Auto):
         return _GRADES
 
     def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.int32]:
-        """Streams 8.. of each chain's own are its steps; the fourth number of the first says how many there are."""
+        """Each chain's steps draw from its streams 8 on; the fourth number of stream 8 is how many steps there are."""
         numbers = inner_numbers(self, first // STREAMS_PER_OP, self.width)
         most = self.depth if self.depth > 0 else 3
         streams = [number * STREAMS_PER_OP + GAMMA_TRIES + k for number in numbers for k in range(most)]

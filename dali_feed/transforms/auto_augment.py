@@ -19,7 +19,7 @@ __all__ = ["AutoAugment", "Policy"]
 Part = tuple[str, float, int | None]  # operation, how likely it is, strength 0..9 where it has one
 Policy = tuple[Part, Part]
 
-_BINS = 10  # strengths that a policy's parts are numbered by
+_BINS = 10  # how many strengths the numbers in a policy count
 _SPACE = Space((*SIGNED, *LEVELS, "Invert"), lambda edge: 150.0 / 331.0 * edge)
 
 
@@ -44,7 +44,7 @@ class AutoAugment(Auto):
 
     @classmethod
     def of(cls, transform: Any) -> Self:
-        found = transform.policies if hasattr(transform, "policies") else transform._policies  # v1's name, v2's
+        found = transform.policies if hasattr(transform, "policies") else transform._policies  # name in v1, in v2
         policies = tuple((_part(*first), _part(*second)) for first, second in found)
         return cls(policies, turning(transform), background(transform))
 

@@ -1,9 +1,9 @@
 """AutoAugment and its kind: operations that each image chooses from a table; torchvision's names and kernels.
 
-A choice is an operation, the number of its strength and a sign. What a strength comes to is asked of torch, as
-torchvision does, where pixels are changed; so choices are the same on every machine.
+A choice is an operation, the number of its strength and a sign. A strength's value is computed by torch, as
+torchvision does, only when pixels are changed; so choices are the same on every machine.
 
-`fill` None is torchvision's: what comes from outside the image is black, and mixed into its edge once, where a number
+`fill` None is torchvision's: pixels from outside the image are black, and are mixed into its edge once, where a number
 is mixed into it twice.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["MOVES", "OPERATIONS", "PLAIN", "SIGNED", "Auto", "Space", "Turning",
 MOVES = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 SIGNED = (*MOVES, "Brightness", "Color", "Contrast", "Sharpness")
 LEVELS = ("Posterize", "Solarize", "AutoContrast", "Equalize")
-PLAIN = ("AutoContrast", "Equalize", "Invert", "Identity")  # of one strength
+PLAIN = ("AutoContrast", "Equalize", "Invert", "Identity")  # all parts have one strength
 OPERATIONS = (*SIGNED, "Posterize", "Solarize", *PLAIN)
 _ADJUSTED = {"Brightness": "brightness", "Color": "saturation", "Contrast": "contrast", "Sharpness": "sharpness"}
 
@@ -42,7 +42,7 @@ class Space:
     shear   pixels per pixel
     turn    degrees
     colour  how far a factor is from 1
-    bits    that the weakest Posterize leaves, and by how many fewer the strongest does
+    bits    how many the weakest Posterize leaves, and by how many fewer the strongest does
     """
 
     names: tuple[str, ...]
@@ -54,7 +54,7 @@ class Space:
 
 
 class Auto(Effect):
-    """Operations of `space`, each of one of `grades` strengths, as rows (int32: chains, steps, 3) name them.
+    """Operations of `space`, each with one of `grades` strengths, as rows (int32: chains, steps, 3) name them.
 
     A step's three numbers are the operation (-1: none), the strength and the sign.
     """
@@ -68,7 +68,7 @@ class Auto(Effect):
 
     @property
     def space(self) -> Space:
-        """What it chooses from."""
+        """The operations that it chooses from."""
         raise NotImplementedError
 
     @property
@@ -148,7 +148,7 @@ class Auto(Effect):
 
 @functools.lru_cache(4096)
 def strengths(name: str, space: Space, bins: int, edge: int) -> tuple[float, ...]:
-    """What an operation's strengths come to on an image of that `edge`, by the same calls of torch as torchvision's."""
+    """The values of an operation's strengths on an image of that `edge`, by torchvision's own calls of torch."""
     import torch
 
     match name:
@@ -169,6 +169,6 @@ def strengths(name: str, space: Space, bins: int, edge: int) -> tuple[float, ...
 
 
 def check_bins(op: str, bins: int) -> None:
-    """As many strengths as there are."""
+    """Check that the number of strengths is allowed."""
     if not isinstance(bins, int) or bins < 2:
         refuse(op, "num_magnitude_bins must be an int of at least 2", bins)

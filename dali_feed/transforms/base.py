@@ -1,4 +1,4 @@
-"""What a transform says of itself, and what it leaves unsaid. The compilers ask this, and know no transform by name.
+"""The methods of a transform, with defaults. The compilers call these, and know no transform by name.
 
 The law: importing a transform loads NumPy and nothing else. What runs on pixels imports its library when it is called.
 """
@@ -43,19 +43,19 @@ def effect_key(n: int) -> Key:
 
 
 class Op:
-    """A transform of a recipe: a frozen dataclass of what it takes.
+    """A transform of a recipe: a frozen dataclass of its settings.
 
-    Left alone it draws nothing, leaves size, dtype and units of an image as they are, and stands in front of Normalize.
+    Unless a method says otherwise it draws no random numbers, keeps size, dtype and units, and comes before Normalize.
     """
 
     __slots__ = ()
-    streams: ClassVar[int] = 0  # blocks of four uniforms that every sample draws
-    normalized: ClassVar[bool] = False  # whether it may stand behind Normalize
-    normalizes: ClassVar[bool] = False  # whether what resamples and recolours must stand in front of it
-    in_nest: ClassVar[bool] = False  # whether it may be left out of some images of a batch
+    streams: ClassVar[int] = 0  # how many blocks of four random numbers every sample draws
+    normalized: ClassVar[bool] = False  # whether it may come after Normalize
+    normalizes: ClassVar[bool] = False  # whether ops that resample or change colours must come before it
+    in_nest: ClassVar[bool] = False  # whether it may be skipped for some images of a batch
     of_finish: ClassVar[bool] = False  # whether the finish step can do it
-    of_pil: ClassVar[bool] = False  # made of PIL's images, so where nobody chose an engine, the host engine runs it
-    inner_words: ClassVar[tuple[str, str]] = ("transforms", "others of its kind")  # what its parts, what is around it
+    of_pil: ClassVar[bool] = False  # works on PIL images, so the host engine runs it unless the user chose an engine
+    inner_words: ClassVar[tuple[str, str]] = ("transforms", "others of its kind")  # its parts, its nest, in messages
 
     @classmethod
     def of(cls, transform: Any) -> Op:
@@ -67,43 +67,43 @@ class Op:
         """What users call it."""
         return type(self).__name__
 
-    # What can be said before any sample is seen.
+    # What is known before any sample is seen.
 
     def drawn(self) -> Iterable[int]:
-        """Which of its streams every sample draws from."""
+        """The streams that every sample draws from."""
         return range(self.streams)
 
     def inner(self) -> int:
-        """How many parts it has that draw from streams of their own; see `numbering.inner_numbers`."""
+        """How many parts it has with streams of their own; see `numbering.inner_numbers`."""
         return 0
 
     @property
     def has_parts(self) -> bool:
-        """Whether there may be such."""
+        """Whether it may have parts with streams of their own."""
         return bool(self.inner())
 
     def within(self, n: int) -> list[list[tuple[int, Op]]]:
-        """The runs of ops that stand in it, which is op number n, each with its own number."""
+        """The lists of ops inside it, each op with its own number; it is itself op number n."""
         del n
         return []
 
     def check(self, dtype: str) -> None:
-        """Raise TransformError for what has no meaning for pixels of this dtype."""
+        """Raise TransformError where it has no meaning for pixels of this dtype."""
 
     def channels_behind(self) -> int | None:
-        """1 or 3 where it says how many channels an image has; None leaves them."""
+        """How many channels an image has after it, 1 or 3; None: as many as before."""
         return None
 
     def place_behind(self, place: Place) -> Place:
-        """What pixels are called behind it."""
+        """Dtype and units of the pixels after it."""
         return place
 
     def size_behind(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
-        """(height, width) of every image behind it, where all are of `size`; None where they differ."""
+        """(height, width) of every image after it, where all are of `size`; None where they differ."""
         return size
 
     def sizes_behind(self, h: Ints, w: Ints) -> tuple[Ints, Ints]:
-        """Heights and widths behind it, as far as no sample draws them."""
+        """Heights and widths after it, as far as they do not depend on random numbers."""
         fixed = self.size_behind(None)
         return (h, w) if fixed is None else (np.full_like(h, fixed[0]), np.full_like(w, fixed[1]))
 
@@ -112,27 +112,27 @@ class Op:
         return []
 
     def erases(self) -> Fill | None:
-        """The value that it writes into one rectangle (its row: y, x, height, width) and changes nothing else; or None.
+        """The value that it writes into one rectangle (its row: y, x, height, width), if it does just that; or None.
 
-        The last of these is done by the finish step.
+        The last such op of a recipe is done by the finish step.
         """
         return None
 
     # What the host engine does.
 
     def begins_with_window(self) -> bool:
-        """Whether what it does first is to cut out a window of the image, which a decoder can decode alone."""
+        """Whether it begins by cutting out a part of the image, so that a decoder can decode that part alone."""
         return False
 
     def smooths(self) -> bool:
-        """Whether it resizes so smoothly that it may be given an image decoded smaller."""
+        """Whether it resizes with antialiasing, so that it may get an image that was decoded smaller."""
         return False
 
     def host_rows(self, run: SizedDraws, n: int) -> None:
-        """Put what the steps of op number n take into `run.arrays`, a row per sample; bring `run.h`, `run.w` on."""
+        """Put the parameters of op number n's steps into `run.arrays`, a row per sample; update `run.h` and `run.w`."""
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        """What op number n does to an image, in turn; `window`: without its first window, which the decoder took."""
+        """The steps of op number n on an image, in order; `window`: without the first crop, done by the decoder."""
         del n, window
         return []
 
@@ -155,22 +155,22 @@ class Op:
         return bool(self.follow_steps(0))
 
     def into_batch(self) -> Callable[[Any, Any], None] | None:
-        """What writes an image into memory of the dtype that it makes; None: it is no conversion to floats."""
+        """A function that writes an image into memory of the new dtype; None: this is no conversion to floats."""
         return None
 
     def on_planes(self, key: Key) -> OnPlanes | None:
-        """The step in the memory of the batch itself, behind floats and Normalize; None: it makes a new image."""
+        """The step in the memory of the batch itself, after floats and Normalize; None: it makes a new image."""
         del key
         return None
 
     # What the dali engine does.
 
     def in_graph(self, graph: Graph, first: int) -> None:
-        """Add it to a DALI graph; its draws begin at stream `first`. TransformError where DALI cannot do it."""
+        """Add it to a DALI graph; its random numbers begin at stream `first`. TransformError where DALI can't."""
         raise NotImplementedError
 
     def refuse(self, rule: str, found: object) -> NoReturn:
-        """Say what the dali engine lacks."""
+        """Raise the TransformError that says what the dali engine lacks."""
         msg = f"{self.title}: the dali engine {rule}; found {found}. The host engine takes it"
         raise TransformError(msg)
 
@@ -178,7 +178,7 @@ class Op:
 class Effect(Op):
     """A transform that leaves an image's size, dtype and units as they are.
 
-    Left alone, it is applied with probability `p` where it has one, and DALI has nothing for it.
+    Unless a method says otherwise it is applied with probability `p`, if it has one, and DALI has no operator for it.
     """
 
     __slots__ = ()
@@ -191,16 +191,16 @@ class Effect(Op):
         raise NotImplementedError
 
     def on(self, draws: BatchDraws, first: int) -> NDArray[np.bool_]:
-        """Which samples it is for; its draws begin at stream `first`."""
+        """The samples that it is applied to; its random numbers begin at stream `first`."""
         p = getattr(self, "p", None)
         return np.ones(len(draws.ids), bool) if p is None else draws.draw(first)[0] < p
 
     def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[Any]:
-        """What `image` takes, a row per sample of the batch; h and w are the images' sizes there."""
+        """The parameters of `image`, a row per sample of the batch; h and w are the images' sizes at this point."""
         return self.on(draws, first)
 
     def more(self, draws: BatchDraws, first: int) -> dict[str, NDArray[Any]]:
-        """Further arrays, a row per sample, by what their name has behind that of `rows`: "_weights", ..."""
+        """Further arrays, a row per sample, by what is added to the name of `rows`: "_weights", ..."""
         return {}
 
     def image(self, image: Any, row: Any) -> Any:
@@ -208,7 +208,7 @@ class Effect(Op):
         raise NotImplementedError
 
     def on_image(self, key: Key) -> OnImage:
-        """The step of the host engine, which takes its rows by `key`."""
+        """The step of the host engine, which finds its rows by `key`."""
 
         def apply(image: Any, arrays: Arrays, slot: int) -> Any:
             return self.image(image, arrays[key][slot])
@@ -216,7 +216,7 @@ class Effect(Op):
         return apply
 
     def graph(self, place: Place, k: int, first: int) -> InGraph:
-        """The same as step number k of a DALI graph. TransformError where DALI has no operator."""
+        """The step number k of a DALI graph that does the same. TransformError where DALI has no operator."""
         self.refuse("has no operator for it", self.title)
 
     def host_rows(self, run: SizedDraws, n: int) -> None:

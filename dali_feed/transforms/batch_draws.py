@@ -1,4 +1,4 @@
-"""The draws of a batch's samples, as the compilers of a recipe ask for them: by stream, and as crop windows."""
+"""The random numbers of a batch's samples, for the compilers of a recipe: by stream, and as crop windows."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dali_feed.transforms.rules import Interpolation
 
 __all__ = ["DRAWN", "BatchDraws"]
 
-DRAWN: tuple[Interpolation, ...] = ("bilinear", "bicubic")  # what an interpolation is drawn from
+DRAWN: tuple[Interpolation, ...] = ("bilinear", "bicubic")  # the interpolations that a random one is chosen from
 
 Ints = NDArray[np.int64]
 
 
 class BatchDraws:
-    """Uniforms of samples `ids` in `streams`, drawn at once; what few samples need is drawn when asked for."""
+    """Random numbers of samples `ids` in `streams`, drawn at once; those that few samples need are drawn when used."""
 
     def __init__(self, ids: Ints, seed: int, epoch: int, streams: Sequence[int]) -> None:
         self.ids, self.seed, self.epoch = ids, seed, epoch
@@ -33,7 +33,7 @@ class BatchDraws:
         return self._drawn[at : at + 4]
 
     def interpolations(self, op: Any, first: int) -> tuple[Ints, ...]:
-        """Which of DRAWN each sample is resized by, where it is drawn: by the stream behind those of ten tries."""
+        """Which of DRAWN each sample is resized by, where that is random: by the stream after those of ten tries."""
         if op.interpolation != "random":
             return ()
         return ((self.draw(first + TRIES)[0].astype(np.float64) * len(DRAWN)).astype(np.int64),)

@@ -33,7 +33,7 @@ class CenterCrop(Op):
 
     @classmethod
     def of_preset(cls, transform: Any) -> CenterCrop:
-        """Of what `weights.transforms()` gives."""
+        """From the preset that `weights.transforms()` gives."""
         return cls(pair(transform, transform.crop_size))
 
     def size_behind(self, size: tuple[int, int] | None) -> tuple[int, int] | None:

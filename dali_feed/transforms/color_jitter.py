@@ -48,16 +48,16 @@ class ColorJitter(Op):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The factors that are there, in torchvision's numbering."""
+        """The factors that are set, in torchvision's numbering."""
         return tuple(name for name in _FACTORS if getattr(self, name) is not None)
 
     def drawn(self) -> range:
         return range(2 if self.names else 0)
 
     def draws(self, factors: Floats, order: Floats) -> tuple[Floats, NDArray[np.int64]]:
-        """Factors float32 (n, k) of the k adjustments that are there, and the order int64 (n, k) they come in.
+        """Factors float32 (n, k) of the k adjustments that are set, and their order int64 (n, k).
 
-        `factors` and `order` are uniforms, float32 (4, n) each; row k belongs to the k-th factor that is there.
+        `factors` and `order` are uniforms, float32 (4, n) each; row k belongs to the k-th factor that is set.
         """
         ranges = [getattr(self, name) for name in self.names]
         drawn = [(low + (high - low) * factors[k]).astype(np.float32) for k, (low, high) in enumerate(ranges)]
@@ -90,7 +90,7 @@ class ColorJitter(Op):
             return
 
         def steps(run: Run) -> Floats:
-            """Of every sample in its own order, float32 (n, steps, 14)."""
+            """The colour steps of every sample in its own order, float32 (n, steps, 14)."""
             drawn, turn = self.draws(run.draw(first), run.draw(first + 1))
             every = np.stack([adjustment(name, drawn[:, k]) for k, name in enumerate(names)], axis=1)
             return only(run.on, np.take_along_axis(every, turn[:, :, None], axis=1))

@@ -1,13 +1,13 @@
 """Colour as a chain of per-sample steps on RGB values 0..255, and the step of a DALI graph that runs it.
 
 A step is first out = clamp(M @ rgb + g * gray_mean + t - 0.5), where gray_mean is the mean gray value of the
-image as it enters the step: brightness, contrast and saturation are that, and the half makes rounding cut off,
-as torchvision does on uint8. Then, where there is a hue factor at all, the hue is turned by h of the full
-circle in HSV. What a step is not leaves the pixels as they are (M the identity, g, t and h zero), so that every
-sample can go through its adjustments in an order of its own.
+image as it enters the step: brightness, contrast and saturation are of this form, and the half turns rounding into
+cutting off, as torchvision does on uint8. Then, if any adjustment is a hue, the hue is turned by h of the full
+circle in HSV. A part that a step does not use leaves the pixels as they are (M the identity, g, t and h zero), so that
+every sample can go through its adjustments in an order of its own.
 
-Beside these twelve numbers a step says in two what it is: one of KINDS, and its factor. A graph takes the first, and
-the kernel `jitter` the others, which it does as torchvision does them.
+After these twelve numbers come two more: the kind of the step, one of KINDS, and its factor. A DALI graph uses the
+twelve; the kernel `jitter` uses the two, and does the step as torchvision does it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Floats = NDArray[np.float32]
 GRAY = np.array([0.2989, 0.587, 0.114], np.float32)
 KINDS = {"nothing": 0, "brightness": 1, "contrast": 2, "saturation": 3, "hue": 4, "gray": 5, "gray_rounded": 6}
 WIDTH = 14  # numbers of a step
-KIND = slice(12, 14)  # where they say what it is
-MAX_STEPS = 64  # that the kernel takes
+KIND = slice(12, 14)  # where kind and factor stand
+MAX_STEPS = 64  # how many steps the kernel takes
 
 # A uint8 result is cut off, not rounded, in torchvision; DALI rounds. Just under one half makes them agree.
 _CUT = -0.4995
 _CUT_HUE = 255.999 / 255  # and so it goes from 0..1 back to uint8 after a turn of the hue
-_CHANNELS = np.array([[[5, 3, 1]]], np.float32)  # where red, green and blue stand on the circle of hues
+_CHANNELS = np.array([[[5, 3, 1]]], np.float32)  # places of red, green and blue on the circle of hues
 
 
 def adjustment(name: str, factor: Floats) -> Floats:
@@ -65,7 +65,7 @@ def gray_steps(count: int, *, cut: bool) -> Floats:
 
 
 def only(on: NDArray[np.bool_], steps: Floats) -> Floats:
-    """The steps of the samples that they are for; those of the others change nothing."""
+    """The steps for the chosen samples; the steps of all others change nothing."""
     nothing = np.zeros(WIDTH, np.float32)
     nothing[:9] = np.eye(3, dtype=np.float32).ravel()
     return np.where(on[:, None, None], steps, nothing)

@@ -1,4 +1,4 @@
-"""timm's CenterCropOrPad and RandomCropOrPad: cut where an image is larger than a size, padded where it is smaller."""
+"""timm's CenterCropOrPad and RandomCropOrPad: cut an image where it is larger than a size, pad it where smaller."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["CropOrPad", "placed"]
 
 @dataclass(frozen=True, slots=True)
 class CropOrPad(Op):
-    """To `size` (height, width): the middle, or anywhere; where an image is smaller it is padded so."""
+    """To `size` (height, width): the middle, or a random place; a smaller image is padded in the same way."""
 
     size: tuple[int, int]
     anywhere: bool = False

@@ -1,4 +1,4 @@
-"""Windows of images and pixels put around them: their rows, their steps on one image, and padding that has no room."""
+"""Crops of images and pixels put around them: their rows, their steps on one image, and images too small to pad."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rows(*columns: Ints) -> NDArray[np.int32]:
 
 
 def one_level(op: Op, fill: Fill, place: Place) -> float:
-    """In 0..255, as DALI takes it where images are turned. TransformError where channels differ."""
+    """One fill in 0..255, as DALI takes it where images are turned. TransformError where channels differ."""
     if not isinstance(fill, int | float) and len(set(fill)) != 1:
         op.refuse("takes one fill for all channels", fill)
     return place.levels(fill)[0]
@@ -41,7 +41,7 @@ def crop(key: Key, fill: Fill = 0.0) -> OnImage:
 
 
 def _beyond(image: Any, window: tuple[int, int, int, int], fill: Fill) -> Any:
-    """A window that leaves the image."""
+    """A crop that is partly outside the image."""
     import torch
 
     (y, x, height, width), (h, w) = window, image.shape[-2:]
@@ -68,7 +68,7 @@ def margin(key: Key, fill: Fill, mode: PadMode) -> OnImage:
 
 def too_narrow(title: str, mode: PadMode, image: tuple[Ints, Ints], widest: tuple[Ints, Ints]) -> list[tuple[int, str]]:
     """Images (heights, widths) that have too few pixels to mirror into edges up to `widest` (high, wide)."""
-    spare = {"reflect": 1, "symmetric": 0}.get(mode)  # the edge itself is not repeated, or it is
+    spare = {"reflect": 1, "symmetric": 0}.get(mode)  # "reflect" does not repeat the edge itself, "symmetric" does
     if spare is None:
         return []
     (h, w), (high, wide) = image, widest

@@ -34,7 +34,7 @@ class RandomErasing(Effect):
     ratio: Range = (0.3, 3.3)
     value: Fill = 0.0
 
-    streams: ClassVar[int] = 2  # whether at all, and the first try; further tries are drawn by those that need them
+    streams: ClassVar[int] = 2  # whether to erase, and the first try; others are drawn only where needed
     normalized: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -61,11 +61,11 @@ class RandomErasing(Effect):
         return self.value
 
     def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.int32]:
-        """Rectangles y, x, height, width; often empty ones."""
+        """Rectangles y, x, height, width; empty where nothing is erased."""
         return np.stack(erased(self, draws, first, h, w), axis=1).astype(np.int32)
 
     def image(self, image: Any, row: Any) -> Any:
-        """In a copy, since the image may be another's memory."""
+        """In a copy, since others may use the image's memory."""
         from torchvision.transforms.v2 import functional
 
         y, x, height, width = row.tolist()
@@ -83,7 +83,7 @@ class RandomErasing(Effect):
         return apply
 
     def graph(self, place: Place, k: int, first: int) -> InGraph:
-        """An empty rectangle where it is not for an image."""
+        """The rectangle is empty for an image that is left as it is."""
         fill = list(self._levels(place))
 
         def build(image: Any, rect: Any) -> Any:
@@ -100,7 +100,7 @@ class RandomErasing(Effect):
         return Apply(k, "rect", "FLOAT", 1, build), rectangles
 
     def _levels(self, place: Place) -> tuple[float, float, float]:
-        """The value in levels: whole ones, so at most half a level from what torchvision writes into floats."""
+        """The value in whole levels of 0..255: at most half a level from what torchvision writes into floats."""
         value = np.broadcast_to(self.value, 3)
         levels = np.trunc(value) if place.dtype == "uint8" else np.rint((value - place.bias) / place.scale)
         if not ((levels >= 0) & (levels <= 255)).all():
@@ -111,7 +111,7 @@ class RandomErasing(Effect):
 
 @functools.cache
 def _colour(value: Fill) -> Any:
-    """A tensor of it that broadcasts over an image."""
+    """The value as a tensor that broadcasts over an image."""
     import torch
 
     return torch.tensor(as_list(value))[:, None, None]
@@ -135,9 +135,9 @@ def tried(
 
 
 def erased(op: RandomErasing, run: BatchDraws, first: int, h: Ints, w: Ints) -> Window:
-    """Rectangles to erase; empty ones for samples that are left as they are, or that ten tries found none for.
+    """Rectangles to erase; empty for samples that are left as they are, or where ten tries found no rectangle.
 
-    Stream `first` says whether at all, try t draws from stream first + 1 + t. Few rows need more than one try, so
+    Stream `first` says whether to erase, try t draws from stream first + 1 + t. Few rows need more than one try, so
     the nine others are drawn for those alone.
     """
     on = run.draw(first)[0] < op.p

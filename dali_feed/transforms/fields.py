@@ -23,7 +23,7 @@ __all__ = [
 
 
 def fail(transform: object, rule: str, found: object) -> TransformError:
-    """The error of a setting that cannot be kept."""
+    """The error of a setting that no engine can do."""
     return TransformError(f"{type(transform).__name__}: {rule}; found {found!r}")
 
 
@@ -38,7 +38,7 @@ def pair(t: Any, size: Any) -> tuple[int, int]:
 
 
 def interpolation_of(t: Any) -> Interpolation:
-    """Of a resize."""
+    """The interpolation of a resize."""
     mode = str(getattr(t.interpolation, "value", t.interpolation))
     if mode not in ("bilinear", "bicubic", "nearest-exact"):
         raise fail(t, "interpolation must be BILINEAR, BICUBIC or NEAREST_EXACT", mode)
@@ -46,7 +46,7 @@ def interpolation_of(t: Any) -> Interpolation:
 
 
 def maybe_drawn(t: Any) -> Interpolation | Drawn:
-    """Of a resize of timm's: one, or one of two that is drawn."""
+    """The interpolation of a resize of timm's: one, or a random one of two."""
     if not isinstance(t.interpolation, tuple | list):
         return interpolation_of(t)
     names = sorted(str(getattr(mode, "value", mode)) for mode in t.interpolation)
@@ -56,12 +56,12 @@ def maybe_drawn(t: Any) -> Interpolation | Drawn:
 
 
 def antialias_of(t: Any) -> bool:
-    """Of a resize; v1 before antialias was an argument has it."""
+    """Whether a resize is antialiased; v1 always is where it does not have this argument yet."""
     return bool(getattr(t, "antialias", True))
 
 
 def turning(t: Any) -> Literal["nearest", "bilinear"]:
-    """Interpolation of a rotation and its kind."""
+    """The interpolation of a transform that can turn an image."""
     mode = str(getattr(t.interpolation, "value", t.interpolation))
     if mode not in ("nearest", "bilinear"):
         raise fail(t, "interpolation must be NEAREST or BILINEAR", mode)
@@ -69,12 +69,12 @@ def turning(t: Any) -> Literal["nearest", "bilinear"]:
 
 
 def fill_of(t: Any) -> Fill:
-    """Black where none is given."""
+    """The fill; black where none is given."""
     return background(t) or 0.0
 
 
 def background(t: Any) -> Fill | None:
-    """What comes from outside the image; None is torchvision's own default."""
+    """The colour of pixels from outside the image; None is torchvision's own default."""
     fill = t.fill
     if isinstance(fill, dict):
         known = {getattr(k, "__name__", str(k)): v for k, v in fill.items()}
@@ -88,7 +88,7 @@ def background(t: Any) -> Fill | None:
 
 
 def edges_of(t: Any, *, swapped: bool) -> Edges:
-    """Left, top, right, bottom. v2.RandomCrop keeps them as left, right, top, bottom."""
+    """The padding as left, top, right, bottom. v2.RandomCrop keeps it as left, right, top, bottom."""
     found = t.padding or 0
     edges = [found] if isinstance(found, int) else [int(edge) for edge in found]
     if len(edges) not in (1, 2, 4):
@@ -101,6 +101,6 @@ def edges_of(t: Any, *, swapped: bool) -> Edges:
 
 
 def numbers(values: Any) -> tuple[float, ...]:
-    """Of a list, a tensor, an array or a lone number."""
-    flat = values.tolist() if hasattr(values, "tolist") else values  # tensors, arrays and lone numbers do as well
+    """The numbers in a list, a tensor, an array or a single number."""
+    flat = values.tolist() if hasattr(values, "tolist") else values  # tensors, arrays and single numbers too
     return tuple(float(x) for x in flat) if isinstance(flat, Sequence) else (float(flat),)

@@ -1,4 +1,4 @@
-"""Gamma variates of uniforms, of which weights are made: of mixed samples, and of AugMix's chains."""
+"""Gamma variates from uniform numbers; the weights of mixed samples and of AugMix's chains are made of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 __all__ = ["GAMMA_TRIES", "STEP", "log_gammas"]
 
 GAMMA_TRIES = 8  # each is taken with a probability above 0.95
-STEP = 2.0**-20  # weights are multiples of it: the last bits of a machine's log and cos do not reach them
+STEP = 2.0**-20  # weights are multiples of it, so that machines whose log and cos differ in the last bits agree
 
 
 def log_gammas(alpha: float, tries: NDArray[np.float64], boost: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -56,7 +56,7 @@ class GaussianBlur(Effect):
         return functional.gaussian_blur_image(image, list(self.kernel), [sigma, sigma])
 
     def graph(self, place: Place, k: int, first: int) -> InGraph:
-        """A kernel of one pixel where it is not for an image."""
+        """The kernel is a single pixel for an image that is left as it is."""
 
         def build(image: Any, sigma: Any) -> Any:
             from nvidia.dali import fn

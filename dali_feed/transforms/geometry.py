@@ -30,7 +30,7 @@ def resized(h: Ints, w: Ints, size: int | tuple[int, int], max_size: int | None)
     if max_size is not None:
         over = new_long > max_size
         fitted = np.floor(max_size * new_short / new_long).astype(np.int64)
-        new_short = np.where(over, np.maximum(fitted, 1), new_short)  # 0 in torchvision, which then fails
+        new_short = np.where(over, np.maximum(fitted, 1), new_short)  # torchvision computes 0 and then fails
         new_long = np.where(over, max_size, new_long)
     return np.where(h <= w, new_short, new_long), np.where(h <= w, new_long, new_short)
 
@@ -56,7 +56,7 @@ def padded(h: Ints, w: Ints, op: Any) -> tuple[Ints, Ints, Ints, Ints]:
 
 
 def crop_windows(h: Ints, w: Ints, op: Any, drawn: NDArray[np.float32]) -> Window:
-    """RandomCrop's windows, `drawn` (4, n): rows 0 and 1 are y and x. They leave the image where it is padded."""
+    """RandomCrop's windows, `drawn` (4, n): rows 0 and 1 are y and x. With padding they may leave the image."""
     left, top, right, bottom = padded(h, w, op)
     y = ((h + top + bottom - op.size[0] + 1) * drawn[0]).astype(np.int64) - top
     x = ((w + left + right - op.size[1] + 1) * drawn[1]).astype(np.int64) - left

@@ -1,4 +1,4 @@
-"""What a transform can ask of the compiler of DALI's graphs: steps, and what is folded into those that are there."""
+"""What a transform can add to a DALI graph: steps, and crops and flips that are folded into existing steps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class GraphStep(Protocol):
 
     @property
     def name(self) -> str:
-        """Of its array."""
+        """The name of its array."""
         ...
 
     def on(self, image: Any, given: Given, *, gpu: bool) -> Any:
@@ -61,22 +61,22 @@ class Apply:
     build: Callable[[Any, Any], Any]
 
     def on(self, image: Any, given: Given, *, gpu: bool) -> Any:
-        """The same on the CPU and on a GPU."""
+        """Call `build`, on the CPU and on a GPU alike."""
         del gpu
         return self.build(image, given(numbered(self.name, self.k), self.dtype, self.ndim))
 
 
-InGraph = tuple[GraphStep, Callable[[Run], NDArray[Any]]]  # the step, and what fills its array
+InGraph = tuple[GraphStep, Callable[[Run], NDArray[Any]]]  # the step, and a function that fills its array
 
 
 class Graph(Protocol):
     """A DALI graph as it grows, op by op; k is the number of its last step."""
 
     k: int
-    place: Place  # of what stands next
+    place: Place  # number of the next op
 
     def step(self, step: GraphStep, rows: Callable[[Run], NDArray[Any]]) -> None:
-        """Add a step of number k + 1, and what fills its array."""
+        """Add a step of number k + 1, with the function that fills its array."""
         ...
 
     def resample(
@@ -90,9 +90,9 @@ class Graph(Protocol):
         choose: Callable[[Run], Window] | None = None,
         modes: Callable[[Run], NDArray[np.int32]] | None = None,
     ) -> None:
-        """Resize what is there now, or the window of it that `choose` gives, to `sizes` of its heights and widths.
+        """Resize the current image, or the part of it that `choose` gives, to `sizes` of its heights and widths.
 
-        fixed   what all these are, least: what none of them is smaller than; where that is known
+        fixed   the size of all these images; least: a size that none of them is below; where known
         modes   where the interpolation is "random", its number in `batch_draws.DRAWN` for each sample
         """
         ...
@@ -105,21 +105,21 @@ class Graph(Protocol):
         inside: bool,
         fill: tuple[float, float, float] = BLACK,
     ) -> None:
-        """The window of `size` that `choose` gives; `inside` says that it cannot leave the image."""
+        """Cut out the window of `size` that `choose` gives; `inside` says that it is never outside the image."""
         ...
 
     def cut(self, choose: Callable[[Run], Window], fill: tuple[float, float, float] = BLACK) -> None:
-        """The window that `choose` gives, of a size of its own."""
+        """Cut out the window that `choose` gives, of a size of its own for each image."""
         ...
 
     def covers(self, size: tuple[int, int]) -> bool:
-        """Whether every image is at least that large here."""
+        """Whether every image is at least that large at this point."""
         ...
 
     def flip(self, axis: Literal["x", "y"], on: Callable[[Run], NDArray[np.bool_]]) -> None:
-        """Mirror the samples that `on` names."""
+        """Mirror the samples chosen by `on`."""
         ...
 
     def branch(self, on: Callable[[Run], NDArray[np.bool_]], ops: Sequence[tuple[int, Any]]) -> None:
-        """Add ops, each with its number, that are for the samples which `on` names alone."""
+        """Add ops, each with its number, that apply only to the samples chosen by `on`."""
         ...

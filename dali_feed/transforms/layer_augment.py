@@ -59,7 +59,7 @@ class LayerAugment(Pillow):
             edges = np.cumsum(left, axis=1) / left.sum(axis=1, keepdims=True)
             last = (
                 len(self.parts) - 1 - np.argmax(left[:, ::-1] > 0, axis=1)
-            )  # rounding may leave the last edge below 1
+            )  # rounding may leave the last bound below 1
             which[0, layer] = np.minimum((edges <= drawn[0, layer, 0][:, None]).sum(axis=1), last)
             left[np.arange(len(left)), which[0, layer]] = 0.0
         return which, drawn

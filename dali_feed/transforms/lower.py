@@ -1,7 +1,7 @@
-"""torchvision transforms, v1 and v2, lowered to a recipe; timm's with them.
+"""torchvision's transforms, v1 and v2, and timm's, lowered (translated) to a recipe.
 
-Transforms are known by class name and module, so torchvision is never imported here: who has a transform
-has it. What cannot be lowered is an error that names it; nothing is left out in silence.
+Transforms are recognised by class name and module, so torchvision is never imported here: a user who has a transform
+has imported it. A transform that cannot be lowered is an error that names it; nothing is skipped in silence.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def is_theirs(transform: object) -> bool:
 
 
 def flatten(transform: Any) -> Iterable[Any]:
-    """A Compose, torch's Sequential or an object that only holds some, and those in it, as what they are made of.
+    """The single transforms of a Compose, torch's Sequential or an object that only holds transforms, nested ones too.
 
-    What leaves an image as it is is left out.
+    Transforms that leave every image as it is are left out.
     """
     name, module = type(transform).__name__, type(transform).__module__
     ours, torchs = is_torchvision(transform), module.startswith("torch.nn.")
@@ -66,10 +66,10 @@ def flatten(transform: Any) -> Iterable[Any]:
 def lower(transform: Any, beyond: Beyond | None = None) -> Recipe:
     """The recipe of a torchvision transform, a Compose of them, or None (pixels as decoded); a recipe is its own.
 
-    `beyond` is asked first of each transform, with the ops before it: it gives an op, or None to leave it to what is
-    known here.
+    `beyond` is called first for each transform, with the ops before it: it gives an op, or None to use the table of
+    this room.
 
-    Raises TransformError for a transform, or a setting of one, that has no lowering.
+    Raises TransformError for a transform, or a setting of one, that cannot be lowered.
     """
     if isinstance(transform, Recipe):
         return transform

@@ -1,4 +1,4 @@
-"""MixAugment, timm's AugMix: an image mixed with chains of Pillow's operations of itself."""
+"""MixAugment, timm's AugMix: an image mixed with versions of itself that went through chains of Pillow's operations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DEEPEST = 4  # steps of a chain
 class MixAugment(Pillow):
     """The image mixed with `width` chains of `depth` parts (1 to 3 where it is not positive), weighed by Dirichlet's.
 
-    `blended`: chain by chain into the image, each rounded; else all at once.
+    `blended`: chains are mixed into the image one by one, with rounding after each; else all at once.
     """
 
     parts: tuple[Part, ...]
@@ -36,7 +36,7 @@ class MixAugment(Pillow):
     blended: bool = False
     look: Look = PLAIN
 
-    streams: ClassVar[int] = 0  # it draws for itself: it takes more streams than an op has
+    streams: ClassVar[int] = 0  # it draws its own numbers, since it needs more streams than an op has
 
     def __post_init__(self) -> None:
         check_parts("AugMix", self.parts, max(self.depth, 0), _DEEPEST)
@@ -97,7 +97,7 @@ def _mixed(image: Any, made: list[Any], shares: list[float], amount: float) -> A
 
 
 def _blended(image: Any, made: list[Any], shares: list[float], amount: float) -> Any:
-    """Each chain into what is there, by the shares that come to the same as all at once."""
+    """Mix the chains in one by one, with the shares that give the same weights in the end."""
     from PIL import Image
 
     left, parts = 1.0, []

@@ -1,7 +1,7 @@
 """MixUp and CutMix: which sample is mixed into which, how much of it and where, and what becomes of the labels.
 
-The law: weights and boxes are pure in (seed, epoch, sample id), like every draw. The partner is the sample before in
-the same lane's part of the batch, so that a global batch is mixed alike at every world size.
+The law: weights and boxes depend on (seed, epoch, sample id) alone, as all random numbers do. The partner is the
+sample before in the same lane's part of the batch, so that a global batch is mixed alike at every world size.
 """
 
 from __future__ import annotations
@@ -28,16 +28,15 @@ Ints = NDArray[np.int64]
 class Mixing:
     """What is done to a batch.
 
-    mixup   alpha of Beta(alpha, alpha), of which the weight of each sample is drawn; None: no MixUp
-    cutmix  the same for the share of the image that stays; None: no CutMix
-    p       how likely a sample is mixed at all
-    switch  how likely CutMix is taken where there are both
-    classes, smoothing
-            labels become a distribution over so many classes, `smoothing` of it spread over all; without classes,
-            pairs of labels and weights
+    mixup      alpha of Beta(alpha, alpha), from which the weight of each sample is drawn; None: no MixUp
+    cutmix     alpha of Beta(alpha, alpha), from which the share of the image that stays is drawn; None: no CutMix
+    p          how likely a sample is mixed at all
+    switch     how likely CutMix is taken where there are both
+    classes    labels become a distribution over so many classes; None: pairs of labels and weights
+    smoothing  how much of that distribution is spread evenly over all classes, as in label smoothing
 
-    Zhang et al., mixup, ICLR 2018; Yun et al., CutMix, ICCV 2019. Each sample has draws of its own, where
-    torchvision's v2.MixUp and v2.CutMix draw once for the batch. Raises TransformError for values that cannot be.
+    Zhang et al., mixup, ICLR 2018; Yun et al., CutMix, ICCV 2019. Each sample has random numbers of its own, where
+    torchvision's v2.MixUp and v2.CutMix draw once for the batch. Raises TransformError for values that are not allowed.
     """
 
     mixup: float | None = None
@@ -49,7 +48,7 @@ class Mixing:
 
     @classmethod
     def lowered(cls, transform: Any) -> Mixing | None:
-        """What torchvision's v2.MixUp, v2.CutMix, or a RandomChoice of the two come to; None for anything else."""
+        """A `Mixing` of torchvision's v2.MixUp, v2.CutMix, or a RandomChoice of the two; None for anything else."""
         several = is_torchvision(transform) and type(transform).__name__ == "RandomChoice"
         inner = transform.transforms if several else [transform]
         names = [type(each).__name__ if is_torchvision(each) else "" for each in inner]
@@ -92,7 +91,7 @@ class Mixing:
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """A batch's draws, a row per sample.
+    """The random numbers of a batch, a row per sample.
 
     partner  int32 (n,): the sample mixed in
     weight   float32 (n,): of the sample itself outside the box
@@ -107,7 +106,7 @@ class Mixed:
 
 
 def mixed(mixing: Mixing, ids: Ints, seed: int, epoch: int, size: tuple[int, int], lanes: int = 1) -> Mixed:
-    """The draws of a batch of samples `ids` whose images are `size` (height, width).
+    """The random numbers of a batch of samples `ids` whose images are `size` (height, width).
 
     The batch is `lanes` parts of equal length, end to end.
     """
@@ -133,7 +132,7 @@ def mixed(mixing: Mixing, ids: Ints, seed: int, epoch: int, size: tuple[int, int
 
 
 def _boxes(side: NDArray[np.float64], place: NDArray[np.float64], height: int, width: int) -> NDArray[np.int32]:
-    """Boxes of `side` (0..1) of both sides about a random pixel, cut at the border, as v2.CutMix takes them."""
+    """Boxes of `side` (0..1) times the image's edges, about a random pixel, cut at the border, as in v2.CutMix."""
     y, x = np.floor(place[0] * height), np.floor(place[1] * width)
     half_y, half_x = np.floor(side * height / 2), np.floor(side * width / 2)
     top, left = np.maximum(y - half_y, 0), np.maximum(x - half_x, 0)

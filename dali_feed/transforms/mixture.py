@@ -1,4 +1,4 @@
-"""How much of an image and of each chain AugMix mixes: weights of Dirichlet's distribution, pure in the draws."""
+"""AugMix's weights of the image and of each chain: Dirichlet's distribution, from the sample's random numbers alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["mixture"]
 
 
 def mixture(op: Effect, width: int, alpha: float, run: BatchDraws, first: int) -> NDArray[np.float32]:
-    """Weights of the image itself and of each of `width` chains, by the op's draws: float32 (n, 1 + width)."""
+    """Weights of the image and of each of `width` chains, from the op's random numbers: float32 (n, 1 + width)."""
     own = range(first, first + 2 * GAMMA_TRIES)
     inner = [number * STREAMS_PER_OP for number in inner_numbers(op, first // STREAMS_PER_OP, width)]
     streams = [*own, *(start + k for start in inner for k in range(GAMMA_TRIES))]
@@ -29,7 +29,7 @@ def mixture(op: Effect, width: int, alpha: float, run: BatchDraws, first: int) -
 
 
 def _dirichlet(logs: list[NDArray[np.float64]]) -> list[NDArray[np.float32]]:
-    """Gamma variates, given by their logarithms, over their sum; the last is what the others leave of 1."""
+    """Gamma variates, given by their logarithms, divided by their sum; the last is 1 minus the others."""
     gammas = np.exp(np.maximum(np.stack(logs) - np.max(logs, axis=0), -700))
     shares = np.round(gammas / gammas.sum(axis=0) / STEP)[:-1] * STEP
     rest = np.maximum(1 - shares.sum(axis=0), 0)

@@ -23,7 +23,7 @@ Branches = tuple[tuple[Op, ...], ...]
 
 
 class Nest(Op):
-    """Runs of ops, each taken or left as a whole."""
+    """Lists of ops; each list is applied or skipped as a whole."""
 
     __slots__ = ()
     normalized: ClassVar[bool] = True
@@ -31,7 +31,7 @@ class Nest(Op):
 
     @abstractmethod
     def runs(self) -> Branches:
-        """What it picks from."""
+        """The lists of ops that it picks from."""
 
     @abstractmethod
     def picks(self, drawn: NDArray[np.float32]) -> Ints:
@@ -92,7 +92,7 @@ def _picked(key: Key, branches: list[list[OnImage]]) -> OnImage:
 
 
 def _check(op: str, branches: Branches) -> None:
-    """What stands in a nest may be left out of some images of a batch, which must be alike all the same."""
+    """Ops in a nest may be skipped for some images of a batch, whose sizes and dtype must be equal all the same."""
     if not branches:
         refuse(op, "needs at least one transform", branches)
     for inner in (inner for branch in branches for inner in branch):
@@ -148,7 +148,7 @@ class RandomChoice(Nest):
     def picks(self, drawn: NDArray[np.float32]) -> Ints:
         weights = np.asarray(self.weights or (1.0,) * len(self.branches), np.float64)
         edges = np.cumsum(weights) / weights.sum()
-        last = int(np.flatnonzero(weights)[-1])  # rounding may leave the last edge below 1
+        last = int(np.flatnonzero(weights)[-1])  # rounding may leave the last bound below 1
         chosen: Ints = np.minimum(np.searchsorted(edges, drawn[0].astype(np.float64), side="right"), last)
         return chosen[:, None]
 

@@ -1,4 +1,4 @@
-"""GaussianNoise: a number drawn for every pixel; torchvision's arithmetic, on numbers that are the sample's own.
+"""GaussianNoise: a random number for every value; torchvision's arithmetic, on random numbers of the sample's own.
 
 They are drawn on the CPU wherever the image is, so that they are the same on every device.
 """
@@ -39,7 +39,7 @@ class GaussianNoise(Effect):
         return {"_seed": seeds_of(draws, first)}
 
     def on_image(self, key: Key) -> OnImage:
-        """By a generator that starts from row `key` + "_seed" (int64)."""
+        """Add noise of a generator whose seed is row `key` + "_seed" (int64)."""
         import torch
 
         seeds, mean, sigma, clip = further(key, "_seed"), self.mean, self.sigma, self.clip
@@ -56,14 +56,14 @@ class GaussianNoise(Effect):
 
 
 def seeds_of(draws: BatchDraws, first: int) -> NDArray[np.int64]:
-    """Where the generator of each sample's noise starts, of 48 bits: the last two numbers of the op's first stream."""
+    """The seed of each sample's noise, 48 bits: the last two numbers of the op's first stream."""
     high, low = (draws.draw(first)[2:].astype(np.float64) * 2**24).astype(np.int64)
     seeds: NDArray[np.int64] = high << 24 | low
     return seeds
 
 
 def generator_of(seed: Any) -> Any:
-    """Torch's, from there on."""
+    """Torch's generator with that seed."""
     import torch
 
     return torch.Generator().manual_seed(int(seed))

@@ -1,4 +1,4 @@
-"""NoisyErasing: timm's RandomErasing, and torchvision's where the value is random: rectangles of drawn numbers."""
+"""NoisyErasing: timm's RandomErasing, and torchvision's where the value is random: rectangles of random numbers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class NoisyErasing(Effect):
     def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.int32]:
         """Rectangles y, x, height, width of each sample, int32 (n, most, 4); empty ones where there are fewer.
 
-        Stream `first` says whether at all, and how many; try t of a rectangle draws from the t-th of its own streams.
+        Stream `first` says whether to erase, and how many; try t of a rectangle draws from the t-th of its own streams.
         """
         u = draws.draw(first)
         on = u[0] < self.p
@@ -87,7 +87,7 @@ class NoisyErasing(Effect):
         return {"_seed": seeds_of(draws, first)}
 
     def on_image(self, key: Key) -> OnImage:
-        """In the rectangles of row `key`, by a generator that starts from row `key` + "_seed" (int64)."""
+        """Fill the rectangles of row `key`, by a generator whose seed is row `key` + "_seed" (int64)."""
         seeds = further(key, "_seed")
 
         def apply(image: Any, arrays: Arrays, slot: int) -> Any:

@@ -21,7 +21,7 @@ __all__ = ["Normalize"]
 
 @dataclass(frozen=True, slots=True)
 class Normalize(Op):
-    """(value - mean) / std per channel, in the units the image has by then."""
+    """(value - mean) / std per channel, in the units that pixels have at this point."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]

@@ -1,7 +1,7 @@
-"""Where ops within ops draw from.
+"""The random streams of ops inside other ops.
 
 An op's number says which streams are its own. Ops of a recipe are numbered 0, 1, 2, ...; those in a nest carry the
-number of their nest in the lower bits and their own place above it, so that no op moves another one's streams. The
+number of their nest in the lower bits and their own place above it, so that no op changes the streams of another. The
 chains of AugMix are numbered as the ops of a nest are.
 """
 
@@ -28,7 +28,7 @@ def inner_numbers(op: Op, n: int, count: int) -> list[int]:
 
 
 def walk(ops: Iterable[Op]) -> Iterator[tuple[int, Op]]:
-    """All ops with their numbers: a nest, then what is in it, before what stands behind it."""
+    """All ops with their numbers: a nest, then the ops inside it, then those after it."""
     every = list(enumerate(ops))
     nest = next((op for _, op in every if op.has_parts), None)
     if nest is not None and len(every) > 1 << TOP_BITS:

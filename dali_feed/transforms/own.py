@@ -1,6 +1,6 @@
 """An op of the user's own: a function of one PIL image, somewhere in front of the conversion to tensors.
 
-It is handed the PIL image that torchvision would hand it. Many threads call it at once, each with an image of its own.
+It gets the PIL image that torchvision would give it. Many threads call it at once, each with an image of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def name_of(one: Any) -> str:
 class Own(Effect):
     """`function` of a PIL image, which gives one of the same size and mode; `gray`: of mode L, else RGB.
 
-    What it draws at random is its own.
+    Random numbers that it draws are its own and are not repeated by a resume.
     """
 
     function: Callable[[Any], Any]

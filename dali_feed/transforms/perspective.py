@@ -1,4 +1,4 @@
-"""RandomPerspective: seen from elsewhere, by torchvision's rules."""
+"""RandomPerspective: the image as seen from another place, by torchvision's rules."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["RandomPerspective", "corners"]
 
 @dataclass(frozen=True, slots=True)
 class RandomPerspective(Effect):
-    """Seen from elsewhere: each corner moves inwards, by up to `distortion` of half the edge."""
+    """The image as seen from another place: each corner moves inwards, by up to `distortion` of half the edge."""
 
     distortion: float = 0.5
     p: float = 0.5
     interpolation: Literal["nearest", "bilinear"] = "bilinear"
     fill: Fill = 0.0
 
-    streams: ClassVar[int] = 3  # one that says whether at all, two for eight coordinates
+    streams: ClassVar[int] = 3  # one for whether to do it, two for eight coordinates
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.distortion <= 1.0:
@@ -45,7 +45,7 @@ class RandomPerspective(Effect):
         return corners(self, drawn, h, w).astype(np.int32)
 
     def image(self, image: Any, row: Any) -> Any:
-        """From the corners of the image to where they go."""
+        """Move the corners of the image to their new places."""
         from torchvision.transforms.v2 import InterpolationMode, functional
 
         start, end = _ends(row, image.shape[-2:])
@@ -74,14 +74,14 @@ def _ends(row: Any, size: tuple[int, int]) -> tuple[list[list[int]], list[list[i
 
 
 def corners(op: RandomPerspective, drawn: NDArray[np.float32], h: Ints, w: Ints) -> Ints:
-    """Where the corners go, clockwise from the upper left: int64 (n, 8), x and y in turn; all -1 for images left alone.
+    """New corners, clockwise from the upper left: int64 (n, 8), x and y in turn; all -1 for images left as they are.
 
-    `drawn` is uniforms, float32 (12, n). Left alone are also those for which there is no perspective, since three
-    corners lie in a line: images of one pixel's height or width, and some of few pixels. torchvision fails on them.
+    `drawn` is uniforms, float32 (12, n). Left as they are, too, are images for which there is no perspective, as three
+    corners would lie in a line: those one pixel high or wide, and some of few pixels. torchvision fails on them.
     """
     u = drawn[4:].astype(np.float64)
     bounds = [(op.distortion * (edge // 2)).astype(np.int64) + 1 for edge in (w, h)]
-    far = ((0, 0), (1, 0), (1, 1), (0, 1))  # at which end of x and of y a corner is drawn
+    far = ((0, 0), (1, 0), (1, 1), (0, 1))  # which end of x and of y each corner is at
     columns = []
     for k in range(8):
         edge, bound = (w, h)[k % 2], bounds[k % 2]

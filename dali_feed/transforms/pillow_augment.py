@@ -1,6 +1,6 @@
 """What timm's AutoAugment and its kind have in common: steps that each sample chooses, run by Pillow on one image.
 
-The choice is arithmetic on arrays, pure in its draws.
+The choice is arithmetic on arrays; it depends on the samples' random numbers alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dali_feed.transforms.rules import check_uint8, refuse
 __all__ = ["Floats", "Pillow", "chained", "check_parts", "drawn_steps", "starts"]
 
 Floats = NDArray[np.float64]
-_WORDS = 2  # streams of a step: which, whether, strength twice, sign, filter, one more, how many steps
+_WORDS = 2  # numbers of a step: which, whether, strength twice, sign, filter, one more, how many steps
 
 
 class Pillow(Effect):
@@ -38,7 +38,7 @@ class Pillow(Effect):
 
     @property
     def every(self) -> tuple[Part, ...]:
-        """All parts, by whose place in it a step names one."""
+        """All parts; a step names one by its place in this tuple."""
         raise NotImplementedError
 
     def chosen(self, draws: BatchDraws, first: int) -> tuple[Ints, Floats]:
@@ -49,7 +49,7 @@ class Pillow(Effect):
         check_uint8(type(self).__name__, dtype)
 
     def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> Floats:
-        """Of each step part (-1: none), strength, sign, filter, a uniform number: float64 (n, chains, steps, 5)."""
+        """Per step the part (-1: none), strength, sign, filter, a uniform number: float64 (n, chains, steps, 5)."""
         which, drawn = self.chosen(draws, first)
         p, magnitude, spread, most = (
             np.array([getattr(one, name) for one in self.every]) for name in Part.__slots__[1:]
@@ -57,7 +57,7 @@ class Pillow(Effect):
         at = np.maximum(which, 0)
         none = (which < 0) | ((p[at] < 1) & (drawn[..., 1, :] > p[at]))
         radius = np.sqrt(-2 * np.log(np.maximum(1 - drawn[..., 2, :], 2.0**-25)))
-        normal = radius * np.cos(2 * math.pi * drawn[..., 3, :])  # Box and Muller's
+        normal = radius * np.cos(2 * math.pi * drawn[..., 3, :])  # by Box and Muller
         finite = np.where(np.isfinite(spread), spread, 0.0)[at]
         strong = np.where(np.isinf(spread[at]), drawn[..., 2, :] * magnitude[at], magnitude[at] + finite * normal)
         strong = np.clip(strong, 0.0, most[at])
@@ -85,7 +85,7 @@ class Pillow(Effect):
 
 
 def chained(image: Any, chain: list[list[float]], parts: tuple[Part, ...], look: Look) -> Any:
-    """What a chain of steps makes of Pillow's image."""
+    """Pillow's image after a chain of steps."""
     for which, strong, sign, number, more in chain:
         if which >= 0:
             name = parts[int(which)].name
@@ -107,7 +107,7 @@ def starts(op: Effect, first: int, count: int) -> list[int]:
 
 
 def check_parts(op: str, parts: tuple[Part, ...], count: int, most: int) -> None:
-    """That there are some, and no more steps than can be."""
+    """Check that there are parts, and that the number of steps is allowed."""
     if not parts:
         refuse(op, "needs at least one operation", parts)
     if not 0 <= count <= most:

@@ -40,7 +40,7 @@ PARTS = frozenset(
 class Part:
     """An operation with probability `p` and strength `magnitude`, cut off to 0..`most`.
 
-    spread  of a normal distribution about it; infinite: uniform from 0 to it; 0: just it
+    spread  standard deviation of a normal distribution about it; infinite: uniform from 0 to it; 0: always it
     """
 
     name: str
@@ -63,9 +63,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the operations share: the colour outside an image, Pillow's filters (one is drawn), how far to move.
+    """What the operations share: the colour outside an image, Pillow's filters (a random one is used), how far to move.
 
-    shift: pixels, of TranslateX and Y; share: of the edge, of TranslateXRel and YRel; both at strength 10.
+    shift: pixels, for TranslateX and Y; share: part of the edge, for TranslateXRel and YRel; both at strength 10.
     """
 
     fill: tuple[int, int, int] = (128, 128, 128)
@@ -75,7 +75,7 @@ class Look:
 
     @classmethod
     def of(cls, parts: list[Any]) -> Self:
-        """Of the first of timm's operations, whose settings are all others'."""
+        """From the first of timm's operations; all others have the same settings."""
         if not parts:
             return cls()
         found, known = parts[0].kwargs, parts[0].hparams
@@ -89,7 +89,7 @@ PLAIN = Look()
 
 
 def strength(name: str, strong: float, sign: float, more: float, look: Look) -> float:
-    """What a strength of 0..10 and a sign come to; `more`: where it is drawn once more."""
+    """The operation's argument for a strength of 0..10 and a sign; `more`: a further random number, where needed."""
     part, plain = strong / 10.0, name.removesuffix("Increasing")
     if name in _SIGNED:
         return sign * part * _SIGNED[name](look)
@@ -143,7 +143,7 @@ _MOVED: dict[str, Callable[[Any, float, Outside], Any]] = {
 
 
 def operated(image: Any, name: str, value: float, look: Look, filtered: int) -> Any:
-    """What the operation makes of Pillow's image."""
+    """Pillow's image after the operation."""
     if name in _MOVED:
         return _MOVED[name](image, value, (look.fill if image.mode == "RGB" else look.fill[0], filtered))
     return _recoloured(image, name, value)
@@ -156,7 +156,7 @@ def _recoloured(image: Any, name: str, value: float) -> Any:
     if plain in _ENHANCED:
         return getattr(ImageEnhance, plain)(image).enhance(value)
     if plain in ("Posterize", "PosterizeOriginal"):
-        if value < 1:  # which some versions of Pillow refuse
+        if value < 1:  # some versions of Pillow refuse the other type
             return image.point([0] * (256 * len(image.getbands())))
         return image if value >= 8 else ImageOps.posterize(image, int(value))
     if plain == "Solarize":

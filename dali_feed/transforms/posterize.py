@@ -36,7 +36,7 @@ class RandomPosterize(Effect):
         return functional.posterize_image(image, self.bits) if row else image
 
     def graph(self, place: Place, k: int, first: int) -> InGraph:
-        """All bits stay where it is not for an image."""
+        """All bits stay for an image that is left as it is."""
         if place.dtype != "uint8":
             self.refuse("has bits of uint8 pixels", place.dtype)
         mask = 256 - (256 >> self.bits)

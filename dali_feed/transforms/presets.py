@@ -14,12 +14,12 @@ __all__ = ["classification", "segmentation"]
 
 
 def classification(transform: Any) -> tuple[Op, ...]:
-    """Of ImageClassification."""
+    """The ops of ImageClassification."""
     return Resize.of_preset(transform), CenterCrop.of_preset(transform), *_floats(transform)
 
 
 def segmentation(transform: Any) -> tuple[Op, ...]:
-    """Of SemanticSegmentation, which may leave the size."""
+    """The ops of SemanticSegmentation, which may keep the image's size."""
     resized = () if transform.resize_size is None else (Resize.of_preset(transform),)
     return *resized, *_floats(transform)
 

@@ -48,7 +48,7 @@ class RandomCrop(Op):
 
     @property
     def pads(self) -> bool:
-        """Whether a window may leave the image."""
+        """Whether a window may reach outside the image."""
         return self.pad_if_needed or any(self.padding)
 
     def size_behind(self, size: tuple[int, int] | None) -> tuple[int, int] | None:

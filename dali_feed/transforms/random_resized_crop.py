@@ -53,7 +53,7 @@ class RandomResizedCrop(Op):
         return cls(pair(t, t.size), (float(s0), float(s1)), (float(r0), float(r1)), maybe_drawn(t))
 
     def drawn(self) -> Iterable[int]:
-        return (0, TRIES) if self.interpolation == "random" else range(1)  # further tries: by those that need them
+        return (0, TRIES) if self.interpolation == "random" else range(1)  # further tries: where needed
 
     def size_behind(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return self.size

@@ -1,7 +1,7 @@
 """Recipe: what is done to each image, as a short list of frozen ops in torchvision's meaning.
 
-A recipe says what; `dali_feed.compiler` makes of it the steps an engine runs and the per-sample numbers those steps
-take. Ops are checked when they are made, so a wrong value never reaches an engine.
+A recipe says what to do; `dali_feed.compiler` turns it into the steps an engine runs and the per-sample numbers those
+steps take. Ops are checked when they are made, so a wrong value never reaches an engine.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Recipe:
 
     layout   of the batch that comes out: "NCHW" (n, 3, height, width) or "NHWC" (n, height, width, 3)
     decode   "reduced": a JPEG may be decoded at 1/2, 1/4 or 1/8 where the first op makes it smaller still;
-             "region": a window that it begins with is decoded alone, also where that may change its edges
+             "region": only the part that a first crop keeps is decoded, also where that may change its edges
     hw_decoder_load
              share of a batch's JPEGs that a GPU's JPEG engine decodes, 0..1. Its pixels are not those of the CUDA
-             decoder, and who goes there depends on the batch: above 0 a sample's pixels do too
+             decoder, and which JPEGs go there depends on the batch: above 0 a sample's pixels do too
     """
 
     ops: tuple[Op, ...] = ()
@@ -33,6 +33,6 @@ class Recipe:
 
     @property
     def channels(self) -> int:
-        """Of each image: 1 where it is made gray so; a batch then has three that are equal."""
+        """Channels of each image: 1 where an op makes it gray so; a batch then has three that are equal."""
         known = (op.channels_behind() for op in reversed(self.ops))
         return next((channels for channels in known if channels is not None), 3)

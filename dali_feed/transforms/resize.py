@@ -50,7 +50,7 @@ class Resize(Op):
 
     @classmethod
     def of_preset(cls, transform: Any) -> Resize:
-        """Of what `weights.transforms()` gives."""
+        """From the preset that `weights.transforms()` gives."""
         t = transform
         size = int(t.resize_size[0]) if len(t.resize_size) == 1 else pair(t, t.resize_size)
         return cls(size, None, interpolation_of(t), antialias_of(t))
@@ -89,7 +89,7 @@ class Resize(Op):
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """To the height and width (int32) of row `key`; where the interpolation is drawn, its number is the third.
+    """To the height and width (int32) of row `key`; where the interpolation is random, the third number says which.
 
     The common case calls torch itself with the operands of torchvision's kernel, because a call of torchvision's
     costs ten microseconds under the interpreter's lock; tests hold the two equal bit for bit.
@@ -118,7 +118,7 @@ class Scale:
 
             mode = InterpolationMode(name)
             return functional.resize_image(image, [height, width], interpolation=mode, antialias=self.antialias)
-        if image.stride() == (1, w * channels, channels):  # as decoded: say so, or torch packs the output anew
+        if image.stride() == (1, w * channels, channels):  # order as decoded: say so, or torch copies the output
             batch = image.as_strided((1, channels, h, w), (h * w * channels, 1, w * channels, channels))
         else:
             batch = image[None]
@@ -133,7 +133,7 @@ class Scale:
 
 @functools.cache
 def _native_uint8(interpolation: str) -> bool:
-    """Whether torchvision resizes uint8 as it is on this CPU, or by way of float32."""
+    """Whether torchvision resizes uint8 directly on this CPU, and not by way of float32."""
     from torchvision.transforms.v2.functional import _geometry
 
     return bool(_geometry._do_native_uint8_resize_on_cpu(_geometry.InterpolationMode(interpolation)))

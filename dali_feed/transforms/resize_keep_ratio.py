@@ -1,4 +1,4 @@
-"""timm's ResizeKeepRatio: all of the image to about a size, by the ratio it has."""
+"""timm's ResizeKeepRatio: resize the whole image to about a size, and keep its aspect ratio."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ __all__ = ["ResizeKeepRatio", "kept_ratio"]
 class ResizeKeepRatio(Op):
     """The shorter edge to that of `size` (height, width), or, by `longest` 1, the longer one; else between them.
 
-    With probability `scale_p` larger or smaller by a factor in `scale` (of areas, cut: below 1 enlarges, where `area`;
-    else of edges), with `aspect_p` of another ratio by a factor in `aspect`.
+    With probability `scale_p` larger or smaller by a factor in `scale` (with `area` a factor of the area that is kept,
+    so below 1 enlarges; else a factor of the edges), with `aspect_p` of another ratio by a factor in `aspect`.
     """
 
     size: tuple[int, int]
@@ -95,9 +95,9 @@ class ResizeKeepRatio(Op):
 
 
 def kept_ratio(op: ResizeKeepRatio, h: Ints, w: Ints, drawn: NDArray[np.float32] | None) -> tuple[Ints, Ints]:
-    """Heights and widths that come out; `drawn` (4, n): whether scaled, by how much, whether squeezed, by how much.
+    """New heights and widths; `drawn` (4, n): whether to scale, by how much, whether to change the ratio, by how much.
 
-    None: as if neither.
+    None: neither is done.
     """
     ratio_h, ratio_w = h / op.size[0], w / op.size[1]
     ratio = np.maximum(ratio_h, ratio_w) * op.longest + np.minimum(ratio_h, ratio_w) * (1.0 - op.longest)

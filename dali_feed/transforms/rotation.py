@@ -96,7 +96,7 @@ class Rotate:
     name: ClassVar[str] = "angle"
 
     def on(self, image: Any, given: Given, *, gpu: bool) -> Any:
-        """In the canvas that there is."""
+        """Turn it; the canvas keeps its size."""
         del gpu
         from nvidia.dali import fn, types
 

@@ -1,4 +1,4 @@
-"""What ops of a recipe check of themselves: each check names the op, the rule and what was found."""
+"""The checks of an op's settings: each error names the op, the rule and what was found."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = [
 ]
 
 Interpolation = Literal["nearest-exact", "bilinear", "bicubic"]
-Drawn = Literal["random"]  # bilinear or bicubic, as each sample draws
+Drawn = Literal["random"]  # bilinear or bicubic, at random for each sample
 DType = Literal["uint8", "float32", "float16", "bfloat16"]
 Layout = Literal["NCHW", "NHWC"]
 Decoding = Literal["exact", "reduced", "region"]
 PadMode = Literal["constant", "edge", "reflect", "symmetric"]
 Edges = tuple[int, int, int, int]  # left, top, right, bottom
 Range = tuple[float, float]
-Fill = float | tuple[float, float, float]  # of all channels, or of red, green, blue
+Fill = float | tuple[float, float, float]  # one for all channels, or one each for red, green, blue
 
 
 def refuse(op: str, rule: str, found: object) -> NoReturn:
@@ -43,7 +43,7 @@ def refuse(op: str, rule: str, found: object) -> NoReturn:
 
 
 def as_list(fill: Fill) -> list[float]:
-    """As torchvision's functions take it: of all channels, or of each."""
+    """A fill as torchvision's functions take it: one value for all channels, or one for each."""
     return [fill] if isinstance(fill, int | float) else list(fill)
 
 
@@ -66,7 +66,7 @@ def check_size(op: str, size: tuple[int, int]) -> None:
 
 
 def check_uint8(op: str, dtype: str) -> None:
-    """Pixels of a transform that takes no others."""
+    """Check that pixels are uint8, for a transform that takes no others."""
     if dtype != "uint8":
         cure = "Put it in front of ToTensor or ToDtype"
         msg = f"{op}: takes uint8 pixels, as the original does; found {dtype}. {cure}"

@@ -20,7 +20,7 @@ __all__ = ["RandomSolarize", "inverted_from"]
 
 @dataclass(frozen=True, slots=True)
 class RandomSolarize(Effect):
-    """Values from `threshold` on inverted; it is in the units that pixels have there."""
+    """Values from `threshold` on inverted; `threshold` is in the units that pixels have at this point."""
 
     threshold: float
     p: float = 0.5
@@ -53,7 +53,7 @@ class RandomSolarize(Effect):
 
 
 def inverted_from(op: Effect, level: int, place: Place, k: int, first: int) -> InGraph:
-    """Levels from `level` on inverted, as step number k of a DALI graph; from 256 on where `op` is not for an image."""
+    """Levels from `level` on inverted, as step number k of a DALI graph; from 256 on for an image left as it is."""
     if not place.is_unit:
         op.refuse("inverts uint8 pixels and floats in 0..1", "floats in 0..255")
 

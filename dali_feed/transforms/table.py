@@ -1,7 +1,7 @@
-"""The table of lowerings: what is made of a transform of torchvision's or timm's, by the name of its class.
+"""The table of lowerings: which op a transform of torchvision's or timm's is translated to, by the name of its class.
 
-A line says "file:attribute": the file of this room, and what in it makes the op. It is text, so that lowering loads the
-files that a recipe uses, and no others.
+A line says "file:attribute": the file in this folder, and what in it makes the op. It is text, so lowering loads only
+the files that a recipe uses.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 __all__ = ["NESTS", "NOTHING", "TIMM", "TORCHVISION", "maker"]
 
-NOTHING = ""  # what a decoder gives is that already: an image, in three channels
+NOTHING = ""  # decoders give an image of three channels already
 
 TORCHVISION = {  # v1 and v2
     "AugMix": "aug_mix:AugMix.of",
@@ -58,7 +58,7 @@ TORCHVISION = {  # v1 and v2
     "TrivialAugmentWide": "trivial_augment:TrivialAugmentWide.of",
 }
 
-NESTS = {  # of torchvision's: made of the transform, and of what its own transforms are lowered to
+NESTS = {  # of torchvision's: made from the transform, and from the ops of the transforms inside it
     "RandomApply": "nest:RandomApply.around",
     "RandomChoice": "nest:RandomChoice.around",
     "RandomOrder": "nest:RandomOrder.around",
@@ -82,7 +82,7 @@ TIMM = {
 
 @functools.cache
 def maker(line: str) -> Callable[..., Any]:
-    """What a line names: it gives an op, or a tuple of some. That of NOTHING gives none."""
+    """The function that a line names: it gives an op, or a tuple of ops; for NOTHING an empty one."""
     if line == NOTHING:
         return lambda _: ()
     file, _, attribute = line.partition(":")

@@ -35,7 +35,7 @@ class ToFloat(Op):
 
     @classmethod
     def of(cls, transform: Any) -> ToFloat:
-        """From torchvision's ToDtype, of an image where it tells kinds apart."""
+        """From torchvision's ToDtype; where it has a dtype per kind of input, that of images."""
         dtype = transform.dtype
         if isinstance(dtype, dict):
             known = {getattr(k, "__name__", str(k)): v for k, v in dtype.items()}
@@ -49,7 +49,7 @@ class ToFloat(Op):
 
     @classmethod
     def to_tensor(cls, transform: Any) -> ToFloat:
-        """From ToTensor and its kind."""
+        """From ToTensor and similar classes."""
         del transform
         return cls("float32", scale=True)
 
@@ -74,7 +74,7 @@ class ToFloat(Op):
             raise TransformError(msg)
 
     def place_behind(self, place: Place) -> Place:
-        """Only the first conversion from whole levels scales."""
+        """Pixels after it. Only the first conversion, from whole levels, scales."""
         scales = place.dtype == "uint8" and self.dtype != "uint8" and self.scale
         return replace(place, dtype=self.dtype, scale=place.scale / 255 if scales else place.scale)
 
@@ -93,7 +93,7 @@ class ToFloat(Op):
             return None
         import torch
 
-        scale, share = self.scale, torch.tensor(1 / 255)  # a tensor: torch makes one of a number at each call
+        scale, share = self.scale, torch.tensor(1 / 255)  # a tensor: torch would make one from a number at each call
         float32 = self.dtype == "float32"
 
         def write(image: Any, out: Any) -> None:

@@ -1,4 +1,4 @@
-"""What pixels are called where an op stands: their dtype, and what a level of 0..255 is there."""
+"""The units of pixels at an op's place: their dtype, and the value that a level of 0..255 has there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Place"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Pixels are of `dtype`; one of level 0..255 has the value level * scale + bias, per channel."""
+    """Pixels of `dtype`; a level of 0..255 has the value level * scale + bias, per channel."""
 
     dtype: DType = "uint8"
     scale: NDArray[np.float64] = field(default_factory=lambda: np.ones(3))
@@ -26,6 +26,6 @@ class Place:
         return self.dtype == "uint8" or bool((self.scale < 1).all())
 
     def levels(self, fill: Fill) -> tuple[float, float, float]:
-        """What is given in these units, in 0..255."""
+        """A value given in these units, as a level of 0..255."""
         red, green, blue = np.broadcast_to(fill, 3) / self.scale
         return float(red), float(green), float(blue)

@@ -1,4 +1,4 @@
-"""What a transform without a lowering is told: its name as people write it, the nearest that has one, and the cure."""
+"""The error for a transform that cannot be translated: its name as people write it, the nearest that can, the cure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["NotMadeError", "unknown"]
 
 
 class NotMadeError(TransformError):
-    """A class stands where an object of it is needed: no loader can run that."""
+    """A class was given where an object of it is needed: no loader can run that."""
 
 
 def unknown(one: Any, supported: Iterable[str]) -> TransformError:
-    """The error of what cannot be lowered."""
+    """The error for an object that cannot be lowered."""
     if inspect.isclass(one):
         error = NotMadeError if _makes_transforms(one) else TransformError
         return error(f"transform: {_public(one)} is a class, not a transform; write {one.__name__}(), with parentheses")
@@ -40,7 +40,7 @@ def unknown(one: Any, supported: Iterable[str]) -> TransformError:
 
 
 def _makes_transforms(made: object) -> bool:
-    """Whether it is a class whose objects are called; a class whose are not may be what an image is put into."""
+    """Whether it is a class whose objects can be called; one whose objects cannot may be a type to wrap images in."""
     return inspect.isclass(made) and any("__call__" in vars(base) for base in made.__mro__)
 
 

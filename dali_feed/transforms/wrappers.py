@@ -1,8 +1,8 @@
-"""Objects that only hold transforms and hand an image through them: torchvision's reference presets, view makers.
+"""Objects that only hold transforms and pass an image through them: torchvision's reference presets, view makers.
 
 The law: one is taken apart only where its code cannot do anything else. It is read first (no branches, no names but a
-few of Python's own, no stores), and then run once on a stand-in for an image that nothing can be asked of, with
-stand-ins for the transforms it holds, in a copy that holds nothing else but plain data. What comes out is the path that
+few of Python's own, no stores), and then run once on a stand-in for an image without methods or attributes, with
+stand-ins for the transforms it holds, in a copy that holds nothing else but plain data. The result is the path that
 every image takes. An object that does not pass stays what it is.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 __all__ = ["Chain", "taken_apart"]
 
 _NAMES = {"range", "list", "tuple", "enumerate", "zip", "len"}
-_DEPTH = 8  # of methods that call one another
+_DEPTH = 8  # how deep methods may call one another
 _INNER = {"<listcomp>", "<genexpr>"}
 _DATA = (bool, int, float, str, type(None))
 _FOR_LOOPS = {"FOR_ITER", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_FORWARD"}
@@ -41,18 +41,18 @@ class Chain:
     transforms: tuple[Any, ...]
 
     def __call__(self, image: Any) -> Any:
-        """What the last of them makes of what the others made of the image."""
+        """The image after all transforms."""
         for transform in self.transforms:
             image = transform(image)
         return image
 
 
 class _NotTakenError(Exception):
-    """It does more than hand an image through transforms."""
+    """It does more than pass an image through transforms."""
 
 
 class _Image:
-    """A stand-in for an image behind some transforms; all that can be done with it is to hand it on."""
+    """A stand-in for an image after some transforms; it can only be passed on."""
 
     __slots__ = ("_chain",)
 
@@ -66,7 +66,7 @@ class _Image:
 
 
 class _Stand:
-    """In place of a transform: notes that the image went through it."""
+    """A stand-in for a transform: notes that the image went through it."""
 
     def __init__(self, transform: Any) -> None:
         self._transform = transform
@@ -78,7 +78,7 @@ class _Stand:
 
 
 def taken_apart(one: Any) -> Chain | list[Chain] | None:
-    """The transforms that the object hands an image through, a list where it gives several; None for another object."""
+    """The transforms that the object passes an image through, a list where it gives several; else None."""
     kind = type(one)
     if isinstance(one, type | types.FunctionType | types.MethodType) or kind.__module__ == "builtins":
         return None
@@ -168,7 +168,7 @@ def _is_plain(code: types.CodeType, kind: type, depth: int) -> bool:
 
 def _is_plain_method(method: Any, kind: type, depth: int) -> bool:
     if not isinstance(method, types.FunctionType):
-        return True  # of the object itself, or of a list
+        return True  # an attribute of the object itself, or an item of a list
     own = method.__closure__ or method.__defaults__ or method.__kwdefaults__ or _NAMES.intersection(method.__globals__)
     more = method.__code__.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
     return not own and not more and _is_plain(method.__code__, kind, depth - 1)

@@ -17,9 +17,6 @@ NAME = re.compile(r"(?<![\w/.-])dali_feed(?:\.\w+)+")
 IMPORT = re.compile(r"^[+ >]*(from dali_feed\S* import [^#\n(]+|import dali_feed\S*)", re.MULTILINE)
 TEMPLATE = re.compile(r"(^|/|_)x\.\w+$")  # kernels/x.cu: the file that a reader is about to make
 HEADERS = {"dali_feed.where", "dali_feed.original", "dali_feed.source"}  # of a dead letter in a topic, no modules
-# The section "Add a transform" is rewritten together with what it is about.
-ELSEWHERE = {"recipe", "transforms", "program", "geometry", "colour", "engines/dali_graph", "host_program"}
-MOVED = {f"dali_feed/{name}.py" for name in ELSEWHERE} | {"dali_feed/engines/host_steps.py"}
 
 
 def named(page: Path) -> str:
@@ -50,7 +47,7 @@ def missing_links(page: Path) -> list[str]:
 def missing_paths(text: str) -> list[str]:
     """Paths of this repository in a text that are not there; a pattern must match something."""
     paths = {path for path in PATH.findall(text) if not TEMPLATE.search(path)}
-    return sorted(path for path in paths - MOVED if not any(ROOT.glob(path.rstrip("/"))))
+    return sorted(path for path in paths if not any(ROOT.glob(path.rstrip("/"))))
 
 
 def resolves(name: str) -> bool:

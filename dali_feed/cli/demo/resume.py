@@ -130,7 +130,7 @@ def _be_resumed(job: Job, folder: Path) -> None:
 
 
 def _main(role: str, folder: str, job: str, *more: str) -> None:
-    logging.getLogger("dali_feed").addHandler(logging.NullHandler())  # the parent tells of the bad records
+    logging.getLogger("dali_feed").addHandler(logging.NullHandler())  # the parent reports the bad records
     if role == "doomed":
         _be_doomed(Job(**json.loads(job)), Path(folder), *map(int, more))
     else:

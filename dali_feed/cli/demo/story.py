@@ -1,4 +1,4 @@
-"""The demo from beginning to end, and what it says about itself."""
+"""The demo from beginning to end, and the texts that it prints."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(*, device: str | None, epochs: int, source: str, out: Path, quick: bool 
     `quick` takes a quarter of the digits and does not judge the network.
 
     Raises:
-        ConfigError: packages are missing, or an argument cannot be.
+        ConfigError: packages are missing, or an argument is not allowed.
         DaliFeedError: whatever else goes wrong.
     """
     _check(out)
@@ -115,7 +115,7 @@ def _found(module: str) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Bad records are told at the end, not as log lines across the progress."""
+    """Bad records are listed at the end, not as log lines between the progress."""
     log, handler = logging.getLogger("dali_feed"), logging.NullHandler()
     log.addHandler(handler)
     try:

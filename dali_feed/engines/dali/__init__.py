@@ -1,4 +1,4 @@
-"""The DALI engine: a graph in push mode, and what keeps it alive.
+"""The DALI engine: a graph that is fed batch by batch, and how it survives failures.
 
 Never: a stateful random operator.
 """

@@ -1,4 +1,4 @@
-"""What a graph has no operators for, behind it: the host engine's steps on its dense batch, on the batch's device.
+"""Steps that DALI has no operators for, run after its graph: the host engine's steps, on the batch's device.
 
 On a GPU they are enqueued by the engine's thread on a stream of their own; the consumer's stream waits for them.
 """
@@ -31,11 +31,11 @@ class Behind:
         self._parcels = None if device is None else Parcels(Uploads(device))
 
     def __call__(self, images: Any, tail: Tail | None, arrays: Arrays) -> tuple[Any, Tail | None]:
-        """What becomes of the graph's `images`, and what is left then; `tail`: what the graph left undone, on a GPU."""
+        """The graph's `images` after the steps, and the tail that is left; `tail`: the one the graph left, on a GPU."""
         rows = of_behind(arrays)
         try:
             return self._here(images, rows) if tail is None else self._there(images, tail, rows)
-        except TransformError:  # of a user's function, which it names
+        except TransformError:  # an error of a user's function, which it names
             raise
         except (RuntimeError, TypeError, ValueError) as error:
             msg = f"dali engine: a step behind the graph failed; {type(error).__name__}: {error}"
@@ -55,7 +55,7 @@ class Behind:
         return Uploaded(out, done), Tail.of(self._program.finish, arrays)
 
     def _run(self, images: torch.Tensor, arrays: Arrays) -> torch.Tensor:
-        """Of uint8 (n, height, width, 3)."""
+        """Run the steps on uint8 (n, height, width, 3)."""
         count, (height, width) = len(images), self._program.size or images.shape[1:3]
         shape = (count, 3, height, width) if self._program.layout == "NCHW" else (count, height, width, 3)
         out = torch.empty(shape, dtype=DTYPES[self._program.dtype], device=images.device)

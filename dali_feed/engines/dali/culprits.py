@@ -28,7 +28,7 @@ def _decoder(threads: int) -> Any:
 def refused(payloads: Sequence[Any], threads: int = 1, check: Callable[[], None] = lambda: None) -> dict[int, str]:
     """Index -> reason for every payload (bytes, uint8) that cannot be decoded on the CPU, by so many threads.
 
-    What `check`, which is called now and then, raises ends it.
+    `check` is called now and then; an exception of it ends the search.
     """
     bad: dict[int, str] = {}
     streams: list[Any] = []

@@ -1,6 +1,6 @@
-"""The DALI engine: one pipeline in push mode, and a twin of depth one for what must be run again.
+"""The DALI engine: one pipeline that is fed batch by batch, and a twin, a second one for batches to be run again.
 
-Facts it stands on (tests hold them): with the dynamic executor a batch that fails raises alone, and the
+It relies on these facts (tests hold them): with the dynamic executor a batch that fails raises alone, and the
 batches behind it arrive whole and in order; equal input gives equal output in the twin, because nothing
 in the graph draws random numbers; views given with no_copy are kept alive by DALI while in flight.
 """
@@ -35,12 +35,12 @@ from dali_feed.transforms.keys import by_view
 
 __all__ = ["DaliEngine", "twin_threads"]
 
-_ENGINE = "dali engine"  # as errors call it
-_TWIN_THREADS = 2, 4  # at least and at most: it runs one batch now and then
+_ENGINE = "dali engine"  # its name in errors
+_TWIN_THREADS = 2, 4  # at least and at most: the twin runs one batch now and then
 
 
 def twin_threads(threads: int) -> int:
-    """Of a twin beside a pipeline of so many."""
+    """Threads of a twin beside a pipeline of so many."""
     least, most = _TWIN_THREADS
     return min(most, max(least, threads))
 
@@ -68,7 +68,7 @@ class DaliEngine:
         self._threads = tuning.cpu_threads if device is None else tuning.gpu_threads
         behind = [view.behind if isinstance(view, SplitProgram) else None for view in program.views]
         self._behind = [None if rest is None else Behind(rest, device) for rest in behind]
-        self._flying: list[tuple[Work, dict[int, str]]] = []  # with slots that are bad, and then not in the pipeline
+        self._flying: list[tuple[Work, dict[int, str]]] = []  # a batch with bad slots is not in the pipeline
         self._fed = Feeder(self._threads)
         self._halted = False
         self._twin: Any = None
@@ -80,8 +80,8 @@ class DaliEngine:
             raise TransformError(msg)
 
     def _pipeline(self, depth: int, *, twin: bool = False) -> Any:
-        """A pipeline, built. Raises EngineError for whatever DALI raises."""
-        # One more: the thread that hands out work decodes little itself.
+        """Build a pipeline. Raises EngineError for anything that DALI raises."""
+        # One more: the thread that distributes the work decodes little itself.
         threads = twin_threads(self._threads) if twin else self._threads + 1
         try:
             return self._built(depth, threads, twin=twin)
@@ -109,11 +109,11 @@ class DaliEngine:
         return pipe
 
     def enter(self) -> None:
-        """Make the GPU that of this thread, or DALI and torch would open one of their own on the first."""
+        """Make the engine's GPU the thread's current one, or DALI and torch would also open a context on GPU 0."""
         use(self._device)
 
     def _has_input(self, name: str) -> bool:
-        """Whether the graph uses what was declared; DALI drops inputs that lead nowhere."""
+        """Whether the graph uses a declared input; DALI drops inputs that lead nowhere."""
         if name not in self._takes:
             try:
                 self._takes[name] = self._main.input_feed_count(name) > 0
@@ -126,7 +126,7 @@ class DaliEngine:
         return prepared(payloads)
 
     def _feed(self, pipe: Any, work: Work) -> None:
-        # What pipe.feed_input, and below pipe.run and pipe.outputs, end in: their checks, made anew for each batch,
+        # The calls inside pipe.feed_input, and below pipe.run and pipe.outputs: their checks, repeated for each batch,
         # cost more than the work.
         feed = pipe._pipe.SetExternalTLInput
         feed(self.payload, TensorListCPU(work.payloads, contiguous=False), None, False)
@@ -135,7 +135,7 @@ class DaliEngine:
                 feed(name, TensorListCPU(rows), None, False)
 
     def _start(self, pipe: Any, work: Work) -> tuple[Work, dict[int, str]]:
-        """Feed a batch: what is in flight now. With bad slots nothing is fed."""
+        """Feed a batch; gives its entry among those in flight. With bad slots nothing is fed."""
         if pipe is self._half_fed:
             msg = f"{_ENGINE}: an earlier batch could not be fed; make a new loader"
             raise EngineError(msg)
@@ -149,7 +149,7 @@ class DaliEngine:
         except DaliFeedError:
             raise
         except Exception as error:
-            self._half_fed = pipe  # what it took of this batch would go with the next one
+            self._half_fed = pipe  # inputs that it has already taken would be used for the next batch
             what = f"a batch of {len(work.payloads)} cannot be fed"
             raise engine_error(_ENGINE, what, error, self._device) from error
         return work, bad
@@ -167,11 +167,11 @@ class DaliEngine:
         _, bad = self._flying.pop(0)
         if bad:
             return
-        with suppress(Exception):  # a failed batch is gone as well as a good one
+        with suppress(Exception):  # a failed batch is out of the pipeline like a good one
             self._main._pipe.Outputs(None)
 
     def redo(self, work: Work, failed: Result | None = None, slots: Sequence[int] = ()) -> Result:
-        """Run all of `work` on the twin pipeline: of a batch that failed DALI gives nothing out."""
+        """Run all of `work` on the twin: DALI gives no outputs of a batch that failed."""
         del failed, slots
         self._check_halted()
         if self._twin is None:
@@ -179,7 +179,7 @@ class DaliEngine:
         return self._result(self._twin, *self._start(self._twin, work))
 
     def halt(self) -> None:
-        """Run nothing again: what is in flight DALI finishes, and nothing can stop it."""
+        """Redo nothing any more. DALI finishes what is in flight; nothing can stop that."""
         self._halted = True
 
     def resume(self) -> None:
@@ -192,7 +192,7 @@ class DaliEngine:
             raise ClosedError(msg)
 
     def at_work(self) -> Sequence[int]:
-        """DALI does not say."""
+        """Nothing: DALI does not say."""
         return ()
 
     def _result(self, pipe: Any, work: Work, bad: dict[int, str]) -> Result:
@@ -200,7 +200,7 @@ class DaliEngine:
             return Result(None, bad)
         try:
             outputs = pipe._pipe.Outputs(None)
-        except Exception as error:  # ValueError, IndexError and more: whatever an operator fails with
+        except Exception as error:  # ValueError, IndexError and more: operators raise many types
             if stays(error, self._device):
                 raise self._failure(error) from error
             bad = refused(work.payloads, self._threads, self._check_halted)
@@ -217,7 +217,7 @@ class DaliEngine:
         return out.as_tensor()
 
     def _made(self, outputs: Any, work: Work) -> Result:
-        """What the graph gave, as the result of `work`."""
+        """The graph's outputs as the result of `work`."""
         made: list[tuple[Any, Tail | None]] = []
         own, seen = by_view(work.arrays, len(self._behind)), set[int]()
         for view, behind, arrays, output in zip(self._program.views, self._behind, own, outputs, strict=True):
@@ -227,14 +227,14 @@ class DaliEngine:
             tail = None if self._device is None else Tail.of(view.finish, arrays)
             if behind is not None:
                 images, tail = behind(images, tail, arrays)
-            elif self._device is None and view.dtype == "bfloat16":  # which DALI does not have
+            elif self._device is None and view.dtype == "bfloat16":  # a dtype that DALI does not have
                 images = torch.utils.dlpack.from_dlpack(images).to(torch.bfloat16)
             made.append((images, tail))
         (first, tail), *more = made
         return Result(first, tail=tail, more=tuple(more))
 
     def _one_by_one(self, pipe: Any, work: Work, error: Exception) -> Result:
-        """No payload is bad by itself to the CPU decoder: let the graph say which sample it fails on."""
+        """The CPU decoder takes every payload: run the graph with one sample at a time to see which it fails on."""
         if out_of_memory(error):
             raise self._failure(error) from error
         bad: dict[int, str] = {}
@@ -258,11 +258,11 @@ class DaliEngine:
         return engine_error(_ENGINE, what, error, self._device)
 
     def close(self) -> None:
-        """Drop both pipelines, with which DALI joins its threads, and give back the memory that it keeps of them."""
+        """Drop both pipelines, upon which DALI joins its threads, and give back the memory that it keeps of them."""
         self._flying.clear()
         self._fed.close()
         if self._device is not None and self._main is not None:
-            KEPT.let_go()  # before its memory's pool goes
+            KEPT.let_go()  # before DALI's memory pool is released
         self._main = self._twin = None
         if self._device is not None:
             with suppress(Exception):  # the GPU may have failed for good

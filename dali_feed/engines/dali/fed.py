@@ -1,4 +1,4 @@
-"""What a DALI graph is fed: payloads as they are, but what nvImageCodec is not given as pixels that Pillow decoded.
+"""The inputs of a DALI graph: payloads as they are, or pixels decoded by Pillow where nvImageCodec gets none.
 
 Such a payload becomes a PPM, which the graph's decoder reads as it is, whole or a window, on every device.
 """
@@ -18,7 +18,7 @@ from dali_feed.screen.header import UnusableError
 
 __all__ = ["Feeder", "prepared"]
 
-_JPEG = 0xFF  # asked for first: most are
+_JPEG = 0xFF  # checked first: most are
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,20 +29,20 @@ class _Aside:
 
 
 def prepared(payloads: Sequence[memoryview]) -> list[Any]:
-    """DALI's view of each payload, none of them empty, or a mark that there is something to do first."""
+    """DALI's view of each payload, none of them empty, or a mark that it must be decoded first."""
     aside = pillow.FIRST_BYTES
     return [TensorCPU(view) if (first := view[0]) == _JPEG or first not in aside else _Aside(view) for view in payloads]
 
 
 class Feeder:
-    """Makes what was prepared ready for the graph, on threads of its own that begin with the first such image."""
+    """Decodes marked payloads for the graph, on threads of its own that are started by the first such image."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
 
     def __call__(self, some: Sequence[Any]) -> tuple[list[Any], dict[int, str]]:
-        """What the graph takes, and the slots that cannot be decoded, each with the reason: then feed nothing."""
+        """The graph's input, and the slots that cannot be decoded, each with the reason: then feed nothing."""
         out, bad = list(some), dict[int, str]()
         rows = [n for n, one in enumerate(some) if type(one) is _Aside]
         if not rows:

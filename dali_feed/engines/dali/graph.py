@@ -25,7 +25,7 @@ PAYLOAD = Key("payload")
 NOTHING_BEFOREHAND = {
     "device_memory_padding": 0,
     "host_memory_padding": 0,
-}  # DALI's: 16 MB and twice 8 MB for each thread
+}  # DALI's defaults: 16 MB and twice 8 MB for each thread
 
 _INTERPOLATION = {name: getattr(types, code) for name, code in INTERPOLATION.items()}
 _DTYPE = {
@@ -50,7 +50,7 @@ class _Inputs:
 def decoder_tuning(tuning: Tuning, hw_decoder_load: float = 0.0, *, spare: bool = False) -> dict[str, Any]:
     """A mixed decoder's own options; what the user did not set is DALI's default. A `spare` one takes no memory ahead.
 
-    Not so the JPEG engine's share, DALI's 0.65: a sample's pixels would depend on who stands beside it.
+    The JPEG engine's share is not left at DALI's 0.65: a sample's pixels would depend on the rest of its batch.
     """
     if spare:
         return {"hw_decoder_load": hw_decoder_load, **NOTHING_BEFOREHAND}
@@ -72,7 +72,7 @@ def _decode(step: Decode, given: _Inputs, own: dict[str, Any]) -> Any:
         "device": "mixed" if own else "cpu",
         "output_type": types.RGB,
         "adjust_orientation": False,  # as torchvision's decode_image and ImageFolder leave it
-        "jpeg_fancy_upsampling": True,  # libjpeg's own way, which torchvision's pixels come from
+        "jpeg_fancy_upsampling": True,  # libjpeg's own method, as in torchvision
     }
     options |= own
     if not step.window:
@@ -141,7 +141,7 @@ def build_graph(
 
 
 def _view(program: DaliProgram, image: Any, given: _Inputs, *, gpu: bool) -> Any:
-    """What is done to a decoded image."""
+    """The steps after decoding."""
     for step in program.steps[1:]:
         match step:
             case Resample():

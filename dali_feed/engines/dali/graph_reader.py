@@ -1,4 +1,4 @@
-"""The reader that a user's graph takes its records from: what it was asked for, and other inputs in its place."""
+"""The reader that a user's graph takes its records from: its arguments, and how other inputs replace it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class GraphReader:
         return int(pipe.reader_meta(name)["epoch_size"])
 
     def replace(self, names: Sequence[str]) -> None:
-        """Let output k come from `fn.external_source(name=names[k])`, wherever it goes. The graph must be defined."""
+        """Replace output k by `fn.external_source(name=names[k])` wherever it is used. The graph must be defined."""
         edges = [edge for op in self.pipe._ops for given in op.inputs for edge in _listed(given)]
         shared = {id(edge): edge for edge in (*edges, *self.pipe._graph_outputs) if edge.source is self.op}
         edges = list(shared.values())  # each once: it is written to
@@ -57,7 +57,7 @@ class GraphReader:
             new = inputs[edge.index]
             edge.name, edge.source, edge.index = new.name, new.source, new.index
         rest = [op for op in self.pipe._ops if op is not self.op]
-        self.pipe._ops = [*(node.source for node in inputs.values()), *rest]  # inputs stand before what takes them
+        self.pipe._ops = [*(node.source for node in inputs.values()), *rest]  # inputs must come before their users
 
 
 def _listed(given: Any) -> list[Any]:

@@ -1,8 +1,8 @@
 """Gives the random operators of a user's graph the states of their generators as inputs.
 
-DALI 2.4 has a hidden argument input for that, `_random_state`; test_dali_random.py holds it to what is said
-of it in `pipeline_program`. Behind an `if` of DALI's conditional mode an operator sees a part of the batch: its
-state is parted on the same condition, so that it takes the state of the first sample that it sees.
+DALI 2.4 has a hidden argument input for that, `_random_state`; a test (test_dali_random.py) checks that it behaves as
+`dali_feed.compiler.user_pipeline` says. After an `if` of DALI's conditional mode an operator gets a part of the batch:
+its state is split on the same condition, so that it takes the state of the first sample that it gets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["give_states", "schema_of"]
 _RANDOM = re.compile(r"random|noise__|jitter|CoinFlip|Uniform|NormalDistribution|permutation", re.IGNORECASE)
 _SPLIT, _MERGE = "_conditional__Split", "_conditional__Merge"
 
-Branch = tuple[Any, int] | None  # the operator that parts the batch and which of its outputs; None: all of it
+Branch = tuple[Any, int] | None  # the operator that splits the batch, and which of its outputs; None: the whole batch
 
 
 def schema_of(op: Any) -> str:
@@ -32,13 +32,13 @@ def give_states(pipe: Any) -> tuple[int, tuple[str, ...]]:
     branches: dict[str, Branch] = {}
     drawing: list[Any] = []
     loose: dict[str, None] = {}
-    for op in pipe._ops:  # sorted: inputs stand before what takes them
+    for op in pipe._ops:  # sorted: inputs must come before the operators that use them
         branches[op.name] = _branch(op, branches)
         if op._op.schema.HasArgument("_random_state"):
             drawing.append(op)
         elif _RANDOM.search(schema_of(op)):
             loose["fn." + ".".join(_snake(part) for part in schema_of(op).split("__"))] = None
-    conditional, pipe._conditionals_enabled = pipe._conditionals_enabled, False  # the branches are ours to follow
+    conditional, pipe._conditionals_enabled = pipe._conditionals_enabled, False  # branches are followed here
     try:
         with pipe:
             for k, op in enumerate(drawing):
@@ -56,7 +56,7 @@ def _edges(op: Any) -> list[Any]:
 
 
 def _branch(op: Any, branches: dict[str, Branch]) -> Branch:
-    """Where an operator stands: where any of its inputs does; a merge, where its condition does."""
+    """The branch of an operator: that of any of its inputs; for a merge, that of its condition."""
     edges = _edges(op)
     for edge in edges[-1:] if schema_of(op) == _MERGE else edges:
         found = (edge.source, edge.index) if schema_of(edge.source) == _SPLIT else branches[edge.source.name]

@@ -1,7 +1,7 @@
-"""Reads a user's own DALI pipeline: what it takes, what it gives, and which of its operators draw at random.
+"""Reads a user's own DALI pipeline: its inputs, its outputs, and which of its operators are random.
 
-DALI's own description of the graph is taken, not the function: it is written down once, before it is built,
-and the engine makes its pipelines of that.
+DALI's own description of the graph is used, not the function: it is serialized once, before it is built,
+and the engine makes its pipelines from that.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ def read_pipeline(pipelines: object, fields: Sequence[str]) -> PipelineProgram:
     setattr(pipe, _TAKEN, True)
     decoders = _gpu_decoders(pipe)
     for op in decoders:
-        _unless_said(op, **{_LOAD: 0.0})  # else a sample's pixels would depend on who stands beside it
+        _unless_said(op, **{_LOAD: 0.0})  # else a sample's pixels would depend on the other samples of its batch
     states, loose = give_states(pipe)
     pipe.set_outputs(*pipe._graph_outputs)
-    pipe._py_graph_built = False  # the states' inputs are to be seen as well
-    pipe._backend_prepared = False  # and by DALI anew, where it was built; what that held is let go of
+    pipe._py_graph_built = False  # so that DALI sees the inputs for the states as well
+    pipe._backend_prepared = False  # DALI must build it again, if it was built; that releases what it held
     try:
         graph = pipe.serialize()
         for op in decoders:
             _unless_said(op, **NOTHING_BEFOREHAND)
-        pipe._backend_prepared = False  # what has been added is to be seen as well
+        pipe._backend_prepared = False  # so that DALI sees what has been added as well
         spare = pipe.serialize()
     except (RuntimeError, ValueError, IndexError, KeyError, TypeError) as error:
         text = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -153,7 +153,7 @@ def _inputs(told: str, pipe: Any, fields: Sequence[str]) -> dict[str, FieldInput
             msg = f"{told}: external_source must be named after a field, one of {', '.join(known)}; found {what}"
             raise ConfigError(msg)
         if op.outputs[0].device == "cpu":
-            op.spec.AddArg("no_copy", True)  # what we feed is never written to again
+            op.spec.AddArg("no_copy", True)  # our inputs are never written to again
         dtype, ndim = op._op._dtype, op._op._ndim
         known_type = dtype is not None and dtype != types.NO_TYPE
         found[op.name] = FieldInput(np.dtype(types.to_numpy_type(dtype)) if known_type else None, ndim)
@@ -168,12 +168,12 @@ def _inputs(told: str, pipe: Any, fields: Sequence[str]) -> dict[str, FieldInput
 
 
 def _gpu_decoders(pipe: Any) -> list[Any]:
-    """The operators that a share of the GPU's JPEG engine can be given."""
+    """The operators with an option for the share of the GPU's JPEG engine."""
     return [op for op in pipe._ops if getattr(op._op, "_device", None) == "mixed" and op._op.schema.HasArgument(_LOAD)]
 
 
 def _unless_said(op: Any, **options: float) -> None:
-    """Give an operator what its user said nothing of."""
+    """Set an operator's argument where the user did not."""
     for name, value in options.items():
-        with suppress(RuntimeError):  # DALI refuses what it was told already
+        with suppress(RuntimeError):  # DALI refuses to set an argument twice
             op.spec.AddArg(name, value)

@@ -1,4 +1,4 @@
-"""Whether a decoder's windows are those of its whole images, told from a few JPEGs made for the question.
+"""Whether the windows that a decoder decodes equal those of its whole images: tested with a few JPEGs made for it.
 
 The pictures are steep in brightness, so that a window one pixel off is 7 levels off on average, and slow in colour,
 so that what a decoder may do at a window's edge, where it upsamples colour without the neighbours beyond, stays small.
@@ -43,7 +43,7 @@ class Probe:
 
 
 def _picture(height: int, width: int, kind: str, options: dict[str, Any]) -> bytes:
-    from PIL import Image  # there wherever torchvision is, whose transforms are what makes windows
+    from PIL import Image  # Pillow is there wherever torchvision is, and only its transforms give windows
 
     y, x = np.mgrid[0:height, 0:width].astype(np.float64)
     light = 60 * np.sin(x / 2.9) * np.cos(y / 3.7) + 20 * np.sin((x + 2 * y) / 40)

@@ -1,7 +1,7 @@
-"""`decode="region"` before a GPU: windows decoded alone, once the decoder there has shown that it can.
+"""`decode="region"` on a GPU: windows are decoded alone, if the decoder there has passed a test.
 
 nvImageCodec 0.9.0 fails on ordinary windows of JPEGs, with an error on some GPUs and a segmentation fault on others
-(NVIDIA/nvImageCodec issue 55). So the decoder is asked in a process of its own, on the very device and with the same
+(NVIDIA/nvImageCodec issue 55). So the decoder is tested in a process of its own, on the same device and with the same
 options, and where it fails or its windows are not those of the whole image, whole images are decoded.
 """
 
@@ -51,7 +51,7 @@ def compile_regions(recipe: Recipe, found: Callable[[], str | None]) -> DaliProg
 
 
 def trouble(device: int | None, tuning: Tuning, hw_decoder_load: float = 0.0) -> str | None:
-    """What is wrong with windows decoded on that device, or None; asked once in a process for equal options."""
+    """What is wrong with windows decoded on that device, or None; tested once in a process for equal options."""
     return _asked(device, hw_decoder_load, tuple((name, getattr(tuning, name)) for name in _OPTIONS))
 
 
@@ -61,7 +61,7 @@ def _asked(device: int | None, hw_decoder_load: float, options: tuple[tuple[str,
 
 
 def answer(command: Sequence[str]) -> str | None:
-    """What `command` answers: JSON, a string or null, behind a mark. What became of it, where it ends badly."""
+    """The answer that `command` prints after a mark: JSON, a string or null. How the process ended, where it failed."""
     path = os.pathsep.join(folder for folder in sys.path if folder)
     try:
         done = subprocess.run(  # noqa: S603  this module, by this interpreter

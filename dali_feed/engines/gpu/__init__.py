@@ -1,4 +1,4 @@
-"""What runs on the consumer's stream, and how batches come to the device.
+"""The work on the consumer's CUDA stream, and how batches come to the device.
 
 Never: DALI.
 """

@@ -1,4 +1,4 @@
-"""The CUDA device of a thread: what a library makes without naming a device, it makes on that one."""
+"""The CUDA device of a thread: libraries use it wherever they do not name a device."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ __all__ = ["use"]
 
 
 def use(device: int | None) -> None:
-    """Let this thread's CUDA device be `device`, where it is one; each thread begins with the first GPU."""
+    """Make `device`, if not None, this thread's CUDA device; each thread begins with the first GPU."""
     if device is not None:
         torch.cuda.set_device(device)

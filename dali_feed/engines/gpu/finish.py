@@ -1,6 +1,6 @@
 """The finish step on the consumer's stream: an engine's dense uint8 batch into memory that torch owns.
 
-The law: nobody waits on the host, and the device as a whole is never waited for. DALI lets go of a batch that was
+The law: no thread waits on the host, and the device as a whole is never waited for. DALI releases a batch that was
 handed over through DLPack by waiting for the device; so its memory is read in place, and kept until an event says
 that the finish is done with it.
 """
@@ -29,7 +29,7 @@ def _mix(mixing: Mix, stream: torch.cuda.Stream) -> Mix:
 
 
 def finished(images: Any, tail: Tail, device: torch.device, mixing: Mix | None = None) -> torch.Tensor:
-    """One launch on torch's current stream; returns (n, 3, height, width), or what the recipe's layout says.
+    """One launch on torch's current stream; returns (n, 3, height, width), or the recipe's layout.
 
     `images`: uint8 (n, height, width, 3) on `device`, ready for any stream: with __cuda_array_interface__, or Uploaded.
     Rows of `tail` and `mixing` are arrays of NumPy's, or `Sent`.
@@ -75,7 +75,7 @@ def _finished(images: Any, tail: Tail, device: torch.device, mixing: Mix | None)
 
 
 def _adjusted(pixels: Any, steps: Any, stream: torch.cuda.Stream) -> torch.Tensor:
-    """The batch after its colour steps, in new memory: what DALI gave may be another view's too."""
+    """The batch after its colour steps, in new memory: DALI's memory may belong to another view too."""
     out = torch.empty(pixels.__cuda_array_interface__["shape"], dtype=torch.uint8, device=stream.device)
     jitter(pixels, out, steps, stream=stream)
     return out

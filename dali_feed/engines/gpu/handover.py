@@ -1,6 +1,6 @@
 """DALI's outputs handed over as tensors of torch.
 
-The law: nobody waits on the host, and the device as a whole is never waited for. DALI lets go of memory that was
+The law: no thread waits on the host, and the device as a whole is never waited for. DALI releases memory that was
 handed over through DLPack by waiting for the device; so on a GPU it is copied, on the consumer's stream, into memory
 that torch owns, and kept until an event says that the copy is done with it.
 """

@@ -1,6 +1,6 @@
 """Memory that work on a GPU, enqueued and not yet done, still reads.
 
-The law: it is let go once the work's event has passed, and nobody waits for that but `let_go`, which closing calls.
+The law: it is released once the work's event has passed, and only `let_go`, which closing calls, waits for that.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class Kept:
 
     def __init__(self) -> None:
         self._kept: list[tuple[Done, Any]] = []
-        self._lock = threading.RLock()  # a destructor that runs in here may come back
+        self._lock = threading.RLock()  # reentrant: a destructor that runs in here may call it again
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def keep(self, what: Any, until: Done) -> None:
-        """Hold `what` until then. What others have been done with, in whatever order, goes now."""
+        """Hold `what` until then. Release whatever other work is done with, in any order."""
         with self._lock:
             before = self._kept  # dropped outside the lock
             self._kept = [*((done, held) for done, held in before if not done.query()), (until, what)]
 
     def let_go(self) -> None:
-        """Wait for all the work, and let go of what it reads."""
+        """Wait for all the work, and release the memory that it reads."""
         with self._lock:
             before, self._kept = self._kept, []
         for done, _ in before:

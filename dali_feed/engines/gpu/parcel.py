@@ -1,6 +1,6 @@
 """Parcel: the small arrays that go with a batch, end to end in one block of bytes, so that one copy moves them all.
 
-The law: what is unpacked has the dtype, the shape and the bits of what was packed, wherever the block is unpacked.
+The law: an unpacked array has the dtype, the shape and the bits of the packed one, wherever the block is unpacked.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Part:
 
     @property
     def nbytes(self) -> int:
-        """Of the array alone."""
+        """Bytes of the array alone."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 

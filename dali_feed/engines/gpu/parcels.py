@@ -1,7 +1,7 @@
 """The small arrays of a batch on their way to a GPU: one page-locked block, one asynchronous copy.
 
-The law: what the trainer's thread needs of them is on the GPU, or on its way there, before it asks. The thread that
-feeds it packs and sends them, on a stream of its own.
+The law: the arrays that the training loop needs are on the GPU, or on their way there, before it asks. The thread that
+prepares batches packs and sends them, on a stream of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Block(Protocol):
     """A block that has been sent."""
 
     def on(self, stream: Any) -> torch.Tensor:
-        """It, for work that is enqueued on `stream` from here on."""
+        """The block, for work that is enqueued on `stream` from here on."""
         ...
 
 
@@ -38,7 +38,7 @@ class Sent:
     block: _Block
 
     def on(self, stream: Any) -> torch.Tensor:
-        """It as a tensor, for work that is enqueued on `stream` from here on: a view of the block."""
+        """The array as a tensor, for work that is enqueued on `stream` from here on: a view of the block."""
         part = self.part
         raw = self.block.on(stream)[part.start : part.start + part.nbytes]
         return raw.view(_dtype(part)).view(part.shape)
@@ -50,7 +50,7 @@ def _dtype(part: Part) -> torch.dtype:
 
 
 def there(values: NDArray[Any] | Sent | None, stream: torch.cuda.Stream) -> torch.Tensor | None:
-    """A parameter of a batch on the stream's GPU. One that nobody sent is sent now, without a wait too."""
+    """A parameter of a batch on the stream's GPU. One that was not sent yet is sent now, also without a wait."""
     if values is None:
         return None
     if isinstance(values, Sent):

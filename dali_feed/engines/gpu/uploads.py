@@ -1,6 +1,6 @@
 """Batches made on the CPU, on their way to a GPU: one asynchronous copy each, on a stream of its own.
 
-The law: nobody waits on the host. The consumer's stream waits for the copy, and torch's allocators keep both
+The law: no thread waits on the host. The consumer's stream waits for the copy, and torch's allocators keep both
 memories until the streams that use them are done.
 """
 
@@ -21,7 +21,7 @@ def consumers_stream(stream: int | None, device: torch.device) -> torch.cuda.Str
 
 
 class Uploaded:
-    """A tensor whose copy to the GPU has been enqueued. Speaks __dlpack__."""
+    """A tensor whose copy to the GPU has been enqueued. It has `__dlpack__`."""
 
     def __init__(self, images: torch.Tensor, copied: torch.cuda.Event) -> None:
         self._images, self._copied = images, copied
@@ -34,7 +34,7 @@ class Uploaded:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the tensor."""
+        """The shape of the tensor."""
         return tuple(self._images.shape)
 
     def __dlpack_device__(self) -> tuple[Any, int]:
@@ -48,7 +48,7 @@ class Uploaded:
 
 
 def shape_of(images: Any) -> tuple[int, ...]:
-    """Of an engine's images: a tensor, Uploaded, or DALI's own on either device, whose `shape` is a method."""
+    """The shape of an engine's images: a tensor, Uploaded, or DALI's own type, whose `shape` is a method."""
     if isinstance(images, torch.Tensor | Uploaded):
         return tuple(images.shape)
     shown = getattr(images, "__cuda_array_interface__", None) or images.__array_interface__

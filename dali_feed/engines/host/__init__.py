@@ -1,4 +1,4 @@
-"""The host engine: nvImageCodec decodes, torch does the rest, a thread per core.
+"""The host engine: nvImageCodec decodes, torch runs all other steps, with a thread per core.
 
 Never: DALI.
 """

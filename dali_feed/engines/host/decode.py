@@ -1,4 +1,4 @@
-"""One image decoded on the CPU: by nvImageCodec, or by `pillow.py` what that is not given, told by its first byte."""
+"""One image decoded on the CPU: by nvImageCodec, or in `pillow.py`, as the first byte says."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def decoded(decoder: Any, payload: memoryview, window: Sequence[int] | None) -> 
 
 
 class Trial:
-    """Decodes payloads whole and throws the pixels away: what the host engine would say of them. For one thread."""
+    """Decodes payloads whole and throws the pixels away, to learn whether the host engine can. For one thread."""
 
     def __init__(self) -> None:
         self._decoder = new_decoder()

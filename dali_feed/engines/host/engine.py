@@ -1,4 +1,4 @@
-"""The host engine: just the window of an image is decoded, torch resizes it at once on the same core.
+"""The host engine: only the part of an image that is used is decoded, and torch resizes it at once on the same core.
 
 The law: pixels are those of torchvision v2 on tensors, bit for bit, for every op. The steps run in the
 recipe's order, through torchvision's own kernels wherever a recipe uses more than the common ones.
@@ -38,7 +38,7 @@ from dali_feed.transforms.keys import REDUCE, SIZE, WINDOW, Arrays, by_view
 
 __all__ = ["HostEngine"]
 
-_ENGINE = "host engine"  # as errors call it
+_ENGINE = "host engine"  # its name in errors
 CHUNK = 8  # images of a task: few enough to share a batch out evenly, enough to pay for the hand-over
 
 
@@ -68,7 +68,7 @@ class _Flight:
 
 
 class _Worker:
-    """A thread's decoder, and what it is at: anyone may look."""
+    """A thread's decoder, and the slot that it works on: any thread may look."""
 
     __slots__ = ("decoder", "flight", "slot")
 
@@ -108,14 +108,14 @@ class HostEngine:
         for thread in self._threads:
             thread.start()
         ready.wait()
-        torch.set_num_threads(torch_threads)  # what threads to come begin with; ours have set their own to one
+        torch.set_num_threads(torch_threads)  # the number for threads started later; ours have set their own to one
 
     def enter(self) -> None:
-        """Make the GPU that of this thread, or page-locked memory would be made for the first."""
+        """Make the engine's GPU the current one of this thread, or page-locked memory would be made for the first."""
         use(self._device)
 
     def prepare(self, payloads: list[memoryview]) -> list[Any]:
-        """As they are: the threads that decode them make what the decoder takes."""
+        """The payloads as they are: the threads that decode them make the decoder's inputs."""
         return payloads
 
     def _flight(self, work: Work, chunks: list[range], images: list[torch.Tensor] | None = None) -> _Flight:
@@ -130,7 +130,7 @@ class HostEngine:
                 kinds.append((shape, DTYPES[view.dtype]))
             try:
                 images = self._pool.take(kinds)
-            except RuntimeError as error:  # page-locked memory that is not to be had, or a GPU that has failed
+            except RuntimeError as error:  # no page-locked memory left, or a GPU that has failed
                 raise engine_error(_ENGINE, "memory for a batch cannot be had", error, self._device) from error
         return _Flight(work, arrays, images, chunks)
 
@@ -156,7 +156,7 @@ class HostEngine:
         flight.wait()
 
     def redo(self, work: Work, failed: Result | None = None, slots: Sequence[int] = ()) -> Result:
-        """Run `work`, or of a batch that failed just the `slots`, before what is in flight goes on."""
+        """Run `work`, or only the `slots` of a batch that failed, before the batches in flight."""
         chunks = [range(slot, slot + 1) for slot in (range(len(work.payloads)) if failed is None else slots)]
         images: Any = None if failed is None else failed.images
         self._urgent = self._begin(self._flight(work, chunks, images), len(chunks))
@@ -166,7 +166,7 @@ class HostEngine:
             self._urgent = None
 
     def halt(self) -> None:
-        """Begin no image any more: each thread finishes the one it is at."""
+        """Begin no image any more: each thread finishes its current one."""
         self._halted = True
 
     def resume(self) -> None:
@@ -174,7 +174,7 @@ class HostEngine:
         self._halted = False
 
     def at_work(self) -> Sequence[int]:
-        """The slots that threads are at."""
+        """The slots that threads work on."""
         awaited = self._awaited
         return [worker.slot for worker in self._workers if awaited is not None and worker.flight is awaited]
 
@@ -187,7 +187,7 @@ class HostEngine:
             raise ClosedError(msg)
         if flight.error is not None:
             error = flight.error
-            if isinstance(error, TransformError):  # of a user's function, which it names
+            if isinstance(error, TransformError):  # an error of a user's function, which it names
                 raise error
             msg = f"{_ENGINE}: a step failed on an image that decodes; {type(error).__name__}: {error}"
             raise EngineError(msg) from error
@@ -201,7 +201,7 @@ class HostEngine:
         return Result(made[0], tail=tails[0], more=tuple(zip(made, tails, strict=True))[1:])
 
     def _run(self, ready: threading.Barrier) -> None:
-        torch.get_num_threads()  # makes torch give this thread its number now, and not over ours at the first operation
+        torch.get_num_threads()  # makes torch set this thread's number now, and not over ours at the first operation
         torch.set_num_threads(1)
         worker = _Worker()
         self._workers.append(worker)
@@ -254,7 +254,7 @@ class HostEngine:
             steps.run(pixels[y : y + height, x : x + width], own, slot, images[slot])
 
     def _reduced(self, program: HostProgram, work: Work, slot: int, out: torch.Tensor) -> bool:
-        """Whether a smaller decoding was to be had, and is in `out`."""
+        """Whether the image could be decoded smaller, and is in `out`."""
         by, scale = int(work.arrays[REDUCE][slot]), self._steps[0].first_scale
         if by == 1 or scale is None:
             return False

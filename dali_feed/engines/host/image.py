@@ -30,7 +30,7 @@ class ImageSteps:
 
     @property
     def first_scale(self) -> Scale | None:
-        """What is done first, where that is a resize."""
+        """The first step, where that is a resize."""
         first = self._apply[0] if self._apply else None
         return first if isinstance(first, Scale) else None
 

@@ -1,7 +1,7 @@
 """Memory of the host engine's batches.
 
-It goes back to a pool when the last tensor over it dies: fresh memory costs page faults, and a ring would be written
-over under the user.
+It goes back to a pool when the last tensor over it is deleted: new memory costs page faults, and a ring would be
+written over while the user still has tensors in it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Pool:
         self._idle: deque[NDArray[np.uint8]] = deque(maxlen=IDLE)
 
     def take(self, kinds: list[Kind]) -> list[torch.Tensor]:
-        """Tensors whose memory is nobody else's until the last tensor over any of them dies."""
+        """Tensors whose memory is not used again until the last tensor over any of them is deleted."""
         sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in kinds]
         starts = [0, *itertools.accumulate(-(-size // ALIGNED) * ALIGNED for size in sizes)]
         size = starts[-1]

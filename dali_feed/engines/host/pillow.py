@@ -1,11 +1,11 @@
-"""What nvImageCodec is not given: the first image of a GIF, AVIF, TIFF, BMP or PNM.
+"""Formats that nvImageCodec does not get: the first image of a GIF, AVIF, TIFF, BMP or PNM.
 
-It does not know the first two, and of the others it has died, or gave other pixels than everybody else. They are those
-of Pillow's `Image.open(file).convert("RGB")` (`pillow_tiff.py` says where not).
+It does not know the first two; the others have crashed it, or got other pixels than from all other decoders. Pixels
+are those of Pillow's `Image.open(file).convert("RGB")` (`pillow_tiff.py` says where not).
 
-The law: whatever the bytes, there come pixels of the size that the screen found, or an UnusableError with the reason.
-Nothing of Pillow's own state is changed, and its bound on pixels is not asked: the screen's is the one that counts.
-So its classes are called themselves and `Image.open`, which would ask, is not.
+The law: any bytes give pixels of the size that the screen found, or an UnusableError with the reason.
+Nothing of Pillow's own state is changed, and its bound on pixels is not used: the screen's is the one that counts.
+So its classes are called directly and not `Image.open`, which would apply its bound.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _still() -> type[GifImageFile]:
     from PIL.GifImagePlugin import GifImageFile
 
     class Still(GifImageFile):
-        """What the first image leaves to the second is nothing to us, and Pillow checks that against its bound."""
+        """Reads the first image alone: what it leaves for a next one is not needed; Pillow would check its bound."""
 
         disposal_method = property(lambda _: 0, lambda _, __: None)
 
@@ -60,13 +60,13 @@ def _avif(payload: memoryview, header: Header) -> NDArray[np.uint8]:
     except ImportError as error:
         msg = "decoder: AVIF needs a Pillow that was built with it: pip install 'pillow>=11.3'"
         raise UnusableError(msg) from error
-    if bytes(payload[8:12]) != b"avif":  # then libavif would take a track, which nobody has screened
+    if bytes(payload[8:12]) != b"avif":  # then libavif would take a track, which the screen has not checked
         payload = memoryview(bytes(payload[:8]) + b"avif" + payload[12:])
     # What PIL.AvifImagePlugin calls, but with one thread: it takes as many as there are CPUs, for every image anew.
     decoder: Any = _avif.AvifDecoder(payload, "auto", 1)
     _agree(decoder.get_info()[0], header)
     (data, *_) = decoder.get_frame(0)
-    size, _, mode, *_ = decoder.get_info()  # the AV1 data had the last word
+    size, _, mode, *_ = decoder.get_info()  # the AV1 data decided the size
     _agree(size, header)
     pixels = np.frombuffer(data, np.uint8).reshape(header.height, header.width, _BANDS[mode])
     return np.broadcast_to(pixels[..., :3], (header.height, header.width, 3))

@@ -31,7 +31,7 @@ def _still() -> type[TiffImageFile]:
     from PIL.TiffImagePlugin import TiffImageFile
 
     class Still(TiffImageFile):
-        """Its memory is made here, for Pillow would ask its own bound on pixels first."""
+        """Its memory is made here, as Pillow would check its own bound on pixels first."""
 
         def load_prepare(self) -> None:
             if getattr(self, "_im", None) is None:
@@ -81,10 +81,10 @@ def _rgb(levels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _check_levels(values: NDArray[Any], bits: int) -> None:
-    """Numbers that could be anything are taken for levels only where they are such."""
+    """Check that numbers of 32 bits and floats are levels of brightness, 0..255."""
     low, high = values.min(), values.max()
     fraction = values.dtype.kind == "f" and 0 < high <= 1
-    if not (low >= 0 and high <= 255) or fraction:  # and what is no number
+    if not (low >= 0 and high <= 255) or fraction:  # also refuses NaN
         kind = "floats" if values.dtype.kind == "f" else "signed or wide integers"
         msg = (
             f"decoder: TIFF with {kind} of {bits} bits from {low:g} to {high:g}, where levels of 0..255 are needed;"
@@ -94,7 +94,7 @@ def _check_levels(values: NDArray[Any], bits: int) -> None:
 
 
 def _told(payload: memoryview) -> str:
-    """What the file says of its samples, for a reason."""
+    """What the file says of its samples, for the text of a reason."""
     from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
     file = io.BytesIO(payload)

@@ -47,7 +47,7 @@ def pnm_pixels(payload: memoryview) -> NDArray[np.uint8]:
 
 
 def _text(raw: bytes, layout: Pnm) -> NDArray[Any]:
-    """The samples, as many as there must be; what is behind them is not looked at."""
+    """The samples, as many as there must be; bytes after them are ignored."""
     samples = layout.width * layout.height * layout.components
     raw = _COMMENT.sub(b"", raw)
     if layout.bits:  # which need no space between them

@@ -23,7 +23,7 @@ def reduced(
 ) -> NDArray[np.uint8] | None:
     """`window` (y, x, height, width; None: all) of a JPEG decoded at 1/`by`, resized: uint8 (*size, 3).
 
-    None where that cannot be had: no JPEG, four colours, a damaged one. The exact way has the last word there.
+    None where that is not possible: no JPEG, four colours, a damaged one. The exact way decides then.
     """
     from PIL import Image, JpegImagePlugin
 
@@ -37,6 +37,6 @@ def reduced(
         y, x, h, w = (edge / by for edge in window or (0, 0, height, width))
         box = (x, y, min(x + w, image.width), min(y + h, image.height))
         small = image.resize((size[1], size[0]), filters[interpolation], box)
-    except (OSError, SyntaxError, ValueError):  # what Pillow raises of a file that is none, or not a whole one
+    except (OSError, SyntaxError, ValueError):  # what Pillow raises for a file that is no image or is cut off
         return None
     return np.array(small if small.mode == "RGB" else small.convert("RGB"))

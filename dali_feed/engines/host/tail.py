@@ -1,4 +1,4 @@
-"""The tail: what nearly every recipe ends in, run in the memory of the batch itself.
+"""The tail: the steps at the end of nearly every recipe, run in the memory of the batch itself.
 
 To float, scaled to 0..1, then normalized, then erased: torchvision's operations in its order, so its bits, without
 a copy of the image between them.
