@@ -1,4 +1,4 @@
-"""From Kafka topics and file shards to GPU training batches, through NVIDIA DALI: exact order, exact resume, bad data survived.
+"""Kafka topics and file shards to GPU training batches, through NVIDIA DALI: exact order and resume, bad data survived.
 
 Importing this loads none of torch, DALI, CuPy and confluent_kafka: each is loaded by what needs it.
 """
