@@ -60,9 +60,9 @@ def _plainly() -> Iterator[None]:
 
 def _version(asked: bool) -> None:
     if asked:
-        from dali_feed import __version__
+        from importlib.metadata import version
 
-        print(f"dali-feed {__version__}")
+        print(f"dali-feed {version('dali-feed')}")
         raise typer.Exit
 
 

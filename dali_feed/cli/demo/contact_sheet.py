@@ -15,10 +15,11 @@ from skimage import data
 from sklearn.datasets import load_sample_images
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, DataLoader
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import ShardSet
+from dali_feed.loader import DataLoader
 from dali_feed.loader.loader import Info
+from dali_feed.options import BadRecords
 from dali_feed.testing.shards import write_shard
 
 __all__ = ["Sheet", "make"]

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torchvision.transforms import v2
 
-from dali_feed import DataLoader
 from dali_feed.cli.demo.digits import HELD_OUT, SIDE, TRAIN, open_source
+from dali_feed.loader import DataLoader
 
 __all__ = ["Job", "Trace", "Training"]
 
