@@ -31,7 +31,7 @@ def gpu_tests() -> list[str]:
         if GPU_TEST.search(path.read_text())
     ]
     first = ("test_next", "test_loader", "test_pixels_in")
-    return sorted(found, key=lambda name: (not Path(name).name.startswith(first), name))
+    return sorted(found, key=lambda name: (not Path(name).name.startswith(first), Path(name).name))
 
 
 class Parts:

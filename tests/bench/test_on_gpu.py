@@ -79,7 +79,7 @@ def test_every_part_names_a_script_and_arguments_that_exist(module: Any, tmp_pat
                 options = [word for word in check.command if word.startswith("--")] if part != "tests" else []
                 assert all(f'"{option}"' in text for option in options), check
     assert [check.name for check in parts.Parts("cpu", tmp_path).first()] == list(FIRST)
-    names = [check.name for check in parts.Parts("cuda:0", tmp_path).tests()]
+    names = [Path(check.name).name for check in parts.Parts("cuda:0", tmp_path).tests()]
     assert names[0].startswith("test_loader")
     assert {"test_loader_gpu.py", "test_finish.py", "test_mix_gpu.py"} <= set(names)
 

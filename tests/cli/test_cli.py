@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from broker.handle import Kafka
-from command import Cli, assert_one_line
+from command import Cli, assert_one_line, cli
 from hypothesis import given
 from hypothesis import strategies as st
 from limits import LONG
@@ -29,6 +29,8 @@ from dali_feed.records.source import Snapshot
 from dali_feed.testing import Message, ScriptedSource
 from dali_feed.testing.scripted import Gap
 from dali_feed.testing.shards import write_shard
+
+__all__ = ["cli"]  # a fixture
 
 
 def jpeg(width: int = 40, height: int = 30) -> bytes:
