@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,34 +65,28 @@ class FollowingEngine:
         self._flying.append(self._started(work, range(len(work.payloads))))
 
     def take(self) -> Result:
-        """The oldest batch, once both are done."""
-        result = self._inner.take()
-        return self._both(result, [part.result() for part in self._flying.popleft()])
+        """The oldest batch, once both are done. Whatever is raised, it is no longer in flight."""
+        parts = self._flying.popleft()
+        return self._both(*_together(self._inner.take, parts))
 
     def discard(self) -> None:
-        """Wait for both, and drop them: their memory is let go of then."""
+        """Wait for both and drop them: nothing reads their memory any more."""
         parts = self._flying.popleft()
         try:
             self._inner.discard()
         finally:
-            for part in parts:
-                if not part.cancel():
-                    part.exception()
+            _end(parts)
 
     def redo(self, work: Work, failed: Result | None = None, slots: Sequence[int] = ()) -> Result:
         """The engine's part as it can, and what follows in the slots that changed."""
-        parts = self._started(work, slots if isinstance(failed, _Both) else range(len(work.payloads)))
-        if isinstance(failed, _Both) and failed.inner.bad:
-            result = self._inner.redo(_images(work), failed.inner, slots)
-        else:
-            result = self._inner.redo(_images(work))
-        done = [part.result() for part in parts]
-        if not isinstance(failed, _Both):
-            return self._both(result, done)
-        both = self._both(result, done)
-        for name, values in both.columns.items():
-            fresh = dict(zip(slots, values, strict=True))
-            both.columns[name] = [fresh.get(slot, value) for slot, value in enumerate(failed.columns[name])]
+        before = failed if isinstance(failed, _Both) else None
+        parts = self._started(work, range(len(work.payloads)) if before is None else slots)
+        own = (_images(work), before.inner, slots) if before is not None and before.inner.bad else (_images(work),)
+        both = self._both(*_together(lambda: self._inner.redo(*own), parts))
+        if before is not None:
+            for name, values in both.columns.items():
+                fresh = dict(zip(slots, values, strict=True))
+                both.columns[name] = [fresh.get(slot, value) for slot, value in enumerate(before.columns[name])]
         return both
 
     def halt(self) -> None:
@@ -146,3 +140,19 @@ class FollowingEngine:
 def _images(work: Work) -> Work:
     """What the engine itself is given."""
     return Work(work.payloads, of_images(work.arrays), work.fields)
+
+
+def _together(own: Callable[[], Result], parts: list[Future[Slots]]) -> tuple[Result, list[Slots]]:
+    """What both gave. Where one raises, nothing of the other is still at work: memory is released then."""
+    try:
+        return own(), [part.result() for part in parts]
+    except BaseException:
+        _end(parts)
+        raise
+
+
+def _end(parts: list[Future[Slots]]) -> None:
+    """Leave out what has not begun, and wait for the rest."""
+    for part in parts:
+        if not part.cancel():
+            part.exception()

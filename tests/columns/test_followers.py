@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import tarfile
@@ -19,8 +20,13 @@ from torchvision_way import applied
 
 from dali_feed import BadRecords, DataLoader
 from dali_feed.columns import Boxes, Counted, Image, Keypoints, Kind, Mask, Number
+from dali_feed.compiler.following import compile_following
 from dali_feed.compiler.host import compile_host
-from dali_feed.errors import ConfigError, TransformError
+from dali_feed.engines.choose import make_engine
+from dali_feed.engines.compiling import compiled
+from dali_feed.engines.engine import Work
+from dali_feed.engines.following import FollowingEngine, with_rows
+from dali_feed.errors import ClosedError, ConfigError, TransformError
 from dali_feed.external_sources import ShardSet
 from dali_feed.plan import Shuffle
 from dali_feed.testing import assert_resumes_anywhere
@@ -221,6 +227,34 @@ def test_what_cannot_follow_costs_its_slot(
         for slot, (mask, box, _) in enumerate(theirs(transform, batch["n"].tolist(), info.ids.numpy(), 0)):
             assert torch.equal(batch["mask"][slot], mask.as_subclass(torch.Tensor))
             assert torch.equal(batch["boxes"][slot][:, :4], box.as_subclass(torch.Tensor))
+
+
+@pytest.mark.parametrize("name", ["host", "dali"])
+def test_a_batch_that_was_halted_leaves_nothing_to_the_next(name: str) -> None:
+    """A pass that is left while its batch is waited for: the next pass has its own masks, not those of that batch."""
+    recipe = lower(v2.Compose([v2.Resize((20, 24)), v2.RandomHorizontalFlip(1.0)]))
+    inner_name, program = compiled(recipe, "NCHW", "exact", name, None)
+    followed = compile_following(recipe, boxes=False)
+    inner = make_engine(inner_name, program, batch_size=2, device=None, tuning=QUICK)
+    engine = FollowingEngine(inner, followed, {"mask": Mask("mask")}, QUICK)
+
+    def work(numbers: list[int]) -> Work:
+        sizes, ids = np.array([classes(n).shape for n in numbers], np.int32), np.array(numbers)
+        payloads = [memoryview(png(np.stack([classes(n)] * 3, axis=2), "RGB")) for n in numbers]
+        made = with_rows(program.parameters(sizes, ids, 0, 0), followed, sizes, ids, 0, 0)
+        return Work(engine.prepare(payloads), made.arrays, {"mask": [memoryview(png(classes(n))) for n in numbers]})
+
+    engine.enter()
+    wanted = engine.redo(work([2, 3])).columns["mask"]
+    engine.submit(work([0, 1]))
+    engine.halt()
+    with contextlib.suppress(ClosedError) if name == "dali" else pytest.raises(ClosedError):
+        engine.take()  # a DALI graph cannot be stopped: its batch may come all the same
+    engine.resume()
+    engine.submit(work([2, 3]))
+    found = engine.take().columns["mask"]
+    engine.close()
+    assert all(np.array_equal(a, b) for a, b in zip(found, wanted, strict=True))
 
 
 def test_padded_rows_come_with_a_count(tmp_path: Path) -> None:
