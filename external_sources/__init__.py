@@ -16,9 +16,20 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.files import FileList
     from dali_feed.external_sources.kafka import KafkaTopic
     from dali_feed.external_sources.kafka_topics import Topics
+    from dali_feed.external_sources.secrets import FromEnv, FromFile
     from dali_feed.external_sources.shards import ShardSet
 
-__all__ = ["ArrowRows", "DeadLetterFolder", "DeadLetterTopic", "FileList", "KafkaTopic", "ShardSet", "Topics"]
+__all__ = [
+    "ArrowRows",
+    "DeadLetterFolder",
+    "DeadLetterTopic",
+    "FileList",
+    "FromEnv",
+    "FromFile",
+    "KafkaTopic",
+    "ShardSet",
+    "Topics",
+]
 
 __getattr__ = lazily(
     __name__,
@@ -27,6 +38,8 @@ __getattr__ = lazily(
         "DeadLetterFolder": "dead_letter_folder",
         "DeadLetterTopic": "dead_letter_topic",
         "FileList": "files",
+        "FromEnv": "secrets",
+        "FromFile": "secrets",
         "KafkaTopic": "kafka",
         "ShardSet": "shards",
         "Topics": "kafka_topics",

@@ -15,11 +15,12 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from dali_feed.errors import ConfigError, DeadLetterError, SourceEmptyError
+from dali_feed.errors import ConfigError, DeadLetterError, SourceDeniedError, SourceEmptyError
 from dali_feed.external_sources.kafka import KafkaTopic
 from dali_feed.external_sources.kafka_errors import QUIET, Trouble
 from dali_feed.external_sources.kafka_messages import as_original, messages
-from dali_feed.external_sources.kafka_options import KafkaOptions
+from dali_feed.external_sources.kafka_options import KafkaOptions, opened
+from dali_feed.external_sources.secrets import hidden
 from dali_feed.quarantine.letters import Letter, Original
 
 __all__ = ["DeadLetterTopic"]
@@ -49,7 +50,7 @@ class DeadLetterTopic:
     Args:
         topic: its name.
         servers: bootstrap addresses, "host:port,host:port".
-        config: more options of librdkafka, such as `security.protocol`, `sasl.*`, `ssl.*`.
+        config: more options of librdkafka, such as `security.protocol`, `sasl.*`, `ssl.*`; secrets as `FromEnv` or `FromFile`.
         timeout: seconds after which a letter that the broker has not acknowledged is an error.
     """
 
@@ -160,13 +161,14 @@ class _Writer:
     def _connected(self) -> Producer:
         to = self._to
         try:
+            config = opened(str(to), to.config, self._trouble)
             return Producer(
                 {
                     "client.id": "dali_feed",
                     "linger.ms": 5,
                     "message.max.bytes": 64 << 20,  # the brokers have their own bound
                     "topic.metadata.propagation.max.ms": 2000,
-                    **to.config,
+                    **config,
                     **_LAWS,
                     "bootstrap.servers": to.servers,
                     "delivery.timeout.ms": max(10, int(to.timeout * 1000)),
@@ -174,10 +176,10 @@ class _Writer:
                     "logger": QUIET,
                 }
             )
-        except (KafkaException, TypeError, ValueError) as error:
+        except (KafkaException, SourceDeniedError, TypeError, ValueError) as error:
             said = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-            msg = f"{to}: config= must hold options of librdkafka; {said}"
-            raise DeadLetterError(msg) from error
+            msg = f"{to}: config= must hold options of librdkafka; {hidden(said)}"
+            raise DeadLetterError(msg) from None  # which may show a value as it was given
 
 
 def _report(letter: Letter, failed: list[tuple[Letter, str]]) -> Callable[[KafkaError | None, Message], None]:

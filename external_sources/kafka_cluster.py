@@ -13,14 +13,16 @@ import numpy as np
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ClusterMetadata
 
-from dali_feed.errors import ConfigError, SourceError, SourceNotFoundError
+from dali_feed.errors import ConfigError, SourceDeniedError, SourceError, SourceNotFoundError
 from dali_feed.external_sources.kafka_errors import DENIED, GONE, Trouble, denied, unreachable
 from dali_feed.external_sources.kafka_options import KafkaOptions
+from dali_feed.external_sources.kafka_tls import speaks_tls
 from dali_feed.records.extents import MAX_PARTITION, Int64s
 
 __all__ = ["Cluster"]
 
 ELECTION_SECONDS = 2.0  # without a controller
+SILENT_SECONDS = 3.0  # before we look whether it speaks TLS
 
 
 class Cluster:
@@ -31,6 +33,7 @@ class Cluster:
         self._consumer = consumer
         self._trouble = trouble
         self._begin = time.monotonic()
+        self._probed = False
 
     def partitions(self) -> list[int]:
         """The topic's partitions."""
@@ -109,8 +112,13 @@ class Cluster:
 
     def _patience(self, which: str) -> None:
         if self._trouble.denied:
-            raise denied(self._options.topic, self._options.servers, self._trouble.denied)
+            raise denied(self._options.topic, self._options.servers, self._trouble.denied, self._options.config)
         seconds = time.monotonic() - self._begin
+        if not self._probed and seconds >= min(SILENT_SECONDS, self._options.timeout):
+            self._probed = True
+            if at := speaks_tls(self._options.servers, self._options.config):
+                msg = f"{self._options.topic}: {at} speaks TLS; set security.protocol to SSL or SASL_SSL in config="
+                raise SourceDeniedError(msg)
         if seconds >= self._options.timeout:
             raise unreachable(self._options.topic + which, self._options.servers, seconds, self._trouble.last)
 

@@ -7,11 +7,14 @@ anything important in them is raised as an error of ours, with the address, the 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError
 
 from dali_feed.errors import SourceChangedError, SourceDeniedError, SourceUnreachableError
+from dali_feed.external_sources.kafka_tls import refused_by_tls, told_by_tls
+from dali_feed.external_sources.secrets import hidden
 
 __all__ = ["DENIED", "GONE", "LOG", "QUIET", "Trouble", "denied", "gone", "remade", "unreachable"]
 
@@ -32,7 +35,8 @@ class _Quiet:
     """The logger that confluent_kafka needs; it logs every line of librdkafka at DEBUG."""
 
     def log(self, level: int, text: str, *arguments: Any) -> None:
-        LOG.debug(text, *arguments)
+        if LOG.isEnabledFor(logging.DEBUG):
+            LOG.debug("%s", hidden(text % arguments if arguments else text))
 
 
 QUIET = _Quiet()
@@ -45,23 +49,36 @@ class Trouble:
         self.last = ""
         self.denied = ""
         self.gone = ""
+        self._token = ""
 
     def __call__(self, error: KafkaError) -> None:
         """Keep the error."""
-        if error.code() in DENIED:
-            self.denied = error.str()
+        said = hidden(error.str())
+        if error.code() in DENIED or refused_by_tls(said):
+            self.denied = self._token or said
         elif error.code() in GONE:
-            self.gone = error.str()
+            self.gone = said
         elif error.code() != KafkaError._ALL_BROKERS_DOWN or not self.last:  # says less than what came before it
-            self.last = error.str()
+            self.last = said
+
+    def no_token(self, why: str) -> None:
+        """Keep why the user's function gave no new token; empty: it did."""
+        self._token = why
 
     def clear(self) -> None:
         """Forget it: there was progress."""
         self.last = self.denied = self.gone = ""
 
 
-def denied(subject: str, servers: str, said: str) -> SourceDeniedError:
-    """No rights, or credentials that are not accepted."""
+def denied(subject: str, servers: str, said: str, config: Mapping[str, Any] | None = None) -> SourceDeniedError:
+    """No rights, credentials or a certificate that are not accepted; `config` are the client's options."""
+    if refused_by_tls(said):
+        return SourceDeniedError(f"{subject}: a connection by TLS needs trust; {told_by_tls(said, config or {})}")
+    if "SASL" in said:
+        return SourceDeniedError(
+            f"{subject}: the broker must accept the credentials; {servers} refuses: {said}; check sasl.mechanism, "
+            "sasl.username and sasl.password, or the token, in config="
+        )
     return SourceDeniedError(
         f"{subject}: reading needs the rights Describe and Read on the topic; {servers} refuses: {said}; "
         "check security.protocol, sasl.* and ssl.* in config= and the topic's ACLs"

@@ -127,7 +127,7 @@ class Asker:
         self._admin.poll(0)  # runs the error callback, which knows more than "timed out"
         servers, said = self._options.servers, self._trouble.last or error.args[0].str()
         if self._trouble.denied or error.args[0].code() in DENIED:
-            raise denied(where, servers, self._trouble.denied or said)
+            raise denied(where, servers, self._trouble.denied or said, self._options.config)
         if time.monotonic() - begun >= self._options.timeout:
             raise unreachable(where, servers, time.monotonic() - begun, said)
         self._admin = self._connected()

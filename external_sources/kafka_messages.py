@@ -56,7 +56,8 @@ def _next(options: KafkaOptions, consumer: Consumer, trouble: Trouble, where: st
         message = consumer.poll(SLICE_SECONDS)
         error = None if message is None else message.error()
         if trouble.denied or (error is not None and error.code() in DENIED):
-            raise denied(where, options.servers, trouble.denied or ("" if error is None else error.str()))
+            said = trouble.denied or ("" if error is None else error.str())
+            raise denied(where, options.servers, said, options.config)
         if error is None:
             if message is not None:
                 return message

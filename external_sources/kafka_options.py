@@ -12,8 +12,11 @@ from dali_feed.errors import ConfigError
 from dali_feed.external_sources.kafka_errors import QUIET, Trouble
 from dali_feed.external_sources.kafka_members import Asked
 from dali_feed.external_sources.kafka_records import Codec
+from dali_feed.external_sources.kafka_tls import check_files
+from dali_feed.external_sources.kafka_tokens import Tokens
+from dali_feed.external_sources.secrets import hidden, revealed
 
-__all__ = ["OURS", "SLICE_SECONDS", "Identity", "KafkaOptions", "admin_options", "connect"]
+__all__ = ["OURS", "SLICE_SECONDS", "Identity", "KafkaOptions", "admin_options", "connect", "opened"]
 
 SLICE_SECONDS = 0.1  # the longest wait that does not look at the stop event
 
@@ -83,15 +86,16 @@ def connect(
     Raises:
         ConfigError: librdkafka does not take an option of `config`.
     """
-    asked = [int(options.config[name]) for name in _FETCH if str(options.config.get(name, "")).isdecimal()]
+    config = opened(options.topic, options.config, trouble)
+    asked = [int(config[name]) for name in _FETCH if str(config.get(name, "")).isdecimal()]
     try:
         return Consumer(
             {
                 **_TUNING,
-                **options.config,
+                **config,
                 **(dict.fromkeys(_FETCH, min([_MODEST, *asked])) if modest else {}),
                 **_LAWS,
-                **({"debug": ",".join(filter(None, (options.config.get("debug"), debug)))} if debug else {}),
+                **({"debug": ",".join(filter(None, (config.get("debug"), debug)))} if debug else {}),
                 "bootstrap.servers": options.servers,
                 "error_cb": trouble,
                 "logger": logger,
@@ -99,8 +103,22 @@ def connect(
         )
     except (KafkaException, TypeError, ValueError) as error:
         said = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-        msg = f"{options.topic}: config= must hold options of librdkafka; {said}"
-        raise ConfigError(msg) from error
+        msg = f"{options.topic}: config= must hold options of librdkafka; {hidden(said)}"
+        raise ConfigError(msg) from None  # which may show a value as it was given
+
+
+def opened(subject: str, config: Mapping[str, Any], trouble: Trouble) -> dict[str, Any]:
+    """The user's options as librdkafka takes them.
+
+    Raises:
+        ConfigError: a secret or a file of certificates that is not there.
+        SourceDeniedError: the user's function of tokens raised.
+    """
+    found = revealed(subject, config)
+    check_files(subject, found)
+    if callable(given := found.get("oauth_cb")):
+        found["oauth_cb"] = Tokens(subject, given, str(found.get("sasl.oauthbearer.config", "")), trouble.no_token)
+    return found
 
 
 class Identity:
@@ -119,5 +137,5 @@ _CONSUMER_ONLY = ("fetch.", "queued.", "check.crcs", "max.poll.", "session.", "h
 
 def admin_options(options: KafkaOptions, trouble: Trouble) -> dict[str, Any]:
     """Settings of an admin client: the user's, but for what is a consumer's alone."""
-    kept = {k: v for k, v in options.config.items() if not k.startswith(_CONSUMER_ONLY)}
+    kept = {k: v for k, v in opened(options.topic, options.config, trouble).items() if not k.startswith(_CONSUMER_ONLY)}
     return {**kept, "bootstrap.servers": options.servers, "logger": QUIET, "error_cb": trouble}

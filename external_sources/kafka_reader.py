@@ -186,7 +186,7 @@ class KafkaReader:
         """Nothing came: wait on, assign anew once at half of the timeout, or give up."""
         seconds, where = wait.seconds, self._where(partition, want)
         if self._trouble.denied:
-            raise denied(where, self._options.servers, self._trouble.denied)
+            raise denied(where, self._options.servers, self._trouble.denied, self._options.config)
         if self._trouble.gone:
             self._check_gone(partition, want)
         if seconds >= self._options.timeout:

@@ -41,7 +41,7 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 _TYPES = ("-DOUT_", "-DTOKEN_")  # the options that choose a kernel's type
-_APACHE_KAFKA = {"real_broker", "own_broker"}  # fixtures that start a process of Java
+_APACHE_KAFKA = {"real_broker", "own_broker", "needs_kafka"}  # fixtures that start a process of Java
 _UNTESTED: list[str] = []
 _COMPILED: set[tuple[str, str, tuple[str, ...]]] = set()  # kernel, architecture, options
 
@@ -51,6 +51,12 @@ def embedded_broker() -> Iterator[Broker]:
     """The mock cluster of librdkafka, one per test: the thread of a long-lived one has been seen to end."""
     with broker() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def needs_kafka() -> None:
+    """For what starts Apache Kafka by itself."""
+    _need_kafka()
 
 
 @pytest.fixture(scope="session")

@@ -104,7 +104,10 @@ def inspect(
     sample: Annotated[int, typer.Option(min=1, help="Records to look at, spread over the source.")] = 256,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 where a record in the sample is bad.")] = False,
     config: Annotated[
-        list[str] | None, typer.Option("--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka.")
+        list[str] | None,
+        typer.Option(
+            "--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka; a secret as env:NAME or file:PATH."
+        ),
     ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")] = 10.0,
 ) -> None:
@@ -132,7 +135,10 @@ def verify(
     ] = None,
     readers: Annotated[int, typer.Option(min=1, help="Threads that read and judge.")] = 4,
     config: Annotated[
-        list[str] | None, typer.Option("--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka.")
+        list[str] | None,
+        typer.Option(
+            "--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka; a secret as env:NAME or file:PATH."
+        ),
     ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")] = 10.0,
 ) -> None:
@@ -156,7 +162,10 @@ def dead_letters(
         bool, typer.Option("--check", help="Look at each payload again; exit with 1 where some are still bad.")
     ] = False,
     config: Annotated[
-        list[str] | None, typer.Option("--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka.")
+        list[str] | None,
+        typer.Option(
+            "--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka; a secret as env:NAME or file:PATH."
+        ),
     ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")] = 10.0,
 ) -> None:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dali_feed.errors import ConfigError, SourceDeniedError, SourceEmptyError, SourceNotFoundError
-from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic, FileList, KafkaTopic, ShardSet
+from dali_feed.external_sources import (
+    DeadLetterFolder,
+    DeadLetterTopic,
+    FileList,
+    FromEnv,
+    FromFile,
+    KafkaTopic,
+    ShardSet,
+)
 from dali_feed.external_sources.files import IMG_EXTENSIONS
+from dali_feed.external_sources.secrets import is_secret
 from dali_feed.quarantine.letters import DeadLetters
 from dali_feed.records.source import Source
 
@@ -20,7 +30,7 @@ IMAGES = (*IMG_EXTENSIONS, ".gif", ".avif")  # files named one by one may be wha
 HEADERS = "headers"  # the field of a topic's records that holds them all
 
 
-def sources(targets: Sequence[str], *, config: dict[str, str], timeout: float) -> list[Source]:
+def sources(targets: Sequence[str], *, config: dict[str, Any], timeout: float) -> list[Source]:
     """A source per topic, per folder, for all shards together and for all single images together."""
     found: list[Source] = []
     shards: list[str] = []
@@ -49,14 +59,24 @@ def letters_at(target: str, *, config: Sequence[str], timeout: float) -> DeadLet
     return DeadLetterTopic(topic, servers, config=options_of(config), timeout=timeout)
 
 
-def options_of(pairs: Sequence[str]) -> dict[str, str]:
-    """What --config was given. Raises ConfigError where one is no KEY=VALUE."""
+def options_of(pairs: Sequence[str]) -> dict[str, Any]:
+    """What --config was given; of a secret env:NAME and file:PATH say where it is. ConfigError for no KEY=VALUE."""
     split = {pair: pair.partition("=") for pair in pairs}
     wrong = [pair for pair, (name, equals, _) in split.items() if not (name and equals)]
     if wrong:
         msg = f"--config: must be KEY=VALUE; found {wrong[0]!r}"
         raise ConfigError(msg)
-    return {name: value for name, _, value in split.values()}
+    return {name: _told(name, value) for name, _, value in split.values()}
+
+
+def _told(name: str, value: str) -> str | FromEnv | FromFile:
+    kind, colon, where = value.partition(":")
+    if colon and where and is_secret(name):
+        if kind == "env":
+            return FromEnv(where)
+        if kind == "file":
+            return FromFile(where)
+    return value
 
 
 def named(target: str) -> tuple[str, str]:
@@ -64,13 +84,14 @@ def named(target: str) -> tuple[str, str]:
     servers, _, topic = target.removeprefix(KAFKA).partition("/")
     if not servers or not topic or "/" in topic or "@" in servers:
         msg = (
-            f"target: a topic is named kafka://host:port/topic, or kafka://host:port,host:port/topic; found {target!r}"
+            "target: a topic is named kafka://host:port/topic, or kafka://host:port,host:port/topic; found "
+            f"{re.sub('//.*@', '//***@', target)!r}"  # somebody's password
         )
         raise ConfigError(msg)
     return topic, servers
 
 
-def _topic(target: str, config: dict[str, str], timeout: float) -> KafkaTopic:
+def _topic(target: str, config: dict[str, Any], timeout: float) -> KafkaTopic:
     topic, servers = named(target)
     return KafkaTopic(
         topic, servers, codec=_with_headers, fields=(HEADERS,), config=config, timeout=timeout, holes="replace"

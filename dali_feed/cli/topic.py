@@ -16,7 +16,10 @@ __all__ = ["create", "delete", "describe", "grow", "topic_app"]
 
 Target = Annotated[str, typer.Argument(help="kafka://host:port/topic, or kafka://host:port,host:port/topic.")]
 Config = Annotated[
-    list[str] | None, typer.Option("--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka.")
+    list[str] | None,
+    typer.Option(
+        "--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka; a secret as env:NAME or file:PATH."
+    ),
 ]
 Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")]
 

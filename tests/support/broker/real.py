@@ -20,7 +20,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -38,10 +38,10 @@ _PROPERTIES = """\
 process.roles={roles}
 node.id={node}
 controller.quorum.bootstrap.servers=127.0.0.1:{control}
-listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl},LINK://127.0.0.1:{behind}{controls}
-advertised.listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl},LINK://127.0.0.1:{link}
+listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl},LINK://127.0.0.1:{behind}{others}{controls}
+advertised.listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl},LINK://127.0.0.1:{link}{others}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,LINK:PLAINTEXT
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,LINK:PLAINTEXT{protocols}
 inter.broker.listener.name=PLAINTEXT
 sasl.enabled.mechanisms=PLAIN
 listener.name.sasl_plaintext.plain.sasl.jaas.config=\
@@ -60,6 +60,7 @@ group.initial.rebalance.delay.ms=0
 broker.session.timeout.ms=3000
 broker.heartbeat.interval.ms=500
 message.max.bytes=67108864
+{more}
 """
 
 
@@ -170,10 +171,21 @@ class Cluster:
 class RealBroker(Cluster):
     """One Apache Kafka broker in a process group of its own; killed at exit. A context manager.
 
-    With `joins`, the second node of that broker's cluster; the first stays its controller.
+    joins      a broker, of whose cluster it is the second node; the first stays its controller
+    listeners  further ones: name -> (port of 127.0.0.1, protocol)
+    more       further lines of its properties
+    users      of SCRAM, as `kafka-storage format --add-scram` takes them
     """
 
-    def __init__(self, heap: str = "512m", joins: RealBroker | None = None) -> None:
+    def __init__(
+        self,
+        heap: str = "512m",
+        joins: RealBroker | None = None,
+        *,
+        listeners: Mapping[str, tuple[int, str]] | None = None,
+        more: str = "",
+        users: Sequence[str] = (),
+    ) -> None:
         self._plain, self._sasl, self._behind, self._link, own = free_ports(5)
         self._control: int = own if joins is None else joins._control
         self._cluster_id: str = _cluster_id() if joins is None else joins._cluster_id
@@ -194,12 +206,16 @@ class RealBroker(Cluster):
                 link=self._link,
                 control=self._control,
                 controls=f",CONTROLLER://127.0.0.1:{own}" if joins is None else "",
+                others="".join(f",{name}://127.0.0.1:{port}" for name, (port, _) in (listeners or {}).items()),
+                protocols="".join(f",{name}:{protocol}" for name, (_, protocol) in (listeners or {}).items()),
                 data=self.home / "data",
                 password=PASSWORD,
+                more=more,
             )
         )
         atexit.register(self.close)
         format_ = ["kafka.tools.StorageTool", "format", "-t", self._cluster_id]
+        format_ += [part for user in users for part in ("--add-scram", user)]
         format_ += ["--standalone", "-c"] if joins is None else ["-c"]
         done = subprocess.run(self._java(*format_), capture_output=True, text=True, check=False)
         if done.returncode:
