@@ -43,7 +43,7 @@ SECTIONS = {
         "dali_feed.columns": "Image Mask Boxes Keypoints Array Tokens Number Text Json Bytes TokenBatch Counted Kind"
     },
     "Formats": {"dali_feed.formats": "Avro MsgPack Npy Protobuf"},
-    "Sources": {"dali_feed.external_sources": "KafkaTopic ShardSet FileList ArrowRows Topics"},
+    "Sources": {"dali_feed.external_sources": "KafkaTopic ShardSet FileList ArrowRows Topics FromEnv FromFile"},
     "Dead letters": {"dali_feed.external_sources": "DeadLetterFolder DeadLetterTopic"},
     "Without torch": {"dali_feed.feed": "Feed Batch"},
     "DALI's iterators": {"dali_feed.dali": "DALIGenericIterator DALIClassificationIterator LastBatchPolicy"},

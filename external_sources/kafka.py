@@ -55,7 +55,8 @@ class KafkaTopic:
             fault of that record. None: the value is the image.
         fields: names of the fields that the codec gives beside the image; ("label",) where None. `label` must be
             an int; other fields may be anything, and a loader stacks numbers and arrays of one shape.
-        config: more options of librdkafka, such as `security.protocol`, `sasl.*`, `ssl.*`; secrets as `FromEnv` or `FromFile`, `client.rack`.
+        config: more options of librdkafka, such as `security.protocol`, `sasl.*`, `ssl.*`, `client.rack`; secrets as
+            `FromEnv` or `FromFile`.
         timeout: seconds without any progress, reconnects included, after which the broker counts as unreachable.
         holes: what is done with offsets that hold no record: those of aborted transactions, of the markers that end
             each transaction, and what compaction took. "replace": another record is repeated in the place of each, and

@@ -15,6 +15,7 @@ __all__ = ["check_files", "refused_by_tls", "speaks_tls", "told_by_tls"]
 
 PROBE_SECONDS = 3.0
 _AT = re.compile(r"ssl://([^/\s]+):(\d+)")
+_OWN = ("ssl.certificate.location", "ssl.keystore.location", "ssl.certificate.pem")
 _ALERTS = "bad certificate|unknown ca|certificate required|certificate expired|certificate revoked|certificate unknown"
 _REFUSED = re.compile(f"certificate verify failed|alert (?:{_ALERTS}|unsupported certificate|access denied)")
 
@@ -22,10 +23,10 @@ _REFUSED = re.compile(f"certificate verify failed|alert (?:{_ALERTS}|unsupported
 def check_files(subject: str, config: Mapping[str, Any]) -> None:
     """ConfigError where an option names a file of keys or certificates that is not there."""
     for name, value in config.items():
-        if name.startswith("ssl.") and name.endswith(".location") and value not in (None, "", "probe"):
-            if not Path(str(value)).exists():
-                msg = f"{subject}: {name} in config= must name a file; {str(value)!r} is not there"
-                raise ConfigError(msg)
+        given = name.startswith("ssl.") and name.endswith(".location") and value not in (None, "", "probe")
+        if given and not Path(str(value)).exists():
+            msg = f"{subject}: {name} in config= must name a file; {str(value)!r} is not there"
+            raise ConfigError(msg)
 
 
 def refused_by_tls(said: str) -> bool:
@@ -38,7 +39,7 @@ def told_by_tls(said: str, config: Mapping[str, Any]) -> str:
     found = _AT.search(said)
     at = f"{found[1]}:{found[2]}" if found else "the broker"
     if "verify failed" not in said:
-        own = any(config.get(name) for name in ("ssl.certificate.location", "ssl.keystore.location", "ssl.certificate.pem"))
+        own = any(map(config.get, _OWN))
         return (
             f"{at} wants a certificate of the client's, and accepts this one not; check that its authority is the one "
             "that the broker trusts, and its dates"
@@ -54,7 +55,7 @@ def speaks_tls(servers: str, config: Mapping[str, Any]) -> str:
     """The first server's address where it was talked to without TLS and wants it; else empty."""
     if "ssl" in str(config.get("security.protocol", "plaintext")).lower():
         return ""
-    host, _, port = servers.split(",")[0].strip().rpartition(":")
+    host, _, port = servers.split(",", maxsplit=1)[0].strip().rpartition(":")
     if not host or not port.isdecimal():
         return ""
     context = ssl.create_default_context()

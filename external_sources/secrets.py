@@ -26,7 +26,10 @@ _HIDDEN: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class FromEnv:
-    """The value of an option: that of an environment variable, read whenever a client is made."""
+    """The value of an option, read whenever a client is made: that of an environment variable.
+
+    name  the variable's
+    """
 
     name: str
 
@@ -41,7 +44,10 @@ class FromEnv:
 
 @dataclass(frozen=True, slots=True)
 class FromFile:
-    """The value of an option: the text of a file without the end of its last line, read whenever a client is made."""
+    """The value of an option, read whenever a client is made: the text of a file, without the end of its last line.
+
+    path  the file's
+    """
 
     path: str | os.PathLike[str]
 
