@@ -46,7 +46,7 @@ def pillows(payload: bytes) -> int | None:
 def quick(*payloads: bytes) -> list[int]:
     """Orientations as a loader finds them."""
     views = [memoryview(payload) for payload in payloads]
-    return orientations(views, screen(views).sizes).tolist()
+    return list(map(int, orientations(views, screen(views).sizes)))
 
 
 @pytest.mark.parametrize("name", FORMATS)
