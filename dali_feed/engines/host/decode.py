@@ -53,7 +53,12 @@ def turned(pixels: NDArray[np.uint8], way: Sequence[int]) -> NDArray[np.uint8]:
     if not (up_down or left_right or sideways):
         return pixels
     pixels = pixels[:: -1 if up_down else 1, :: -1 if left_right else 1]
-    return np.ascontiguousarray(pixels.swapaxes(0, 1) if sideways else pixels)
+    if not sideways:
+        return np.ascontiguousarray(pixels)
+    out = np.empty((pixels.shape[1], pixels.shape[0], 3), np.uint8)
+    for channel in range(3):  # six times as fast as all at once, for NumPy then copies three bytes at a time
+        out[..., channel] = pixels[..., channel].T
+    return out
 
 
 class Trial:
