@@ -31,6 +31,7 @@ class Findings:
     payloads      sizes in bytes of the records that are there
     formats       image format -> records, of those with a sound header; as `sizes`
     sizes         (width, height) as stored
+    turned        records whose EXIF orientation is another than 1, upright; a TIFF's is applied anyway, and not counted
     fields        field -> the integers found in it; None stands for a value that is none
     unlabelled    where, of Kafka records without a header `label` that are good otherwise
     bad           (where, reason)
@@ -41,6 +42,7 @@ class Findings:
     payloads: list[int] = field(default_factory=list)
     formats: Counter[str] = field(default_factory=Counter)
     sizes: list[tuple[int, int]] = field(default_factory=list)
+    turned: int = 0
     fields: dict[str, list[int | None]] = field(default_factory=dict)
     unlabelled: list[str] = field(default_factory=list)
     bad: list[tuple[str, str]] = field(default_factory=list)
@@ -122,6 +124,7 @@ def _take_image(payload: memoryview, findings: Findings) -> str | None:
     if slow := overworked(payload, header.width, header.height, MAX_WORK):
         return slow
     findings.formats[header.format] += 1
+    findings.turned += header.orientation != 1
     findings.sizes.append((header.width, header.height))
     return None
 

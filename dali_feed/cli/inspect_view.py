@@ -36,6 +36,8 @@ def show(source: Source, snapshot: Snapshot, findings: Findings) -> None:
         formats = findings.formats.most_common()
         put(facts, "formats", ", ".join(f"{name} ({count:,})" for name, count in formats))
         put(facts, "sizes", _sizes(findings.sizes))
+        if findings.turned:
+            put(facts, "turned", _turned(findings))
     for n, line in enumerate(_fields(source, findings)):
         put(facts, "" if n else "fields", line)
     console.print(facts)
@@ -80,6 +82,12 @@ def _bytes(snapshot: Snapshot, findings: Findings) -> str:
 def _sample(findings: Findings) -> str:
     parts = [f"{findings.good:,} good", f"{len(findings.bad):,} bad", f"{findings.absent:,} absent"]
     return f"{findings.rows:,} record{plural(findings.rows)}: {', '.join(parts)}"
+
+
+def _turned(findings: Findings) -> str:
+    """How many images are not upright as stored, and what to do."""
+    share = f"{findings.turned:,} of {len(findings.sizes):,} have an EXIF orientation and are not upright as stored"
+    return f"{share}; DataLoader(exif=True) turns them"
 
 
 def _sizes(sizes: list[tuple[int, int]]) -> str:

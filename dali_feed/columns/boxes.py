@@ -87,7 +87,8 @@ class Boxes(_Rows):
 
     member    the member that it is made from; of "a;b" the foremost that a record has
     of        the image column with which they are moved
-    format    "xyxy", "xywh" or "cxcywh" in pixels of the encoded image; what comes out is of the same format
+    format    "xyxy", "xywh" or "cxcywh" in pixels of the image before any transform (turned, where the loader turns
+              by EXIF); what comes out is of the same format
     more      numbers behind the four, such as a class, which stay with their box
     most      at most so many a record: rows come in one array (n, most, 4 + more), with a count
     min_size  as torchvision's SanitizeBoundingBoxes: boxes of which an edge is below it behind the transforms, or that

@@ -22,8 +22,12 @@ class Follower(Kind):
         """Whether it is moved by arithmetic, not pixel by pixel."""
         return True
 
+    def by_exif(self) -> Follower:
+        """This kind where images are turned by EXIF: what is itself an image is turned by its own."""
+        return self
+
     def followed(self, value: Any, size: tuple[int, int], moved: Moved) -> Any:
-        """The value of one slot; `size` (height, width) is that of the image as encoded.
+        """The value of one slot; `size` (height, width) is that of the image before any transform.
 
         A ValueError says why the record cannot be used. Torch is loaded where this is called.
         """

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from dali_feed.columns.follower import Follower, Moved
 from dali_feed.columns.kind import Faults, check_member, missing
 from dali_feed.errors import ConfigError
-from dali_feed.screen.screen import screen
+from dali_feed.screen.exif import MIRRORED_X, MIRRORED_Y, SIDEWAYS
+from dali_feed.screen.screen import header_of, screen
 
 __all__ = ["Mask"]
 
@@ -56,7 +57,7 @@ class Mask(Follower):
         """Nearest pixels."""
         from torchvision.tv_tensors import Mask as Classes
 
-        pixels = _decoded(value)
+        pixels = self._pixels(value)
         if pixels.shape != size:
             wide, high = size[1], size[0]
             msg = f"a mask must have its image's size, {wide}x{high}; found {pixels.shape[1]}x{pixels.shape[0]}"
@@ -70,6 +71,22 @@ class Mask(Follower):
     def batch(self, values: list[Any]) -> NDArray[Any]:
         """One array."""
         return np.stack(values)
+
+    def by_exif(self) -> Mask:
+        """The same, turned by its own EXIF."""
+        return _Turned(self.member, self.of, self.dtype)
+
+    def _pixels(self, payload: Any) -> NDArray[Any]:
+        return _decoded(payload)
+
+
+class _Turned(Mask):
+    """A mask that is turned as its own EXIF says, beside an image that is."""
+
+    def _pixels(self, payload: Any) -> NDArray[Any]:
+        way, pixels = header_of(payload).orientation, _decoded(payload)
+        pixels = pixels[:: -1 if way in MIRRORED_Y else 1, :: -1 if way in MIRRORED_X else 1]
+        return pixels.T if way in SIDEWAYS else pixels
 
 
 def _decoded(payload: Any) -> NDArray[Any]:

@@ -18,12 +18,13 @@ from dali_feed.compiler.finish import erased_at, finish_at, last_erasing
 from dali_feed.compiler.outline import outline
 from dali_feed.compiler.program import Ints, Parameters
 from dali_feed.compiler.steps import Colours, Decode, Finish, Resample, Slice, Step
+from dali_feed.compiler.turning import stored, turns
 from dali_feed.plan.streams import STREAMS_PER_OP
 from dali_feed.transforms.base import Op, effect_key
 from dali_feed.transforms.edges import rows
 from dali_feed.transforms.geometry import Window
 from dali_feed.transforms.graph import BLACK, GraphStep
-from dali_feed.transforms.keys import ERASE, FLIPS, WINDOW, numbered
+from dali_feed.transforms.keys import ERASE, FLIPS, TURN, WINDOW, numbered
 from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.rules import Drawn, DType, Fill, Interpolation
 from dali_feed.transforms.run import Run
@@ -77,6 +78,10 @@ class DaliProgram:
         run = Run(self.streams, sizes, ids, seed, epoch)
         for make in self.makers:
             make(run)
+        if (ways := turns(sizes)) is not None:
+            run.arrays[TURN] = ways
+            if WINDOW in run.arrays:
+                run.arrays[WINDOW] = stored(run.arrays[WINDOW], ways)
         arrays = {name: np.ascontiguousarray(found) for name, found in run.arrays.items()}  # engines take dense memory
         return Parameters(arrays, np.stack([run.h, run.w], axis=1))
 
@@ -232,7 +237,7 @@ class _Compiler:
     def done(self) -> DaliProgram:
         self.close()
         program = self.program
-        program.steps.insert(0, Decode(self.window))
+        program.steps.insert(0, Decode(self.window, program.recipe.exif))
         if self.window:
             self.maker(lambda run: run.arrays.update({WINDOW: rows(*run.window)}))
         flips = [axis for axis, used in self.flips.items() if used]

@@ -22,9 +22,10 @@ from dali_feed.compiler.outline import outline
 from dali_feed.compiler.program import Ints, Parameters
 from dali_feed.compiler.reduction import reductions
 from dali_feed.compiler.steps import Finish
+from dali_feed.compiler.turning import turns
 from dali_feed.transforms.base import OnImage, OnPlanes, Op, effect_key
 from dali_feed.transforms.flip import Flip
-from dali_feed.transforms.keys import ERASE, FLIPS, REDUCE, SIZE, WINDOW, Key, numbered
+from dali_feed.transforms.keys import ERASE, FLIPS, REDUCE, SIZE, TURN, WINDOW, Key, numbered
 from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.rules import DType, Layout
 from dali_feed.transforms.run import SizedDraws
@@ -91,6 +92,8 @@ class HostProgram:
             y, x, wh, ww = arrays[WINDOW].T.astype(np.int64) if self.window else (0 * h, 0 * w, h, w)
             arrays[REDUCE] = reductions(h, w, (y, x, wh, ww), *arrays[numbered("scale", 0)].T[:2].astype(np.int64))
         out = np.stack([run.h, run.w], axis=1)
+        if (ways := turns(sizes)) is not None:
+            arrays[TURN] = ways
         if self.size is None:
             arrays[SIZE] = out
         if self.finish is not None:

@@ -51,7 +51,10 @@ class Program(Protocol):
         ...
 
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
-        """The parameters for samples `ids`, whose headers say `sizes` (n, 2: height, width)."""
+        """The parameters for samples `ids`, whose headers say `sizes` (n, 2: height, width).
+
+        Where images are turned, `sizes` are (n, 3): height and width once turned, and the orientation.
+        """
         ...
 
 

@@ -56,7 +56,7 @@ def compile_dali(recipe: Recipe, *, on_gpu: bool, region_decode: bool | None = N
     except TransformError as error:
         known = outline(recipe)  # an order without meaning is an error on every engine
         cut = _cut(recipe)
-        graph = ended(compile_recipe(Recipe(recipe.ops[:cut], "NHWC"), region_decode=region_decode))
+        graph = ended(compile_recipe(Recipe(recipe.ops[:cut], "NHWC", exif=recipe.exif), region_decode=region_decode))
         if graph.size is None or known.size is None:
             msg = f"{error}, and this one between transforms that give all images one size"
             raise TransformError(msg) from error

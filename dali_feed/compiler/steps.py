@@ -19,9 +19,10 @@ Colours = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Payload to RGB. With `window`, only window (int32: y, x, height, width) of it."""
+    """Payload to RGB. With `window`, only window (int32: y, x, height, width) of it; with `turns`, turned by turn."""
 
     window: bool
+    turns: bool = False
 
 
 @dataclass(frozen=True, slots=True)

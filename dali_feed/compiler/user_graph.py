@@ -21,6 +21,7 @@ from dali_feed.plan.draws import uniforms
 from dali_feed.plan.streams import PROGRAM
 from dali_feed.transforms.graph import Given
 from dali_feed.transforms.keys import Key, numbered
+from dali_feed.transforms.recipe import Recipe
 
 __all__ = ["GraphDraws", "UserGraph", "compile_function", "is_graph_function"]
 
@@ -83,10 +84,10 @@ def is_graph_function(transform: object) -> bool:
     return sum(one.default is one.empty and one.kind is not one.VAR_KEYWORD for one in parameters) == 2
 
 
-def compile_function(function: Callable[[Any, GraphDraws], Any]) -> DaliProgram:
-    """The program: decode, then the user's graph, whose output is the batch as it is."""
+def compile_function(function: Callable[[Any, GraphDraws], Any], *, exif: bool = False) -> DaliProgram:
+    """The program: decode, turned by `exif`, then the user's graph, whose output is the batch as it is."""
     step = UserGraph(function)
-    program = DaliProgram(steps=[Decode(window=False), step], size=None, fixed=False)
+    program = DaliProgram(Recipe(exif=exif), [Decode(window=False, turns=exif), step], size=None, fixed=False)
 
     def make(run: Any) -> None:
         if not step.columns:

@@ -46,8 +46,11 @@ def followed(source: object, program: Program) -> Followed | None:
     return compile_following(program.recipe, boxes=any(kind.boxes for kind in followers.values()))
 
 
-def no_image() -> tuple[str, Program]:
-    """The engine's name and the program of records without an image."""
+def no_image(*, exif: bool = False) -> tuple[str, Program]:
+    """The engine's name and the program of records without an image. ConfigError for what only an image has."""
+    if exif:
+        msg = "exif: turns images, and no column is an Image; found exif=True. Leave it out"
+        raise ConfigError(msg)
     return "none", NoImage()
 
 
@@ -59,6 +62,8 @@ def compiled(
     device: int | None,
     tuning: Tuning | None = None,
     hw_decoder_load: float = 0.0,
+    *,
+    exif: bool = False,
 ) -> tuple[str, Program]:
     """The engine's name and its program. Raises ConfigError, TransformError where it cannot run the transform."""
     graph = isinstance(transform, PipelineProgram) or is_graph_function(transform)
@@ -73,14 +78,17 @@ def compiled(
         msg = f'decode: "reduced" is what the host engine can do; found the {name} engine. Leave decode out'
         raise ConfigError(msg)
     load = _share(hw_decoder_load)
+    if not isinstance(exif, bool):
+        msg = f"exif: must be True or False; found {exif!r}"
+        raise ConfigError(msg)
     if decode == "region" and graph:
         msg = 'decode: "region" decodes the window of a transform; found a graph, which has its own. Leave decode out'
         raise ConfigError(msg)
     if graph:
-        return name, _graph(transform, layout, load)
+        return name, _graph(transform, layout, load, exif=exif)
     views = as_views(transform)
     if views is None:
-        recipe = replace(lower(transform), layout=layout, decode=decode, hw_decoder_load=load)
+        recipe = replace(lower(transform), layout=layout, decode=decode, hw_decoder_load=load, exif=exif)
         return _by_either(
             name,
             engine if device is not None else name,
@@ -93,7 +101,7 @@ def compiled(
     if any(map(is_graph_function, views.transforms)):
         msg = "transform: a list is one of torchvision's transforms; found a DALI graph function, which stands alone"
         raise TransformError(msg)
-    recipes = [replace(lower(each), layout=layout, hw_decoder_load=load) for each in views.transforms]
+    recipes = [replace(lower(each), layout=layout, hw_decoder_load=load, exif=exif) for each in views.transforms]
 
     def whole(name: str) -> ViewsProgram[View]:
         return ViewsProgram(tuple(compile_for(name, recipe, device, whole=True) for recipe in recipes))
@@ -101,17 +109,23 @@ def compiled(
     return _by_either(name, engine if device is not None else name, recipes, whole)
 
 
-def _graph(transform: Any, layout: Layout, load: float) -> Program:
+def _graph(transform: Any, layout: Layout, load: float, *, exif: bool) -> Program:
     """The program of a user's own graph."""
     if layout != "NCHW":
         msg = f"layout: a DALI graph function gives its own; found {layout!r}. Transpose in the graph"
         raise ConfigError(msg)
     if not isinstance(transform, PipelineProgram):
-        program = compile_function(transform)
+        program = compile_function(transform, exif=exif)
         program.recipe = replace(program.recipe, hw_decoder_load=load)
         return program
     if load:
         msg = f"hw_decoder_load: a pipeline of your own gives it to its decoder; found {load} here. Leave it out"
+        raise ConfigError(msg)
+    if exif:
+        msg = (
+            "exif: a pipeline of your own has its own decoder; found exif=True here. Leave it out, and give"
+            " fn.decoders.image adjust_orientation=True"
+        )
         raise ConfigError(msg)
     return transform
 

@@ -30,7 +30,7 @@ Slots = tuple[dict[str, list[Any]], dict[int, str]]  # per follower the values o
 
 def with_rows(own: Parameters, followed: Followed, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
     """An engine's parameters, and those of what follows."""
-    rows = followed.parameters(sizes, ids, seed, epoch) | {CANVAS: np.asarray(sizes, np.int32)}
+    rows = followed.parameters(sizes, ids, seed, epoch) | {CANVAS: np.ascontiguousarray(sizes[:, :2], np.int32)}
     return Parameters(own.arrays | as_followed(rows), own.sizes)
 
 
@@ -46,7 +46,9 @@ class FollowingEngine:
 
     def __init__(self, inner: Engine, followed: Followed, followers: Mapping[str, Follower], tuning: Tuning) -> None:
         self.name, self.depth = inner.name, inner.depth
-        self._inner, self._followed, self._followers = inner, followed, dict(followers)
+        exif = followed.recipe.exif
+        self._inner, self._followed = inner, followed
+        self._followers = {name: kind.by_exif() if exif else kind for name, kind in followers.items()}
         self._threads = tuning.cpu_threads
         self._pool = ThreadPoolExecutor(self._threads, "dali-feed-follow")
         self._flying: deque[list[Future[Slots]]] = deque()

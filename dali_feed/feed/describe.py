@@ -19,6 +19,7 @@ def running(engine: str, device: int | None, recipe: Recipe) -> str:
     place = "the CPU" if device is None else f"cuda:{device}"
     pixels = "" if recipe.decode == "exact" else f', decode="{recipe.decode}"'
     pixels += f", hw_decoder_load={recipe.hw_decoder_load}" if recipe.hw_decoder_load else ""
+    pixels += ", exif=True" if recipe.exif else ""
     return f"{engine} on {place}{pixels}"
 
 

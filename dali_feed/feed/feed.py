@@ -49,6 +49,7 @@ class Feed(Dealt):
         decode: "reduced" lets the host engine decode large JPEGs smaller, "region" lets a GPU decode only the part
             that a crop keeps; both change pixels.
         hw_decoder_load: share of a batch that a GPU's JPEG engine decodes; above 0 pixels depend on the batch.
+        exif: turn images as their EXIF orientation says; a crop is then one of the turned image.
         device: a CUDA device's number, or None for the CPU.
         engine: "dali", "host", or None: dali on a GPU or for a DALI graph function, host on the CPU.
         seed: of order and augmentation.
@@ -73,6 +74,7 @@ class Feed(Dealt):
         layout: Layout = "NCHW",
         decode: Decoding = "exact",
         hw_decoder_load: float = 0.0,
+        exif: bool = False,
         device: int | None = None,
         engine: str | None = None,
         seed: int = 0,
@@ -100,10 +102,10 @@ class Feed(Dealt):
         self.seed, self.drop_last, self.device = self._planning.seed, self._planning.drop_last, device
         self.bad, self.tuning = bad or BadRecords(), tuning or Tuning()
         if isinstance(source, Columnar) and source.image is None:
-            self.engine_name, self.program = no_image()
+            self.engine_name, self.program = no_image(exif=exif)
         else:
             self.engine_name, self.program = compiled(
-                transform, layout, decode, engine, device, self.tuning, hw_decoder_load
+                transform, layout, decode, engine, device, self.tuning, hw_decoder_load, exif=exif
             )
         self.companions: Companions = none  # what a loader wants with each batch; the feed thread asks for it
         self._outbox = Outbox(source, self.bad.dead_letter)
@@ -230,7 +232,7 @@ class Feed(Dealt):
             "batch_size": self.batch_size,
         }
         at = self._passes.at
-        made = self._planning.made_for(at.epoch, self.program.recipe.hw_decoder_load)
+        made = self._planning.made_for(at.epoch, self.program.recipe)
         return states.pack(made, self.snapshot, epoch=at.epoch, consumed=at.consumed, info=info)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -241,7 +243,7 @@ class Feed(Dealt):
         """
         self._life.check()
         state = states.check(state, MAX_EPOCH)
-        self._planning = self._planning.restored(state, self.program.recipe.hw_decoder_load)
+        self._planning = self._planning.restored(state, self.program.recipe)
         self._passes.end()
         self._passes.at.go_to(state["epoch"], state["consumed"])
 

@@ -14,6 +14,7 @@ from dali_feed.plan.order import EpochPlan, Order, Shuffle, resolve
 from dali_feed.plan.sampler import digest_of, indices_of
 from dali_feed.plan.shares import Shares, check_shuffle
 from dali_feed.records.source import Snapshot, Source
+from dali_feed.transforms.recipe import Recipe
 
 __all__ = ["Planning", "check_order"]
 
@@ -101,8 +102,8 @@ class Planning:
         """How many slots of each lane every batch takes, from where `consumed` of a lane have been given."""
         return self.shares.counts(self.plan(epoch).lane_length - consumed, drop_last=self.drop_last)
 
-    def made_for(self, epoch: int, hw_decoder_load: float) -> dict[str, Any]:
-        """What a position in that epoch depends on: source, order, seed and so on."""
+    def made_for(self, epoch: int, recipe: Recipe) -> dict[str, Any]:
+        """What a position in that epoch depends on: source, order, seed and so on, and how images are decoded."""
         self.plan(epoch)
         return states.made_for(
             self.snapshot,
@@ -111,10 +112,11 @@ class Planning:
             lanes=self.shares.lanes,
             drop_last=self.drop_last,
             sampler=self._digest,
-            hw_decoder_load=hw_decoder_load,
+            hw_decoder_load=recipe.hw_decoder_load,
+            exif=recipe.exif,
         )
 
-    def restored(self, state: Mapping[str, Any], hw_decoder_load: float) -> Planning:
+    def restored(self, state: Mapping[str, Any], recipe: Recipe) -> Planning:
         """The planning to go on with from `state`, on the source as it was then; this one stays as it is.
 
         Raises StateError that lists every difference where the state was made for something else.
@@ -125,6 +127,6 @@ class Planning:
         ):
             found._snapshot, found._plan = self._source.snapshot(pin), None
         epoch = state["epoch"]
-        made, plan = found.made_for(epoch, hw_decoder_load), found.plan(epoch)
+        made, plan = found.made_for(epoch, recipe), found.plan(epoch)
         states.compare(dict(state), made, found.snapshot, plan.lane_length)
         return found

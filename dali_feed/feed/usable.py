@@ -10,6 +10,7 @@ from dali_feed.compiler.outline import unfit
 from dali_feed.compiler.program import Program
 from dali_feed.options import Tuning
 from dali_feed.screen.screen import Screened, screen
+from dali_feed.screen.turns import turned
 
 __all__ = ["Look", "looker"]
 
@@ -29,6 +30,8 @@ def looker(program: Program, tuning: Tuning) -> Look:
 
     def look(payloads: Sequence[memoryview | None]) -> Screened:
         found = screen(payloads, tuning.max_pixels, tuning.max_work)
+        if program.recipe.exif:
+            found = turned(found, payloads)
         small: dict[int, str] = {}
         for view in program.views:
             small |= unfit(view.recipe, found.sizes)

@@ -162,6 +162,8 @@ class Window:
             raise SourceError(msg)
         self.payloads[a:b] = block.payloads
         screened = self._look(block.payloads)
+        if screened.sizes.shape[1] != self.sizes.shape[1]:  # of images that are turned there is one number more
+            self.sizes = np.zeros((self.rows, screened.sizes.shape[1]), np.int32)
         self.sizes[a:b] = screened.sizes
         self.usable[a:b] = screened.sizes[:, 0] > 0
         for row, reason in {**screened.reasons, **block.faults}.items():

@@ -38,6 +38,7 @@ class OurOptions:
     memory_format: torch.memory_format | None
     decode: Decoding | None
     hw_decoder_load: float | None
+    exif: bool | None
     engine: str | None
     bad: BadRecords | None
     info: bool | None

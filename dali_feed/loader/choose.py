@@ -47,12 +47,12 @@ def feed_for(asked: Asked) -> tuple[Feed | TorchFeed, Own]:
 
 def _native(asked: Asked) -> tuple[Feed, Own] | str:
     """The feed of a source, or of a dataset that is as good as one; or why it is not: a clause, "its loader is ..."."""
-    source, transform, theirs = asked.dataset, asked.ours.transform, False
+    source, transform, theirs, turned = asked.dataset, asked.ours.transform, False, False
     if not is_source(source):
         lowered = lower_dataset(source)
         if isinstance(lowered, str):
             return lowered
-        source, theirs = lowered.source, lowered.transform is not None
+        source, theirs, turned = lowered.source, lowered.transform is not None, lowered.exif
         if theirs and transform is not None:
             msg = "transform: the dataset has one already; give it to the dataset or to the loader, not to both"
             raise ConfigError(msg)
@@ -75,6 +75,7 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
             layout=layout(ours.memory_format),
             decode=ours.decode or "exact",
             hw_decoder_load=ours.hw_decoder_load or 0.0,
+            exif=turned if ours.exif is None else ours.exif,
             device=asked.device.index if asked.device.type == "cuda" else None,
             columns=columns,
             engine=ours.engine,
@@ -172,6 +173,7 @@ def _by_torch(asked: Asked, why: str) -> TorchFeed:
         refuse("collate_fn", f"{whose}, and not for this dataset, because {why}. {cure}")
     without = {"transform": "applies none; give it to the dataset", "info": "has no such item; leave it out"}
     without["columns"] = "knows none; use a source of dali_feed.external_sources"
+    without["exif"] = "its dataset decodes; turn images there, with PIL.ImageOps.exif_transpose in its transform"
     for option, cure in without.items():
         if getattr(asked.ours, option) is not None:
             msg = f"{option}: torch's own DataLoader runs this dataset, because {why}, and {cure}"

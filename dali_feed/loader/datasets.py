@@ -30,10 +30,16 @@ __all__ = ["Lowered", "is_source", "lower_dataset"]
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """source: where the samples are; transform: what the dataset does to each image, None for nothing."""
+    """What a dataset is made of.
+
+    source     where the samples are
+    transform  what the dataset does to each image, None for nothing
+    exif       whether it turns images by EXIF
+    """
 
     source: Source
     transform: Any = None
+    exif: bool = False
 
 
 class _ReasonError(Exception):
@@ -79,7 +85,7 @@ def _lowered(dataset: Any) -> Lowered:
         return _refuse(files) if isinstance(files, str) else _made(files)
     rows = hf_rows(dataset)
     if rows is not None:
-        return Lowered(rows) if isinstance(rows, ArrowRows) else _refuse(rows)
+        return _refuse(rows) if isinstance(rows, str) else Lowered(rows.source, exif=rows.decodes)
     if isinstance(dataset, list | tuple):
         return Lowered(_listed(dataset))
     _refuse(f"{type(dataset).__module__}.{type(dataset).__qualname__} has a __getitem__ of its own")
@@ -140,7 +146,7 @@ def _subset(dataset: Any) -> Lowered:
         _refuse("its indices are none, or no ints")
     if indices.min() < -len(source) or indices.max() >= len(source):
         _refuse("its indices leave the dataset")
-    return Lowered(source.chosen(indices.astype(np.int64)), whole.transform)
+    return Lowered(source.chosen(indices.astype(np.int64)), whole.transform, whole.exif)
 
 
 def _joined(dataset: Any) -> Lowered:

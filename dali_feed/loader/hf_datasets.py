@@ -7,23 +7,26 @@ that is not certain the dataset is not taken: there is a reason instead. Classes
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources.arrow_rows import ArrowRows
-from dali_feed.records.source import Extents
-from dali_feed.screen.header import UnusableError
-from dali_feed.screen.screen import header_of
 
-__all__ = ["hf_rows"]
+__all__ = ["Rows", "hf_rows"]
 
-LOOKED_AT = 64
 _FLOATS = {"halffloat", "float", "double"}
 
 
-def hf_rows(dataset: Any) -> ArrowRows | str | None:
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """source: the dataset's rows; decodes: whether its images are decoded by `datasets`, which turns them by EXIF."""
+
+    source: ArrowRows
+    decodes: bool
+
+
+def hf_rows(dataset: Any) -> Rows | str | None:
     """The dataset as a source, or why not: a clause. None for an object that is not of `datasets`.
 
     Raises:
@@ -58,7 +61,7 @@ def _is(dataset: object, module: str, name: str) -> bool:
     return isinstance(kind, type) and isinstance(dataset, kind)
 
 
-def _rows(dataset: Any, form: dict[str, Any]) -> ArrowRows | str:
+def _rows(dataset: Any, form: dict[str, Any]) -> Rows | str:
     names = [name for name in dataset.column_names if name in form["columns"] or form["output_all_columns"]]
     images = [name for name in names if _is(dataset.features[name], "datasets.features.image", "Image")]
     if len(images) != 1:
@@ -77,26 +80,4 @@ def _rows(dataset: Any, form: dict[str, Any]) -> ArrowRows | str:
         source = ArrowRows(table, images[0], rows, name=str(dataset.split or "dataset"))
     except ConfigError as error:
         return f"it cannot be read as rows ({error})"
-    turned = _turned(source) if feature.decode else None
-    if turned is not None:
-        return (
-            f"it has images with an EXIF orientation, such as {turned}, which it applies and we do not"
-            f" (cast_column({images[0]!r}, datasets.Image(decode=False)) takes pixels as they are stored)"
-        )
-    return source
-
-
-def _turned(source: ArrowRows) -> str | None:
-    """The first image that is not upright, of a few looked at."""
-    spread = np.unique(np.linspace(0, len(source) - 1, LOOKED_AT).round().astype(np.int64))
-    block = source.reader().read(Extents(np.zeros_like(spread), spread, spread + 1))
-    try:
-        for position, payload in zip(spread.tolist(), block.payloads, strict=True):
-            try:
-                if header_of(payload or b"").orientation != 1:
-                    return source.where(0, position)
-            except UnusableError:  # the feed will report it as a bad record
-                continue
-    finally:
-        block.lease.release()
-    return None
+    return Rows(source, feature.decode)

@@ -83,6 +83,10 @@ class DataLoader:
         hw_decoder_load: share of a batch's JPEGs, 0..1, that a GPU's JPEG engine decodes, where it has one. Its pixels
             are not the CUDA decoder's, and which JPEGs go there depends on the batch: above 0 a run is not repeated bit
             for bit.
+        exif: True turns images as their EXIF orientation says, before the first transform; False takes them as stored.
+            None: as the dataset itself does, so not for sources and ImageFolder, and for Hugging Face's datasets where
+            they decode (a table given as `ArrowRows` is a source). A torch.utils.data loader in our place, and a DALI
+            pipeline of your own, have decoders of their own: a ConfigError there.
         device: None for the current CUDA device, or the CPU where there is none.
         engine: None: dali on a GPU or for a DALI graph function, host on the CPU; or "dali", "host".
         seed: of order and augmentation, 0..2**64-1; None is 0.
@@ -125,6 +129,7 @@ class DataLoader:
         memory_format: torch.memory_format | None = None,
         decode: Literal["exact", "reduced", "region"] = "exact",
         hw_decoder_load: float = 0.0,
+        exif: bool | None = None,
         device: torch.device | str | int | None = None,
         engine: str | None = None,
         seed: int | None = None,
@@ -201,6 +206,7 @@ class DataLoader:
                 memory_format=memory_format,
                 decode=None if decode == "exact" else decode,
                 hw_decoder_load=None if hw_decoder_load == 0 else hw_decoder_load,
+                exif=exif,
                 engine=engine,
                 bad=bad,
                 info=info or None,

@@ -18,7 +18,7 @@ __all__ = ["VERSION", "check", "compare", "made_for", "pack"]
 VERSION = 1
 
 State = dict[str, Any]
-_UNSAID = {"hw_decoder_load": 0.0}  # values of a state that does not name them, as older ones do not
+_UNSAID = {"hw_decoder_load": 0.0, "exif": False}  # values of a state that does not name them, as older ones do not
 
 
 def made_for(
@@ -30,6 +30,7 @@ def made_for(
     drop_last: bool,
     sampler: str | None,
     hw_decoder_load: float = 0.0,
+    exif: bool = False,
 ) -> State:
     """What a position and its pixels depend on; a state is refused where any of it differs."""
     made = {
@@ -42,7 +43,8 @@ def made_for(
         "drop_last": drop_last,
         "sampler": sampler,
     }
-    return made | ({"hw_decoder_load": hw_decoder_load} if hw_decoder_load else {})
+    pixels = {"hw_decoder_load": hw_decoder_load, "exif": exif}
+    return made | {name: value for name, value in pixels.items() if value != _UNSAID[name]}
 
 
 def pack(made: State, snapshot: Snapshot, *, epoch: int, consumed: int, info: State) -> State:

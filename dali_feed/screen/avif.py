@@ -1,7 +1,8 @@
 """AVIF headers: the boxes that say what the primary item is, read as libavif reads them (the law of `header.py`).
 
 The size is that of the primary item as stored: libavif leaves rotation, mirroring and cropping (`irot`, `imir`, `clap`)
-to its caller, and Pillow does none of them. All that is decoded for it, the tiles of a grid and the alpha, must lie in
+to its caller. Pillow does none of them, but says the first two as an EXIF orientation, in place of the file's own; so
+they are the orientation here. All that is decoded for it, the tiles of a grid and the alpha, must lie in
 the payload, and its AV1 data must announce no larger frames than the image: a decoder makes room for a frame before
 anybody compares the two. Of a sequence too the primary item is the image; its tracks are not looked at.
 """
@@ -26,6 +27,12 @@ PADDING = 128  # a superblock: by so much encoders may round a side up
 
 _AVIF, _SEQUENCE = b"avif", b"avis"
 _CODED, _GRID = b"av01", b"grid"
+# By `irot`, quarter turns to the left, and then `imir`: 0 exchanges top and bottom, 1 left and right; None: no such.
+_ORIENTATIONS: dict[tuple[int | None, ...], int] = {
+    **{(angle, None): way for angle, way in ((None, 1), (0, 1), (1, 8), (2, 3), (3, 6))},
+    **{(angle, 0): way for angle, way in ((None, 4), (0, 4), (1, 5), (2, 2), (3, 7))},
+    **{(angle, 1): way for angle, way in ((None, 2), (0, 2), (1, 7), (2, 4), (3, 5))},
+}
 
 Size = tuple[int, int]
 
@@ -56,6 +63,7 @@ class _Items:
     primary: int = 0
     types: dict[int, bytes] = field(default_factory=dict)
     sizes: dict[int, Size] = field(default_factory=dict)
+    ways: dict[tuple[int, bytes], int] = field(default_factory=dict)  # item and `irot` or `imir` -> angle or axis
     data: dict[int, list[memoryview]] = field(default_factory=dict)
     refers: list[tuple[bytes, int, int]] = field(default_factory=list)
 
@@ -120,7 +128,8 @@ def avif_header(view: memoryview) -> Header:
     if kind not in (_CODED, _GRID) or items.primary not in items.sizes:
         msg = f"AVIF whose primary item is of the type {kind.decode('latin-1')!r}, or has no size"
         raise UnusableError(msg)
-    header = Header("avif", *items.sizes[items.primary], 3)
+    way = tuple(items.ways.get((items.primary, name)) for name in (b"irot", b"imir"))
+    header = Header("avif", *items.sizes[items.primary], 3, _ORIENTATIONS[way])
     _check(items, header, len(view))
     return header
 
@@ -157,8 +166,9 @@ def _types(body: memoryview, items: _Items) -> None:
 
 
 def _sizes(body: memoryview, items: _Items) -> None:
-    """An item's first property `ispe`, by the associations."""
+    """An item's first property `ispe`, and its first `irot` and `imir`, by the associations."""
     sizes: dict[int, Size] = {}
+    ways: dict[int, tuple[bytes, int]] = {}
     uses = 0
     for kind, part in _boxes(body):
         if kind == b"ipco":
@@ -166,6 +176,8 @@ def _sizes(body: memoryview, items: _Items) -> None:
                 if name == b"ispe":
                     numbers = _Numbers(one)
                     sizes[n] = numbers.take(4), numbers.take(4)
+                elif name in (b"irot", b"imir"):
+                    ways[n] = name, one[0] & (3 if name == b"irot" else 1)
         elif kind == b"ipma":
             numbers = _Numbers(part)
             wide = numbers.flags & 1
@@ -177,6 +189,8 @@ def _sizes(body: memoryview, items: _Items) -> None:
                     n = numbers.take(2) & 0x7FFF if wide else numbers.take(1) & 0x7F
                     if n in sizes:
                         items.sizes.setdefault(item, sizes[n])
+                    elif n in ways:
+                        items.ways.setdefault((item, ways[n][0]), ways[n][1])
 
 
 def _places(body: memoryview, items: _Items, view: memoryview, idat: memoryview) -> None:

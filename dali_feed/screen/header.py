@@ -12,10 +12,9 @@ turns that into "cut off". All walks are bounded.
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, field
 
-__all__ = ["Header", "UnusableError", "exif_orientation"]
+__all__ = ["Header", "UnusableError"]
 
 MAX_SIDE = (1 << 31) - 1
 
@@ -29,9 +28,9 @@ class Header:
     """What an image says of itself, as it is decoded.
 
     format       'jpeg', 'png', 'webp', 'bmp', 'tiff', 'pnm', 'gif' or 'avif'
-    width, height  before any EXIF rotation; but of a TIFF, which Pillow turns, after that
+    width, height  as stored, before any turning; but of a TIFF, which Pillow turns, after that
     components   samples per pixel; 3 for a palette
-    orientation  EXIF 1..8, which is not applied; 1 where there is none
+    orientation  1..8 as EXIF numbers them, of EXIF or of an AVIF's `irot` and `imir`; 1 where there is none
     plain        the file as decoders are given it, where that is not the file as it is
     """
 
@@ -46,19 +45,3 @@ class Header:
         if not (0 < self.width <= MAX_SIDE and 0 < self.height <= MAX_SIDE):
             msg = f"{self.format.upper()} with an impossible size of {self.width}x{self.height}"
             raise UnusableError(msg)
-
-
-def exif_orientation(block: bytes) -> int:
-    """The orientation in a TIFF-structured EXIF block; 1 where it says nothing sensible."""
-    order = {b"II*\0": "<", b"MM\0*": ">"}.get(block[:4])
-    if order is None or len(block) < 8:
-        return 1
-    (first,) = struct.unpack_from(order + "I", block, 4)
-    if first + 2 > len(block):
-        return 1
-    (count,) = struct.unpack_from(order + "H", block, first)
-    for at in range(first + 2, min(first + 2 + 12 * count, len(block) - 11), 12):
-        tag, kind, number, value = struct.unpack_from(order + "HHIH", block, at)
-        if tag == 0x0112:
-            return value if kind == 3 and number == 1 and 1 <= value <= 8 else 1
-    return 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from dali_feed.screen.header import Header, UnusableError, exif_orientation
+from dali_feed.screen.exif import orientation_in
+from dali_feed.screen.header import Header, UnusableError
 
 __all__ = ["SKIPPED", "jpeg_header"]
 
@@ -31,7 +32,7 @@ SKIPPED = {0xC4, 0xDB, 0xDC, 0xDD, 0xFE, *range(0xE0, 0xF0)}  # DHT, DQT, DNL, D
 def jpeg_header(view: memoryview) -> Header:
     """The frame of a JPEG whose header segments are sound up to its first scan, and which has an end marker."""
     frame: tuple[int, int, int] | None = None
-    orientation, adobe = 1, False
+    adobe, exif = False, list[memoryview]()
     whole: list[memoryview] = []  # the segments as far as stray bytes stand among them
     at, kept = 2, 0
     for _ in range(MAX_SEGMENTS):
@@ -47,8 +48,8 @@ def jpeg_header(view: memoryview) -> Header:
                 msg = "JPEG with two frames in its header"
                 raise UnusableError(msg)
             frame = _jpeg_frame(view, at, length)
-        elif marker == _APP1 and orientation == 1 and bytes(view[at + 4 : at + 10]) == b"Exif\0\0":
-            orientation = exif_orientation(bytes(view[at + 10 : at + 2 + length]))
+        elif marker == _APP1 and bytes(view[at + 4 : at + 10]) == b"Exif\0\0":
+            exif += (view[at + 10 : at + 2 + length],)
         elif marker == _APP14:
             adobe = adobe or bytes(view[at + 4 : at + 9]) == b"Adobe"
         at += 2 + length if length else 1
@@ -69,7 +70,7 @@ def jpeg_header(view: memoryview) -> Header:
     plain = b"".join((*whole, view[kept:])) if whole else None
     if components == 4 and not adobe:  # which Pillow and torchvision take for inverted all the same
         plain = b"\xff\xd8" + _ADOBE + (plain or bytes(view))[2:]
-    return Header("jpeg", width, height, components, orientation, plain)
+    return Header("jpeg", width, height, components, orientation_in(*exif), plain)
 
 
 def _jpeg_marker(view: memoryview, at: int) -> int:

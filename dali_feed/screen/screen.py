@@ -29,7 +29,7 @@ from dali_feed.screen.scans import LEAST, MAX_WORK, SCAN_BYTES, overworked
 from dali_feed.screen.tiff import tiff_header
 from dali_feed.screen.webp import webp_header
 
-__all__ = ["MAX_PIXELS", "Header", "Screened", "UnusableError", "header_of", "screen"]
+__all__ = ["MAX_PIXELS", "STEPS", "Header", "Screened", "UnusableError", "header_of", "screen"]
 
 MAX_PIXELS = 1 << 27  # a bound on width * height: a few bytes can announce an image that fills all memory
 
@@ -83,14 +83,15 @@ class _Steps(dict[bytes, int]):
         return step
 
 
-_STEPS = _Steps()
+STEPS = _Steps()
 
 
 @dataclass(frozen=True, slots=True)
 class Screened:
     """The results of a batch's payloads.
 
-    sizes    int32 (n, 2): height and width as decoded; 0 where a payload is unusable or absent
+    sizes    int32 (n, 2): height and width as decoded; 0 where a payload is unusable or absent. Or, where images are
+             turned, (n, 3): height and width once turned, and the orientation 1..8
     reasons  row -> why its payload is unusable
     plain    row -> what a decoder must be given instead of its payload (`Header.plain`)
     """
@@ -146,7 +147,7 @@ def _further(view: memoryview, at: int) -> tuple[bytes, int]:
         base += at
         head = view[base : base + _HEAD].tobytes()
         at = 0
-        while step := _STEPS[head[at : at + 4]]:
+        while step := STEPS[head[at : at + 4]]:
             at += step
         if at <= _HEAD - _ROOM:
             break
@@ -158,7 +159,7 @@ def _tail(head: bytes, start: int) -> bytes:
     if not head.startswith(_COMPONENTS, start):
         return b""
     at = start + len(_COMPONENTS[0])
-    while step := _STEPS[head[at : at + 4]]:
+    while step := STEPS[head[at : at + 4]]:
         at += step
     usual = head.startswith(_SCAN, at) and head[at + 12 : at + 14] in _SCAN_ENDS
     return head[start : at + 14] if usual else b""
@@ -168,11 +169,11 @@ def screen(payloads: Sequence[memoryview | None], max_pixels: int = MAX_PIXELS, 
     """Sizes of a batch's payloads, or why one is unusable. Absent rows (None) have size 0 and no reason.
 
     A payload that announces more than `max_pixels` pixels is unusable, and one whose pixels times scans are more than
-    `max_work`. EXIF orientation is not looked at.
+    `max_work`. Orientations are not looked at: `screen.turns` does, where they are asked for.
     """
     stored: list[bytes] = []  # height and width of each row, as a JPEG stores them
     put = stored.append
-    first, limit, steps, frames = slice(_HEAD), _HEAD - _ROOM, _STEPS, _FRAMES
+    first, limit, steps, frames = slice(_HEAD), _HEAD - _ROOM, STEPS, _FRAMES
     # What stood before and behind the last size. Equal bytes are walked to equal ends, so a header that
     # differs in its size alone needs no walk. The first are longer than a head, which none equals.
     start = tail = bytes(_HEAD + 1)

@@ -1,14 +1,15 @@
 """WebP headers: all chunks up to the end (the law of `header.py`).
 
 The decoders' parser forgets the padding byte of a chunk of odd size and then fails to find an EXIF chunk behind it; so
-such a file is written anew without EXIF, which says nothing about pixels as they are stored.
+such a file is written anew without EXIF, of which only the orientation matters; that is read here.
 """
 
 from __future__ import annotations
 
 import struct
 
-from dali_feed.screen.header import Header, UnusableError, exif_orientation
+from dali_feed.screen.exif import orientation_in
+from dali_feed.screen.header import Header, UnusableError
 
 __all__ = ["webp_header"]
 
@@ -50,7 +51,7 @@ def webp_header(view: memoryview) -> Header:
             others += (view[at : end + (length & 1)],)
             odd |= 0 if orientation else length & 1
         elif flags & _EXIF and not orientation:
-            orientation = exif_orientation(bytes(view[at + 8 : end]).removeprefix(b"Exif\0\0"))
+            orientation = orientation_in(view[at + 8 : end])
         at = end + (length & 1)
     if image is None or (image.width, image.height) != (width, height):
         msg = f"WebP damaged: no image of the canvas size {width}x{height}"

@@ -19,6 +19,7 @@ __all__ = [
     "FLIPS",
     "REDUCE",
     "SIZE",
+    "TURN",
     "WINDOW",
     "Arrays",
     "Key",
@@ -43,7 +44,8 @@ FLIPS = {"x": Key("flip_x"), "y": Key("flip_y")}  # of the finish step, as the t
 ERASE = Key("erase")
 ADJUST = Key("adjust")
 
-CANVAS = Key("canvas")  # height and width of the image as encoded
+CANVAS = Key("canvas")  # height and width of the image before any transform
+TURN = Key("turn")  # how the stored image becomes the upright one: compiler/turning.py
 
 _BEHIND = "behind_"  # a graph: what the host engine's steps take there
 _FOLLOW = "follow_"  # images: what moves masks, boxes and points

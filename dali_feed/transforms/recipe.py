@@ -24,12 +24,14 @@ class Recipe:
     hw_decoder_load
              share of a batch's JPEGs that a GPU's JPEG engine decodes, 0..1. Its pixels are not those of the CUDA
              decoder, and which JPEGs go there depends on the batch: above 0 a sample's pixels do too
+    exif     images are turned as their EXIF orientation says, before the first op
     """
 
     ops: tuple[Op, ...] = ()
     layout: Layout = "NCHW"
     decode: Decoding = "exact"
     hw_decoder_load: float = 0.0
+    exif: bool = False
 
     @property
     def channels(self) -> int:

@@ -122,6 +122,18 @@ def test_inspect_names_the_engine_of_what_not_all_take(cli: Cli, tmp_path: Path)
     assert done.out.count("70x50 (1)") == 2
 
 
+def test_inspect_counts_what_is_not_upright(cli: Cli, tmp_path: Path) -> None:
+    """With the argument that turns it; where all is upright nothing is said of it."""
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[0x0112] = 6
+    Image.new("RGB", (40, 30)).save(file, "JPEG", exif=exif)
+    write_shard(tmp_path / "a.tar", [(jpeg(), 3), (file.getvalue(), 1), (file.getvalue(), 1)])
+    write_shard(tmp_path / "b.tar", [(jpeg(), 3)])
+    told = " ".join(cli("inspect", tmp_path / "a.tar").out.split())
+    assert "2 of 3 have an EXIF orientation and are not upright as stored; DataLoader(exif=True) turns them" in told
+    assert "EXIF" not in cli("inspect", tmp_path / "b.tar").out
+
+
 def test_inspect_topic(cli: Cli, embedded: Kafka) -> None:
     """A topic: records over its partitions, headers, label range, tombstones and records without a label."""
     records = [(jpeg(), n) for n in range(40)]

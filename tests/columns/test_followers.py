@@ -19,7 +19,7 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision_way import applied
 
 from dali_feed import BadRecords, DataLoader
-from dali_feed.columns import Boxes, Counted, Image, Keypoints, Kind, Mask, Number
+from dali_feed.columns import Boxes, Bytes, Counted, Image, Keypoints, Kind, Mask, Number
 from dali_feed.compiler.following import compile_following
 from dali_feed.compiler.host import compile_host
 from dali_feed.engines.choose import make_engine
@@ -348,3 +348,38 @@ def test_a_follower_checks_itself(make: Any) -> None:
     """A wrong value never reaches a record."""
     with pytest.raises(ConfigError):
         make()
+
+
+@pytest.mark.parametrize("engine", ["host", "dali"])
+def test_what_follows_a_turned_image_belongs_to_the_upright_one(tmp_path: Path, engine: str) -> None:
+    """With exif=True a mask has the upright image's size, a mask's own EXIF turns it too, and boxes are not turned."""
+    mask = np.arange(5 * 8, dtype=np.uint8).reshape(5, 8)
+    exif = Pillow.Exif()
+    exif[0x0112] = 6
+    files: list[dict[str, bytes]] = []
+    for own, size in ((True, (5, 8)), (False, (8, 5)), (False, (5, 8))):
+        image, around = io.BytesIO(), io.BytesIO()
+        Pillow.fromarray(np.stack([mask] * 3, axis=2)).save(image, "PNG", exif=exif)
+        shown = mask if own else (np.rot90(mask, -1) if size == (8, 5) else mask)
+        Pillow.fromarray(shown).save(around, "PNG", **({"exif": exif} if own else {}))
+        files.append({"png": image.getvalue(), "mask": around.getvalue(), "boxes": b"[[1, 2, 4, 7]]"})
+    with tarfile.open(tmp_path / "0.tar", "w") as tar:
+        for n, members in enumerate(files):
+            for suffix, data in members.items():
+                info = tarfile.TarInfo(f"{n:03}.{suffix}")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    source = ShardSet(str(tmp_path / "0.tar"), index_dir=tmp_path)
+    asked = {"image": Image("png"), "mask": Mask("mask"), "boxes": Boxes("boxes")}
+    with DataLoader(
+        source, 3, columns=asked, engine=engine, tuning=QUICK, exif=True, device="cpu", info=True
+    ) as loader:
+        ((batch, info),) = loader
+    assert info.ok.tolist() == [True, True, False]  # the last mask lies as its image is stored
+    upright = torch.from_numpy(np.rot90(mask, -1).copy())
+    for slot in range(2):
+        assert torch.equal(batch["image"][slot], upright.expand(3, -1, -1))
+        assert torch.equal(batch["mask"][slot], upright)
+        assert batch["boxes"][slot].tolist() == [[1, 2, 4, 7]]
+    with pytest.raises(ConfigError, match="exif: turns images, and no column is an Image"):
+        DataLoader(source, 3, columns={"boxes": Bytes("boxes")}, exif=True, device="cpu")

@@ -17,6 +17,7 @@ from nvidia.dali import Pipeline, fn, ops, pipeline_def
 from dali_feed.compiler.user_pipeline import FieldInput
 from dali_feed.dali import DALIClassificationIterator, DALIGenericIterator
 from dali_feed.engines.choose import make_engine
+from dali_feed.engines.compiling import compiled
 from dali_feed.engines.dali.pipeline import PipelineEngine, field_rows
 from dali_feed.engines.dali.read_pipeline import read_pipeline
 from dali_feed.engines.engine import Work
@@ -237,3 +238,10 @@ def test_a_pipeline_class_is_taken() -> None:
         assert all((a == data[0]["data"]).all() for a, data in zip(first, loop, strict=True))
     with pytest.raises(ConfigError, match="make one for each iterator"):
         DALIClassificationIterator(pipe, ScriptedSource(labelled(8)))
+
+
+def test_a_pipelines_decoder_turns_as_its_user_says() -> None:
+    """exif=True is not for it: its decoder has an argument of its own, which the error names."""
+    program = read_pipeline(graph(image)(), ())
+    with pytest.raises(ConfigError, match="^exif: a pipeline of your own .*adjust_orientation=True"):
+        compiled(program, "NCHW", "exact", None, None, exif=True)

@@ -199,12 +199,13 @@ def test_a_state_is_good_in_another_process(tmp_path: Path) -> None:
 
 
 def rotated() -> Any:
-    """The third image lies on its side and says so."""
-    out, exif = io.BytesIO(), Pillow.Exif()
-    exif[0x0112] = 6
-    Pillow.new("RGB", (20, 10)).save(out, "JPEG", exif=exif)
+    """Eight images lie on their sides, are mirrored, and so on, and say so."""
     data = pictures()
-    data["image"][2] = {"bytes": out.getvalue(), "path": None}
+    for way in range(1, 9):
+        out, exif = io.BytesIO(), Pillow.Exif()
+        exif[0x0112] = way
+        Pillow.open(io.BytesIO(png(way, 20, 30))).save(out, "PNG", exif=exif)
+        data["image"][way] = {"bytes": out.getvalue(), "path": None}
     return datasets.Dataset.from_dict(data, features=FEATURES)
 
 
@@ -227,7 +228,6 @@ REASONS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "grey": (lambda: made().cast_column("image", datasets.Image(mode="L")), "mode 'L'"),
     "boxes": (lambda: made().add_column("boxes", [[1, 2]] * 15), "'boxes' of list<"),
-    "turned": (rotated, r"EXIF orientation, such as dataset#2, .*cast_column\('image'"),
     "nothing": (lambda: made().select([]), "is empty"),
     "its own": (lambda: Own(made().data, info=made().info), "has a __getitem__ of its own"),
     "iterable": (lambda: made().to_iterable_dataset(), "is iterable-style"),
@@ -245,10 +245,26 @@ def test_what_is_not_certain_to_be_the_same_is_not_taken(case: str) -> None:
         DataLoader(make(), device="cpu", fallback="error")
 
 
+def test_images_are_turned_as_datasets_turns_them() -> None:
+    """Its own decoding applies EXIF, so that is the default; of a Subset too. A crop is one of the upright image."""
+    data = rotated()
+    upright = torch.stack([TRANSFORM(data[k]["image"]) for k in range(1, 9)])
+    assert torch.equal(torch.cat([batch["image"] for batch in ours(data)])[1:9], upright)
+    assert torch.equal(torch.cat([batch["image"] for batch in ours(Subset(data, range(1, 9)))]), upright)
+
+
 def test_pixels_as_they_are_stored() -> None:
-    """Without decoding by `datasets` there is no EXIF to apply."""
-    data = rotated().cast_column("image", datasets.Image(decode=False))
-    same(ours(data), torchs(data))
+    """Without decoding by `datasets` there is no EXIF to apply; nor where that is asked for, nor of a plain table."""
+    data = rotated()
+    stored = data.cast_column("image", datasets.Image(decode=False))
+    same(ours(stored), torchs(stored))
+    same(ours(data, exif=False), torchs(stored))
+    table = ArrowRows(data.data.table, "image")
+    asked: list[tuple[Any, dict[str, Any]]] = [(data, {}), (stored, {"exif": True}), (stored, {}), (table, {})]
+    upright, also, first, second = (torch.cat([b["image"] for b in ours(one, **how)]) for one, how in asked)
+    assert torch.equal(upright, also)
+    assert torch.equal(first, second)
+    assert not torch.equal(upright, first)
 
 
 @pytest.mark.filterwarnings("ignore:dataset. .*torch's own DataLoader runs it:UserWarning")
@@ -267,6 +283,8 @@ def test_a_dataset_with_a_function_is_run_by_torch() -> None:
         DataLoader(data, 4, device="cpu")
     with pytest.raises(ConfigError, match="^transform: .*because it has a Python function"):
         DataLoader(data, 4, device="cpu", transform=TRANSFORM)
+    with pytest.raises(ConfigError, match=r"^exif: torch's own DataLoader .*exif_transpose in its transform"):
+        DataLoader(data, 4, device="cpu", exif=False)
 
 
 @pytest.mark.filterwarnings("ignore:dataset. .*torch's own DataLoader runs it:UserWarning")

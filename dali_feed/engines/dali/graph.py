@@ -17,7 +17,7 @@ from dali_feed.compiler.views import ViewsProgram
 from dali_feed.options import Tuning
 from dali_feed.transforms.batch_draws import DRAWN
 from dali_feed.transforms.graph import INTERPOLATION
-from dali_feed.transforms.keys import ERASE, FLIPS, WINDOW, Key, numbered, viewed
+from dali_feed.transforms.keys import ERASE, FLIPS, TURN, WINDOW, Key, numbered, viewed
 
 __all__ = ["NOTHING_BEFOREHAND", "PAYLOAD", "build_graph", "decoder_tuning"]
 
@@ -71,14 +71,27 @@ def _decode(step: Decode, given: _Inputs, own: dict[str, Any]) -> Any:
     options: dict[str, Any] = {
         "device": "mixed" if own else "cpu",
         "output_type": types.RGB,
-        "adjust_orientation": False,  # as torchvision's decode_image and ImageFolder leave it
+        "adjust_orientation": False,  # DALI reads some EXIF blocks otherwise than the screen, which sizes come from
         "jpeg_fancy_upsampling": True,  # libjpeg's own method, as in torchvision
     }
     options |= own
-    if not step.window:
-        return fn.decoders.image(payload, **options)
-    window = given(WINDOW, "INT32", 1)
-    return fn.decoders.image_slice(payload, start=window[0:2], shape=window[2:4], axis_names="HW", **options)
+    if step.window:
+        window = given(WINDOW, "INT32", 1)
+        image = fn.decoders.image_slice(payload, start=window[0:2], shape=window[2:4], axis_names="HW", **options)
+    else:
+        image = fn.decoders.image(payload, **options)
+    return _turned(image, given(TURN, "INT32", 1)) if step.turns else image
+
+
+def _turned(image: Any, turn: Any) -> Any:
+    """Turned where that is needed. Others are passed by, without a copy: these two operators are an `if` of DALI's."""
+    split, merge = fn._conditional.split, fn._conditional.merge
+    mirrored, sideways = (turn[0] + turn[1]) > 0, turn[2] > 0
+    some, others = split(image, predicate=mirrored)
+    ways, _ = split(turn, predicate=mirrored)
+    image = merge(fn.flip(some, vertical=ways[0], horizontal=ways[1]), others, predicate=mirrored)
+    some, others = split(image, predicate=sideways)
+    return merge(fn.transpose(some, perm=[1, 0, 2], transpose_layout=False), others, predicate=sideways)
 
 
 def _interpolation(step: Resample, given: _Inputs) -> Any:

@@ -12,7 +12,7 @@ from dali_feed.engines.codec import nvimgcodec
 from dali_feed.engines.host import pillow
 from dali_feed.screen.screen import UnusableError, header_of
 
-__all__ = ["Trial", "decoded", "new_decoder"]
+__all__ = ["Trial", "decoded", "new_decoder", "turned"]
 
 _PARAMS = nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=nvimgcodec.ColorSpec.SRGB)
 
@@ -45,6 +45,20 @@ def decoded(decoder: Any, payload: memoryview, window: Sequence[int] | None) -> 
         msg = "decoder: nvImageCodec cannot decode it"
         raise UnusableError(msg)
     return np.asarray(image)
+
+
+def turned(pixels: NDArray[np.uint8], way: Sequence[int]) -> NDArray[np.uint8]:
+    """Stored pixels as the upright image has them; `way`: mirrored top to bottom, left to right, axes exchanged."""
+    up_down, left_right, sideways = way
+    if not (up_down or left_right or sideways):
+        return pixels
+    pixels = pixels[:: -1 if up_down else 1, :: -1 if left_right else 1]
+    if not sideways:
+        return np.ascontiguousarray(pixels)
+    out = np.empty((pixels.shape[1], pixels.shape[0], 3), np.uint8)
+    for channel in range(3):  # six times as fast as all at once, for NumPy then copies three bytes at a time
+        out[..., channel] = pixels[..., channel].T
+    return out
 
 
 class Trial:

@@ -19,22 +19,23 @@ import torch
 from numpy.typing import NDArray
 
 from dali_feed.compiler.host import HostProgram
+from dali_feed.compiler.turning import stored
 from dali_feed.compiler.views import ViewsProgram
 from dali_feed.engines.dtypes import DTYPES
 from dali_feed.engines.engine import Result, Tail, Work
 from dali_feed.engines.failures import engine_error
 from dali_feed.engines.gpu.devices import use
 from dali_feed.engines.gpu.uploads import Uploads
-from dali_feed.engines.host.decode import decoded, new_decoder
+from dali_feed.engines.host.decode import decoded, new_decoder, turned
 from dali_feed.engines.host.image import ImageSteps
 from dali_feed.engines.host.memory import Kind, Pinned, Pool
-from dali_feed.engines.host.reduced import reduced
+from dali_feed.engines.host.reduced import UPRIGHT, reduced
 from dali_feed.engines.lingering import linger
 from dali_feed.engines.ranges import DECODE
 from dali_feed.errors import ClosedError, EngineError, TransformError
 from dali_feed.options import Tuning
 from dali_feed.screen.header import UnusableError
-from dali_feed.transforms.keys import REDUCE, SIZE, WINDOW, Arrays, by_view
+from dali_feed.transforms.keys import REDUCE, SIZE, TURN, WINDOW, Arrays, by_view
 
 __all__ = ["HostEngine"]
 
@@ -229,7 +230,11 @@ class HostEngine:
     def _chunk(self, worker: _Worker, flight: _Flight, slots: range) -> None:
         """Decode and transform some slots, each while its pixels are in the core's cache."""
         work, alone, first = flight.work, self._alone, slots.start
-        windows = work.arrays[WINDOW][first : slots.stop].tolist() if alone is not None and alone.window else None
+        windows = work.arrays[WINDOW][first : slots.stop] if alone is not None and alone.window else None
+        ways = work.arrays[TURN][first : slots.stop] if TURN in work.arrays else None
+        if windows is not None:
+            windows = (windows if ways is None else stored(windows, ways)).tolist()
+        turns = None if ways is None else ways[:, :3].tolist()
         for slot in slots:
             if self._halted or flight.dropped:
                 return
@@ -242,6 +247,8 @@ class HostEngine:
             except UnusableError as error:
                 flight.bad[slot] = str(error)
                 continue
+            if turns is not None:
+                pixels = turned(pixels, turns[slot - first])
             if alone is not None:
                 self._steps[0].run(pixels, work.arrays, slot, flight.images[0][slot])
             else:
@@ -259,9 +266,19 @@ class HostEngine:
         if by == 1 or scale is None:
             return False
         payload = work.payloads[slot]
-        window = tuple(work.arrays[WINDOW][slot].tolist()) if program.window else None
+        window = work.arrays[WINDOW][slot] if program.window else None
+        way = work.arrays[TURN][slot] if TURN in work.arrays else None
+        if window is not None and way is not None:
+            window = stored(window[None], way[None])[0]
         height, width, name = scale.target(work.arrays, slot)
-        small = reduced(payload, by, window, (height, width), name)
+        small = reduced(
+            payload,
+            by,
+            None if window is None else tuple(window.tolist()),
+            (height, width),
+            name,
+            UPRIGHT if way is None else way[:3].tolist(),
+        )
         if small is not None:
             self._steps[0].run(small, work.arrays, slot, out, done=1)
         return small is not None

@@ -1,0 +1,189 @@
+"""Orientations that the screen finds, against Pillow's `getexif()`, and EXIF blocks of every bad kind."""
+
+from __future__ import annotations
+
+import functools
+import io
+import struct
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import ExifTags, Image, features
+
+from dali_feed.screen.exif import orientation_in
+from dali_feed.screen.screen import UnusableError, header_of, screen
+from dali_feed.screen.turns import orientations, turned
+
+FORMATS = ["JPEG", "PNG", "WEBP", *(["AVIF"] if features.check("avif") else [])]
+
+
+def tagged(orientation: int, name: str = "JPEG", size: tuple[int, int] = (40, 24), **options: Any) -> bytes:
+    """An image that says how it is to be turned, among other things."""
+    exif = Image.Exif()
+    exif[0x010F], exif[0x0112], exif[0x0131] = "the maker", orientation, "the software"
+    file = io.BytesIO()
+    Image.new("RGB", size, (90, 20, orientation)).save(file, name, exif=exif.tobytes(), **options)
+    return file.getvalue()
+
+
+def pillows(payload: bytes) -> int | None:
+    """What Pillow says; None where it raises."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image = Image.open(io.BytesIO(payload))
+            image.load()
+            value = image.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:  # noqa: BLE001  its parsers raise anything
+        return None
+    return value if isinstance(value, int) and 1 <= value <= 8 else 1
+
+
+def quick(*payloads: bytes) -> list[int]:
+    """Orientations as a loader finds them."""
+    views = [memoryview(payload) for payload in payloads]
+    return list(map(int, orientations(views, screen(views).sizes)))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_orientation_is_found(name: str) -> None:
+    """All eight, of each format that has them; a JPEG by steps as by the whole reading of its header."""
+    files = [tagged(orientation, name) for orientation in range(1, 9)]
+    assert list(map(pillows, files)) == list(range(1, 9))
+    assert [header_of(file).orientation for file in files] == list(range(1, 9))
+    assert quick(*files) == list(range(1, 9))
+
+
+def test_sizes_are_those_of_the_turned_image() -> None:
+    """Orientations 5..8 exchange height and width; bad and absent rows stay as they are."""
+    views = [memoryview(tagged(way)) for way in range(1, 9)]
+    rows = [*views, None, memoryview(b"no image"), memoryview(tagged(6, "PNG"))]
+    found = turned(screen(rows), rows)
+    assert found.sizes[:8].tolist() == [[24, 40, way] if way < 5 else [40, 24, way] for way in range(1, 9)]
+    assert found.sizes[8:].tolist() == [[0, 0, 1], [0, 0, 1], [40, 24, 6]]
+    assert list(found.reasons) == [9]
+
+
+def with_segments(payload: bytes, *segments: bytes) -> bytes:
+    """A JPEG with application segments in front of the others."""
+    return payload[:2] + b"".join(segments) + payload[2:]
+
+
+def app1(data: bytes) -> bytes:
+    """A segment with EXIF's marker."""
+    return b"\xff\xe1" + struct.pack(">H", len(data) + 2) + data
+
+
+@functools.cache
+def plain() -> bytes:
+    """A JPEG without EXIF."""
+    file = io.BytesIO()
+    Image.new("RGB", (40, 24)).save(file, "JPEG")
+    return file.getvalue()
+
+
+def test_where_exif_stands_in_a_jpeg() -> None:
+    """Behind long metadata, in several segments, behind the frame; and neighbours do not lend each other theirs."""
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010F] = 6, "m" * 3000
+    block = exif.tobytes()
+    icc = b"\xff\xe2" + struct.pack(">H", 60002) + bytes(60000)
+    frame = plain().index(b"\xff\xc0")
+    behind = frame + 2 + 17
+    files = [
+        with_segments(plain(), icc, app1(block)),
+        with_segments(plain(), app1(b"Exif\0\0" + block[6:1000]), app1(b"Exif\0\0" + block[1000:])),
+        plain()[:behind] + app1(block) + plain()[behind:],
+        with_segments(plain(), app1(b"http://ns.adobe.com/xap/1.0/\0")),
+        plain(),
+        tagged(3),
+        plain(),
+        tagged(3),
+        tagged(5),
+    ]
+    assert quick(*files) == list(map(pillows, files)) == [6, 6, 6, 1, 1, 3, 1, 3, 5]
+
+
+def directory(order: str, *entries: tuple[int, int, int, bytes], behind: bytes = bytes(4)) -> bytes:
+    """An EXIF block of these tags: number, type, count, four bytes."""
+    rows = b"".join(struct.pack(order + "HHI", *entry[:3]) + entry[3] for entry in entries)
+    head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(order + "I", 8)
+    return b"Exif\0\0" + head + struct.pack(order + "H", len(entries)) + rows + behind
+
+
+@pytest.mark.parametrize("order", "<>")
+def test_numbers_of_every_type(order: str) -> None:
+    """An integer of any width counts, the first of several too; text and fractions, and numbers beyond 1..8, do not."""
+    text = (0x010F, 2, 2, b"a\0\0\0")
+    kinds = {1: 0, 3: 6, 4: 6, 6: 6, 7: 0, 8: 6, 9: 6, 13: 6, 99: 0}
+    widths = {1: "B", 3: "H", 4: "I", 6: "b", 7: "B", 8: "h", 9: "i", 13: "I", 99: "I"}
+    blocks = {}
+    for kind, expected in kinds.items():
+        value = struct.pack(order + widths[kind], 6).ljust(4, b"\0")
+        blocks[directory(order, text, (0x0112, kind, 1, value))] = expected or 1
+    six, two = (struct.pack(order + "HH", value, 0) for value in (6, 2))
+    blocks[directory(order, (0x0112, 3, 2, six))] = 6
+    blocks[directory(order, (0x0112, 3, 3, struct.pack(order + "I", 26)), behind=bytes(4) + six + two)] = 6
+    blocks[directory(order, (0x0112, 3, 1, six), (0x0112, 3, 1, two))] = 6
+    blocks[directory(order, (0x0112, 3, 0, six), (0x0112, 3, 1, two))] = 2
+    blocks[directory(order, (0x0112, 3, 1, struct.pack(order + "HH", 9, 0)))] = 1
+    blocks[directory(order, (0x8769, 7, 900, struct.pack(order + "I", 10)), (0x0112, 3, 1, six))] = 6
+    blocks[directory(order, (0x010F, 2, 30, struct.pack(order + "I", 20)), (0x0112, 3, 1, six))] = 1
+    for block, expected in blocks.items():
+        file = with_segments(plain(), app1(block))
+        assert (orientation_in(block), *quick(file), pillows(file)) == (expected,) * 3, block
+
+
+@settings(max_examples=120, deadline=None)
+@given(data=st.data())
+def test_damaged_exif_is_read_as_pillow_reads_it(data: st.DataObject) -> None:
+    """Any change of an EXIF block gives Pillow's orientation, or none where Pillow raises or has no integer."""
+    order = data.draw(st.sampled_from("<>"))
+    tags = st.sampled_from([0x0112, 0x0112, 0x010F, 0x8769])
+    entry = st.tuples(
+        tags, st.integers(0, 17), st.sampled_from([0, 1, 2, 5, 40, 1 << 31]), st.binary(min_size=4, max_size=4)
+    )
+    good = (0x0112, 3, 1, struct.pack(order + "HH", data.draw(st.integers(0, 9)), 0))
+    entries = [*data.draw(st.lists(entry, max_size=3)), good]
+    block = bytearray(directory(order, *entries, behind=data.draw(st.binary(max_size=60))))
+    for at, value in data.draw(st.lists(st.tuples(st.integers(6, len(block) - 1), st.integers(0, 255)), max_size=3)):
+        block[at] = value
+    del block[data.draw(st.integers(6, len(block))) :]
+    if not data.draw(st.booleans()):
+        block[:6] = b"Exif\0\0"
+    file = with_segments(plain(), app1(bytes(block)))
+    found = quick(file)[0]
+    assert found == header_of(file).orientation == orientation_in(bytes(block))
+    theirs = pillows(file)
+    assert found == (1 if theirs is None else theirs)
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data(), name=st.sampled_from(FORMATS))
+def test_any_bytes_give_an_orientation_or_a_reason(data: st.DataObject, name: str) -> None:
+    """Whatever a file is damaged to, it is 1..8 or refused, by both ways alike."""
+    file = bytearray(tagged(data.draw(st.integers(1, 8)), name))
+    for at, value in data.draw(st.lists(st.tuples(st.integers(0, len(file) - 1), st.integers(0, 255)), max_size=6)):
+        file[at] = value
+    del file[data.draw(st.integers(0, len(file))) or len(file) :]
+    (found,) = quick(bytes(file))
+    try:
+        header = header_of(bytes(file))
+    except UnusableError:
+        assert found == 1
+    else:
+        assert found == header.orientation
+        assert 1 <= found <= 8
+
+
+def test_an_endless_directory_is_read_once() -> None:
+    """A block that announces 65,535 entries again and again costs one walk over what is there."""
+    entries = [(0x010F, 2, 1, bytes(4))] * 5000
+    block = directory("<", *entries)
+    assert orientation_in(block[:14] + b"\xff\xff" + block[16:]) == 1
+    many = [memoryview(with_segments(plain(), app1(block)))] * 2
+    assert orientations(many, np.ones((2, 2), np.int32)).tolist() == [1, 1]
