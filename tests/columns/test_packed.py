@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from images import QUICK
+from images import QUICK, broken_png
 from member_shards import shards
 
 from dali_feed import BadRecords, DataLoader
-from dali_feed.columns import Kind, Packed, PackedBatch, Text
+from dali_feed.columns import Image, Kind, Number, Packed, PackedBatch, Text
 from dali_feed.errors import ConfigError
 from dali_feed.testing import assert_resumes_anywhere
 
@@ -96,6 +96,18 @@ def test_each_token_stands_once_with_its_document_and_place(options: dict[str, A
         assert (np.diff(document)[there[:, 1:] & ~follows] == 1).all()
         assert (document[there[:, 0], 0] == 1).all()
         assert (position[:, 0] == 0).all()
+
+
+def test_beside_an_image_the_documents_are_those_of_the_batch(tmp_path: Path) -> None:
+    """Where a decoder refuses a record late, another's document is packed in its place."""
+    source = shards(tmp_path, broken={"4.jpg": broken_png(4)})
+    columns: dict[str, Kind] = {"image": Image("jpg"), "tokens": Packed("txt", repeated, 64), "label": Number("cls")}
+    with DataLoader(source, 12, columns=columns, tuning=QUICK, bad=BadRecords(limit=1), info=True) as loader:
+        batch, info = next(iter(loader))
+    assert info.ok.tolist() == [True, True, False, *[True] * 9]
+    wanted = [n for n in batch["label"].tolist() for _ in range(n % 7)]
+    assert 4 not in wanted
+    assert batch["tokens"].ids[batch["tokens"].mask == 1].tolist() == wanted
 
 
 @pytest.mark.parametrize("options", [{"end": 99}, {"split": False, "rows": 2}], ids=str)
