@@ -23,7 +23,7 @@ _PACKAGES = {  # module: how people call it, its package for pip, and a further 
     "torch": ("PyTorch", "torch", ""),
     "torchvision": ("torchvision", "torchvision", ""),
     "pyarrow": ("pyarrow", "pyarrow", ""),
-    "tokenizers": ("tokenizers", "tokenizers", ""),
+    "tokenizers": ("tokenizers", "tokenizers", "or dali-feed[text]"),
     "PIL": ("Pillow", "pillow", ""),
     "fastavro": ("fastavro", "fastavro", "or dali-feed[formats]"),
     "msgpack": ("MessagePack", "msgpack", "or dali-feed[formats]"),

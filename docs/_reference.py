@@ -40,7 +40,8 @@ SECTIONS = {
     "The loader": {"dali_feed": "DataLoader Info", "dali_feed.feed.stats": "Stats"},
     "Options": {"dali_feed": "Shuffle BadRecords Tuning Mixing Views"},
     "Columns": {
-        "dali_feed.columns": "Image Mask Boxes Keypoints Array Tokens Number Text Json Bytes TokenBatch Counted Kind"
+        "dali_feed.columns": "Image Mask Boxes Keypoints Array Tokens Packed Number Text Json Bytes"
+        " TokenBatch PackedBatch Counted Kind"
     },
     "Formats": {"dali_feed.formats": "Avro MsgPack Npy Protobuf"},
     "Sources": {"dali_feed.external_sources": "KafkaTopic ShardSet FileList ArrowRows Topics FromEnv FromFile"},

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dali_feed.columns.kind import Kind
     from dali_feed.columns.mask import Mask
     from dali_feed.columns.number import Number
+    from dali_feed.columns.packed import Packed, PackedBatch
     from dali_feed.columns.text import Bytes, Json, Text
     from dali_feed.columns.tokens import TokenBatch, Tokens
 
@@ -30,6 +31,8 @@ __all__ = [
     "Kind",
     "Mask",
     "Number",
+    "Packed",
+    "PackedBatch",
     "Text",
     "TokenBatch",
     "Tokens",
@@ -48,6 +51,8 @@ __getattr__ = lazily(
         "Kind": "kind",
         "Mask": "mask",
         "Number": "number",
+        "Packed": "packed",
+        "PackedBatch": "packed",
         "Text": "text",
         "TokenBatch": "tokens",
         "Tokens": "tokens",

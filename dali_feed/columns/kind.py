@@ -39,6 +39,14 @@ class Kind:
         """The column of a batch, from rows of what `read` kept, while the memory of its views is still there."""
         return values
 
+    def of_lanes(self, values: Any, lanes: int) -> Any:
+        """The same, from rows of so many lanes, equally many each, one lane after the other.
+
+        For a kind that makes something of several records together: what it makes of one lane's must not depend on the
+        other lanes', for a rank holds more or fewer of them at another world size.
+        """
+        return self.batch(values)
+
 
 def check_member(kind: str, member: object) -> None:
     """A member's name; ConfigError otherwise."""

@@ -91,10 +91,10 @@ class Columnar:
                 self._settled = self._settle()
             return self._settled
 
-    def batch(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The columns of a batch, of rows of fields."""
+    def batch(self, fields: Mapping[str, Any], lanes: int) -> dict[str, Any]:
+        """The columns of a batch, of rows of fields, equally many of each of `lanes` lanes."""
         kinds = self.kinds()
-        return {name: kinds[name].batch(values) for name, values in fields.items()}
+        return {name: kinds[name].of_lanes(values, lanes) for name, values in fields.items()}
 
     def _settle(self) -> dict[str, Kind]:
         """Each by the first record that has its member and is no fault, of the first few in canonical order."""

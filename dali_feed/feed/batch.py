@@ -16,7 +16,9 @@ from dali_feed.feed.pixels import Pixels
 from dali_feed.feed.window import Window
 from dali_feed.quarantine.budget import Fault
 
-__all__ = ["Batch", "Flight"]
+__all__ = ["Batch", "Flight", "Made"]
+
+Made = Callable[[dict[str, Any], int], dict[str, Any]]  # fields of a batch of so many lanes -> its columns
 
 
 @dataclass(slots=True)
@@ -141,12 +143,12 @@ class Flight:
                 raise self._several_sizes(fresh.sizes[0], slot)
         return mended
 
-    def done(self, result: Result, made: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> Batch:
-        """The finished batch; its windows are told that these slots have left the engine.
+    def done(self, result: Result, made: Made | None = None, lanes: int = 1) -> Batch:
+        """The finished batch, of so many lanes; its windows are told that these slots have left the engine.
 
         `made` makes the fields into columns, while the memory of their views is still there.
         """
-        fields = self.fields if made is None else made(self.fields | result.columns)
+        fields = self.fields if made is None else made(self.fields | result.columns, lanes)
         for piece in self.pieces:
             piece.chunk.window.retire(len(piece))
         more = tuple(Pixels(images, tail) for images, tail in result.more)

@@ -236,7 +236,7 @@ class EpochRun:
             with WAITS["engine_wait"], self.setting.meter.waiting("engine_wait"):
                 result = self.setting.engine.redo(flight.work, result, mended)
         self._landed += len(flight)
-        batch = flight.done(result, self.setting.made)
+        batch = flight.done(result, self.setting.made, len(self._lanes))
         self.setting.beside(batch)
         self._look_ahead |= any(piece.chunk.window.left == 0 for piece in flight.pieces)  # memory went back
         with WAITS["trainer_wait"], self.setting.meter.waiting("trainer_wait"):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from dali_feed.engines.engine import Engine
-from dali_feed.feed.batch import Batch
+from dali_feed.feed.batch import Batch, Made
 from dali_feed.feed.lane import Draw
 from dali_feed.feed.measured import Measured
 from dali_feed.feed.reading import ReadPool
@@ -34,5 +33,5 @@ class Setting:
     readers: int
     prefetch: int
     same_size: bool
-    made: Callable[[dict[str, Any]], dict[str, Any]] | None  # columns of a batch, from what its records kept
+    made: Made | None  # columns of a batch, from what its records kept
     watchdog: float

@@ -12,10 +12,12 @@ import torch
 from numpy.typing import NDArray
 
 from dali_feed.columns.boxes import Counted
+from dali_feed.columns.packed import PackedBatch
 from dali_feed.columns.source import Columnar
 from dali_feed.columns.tokens import TokenBatch
 from dali_feed.compiler.views import ViewsProgram
 from dali_feed.engines.gpu.handover import tensor_of
+from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
 from dali_feed.feed.pixels import Pixels
 from dali_feed.loader.device import moved
@@ -27,7 +29,7 @@ from dali_feed.transforms.mixing import Mixing
 
 __all__ = ["Info", "Items"]
 
-Parted = TokenBatch | Counted  # columns of two arrays
+Parted = TokenBatch | PackedBatch | Counted  # columns of several arrays
 _FIELD = "field "  # and its name: what goes with a batch
 
 
@@ -178,6 +180,9 @@ class Items:
         return joined
 
     def _listed(self, values: Any) -> Any:
+        if isinstance(values, PackedBatch):
+            msg = "collate_fn: it is called with a list of records, and Packed gives rows of several; leave either out"
+            raise ConfigError(msg)
         if isinstance(values, Parted):
             return [type(values)(*map(torch.as_tensor, row)) for row in zip(*values, strict=True)]
         if isinstance(values, np.ndarray):

@@ -26,7 +26,7 @@ from dali_feed.plan.order import EpochPlan, Shuffle, resolve
 from dali_feed.records.members import Member, Members
 from dali_feed.records.source import Block, Extents, Reader, Slabs, Snapshot, Source, unpack_ids
 from dali_feed.testing.rows import assert_rows_are_pure
-from dali_feed.testing.slots import Slot, Slots, slots_of
+from dali_feed.testing.slots import Packs, Slot, Slots, packs_of, slots_of
 
 __all__ = ["assert_resumes_anywhere"]
 
@@ -51,9 +51,10 @@ def assert_resumes_anywhere(  # noqa: PLR0913  what a run is made of, as in Feed
 
     It takes the snapshot twice, and once more by the pin in a state; reads records singly and in runs; runs an epoch at
     each world size and saves a state after every batch; restores states in new feeds, each at every world size, and
-    compares what is left of the epoch and the first batch of the next: ids, ok, fields, and a hash of each image's
-    pixels. It runs on the CPU and needs no torch of its own. About 2 * (positions + 1) * len(world_sizes) passes over
-    parts of the source: give it hundreds of records, not millions.
+    compares what is left of the epoch and the first batch of the next: ids, ok, fields, a hash of each image's pixels,
+    and the rows of packed columns, those of a global batch as a set where world sizes differ. It runs on the CPU and
+    needs no torch of its own. About 2 * (positions + 1) * len(world_sizes) passes over parts of the source: give it
+    hundreds of records, not millions.
 
     Args:
         source: what is checked. Its contents must not change meanwhile.
@@ -106,7 +107,15 @@ def assert_resumes_anywhere(  # noqa: PLR0913  what a run is made of, as in Feed
     for k, size in enumerate(sizes):
         saved_at = sizes[k - 1]  # another one where there is one
         for position in _chosen(positions, wanted.batches):
-            check.restore(runs[saved_at].states[position], position, size, saved_at, wanted)
+            check.restore(runs[saved_at].states[position], position, size, saved_at, runs[size])
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A global batch: its slots, lane by lane, and the rows of its packed columns, rank by rank."""
+
+    slots: Slots
+    packs: Packs
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +123,7 @@ class _Run:
     """An epoch and the first batch after it: global batches, and the state before each and at the epoch's end."""
 
     world_size: int
-    given: list[Slots]
+    given: list[_Given]
     states: list[dict[str, Any]]
 
     @property
@@ -213,18 +222,19 @@ class _Ranks:
         for feed in self.feeds:
             feed.load_state_dict(state)
 
-    def batches(self) -> Iterator[Slots]:
-        """Global batches of the next pass, lane by lane."""
+    def batches(self) -> Iterator[_Given]:
+        """Global batches of the next pass."""
         passes = [iter(feed) for feed in self.feeds]
         while True:
             parts = [next(one, None) for one in passes]
             there = [slots_of(part) for part in parts if part is not None]
+            packs = [pack for part in parts if part is not None for pack in packs_of(part)]
             if not there:
                 return
             counts = [len(part) for part in there]
             assert len(there) == len(parts), f"world size {self.size}: some ranks have a batch and others have none"
             assert len(set(counts)) == 1, f"world size {self.size}: the ranks' batches hold {counts} slots"
-            yield self._joined(there)
+            yield _Given(self._joined(there), packs)
 
     def _joined(self, parts: list[Slots]) -> Slots:
         """Rank r holds the lanes l with l % size == r, each with as many slots."""
@@ -262,7 +272,7 @@ class _Check:
         """A slot that is ok holds the sample that the plan puts there."""
         plan, each = self._plan, self._batch_size // self._options["lanes"]
         lanes = [plan.ids(lane, 0, plan.lane_length).tolist() for lane in range(plan.lanes)]
-        for n, batch in enumerate(run.given[: run.batches]):
+        for n, batch in enumerate(given.slots for given in run.given[: run.batches]):
             wanted = [sample for lane in lanes for sample in lane[n * each : (n + 1) * each]]
             assert len(batch) == len(wanted), f"batch {n} must hold {len(wanted)} slots; found {len(batch)}"
             for k, (slot, sample) in enumerate(zip(batch, wanted, strict=True)):
@@ -274,7 +284,7 @@ class _Check:
     def same_run(self, wanted: _Run, found: _Run, world_size: int) -> None:
         """Global batches and states do not depend on the world size."""
         at = f"world size {world_size} beside {wanted.world_size}"
-        self._compare(wanted.given, found.given, 0, at)
+        self._compare(wanted.given, found.given, 0, at, in_order=False)
         for n, (a, b) in enumerate(zip(wanted.states, found.states, strict=True)):
             assert _position(a) == _position(b), f"{at}: states after {n} batches differ: {a} and {b}"
 
@@ -318,11 +328,18 @@ class _Check:
                     break
         return read
 
-    def _compare(self, wanted: list[Slots], found: list[Slots], first: int, at: str) -> None:
-        for n, (a, b) in enumerate(zip(wanted, found, strict=False), first):
+    def _compare(
+        self, wanted: list[_Given], found: list[_Given], first: int, at: str, *, in_order: bool = True
+    ) -> None:
+        for n, (one, other) in enumerate(zip(wanted, found, strict=False), first):
+            a, b = one.slots, other.slots
             for k, (x, y) in enumerate(zip(a, b, strict=False)):
                 assert x == y, f"{at}: batch {n}, slot {k} differs: wanted {self._told(x)}; found {self._told(y)}"
             assert len(a) == len(b), f"{at}: batch {n} must hold {len(a)} slots; found {len(b)}"
+            rows, others = (one.packs, other.packs) if in_order else (sorted(one.packs), sorted(other.packs))
+            for k, (row, another) in enumerate(zip(rows, others, strict=False)):
+                assert row == another, f"{at}: batch {n}, packed row {k} differs: wanted {row}; found {another}"
+            assert len(rows) == len(others), f"{at}: batch {n} must hold {len(rows)} packed rows; found {len(others)}"
         assert len(wanted) == len(found), f"{at}: {len(wanted)} batches must be left; found {len(found)}"
 
     def _ranks(self, world_size: int) -> _Ranks:

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from dali_feed.columns.packed import PackedBatch
 from dali_feed.feed import Batch
 
-__all__ = ["Slot", "Slots", "slots_of"]
+__all__ = ["Packs", "Slot", "Slots", "packs_of", "slots_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Slot:
 
 
 Slots = list[Slot]
+Packs = list[tuple[Any, ...]]
 
 
 def slots_of(batch: Batch) -> Slots:
@@ -33,7 +35,7 @@ def slots_of(batch: Batch) -> Slots:
         pixels = np.zeros(len(batch)) if images is None else np.asarray(images)
     except TypeError:  # bfloat16, which NumPy does not know; float32 holds it exactly
         pixels = np.asarray(images.float())
-    columns = [_rows(values) for values in batch.fields.values()]
+    columns = [_rows(values) for values in batch.fields.values() if not isinstance(values, PackedBatch)]
     return [
         Slot(
             int(sample),
@@ -43,6 +45,16 @@ def slots_of(batch: Batch) -> Slots:
         )
         for k, (sample, ok) in enumerate(zip(batch.ids.tolist(), batch.ok.tolist(), strict=True))
     ]
+
+
+def packs_of(batch: Batch) -> Packs:
+    """What a trainer can see of packed columns, in order: their rows are of several slots."""
+    packed = [(name, values) for name, values in batch.fields.items() if isinstance(values, PackedBatch)]
+    return [(name, *map(_hashable, row)) for name, values in packed for row in _rows(values)]
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _rows(values: Any) -> list[Any]:

@@ -1,0 +1,92 @@
+"""Columns before a GPU: one copy takes all of a batch's, and the kernels take them as they come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from images import QUICK
+from member_shards import shards
+from wire import Wire
+
+from dali_feed import DataLoader
+from dali_feed.columns import Array, Kind, Number, Packed, Text, Tokens
+from dali_feed.engines.gpu.parcels import Parcels
+from dali_feed.external_sources import ShardSet
+from dali_feed.feed.beside import Beside
+from dali_feed.kernels.tokens import tokens, tokens_reference
+from dali_feed.kernels.unpack import unpack, unpack_reference
+
+
+def letters(text: str) -> list[int]:
+    """A token for each letter, of a text's first few by its number."""
+    return [ord(c) for c in text][: int(text.split()[1]) % 9]
+
+
+COLUMNS: dict[str, Kind] = {
+    "features": Array("f32", "float32", (2, 3)),
+    "bytes": Array("f32", "uint8", (24,)),
+    "rows": Array("f32", "uint16", (12,)),
+    "label": Number("cls"),
+    "tokens": Tokens("txt", letters, 4),
+    "packed": Packed("txt", letters, 5),
+    "text": Text("txt"),
+}
+
+
+def batches(source: ShardSet, device: str) -> list[Any]:
+    """All of them, each column's tensors in a list."""
+    with DataLoader(source, 6, shuffle=True, columns=COLUMNS, device=device, tuning=QUICK, lanes=2) as loader:
+        return [
+            {name: [*part] if isinstance(part, tuple) else [part] for name, part in batch.items()} for batch in loader
+        ]
+
+
+def same(wanted: list[Any], found: list[Any], device: str) -> None:
+    """Equal values and types, there."""
+    for one, other in zip(wanted, found, strict=True):
+        assert one.pop("text") == other.pop("text")
+        for name, parts in one.items():
+            for a, b in zip(parts, other[name], strict=True):
+                assert (b.device.type, b.dtype) == (device, a.dtype)
+                assert torch.equal(a, b.cpu())
+
+
+def test_one_copy_takes_all_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays, numbers and all parts of tokens and packed rows come out of their batch's block as on the CPU."""
+    source = shards(tmp_path)
+    wanted = batches(source, "cpu")
+    wire = Wire()
+    monkeypatch.setattr(Beside, "on", lambda device, companions: Beside(companions, Parcels(wire, pinned=False)))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    found = batches(source, "cpu")
+    assert wire.count == len(wanted) == 4
+    same(wanted, found, "cpu")
+
+
+@pytest.mark.gpu
+def test_the_gpu_gives_the_columns_of_the_cpu(tmp_path: Path) -> None:
+    """The same values in the GPU's memory."""
+    source = shards(tmp_path)
+    same(batches(source, "cpu"), batches(source, "cuda"), "cuda")
+
+
+@pytest.mark.gpu
+def test_kernels_take_arrays_as_they_come(tmp_path: Path) -> None:
+    """Rows of ids, and bytes of plain pixels: what `tokens` and `unpack` make of them is what their references say."""
+    (batch, *_) = batches(shards(tmp_path), "cuda")
+    (rows,), (raw,) = batch["rows"], batch["bytes"]
+    inputs = torch.empty(len(rows), 11, dtype=torch.int64, device="cuda")
+    documents = torch.empty(len(rows), 11, dtype=torch.int32, device="cuda")
+    pixels = torch.empty(len(raw), 3, 4, 2, device="cuda")
+    stream = torch.cuda.current_stream()
+    tokens(rows, inputs=inputs, documents=documents, separator=0, stream=stream)
+    unpack(raw, pixels, shape=(4, 2, 3), scale=1 / 255, stream=stream)
+    wanted = tokens_reference(rows.view(torch.int16).cpu().numpy().view(np.uint16), separator=0)
+    assert np.array_equal(inputs.cpu().numpy(), wanted.inputs)
+    assert np.array_equal(documents.cpu().numpy(), wanted.documents)
+    unpacked = unpack_reference(raw.cpu().numpy(), shape=(4, 2, 3), scale=1 / 255)
+    assert np.array_equal(pixels.cpu().numpy(), unpacked)
