@@ -98,7 +98,7 @@ class Columnar:
 
     def _settle(self) -> dict[str, Kind]:
         """Each by the first record that has its member and is no fault, of the first few in canonical order."""
-        if all(kind == _tried(kind) for kind in self._kinds.values()):
+        if not any(kind.open for kind in self._kinds.values()):
             return self._kinds
         snapshot = self._source.snapshot()
         first = snapshot.located(canonical(snapshot, snapshot.extent)[:1])
@@ -107,19 +107,14 @@ class Columnar:
         try:
             block = reader.read(few)
             try:
-                return {name: kind.settled(_first(block, kind.member)) for name, kind in self._kinds.items()}
+                return {
+                    name: kind.settled(_first(block, kind.member)) if kind.open else kind
+                    for name, kind in self._kinds.items()
+                }
             finally:
                 block.lease.release()
         finally:
             reader.close()
-
-
-def _tried(kind: Kind) -> Kind | None:
-    """The kind settled by nothing; None where it cannot be."""
-    try:
-        return kind.settled(None)
-    except ConfigError:
-        return None
 
 
 def _first(block: Block, field: str) -> Any:

@@ -170,8 +170,11 @@ def _by_torch(asked: Asked, why: str) -> TorchFeed:
         cure = "Mix in a function, collate_fn=lambda samples: mixup(*default_collate(samples))"
         whose = f"{type(collate).__name__} is for images that we decode"
         refuse("collate_fn", f"{whose}, and not for this dataset, because {why}. {cure}")
-    without = {"transform": "applies none; give it to the dataset", "info": "has no such item; leave it out"}
-    without["columns"] = "knows none; use a source of dali_feed.external_sources"
+    without = {
+        "transform": "applies none; give it to the dataset",
+        "info": "has no such item; leave it out",
+        "columns": "knows none; use a source of dali_feed.external_sources",
+    }
     for option, cure in without.items():
         if getattr(asked.ours, option) is not None:
             msg = f"{option}: torch's own DataLoader runs this dataset, because {why}, and {cure}"
