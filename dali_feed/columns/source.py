@@ -9,6 +9,7 @@ from typing import Any
 from dali_feed.columns.follower import Follower
 from dali_feed.columns.image import Image
 from dali_feed.columns.kind import Faults, Kind
+from dali_feed.columns.late import Late
 from dali_feed.errors import ConfigError
 from dali_feed.plan.order import canonical
 from dali_feed.records.members import Members
@@ -66,6 +67,11 @@ class Columnar:
                 msg = f"columns: {name!r} follows the image column {kind.of!r}; found {self.image!r}. Give of="
                 raise ConfigError(msg)
         return found
+
+    @property
+    def late(self) -> dict[str, Late]:
+        """Columns that are made when their batch is run."""
+        return {name: kind for name, kind in self.kinds().items() if isinstance(kind, Late) and kind.late}
 
     @property
     def columns(self) -> tuple[str, ...]:
