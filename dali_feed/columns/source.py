@@ -23,7 +23,7 @@ _LOOKED_AT = 64  # records, for the first that a kind can be settled by
 class Columnar:
     """`source`'s records with columns for fields. The image column, where there is one, is the payload.
 
-    columns   name -> kind, in the order of a batch
+    columns   name -> kind, in the order of a batch: `given`
     as_tuple  whether a batch is a tuple of them, not a dict
 
     Raises:
@@ -42,6 +42,7 @@ class Columnar:
         self.as_tuple = as_tuple
         self.transform = None if self.image is None else getattr(columns[self.image], "transform", None)
         self._names = tuple(columns)
+        self.given = dict(columns)
         self._kinds = {name: kind for name, kind in columns.items() if name != self.image}
         member = None if self.image is None else columns[self.image].member
         self._source = source.giving(member, tuple(dict.fromkeys(kind.member for kind in self._kinds.values())))

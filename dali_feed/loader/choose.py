@@ -105,9 +105,6 @@ def _asked_for(asked: Asked, transform: Any) -> tuple[Any, Any, Own]:
     if columns is None or transform is not None:
         kept, own = split(transform)
         return columns, kept, own
-    collate = asked.torchs.collate_fn
-    if isinstance(collate, Mixing) or Mixing.lowered(collate) is not None:
-        refuse("collate_fn", "MixUp and CutMix mix images with the labels of a source, not columns; leave columns out")
     named: dict[Any, Any] = dict(columns) if isinstance(columns, Mapping) else dict(enumerate(columns))
     own = ()
     for name, kind in named.items():

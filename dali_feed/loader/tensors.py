@@ -21,7 +21,7 @@ from dali_feed.loader.functions import UserTransforms
 from dali_feed.loader.made import arrays_of, given_out, per_sample
 from dali_feed.loader.mixup import Mixes
 from dali_feed.loader.stacking import stacked
-from dali_feed.records.source import LABEL, Tabular
+from dali_feed.records.source import Tabular
 from dali_feed.transforms.mixing import Mixing
 
 __all__ = ["Info", "Items"]
@@ -115,11 +115,13 @@ class Items:
         """What the feed thread prepares with a batch, and sends to a GPU: random numbers, fields that make arrays."""
         beside = {} if self._mixes is None else self._mixes.drawn(batch, epoch)
         for name in self._feed.source.fields if self._collate is None else ():
+            if self._mixes is not None and name == self._mixes.field:
+                continue
             values = batch.fields[name]
             if self._made:
                 beside |= arrays_of(_FIELD + name, values)
                 continue
-            array = None if self._mixes and name == LABEL else _array(values)
+            array = _array(values)
             if array is not None:
                 beside[_FIELD + name] = array
         return beside
@@ -135,7 +137,7 @@ class Items:
         given = functools.partial(self._given, batch)
         fields: list[Any] = []
         for name in self._feed.source.fields:
-            if self._mixes is not None and name == LABEL:
+            if self._mixes is not None and name == self._mixes.field:
                 fields.append(self._mixes.labels(given))
             elif self._made:
                 move = functools.partial(moved, device=self._device)
