@@ -46,10 +46,13 @@ class Array(Kind):
             msg = f"Array({self.member!r}): shape must be positive ints; found {self.shape!r}"
             raise ConfigError(msg)
 
+    @property
+    def open(self) -> bool:
+        """Where dtype or shape was not given."""
+        return self.dtype is None or self.shape is None
+
     def settled(self, first: Any) -> Self:
         """With the dtype and shape of the first record's, where they were not given."""
-        if self.dtype is not None and self.shape is not None:
-            return self
         if first is None:
             msg = f"Array({self.member!r}): none of the first records has one to tell dtype and shape; give both"
             raise ConfigError(msg)

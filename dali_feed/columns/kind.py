@@ -18,13 +18,22 @@ Faults = dict[int, str]  # row -> why its record cannot be used
 class Kind:
     """What a column takes and gives: a base for frozen dataclasses with a field `member`. Used by many threads at once.
 
-    A user's own kind has `read`, and `batch` where a batch is not what `read` kept.
+    A user's own kind has `read`, and `batch` where a batch is not what `read` kept; `open` and `settled` where the
+    first record tells something that the user need not.
     """
 
     member: str  # that it is made from, or several, "jpg;png", of which the foremost counts
 
+    @property
+    def open(self) -> bool:
+        """Whether something is left to the first record: then `settled` is called with its value."""
+        return False
+
     def settled(self, first: Any) -> Self:
-        """With what the first record tells, where the user left something open. ConfigError where that fails."""
+        """With what the first record tells; None: none of the first few has one. ConfigError where it tells too little.
+
+        Called of a kind that is `open` alone.
+        """
         return self
 
     def read(self, values: Any, faults: Faults) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 from dali_feed.columns.follower import Follower
 from dali_feed.columns.image import Image
 from dali_feed.columns.kind import Faults, Kind
+from dali_feed.columns.late import Late
 from dali_feed.errors import ConfigError
 from dali_feed.plan.order import canonical
 from dali_feed.records.members import Members
@@ -22,7 +23,7 @@ _LOOKED_AT = 64  # records, for the first that a kind can be settled by
 class Columnar:
     """`source`'s records with columns for fields. The image column, where there is one, is the payload.
 
-    columns   name -> kind, in the order of a batch
+    columns   name -> kind, in the order of a batch: `given`
     as_tuple  whether a batch is a tuple of them, not a dict
 
     Raises:
@@ -41,6 +42,7 @@ class Columnar:
         self.as_tuple = as_tuple
         self.transform = None if self.image is None else getattr(columns[self.image], "transform", None)
         self._names = tuple(columns)
+        self.given = dict(columns)
         self._kinds = {name: kind for name, kind in columns.items() if name != self.image}
         member = None if self.image is None else columns[self.image].member
         self._source = source.giving(member, tuple(dict.fromkeys(kind.member for kind in self._kinds.values())))
@@ -66,6 +68,11 @@ class Columnar:
                 msg = f"columns: {name!r} follows the image column {kind.of!r}; found {self.image!r}. Give of="
                 raise ConfigError(msg)
         return found
+
+    @property
+    def late(self) -> dict[str, Late]:
+        """Columns that are made when their batch is run."""
+        return {name: kind for name, kind in self._kinds.items() if isinstance(kind, Late) and kind.late}
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -98,7 +105,7 @@ class Columnar:
 
     def _settle(self) -> dict[str, Kind]:
         """Each by the first record that has its member and is no fault, of the first few in canonical order."""
-        if all(kind == _tried(kind) for kind in self._kinds.values()):
+        if not any(kind.open for kind in self._kinds.values()):
             return self._kinds
         snapshot = self._source.snapshot()
         first = snapshot.located(canonical(snapshot, snapshot.extent)[:1])
@@ -107,19 +114,14 @@ class Columnar:
         try:
             block = reader.read(few)
             try:
-                return {name: kind.settled(_first(block, kind.member)) for name, kind in self._kinds.items()}
+                return {
+                    name: kind.settled(_first(block, kind.member)) if kind.open else kind
+                    for name, kind in self._kinds.items()
+                }
             finally:
                 block.lease.release()
         finally:
             reader.close()
-
-
-def _tried(kind: Kind) -> Kind | None:
-    """The kind settled by nothing; None where it cannot be."""
-    try:
-        return kind.settled(None)
-    except ConfigError:
-        return None
 
 
 def _first(block: Block, field: str) -> Any:

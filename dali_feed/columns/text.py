@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dali_feed.columns.kind import Faults, Kind, check_member, missing
+from dali_feed.columns.late import Late
 
 __all__ = ["Bytes", "Json", "Text"]
+
+_BYTES = (memoryview, bytes, bytearray)
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,15 @@ class Json(Kind):
 
 
 @dataclass(frozen=True)
-class Bytes(Kind):
+class Bytes(Late):
     """Bytes that only the user understands. Gives a list of n: bytes, or what `decode` makes of them.
 
+    Arrays and tensors that it makes stay a list, of equal shapes too; arrays of numbers come as tensors on the device.
+
     member  the member that it is made from; of "a;b" the foremost that a record has
-    decode  is called with a memoryview of one record's bytes, by several threads at once; what it keeps of them it
-            copies. What it raises makes that record a bad one. What it returns must be nothing that random numbers of
-            its own decide, or a resumed run differs.
+    decode  is called with a memoryview of one record's bytes, which it may keep and write to, by `Tuning(threads=...)`
+            threads at once, when the record's batch is run. What it raises makes that record a bad one. What it returns
+            must be nothing that random numbers of its own decide, or a resumed run differs.
     """
 
     member: str
@@ -62,17 +67,26 @@ class Bytes(Kind):
     def __post_init__(self) -> None:
         check_member("Bytes", self.member)
 
-    def read(self, values: list[Any], faults: Faults) -> list[Any]:
-        """Views as they are; with `decode`, what it makes of them."""
-        if self.decode is None:
-            missing(values, faults)
-            return values
-        decode = self.decode
-        return _each(values, faults, lambda value: decode(memoryview(value)), None)
+    @property
+    def late(self) -> bool:
+        """With `decode`."""
+        return self.decode is not None
+
+    def read(self, values: Any, faults: Faults) -> Any:
+        """Views as they are; what is no bytes is a fault."""
+        missing(values, faults)
+        for row, value in enumerate(values):
+            if value.__class__ not in _BYTES and row not in faults:
+                faults[row] = f"bytes are needed; found {type(value).__name__}"
+        return values
+
+    def made(self, data: memoryview) -> Any:
+        """As `decode` has it."""
+        return data if self.decode is None else self.decode(data)
 
     def batch(self, values: list[Any]) -> list[Any]:
         """Bytes of their own."""
-        return values if self.decode is not None else [bytes(value) for value in values]
+        return values if self.late else [bytes(value) for value in values]
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The engine of records without an image: their columns are made when they are read, so nothing is left to do."""
+"""The engine of records without an image: no pixels are left to make."""
 
 from __future__ import annotations
 

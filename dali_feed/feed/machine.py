@@ -15,6 +15,7 @@ from dali_feed.compiler.program import Parameters, Program
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.engine import Engine
 from dali_feed.engines.following import FollowingEngine, with_rows
+from dali_feed.engines.late import LateEngine
 from dali_feed.feed.beside import Beside, Companions
 from dali_feed.feed.exits import Closes, close_at_exit
 from dali_feed.feed.hopeless import Proof
@@ -95,12 +96,13 @@ class Machine:
         )
 
     def _made_ready(self) -> Engine:
+        late = self.source.late if isinstance(self.source, Columnar) else {}
         made = make_engine(
             self.engine_name, self.program, batch_size=self.batch_size, device=self.device, tuning=self.tuning
         )
-        if self.followed is None or not isinstance(self.source, Columnar):
-            return made
-        return FollowingEngine(made, self.followed, self.source.followers, self.tuning)
+        if self.followed is not None and isinstance(self.source, Columnar):
+            made = FollowingEngine(made, self.followed, self.source.followers, self.tuning)
+        return LateEngine(made, late, self.tuning) if late else made
 
     def _drawn(self, sizes: NDArray[Any], ids: NDArray[np.int64], seed: int, epoch: int) -> Parameters:
         own = self.program.parameters(sizes, ids, seed, epoch)

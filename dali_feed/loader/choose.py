@@ -106,9 +106,6 @@ def _asked_for(asked: Asked, transform: Any) -> tuple[Any, Any, Own]:
     if columns is None or transform is not None:
         kept, own = split(transform)
         return columns, kept, own
-    collate = asked.torchs.collate_fn
-    if isinstance(collate, Mixing) or Mixing.lowered(collate) is not None:
-        refuse("collate_fn", "MixUp and CutMix mix images with the labels of a source, not columns; leave columns out")
     named: dict[Any, Any] = dict(columns) if isinstance(columns, Mapping) else dict(enumerate(columns))
     own = ()
     for name, kind in named.items():
@@ -171,9 +168,12 @@ def _by_torch(asked: Asked, why: str) -> TorchFeed:
         cure = "Mix in a function, collate_fn=lambda samples: mixup(*default_collate(samples))"
         whose = f"{type(collate).__name__} is for images that we decode"
         refuse("collate_fn", f"{whose}, and not for this dataset, because {why}. {cure}")
-    without = {"transform": "applies none; give it to the dataset", "info": "has no such item; leave it out"}
-    without["columns"] = "knows none; use a source of dali_feed.external_sources"
-    without["exif"] = "its dataset decodes; turn images there, with PIL.ImageOps.exif_transpose in its transform"
+    without = {
+        "transform": "applies none; give it to the dataset",
+        "info": "has no such item; leave it out",
+        "columns": "knows none; use a source of dali_feed.external_sources",
+        "exif": "its dataset decodes; turn images there, with PIL.ImageOps.exif_transpose in its transform",
+    }
     for option, cure in without.items():
         if getattr(asked.ours, option) is not None:
             msg = f"{option}: torch's own DataLoader runs this dataset, because {why}, and {cure}"

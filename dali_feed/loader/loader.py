@@ -62,9 +62,9 @@ class DataLoader:
             rank's.
         batch_sampler: torch's BatchSampler, for its sampler, batch_size and drop_last.
         num_workers: decoder threads, where `tuning` does not say; 0 leaves the choice to it.
-        collate_fn: called with a list of (image, label) per batch, image tensors on the device and int labels; or a
-            `Mixing`, torchvision's v2.MixUp, v2.CutMix or a RandomChoice of both: batches mixed by random numbers
-            that a resume repeats.
+        collate_fn: called with a list of (image, label) per batch, image tensors on the device and int labels, or of
+            dicts of columns; or a `Mixing`, torchvision's v2.MixUp, v2.CutMix or a RandomChoice of both: batches mixed
+            by random numbers that a resume repeats.
         pin_memory: has no effect.
         drop_last: leave out the last batch where it is not full.
         timeout: seconds to wait for a batch before a WaitError, which is a TimeoutError and, as torch's own, a

@@ -18,7 +18,7 @@ from dali_feed.compiler.views import ViewsProgram
 from dali_feed.engines.gpu.uploads import shape_of, size_of
 from dali_feed.errors import ConfigError
 from dali_feed.kernels.mix import Mix
-from dali_feed.records.source import LABEL
+from dali_feed.loader.labels import labels_of
 from dali_feed.transforms.mixing import Mixed, Mixing, label_pairs, mixed
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _LABELS, _WEIGHTS = "labels that meet", "weights of both"
 
 
 class Mixes:
-    """Applies a `Mixing` to the batches of a feed.
+    """Applies a `Mixing` to the batches of a feed; `field` has their labels.
 
     Raises ConfigError for batches that cannot be mixed: no labels, several views, uint8 images.
     """
@@ -45,10 +45,7 @@ class Mixes:
     ) -> None:
         self._mixing, self._feed, self._device = mixing, feed, device
         program = feed.program
-        if LABEL not in feed.source.fields:
-            found = ", ".join(feed.source.fields) or "none"
-            msg = f"collate_fn: MixUp and CutMix mix labels; the source's fields must have {LABEL!r}, found {found}"
-            raise ConfigError(msg)
+        self.field = labels_of(feed.source)
         if isinstance(program, ViewsProgram):
             msg = "collate_fn: MixUp and CutMix mix one image per sample; found several views of it"
             raise ConfigError(msg)
@@ -95,7 +92,7 @@ class Mixes:
         return (height, width) if channels == 3 else None
 
     def _checked(self, batch: Batch) -> NDArray[Any]:
-        mixing, labels = self._mixing, batch.fields[LABEL]
+        mixing, labels = self._mixing, batch.fields[self.field]
         if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind not in "iu":
             found = labels.dtype if isinstance(labels, np.ndarray) else type(labels[0]).__name__
             msg = f"collate_fn: MixUp and CutMix mix labels that are whole numbers of classes; found {found}"

@@ -11,10 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dali_feed.columns.boxes import Counted
 from dali_feed.columns.packed import PackedBatch
 from dali_feed.columns.source import Columnar
-from dali_feed.columns.tokens import TokenBatch
 from dali_feed.compiler.views import ViewsProgram
 from dali_feed.engines.gpu.handover import tensor_of
 from dali_feed.errors import ConfigError
@@ -22,14 +20,14 @@ from dali_feed.feed import Batch, Feed
 from dali_feed.feed.pixels import Pixels
 from dali_feed.loader.device import moved
 from dali_feed.loader.functions import UserTransforms
+from dali_feed.loader.made import arrays_of, given_out, per_sample
 from dali_feed.loader.mixup import Mixes
 from dali_feed.loader.stacking import stacked
-from dali_feed.records.source import LABEL, Tabular
+from dali_feed.records.source import Tabular
 from dali_feed.transforms.mixing import Mixing
 
 __all__ = ["Info", "Items"]
 
-Parted = TokenBatch | PackedBatch | Counted  # columns of several arrays
 _FIELD = "field "  # and its name: what goes with a batch
 
 
@@ -96,11 +94,8 @@ class Items:
             return self._whole(batch, joined if self._several else joined[0] if joined else None, self._fields(batch))
         lists = [self._listed(batch.fields[name]) for name in self._feed.source.fields]
         alone = [view.unbind(0) if each is None else each for view, each in zip(views, changed, strict=True)]
-        none = [None] * len(batch)
-        first = (
-            list(map(list, zip(*alone, strict=True))) if self._several else alone[0] if alone else none
-        )  # per sample
-        samples = [self._item(*sample) for sample in zip(first, *lists, strict=True)]
+        images = list(map(list, zip(*alone, strict=True))) if self._several else (alone or [[None] * len(batch)])[0]
+        samples = [self._item(*sample) for sample in zip(images, *lists, strict=True)]
         item = moved(self._collate(samples), self._device)
         return (item, self._info(batch)) if self._wants_info else item
 
@@ -122,13 +117,13 @@ class Items:
         """What the feed thread prepares with a batch, and sends to a GPU: random numbers, fields that make arrays."""
         beside = {} if self._mixes is None else self._mixes.drawn(batch, epoch)
         for name in self._feed.source.fields if self._collate is None else ():
+            if self._mixes is not None and name == self._mixes.field:
+                continue
             values = batch.fields[name]
-            if isinstance(values, Parted):
-                beside |= {f"{_FIELD}{name}.{part}": array for part, array in values._asdict().items()}
+            if self._made:
+                beside |= arrays_of(_FIELD + name, values)
                 continue
-            if self._made and not isinstance(values, np.ndarray):
-                continue
-            array = None if self._mixes and name == LABEL else _array(values)
+            array = _array(values)
             if array is not None:
                 beside[_FIELD + name] = array
         return beside
@@ -144,22 +139,17 @@ class Items:
         given = functools.partial(self._given, batch)
         fields: list[Any] = []
         for name in self._feed.source.fields:
-            if self._mixes is not None and name == LABEL:
+            if self._mixes is not None and name == self._mixes.field:
                 fields.append(self._mixes.labels(given))
+            elif self._made:
+                move = functools.partial(moved, device=self._device)
+                fields.append(given_out(_FIELD + name, batch.fields[name], given, move))
             elif _FIELD + name in batch.beside:
                 fields.append(given(_FIELD + name))
-            elif isinstance(parts := batch.fields[name], Parted):
-                fields.append(type(parts)(*(given(f"{_FIELD}{name}.{part}") for part in parts._fields)))
-            elif self._made:
-                fields.append([self._tensor(value) for value in batch.fields[name]])
             else:
                 whole = stacked(batch.fields[name])  # tensors that NumPy cannot hold
                 fields.append(moved(whole, self._device) if isinstance(whole, torch.Tensor) else whole)
         return fields
-
-    def _tensor(self, value: Any) -> Any:
-        """An array of one record's, such as its boxes, on the device; else the value."""
-        return moved(torch.from_numpy(value), self._device) if isinstance(value, np.ndarray) else value
 
     def _given(self, batch: Batch, name: str) -> torch.Tensor:
         """What went with a batch, copied: labels that are kept would else keep the whole block they came in."""
@@ -183,8 +173,8 @@ class Items:
         if isinstance(values, PackedBatch):
             msg = "collate_fn: it is called with a list of records, and Packed gives rows of several; leave either out"
             raise ConfigError(msg)
-        if isinstance(values, Parted):
-            return [type(values)(*map(torch.as_tensor, row)) for row in zip(*values, strict=True)]
+        if self._made:
+            return per_sample(values)
         if isinstance(values, np.ndarray):
             return values.tolist() if values.ndim == 1 else list(torch.from_numpy(values))
         return values

@@ -257,6 +257,15 @@ def test_a_batch_that_was_halted_leaves_nothing_to_the_next(name: str) -> None:
     assert all(np.array_equal(a, b) for a, b in zip(found, wanted, strict=True))
 
 
+def test_a_collate_fn_is_given_tensors_of_what_follows(tmp_path: Path) -> None:
+    """Masks and boxes of each sample, whose boxes differ in number."""
+    wanted = columns(GEOMETRY["crop and resize"])
+    with DataLoader(pictured(tmp_path), 8, columns=wanted, collate_fn=list, tuning=QUICK) as loader:
+        (samples,) = loader
+    assert [sample["boxes"].shape for sample in samples] == [(n % 4, 5) for n in range(8)]
+    assert all(sample["mask"].shape == (20, 20) for sample in samples)
+
+
 def test_padded_rows_come_with_a_count(tmp_path: Path) -> None:
     """One array for the batch; a record of more rows than `most` is a bad one."""
     wanted: dict[str, Kind] = {
