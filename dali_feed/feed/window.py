@@ -161,7 +161,9 @@ class Window:
             msg = f"read of {first} to {last}: must give one row per position, {b - a}; found {len(block.payloads)}"
             raise SourceError(msg)
         self.payloads[a:b] = block.payloads
-        screened = self._look(block.payloads)
+        screened = self._look(block.payloads, block.fields)
+        if self.sizes.shape[1] < screened.sizes.shape[1]:  # of the first read, where records have several images
+            self.sizes = np.zeros((self.rows, screened.sizes.shape[1]), np.int32)
         self.sizes[a:b] = screened.sizes
         self.usable[a:b] = screened.sizes[:, 0] > 0
         for row, reason in {**screened.reasons, **block.faults}.items():

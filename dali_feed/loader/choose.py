@@ -103,16 +103,16 @@ def _asked_for(asked: Asked, transform: Any) -> tuple[Any, Any, Own]:
     """Columns and transform as an engine runs them, and what of the images' transform is left to run behind it."""
     columns = asked.ours.columns
     if columns is None or transform is not None:
-        kept, own = split(transform)
-        return columns, kept, own
+        return columns, *split(transform)
     collate = asked.torchs.collate_fn
     if isinstance(collate, Mixing) or Mixing.lowered(collate) is not None:
         refuse("collate_fn", "MixUp and CutMix mix images with the labels of a source, not columns; leave columns out")
     named: dict[Any, Any] = dict(columns) if isinstance(columns, Mapping) else dict(enumerate(columns))
-    own = ()
+    own: Own = ()
     for name, kind in named.items():
         if isinstance(kind, Image):
-            kept, own = split(kind.transform)
+            kept, its = split(kind.transform)
+            own += its  # by image column, as by view
             named[name] = replace(kind, transform=kept)
     return (named if isinstance(columns, Mapping) else list(named.values())), None, own
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dali_feed.feed import Batch
+from dali_feed.feed.pixels import Pixels
 
 __all__ = ["Slot", "Slots", "slots_of"]
 
@@ -28,25 +29,31 @@ Slots = list[Slot]
 
 def slots_of(batch: Batch) -> Slots:
     """The slots of a batch, in order."""
-    images = batch.images
-    try:
-        pixels = np.zeros(len(batch)) if images is None else np.asarray(images)
-    except TypeError:  # bfloat16, which NumPy does not know; float32 holds it exactly
-        pixels = np.asarray(images.float())
+    pixels = [_hashed(np.zeros(1))] * len(batch) if batch.images is None else _rows(batch)
     columns = [_rows(values) for values in batch.fields.values()]
     return [
         Slot(
             int(sample),
             bool(ok),
             tuple(column[k] for column in columns),
-            hashlib.blake2b(np.ascontiguousarray(pixels[k]).tobytes(), digest_size=8).hexdigest(),
+            pixels[k],
         )
         for k, (sample, ok) in enumerate(zip(batch.ids.tolist(), batch.ok.tolist(), strict=True))
     ]
 
 
 def _rows(values: Any) -> list[Any]:
-    """A field's values, one per slot; of several arrays a tuple per slot."""
+    """A field's values, one per slot; of several arrays a tuple per slot, of images a hash of each one's pixels."""
+    if isinstance(values, Pixels):
+        try:
+            pixels = np.asarray(values.images)
+        except TypeError:  # bfloat16, which NumPy does not know; float32 holds it exactly
+            pixels = np.asarray(values.images.float())
+        return [_hashed(image) for image in pixels]
     if isinstance(values, tuple):
         return list(zip(*map(_rows, values), strict=True))
     return values.tolist() if isinstance(values, np.ndarray) else list(values)
+
+
+def _hashed(pixels: Any) -> str:
+    return hashlib.blake2b(np.ascontiguousarray(pixels).tobytes(), digest_size=8).hexdigest()
