@@ -17,6 +17,7 @@ from dali_feed.compiler.program import Ints
 from dali_feed.errors import TransformError
 from dali_feed.transforms.base import Arrays, OnImage, Op
 from dali_feed.transforms.keys import CANVAS, Key
+from dali_feed.transforms.numbering import walk
 from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.run import SizedDraws
 
@@ -47,9 +48,15 @@ class Followed:
         return given
 
 
-def compile_following(recipe: Recipe, *, boxes: bool) -> Followed:
-    """Compile. TransformError where nothing can follow an op, or boxes and points cannot (padding that mirrors)."""
+def compile_following(recipe: Recipe, *, boxes: bool, masks: bool = True) -> Followed:
+    """Compile.
+
+    TransformError where nothing can follow an op, where boxes and points cannot (padding that mirrors), or where masks
+    cannot (a fill of three numbers, which torchvision cannot fill them with either).
+    """
     known = outline(recipe)
+    for _, op in walk(recipe.ops) if masks else ():
+        _check_fill(op)
     own = [(n, op, op.follow_steps(n)) for n, op in enumerate(recipe.ops)]
     for _, op, moving in own if boxes else ():
         mode = getattr(op, "mode", "constant")
@@ -59,3 +66,12 @@ def compile_following(recipe: Recipe, *, boxes: bool) -> Followed:
     steps = [step for _, _, each in own for step in each]
     drawing = [(n, op) for n, op, each in own if each or op.size_behind(None) is not None]
     return Followed(recipe, known.streams, steps, drawing)
+
+
+def _check_fill(op: Op) -> None:
+    """Raise TransformError for three numbers where masks are filled."""
+    fill = getattr(op, "fill", 0.0) if getattr(op, "masks", None) is None else getattr(op, "masks", 0.0)
+    if isinstance(fill, tuple) and getattr(op, "pads", True) and op.follow_steps(0):
+        cure = 'fill={tv_tensors.Mask: 0, "others": ...}'
+        msg = f"{op.title}: masks that follow are filled with one number; found fill={fill}. Give {cure}"
+        raise TransformError(msg)

@@ -129,7 +129,8 @@ def _followed(program: Program, followers: Mapping[str, Follower]) -> Followed |
         names = ", ".join(map(repr, followers))
         msg = f"columns: {names} can follow one image, through torchvision's transforms; found {found}"
         raise ConfigError(msg)
-    return compile_following(program.recipe, boxes=any(kind.boxes for kind in followers.values()))
+    boxes = [kind.boxes for kind in followers.values()]
+    return compile_following(program.recipe, boxes=any(boxes), masks=not all(boxes))
 
 
 def make_ready(made: Compiled, *, batch_size: int, device: int | None, tuning: Tuning) -> Engine:
