@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.columns.follower import Follower, Moved
-from dali_feed.columns.kind import Faults, check_member, missing
+from dali_feed.columns.further import encoded_views
+from dali_feed.columns.kind import Faults, check_member
 from dali_feed.errors import ConfigError
 from dali_feed.screen.exif import MIRRORED_X, MIRRORED_Y, SIDEWAYS
 from dali_feed.screen.screen import header_of, screen
@@ -46,9 +47,8 @@ class Mask(Follower):
 
     def read(self, values: list[Any], faults: Faults) -> list[Any]:
         """Views as they are, screened: nothing unscreened reaches a decoder."""
-        missing(values, faults)
-        there = [row for row in range(len(values)) if row not in faults]
-        found = screen([values[row] for row in there])
+        there, views = encoded_views(values, faults)
+        found = screen(views)
         for k, reason in found.reasons.items():
             faults[there[k]] = reason
         return values

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dali_feed.columns.follower import Follower
+from dali_feed.columns.further import Bounds, FurtherImage, drawn_as
 from dali_feed.columns.image import Image
 from dali_feed.columns.kind import Faults, Kind
 from dali_feed.columns.late import Late
@@ -14,6 +15,8 @@ from dali_feed.errors import ConfigError
 from dali_feed.plan.order import canonical
 from dali_feed.records.members import Members
 from dali_feed.records.source import Block, Extents, Reader, Slabs, Snapshot, Source
+from dali_feed.screen.scans import MAX_WORK
+from dali_feed.screen.screen import MAX_PIXELS
 
 __all__ = ["Columnar", "with_columns"]
 
@@ -21,29 +24,37 @@ _LOOKED_AT = 64  # records, for the first that a kind can be settled by
 
 
 class Columnar:
-    """`source`'s records with columns for fields. The image column, where there is one, is the payload.
+    """`source`'s records with columns for fields. The first image column, where there is one, is the payload.
 
     columns   name -> kind, in the order of a batch: `given`
     as_tuple  whether a batch is a tuple of them, not a dict
+    bounds    of images behind the first
+    images    the image columns, in order
+    drawn_as  image column -> the one whose random numbers it takes
 
     Raises:
-        ConfigError: the source cannot name its members, or no record can have one; more than one `Image`.
+        ConfigError: the source cannot name its members, or no record can have one; draws of a column that is no image.
     """
 
-    def __init__(self, source: Source, columns: Mapping[str, Kind], *, as_tuple: bool) -> None:
-        images = [name for name, kind in columns.items() if isinstance(kind, Image)]
-        if len(images) > 1:
-            msg = f"columns: one Image can be made of a record so far; found {', '.join(images)}"
-            raise ConfigError(msg)
+    def __init__(
+        self, source: Source, columns: Mapping[str, Kind], *, as_tuple: bool, bounds: Bounds | None = None
+    ) -> None:
+        self.images = {name: kind for name, kind in columns.items() if isinstance(kind, Image)}
+        self.drawn_as = drawn_as(self.images)
         if not isinstance(source, Members):
             msg = f"columns: {type(source).__name__} does not say what members its records have; leave columns out"
             raise ConfigError(msg)
-        self.image = images[0] if images else None
+        self.image = next(iter(self.images), None)
         self.as_tuple = as_tuple
-        self.transform = None if self.image is None else getattr(columns[self.image], "transform", None)
+        self.transform = None if self.image is None else self.images[self.image].transform
         self._names = tuple(columns)
         self.given = dict(columns)
-        self._kinds = {name: kind for name, kind in columns.items() if name != self.image}
+        bounds = bounds or Bounds(MAX_PIXELS, MAX_WORK)
+        self._kinds = {
+            name: FurtherImage(kind.member, bounds) if name in self.images else kind
+            for name, kind in columns.items()
+            if name != self.image
+        }
         member = None if self.image is None else columns[self.image].member
         self._source = source.giving(member, tuple(dict.fromkeys(kind.member for kind in self._kinds.values())))
         self._settled: dict[str, Kind] | None = None
@@ -56,18 +67,25 @@ class Columnar:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The columns but the image."""
-        return tuple(self._kinds)
+        """The columns but images."""
+        return tuple(name for name in self._kinds if name not in self.images)
 
     @property
-    def followers(self) -> dict[str, Follower]:
-        """Columns that are moved with the image. ConfigError for one that follows no image column."""
-        found = {name: kind for name, kind in self._kinds.items() if isinstance(kind, Follower)}
-        for name, kind in found.items():
-            if kind.of != self.image:
-                msg = f"columns: {name!r} follows the image column {kind.of!r}; found {self.image!r}. Give of="
-                raise ConfigError(msg)
+    def followers(self) -> dict[str, dict[str, Follower]]:
+        """For each image column what is moved with it. ConfigError for a column that follows none."""
+        found: dict[str, dict[str, Follower]] = {name: {} for name in self.images}
+        for name, kind in self._kinds.items():
+            if isinstance(kind, Follower):
+                if kind.of not in found:
+                    images = ", ".join(map(repr, found)) or None
+                    msg = f"columns: {name!r} follows the image column {kind.of!r}; found {images}. Give of="
+                    raise ConfigError(msg)
+                found[kind.of][name] = kind
         return found
+
+    def called(self, column: str) -> str:
+        """An image column in the reason why a record is bad; empty where it is the only one."""
+        return f"column {column!r} of member {self.images[column].member!r}: " if len(self.images) > 1 else ""
 
     @property
     def late(self) -> dict[str, Late]:
@@ -164,7 +182,10 @@ class _Reader:
 
 
 def with_columns(
-    source: Source, columns: Mapping[str, Kind] | Sequence[Kind], transform: object = None
+    source: Source,
+    columns: Mapping[str, Kind] | Sequence[Kind],
+    transform: object = None,
+    bounds: Bounds | None = None,
 ) -> tuple[Columnar, object]:
     """The source with these columns, a sequence of kinds giving tuples, and the image's transform.
 
@@ -184,5 +205,5 @@ def with_columns(
         if not isinstance(kind, Kind):
             msg = f"columns: {name!r} must be a kind of dali_feed.columns such as Text('txt'); found {kind!r}"
             raise ConfigError(msg)
-    made = Columnar(source, named, as_tuple=as_tuple)
+    made = Columnar(source, named, as_tuple=as_tuple, bounds=bounds)
     return made, made.transform

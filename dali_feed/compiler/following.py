@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from dali_feed.compiler.outline import outline
 from dali_feed.compiler.program import Ints
 from dali_feed.errors import TransformError
-from dali_feed.transforms.base import Arrays, OnImage
-from dali_feed.transforms.keys import Key
+from dali_feed.transforms.base import Arrays, OnImage, Op
+from dali_feed.transforms.keys import CANVAS, Key
+from dali_feed.transforms.numbering import walk
 from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.run import SizedDraws
 
@@ -30,14 +31,15 @@ class Followed:
     recipe: Recipe
     streams: list[int] = field(default_factory=list)
     steps: list[OnImage] = field(default_factory=list)
+    drawing: list[tuple[int, Op]] = field(default_factory=list)  # by number, what changes sizes too
 
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> dict[Key, NDArray[Any]]:
-        """What samples `ids`, whose images are of `sizes` (n, 2: height, width), take into the steps."""
+        """What samples `ids`, whose images are of `sizes` (n, 2 or 3), see `Program`, take into the steps."""
         run = SizedDraws(self.streams, sizes, ids, seed, epoch)
-        for n, op in enumerate(self.recipe.ops):
-            if op.moves or op.size_behind(None) is not None:
-                op.host_rows(run, n)
-        return {name: np.ascontiguousarray(rows) for name, rows in run.arrays.items()}
+        for n, op in self.drawing:
+            op.host_rows(run, n)
+        made = {name: np.ascontiguousarray(rows) for name, rows in run.arrays.items()}
+        return made | {CANVAS: np.ascontiguousarray(sizes[:, :2], np.int32)}
 
     def run(self, given: Any, arrays: Arrays, slot: int) -> Any:
         """A tv_tensor, moved as the image in that slot is."""
@@ -46,14 +48,30 @@ class Followed:
         return given
 
 
-def compile_following(recipe: Recipe, *, boxes: bool) -> Followed:
-    """Compile. TransformError where nothing can follow an op, or boxes and points cannot (padding that mirrors)."""
+def compile_following(recipe: Recipe, *, boxes: bool, masks: bool = True) -> Followed:
+    """Compile.
+
+    TransformError where nothing can follow an op, where boxes and points cannot (padding that mirrors), or where masks
+    cannot (a fill of three numbers, which torchvision cannot fill them with either).
+    """
     known = outline(recipe)
-    if boxes:
-        for op in recipe.ops:
-            mode = getattr(op, "mode", "constant")
-            if mode != "constant" and op.moves:
-                msg = f'{op.title}: boxes and points follow padding_mode="constant" alone; found "{mode}"'
-                raise TransformError(msg)
-    steps = [step for n, op in enumerate(recipe.ops) for step in op.follow_steps(n)]
-    return Followed(recipe, known.streams, steps)
+    for _, op in walk(recipe.ops) if masks else ():
+        _check_fill(op)
+    own = [(n, op, op.follow_steps(n)) for n, op in enumerate(recipe.ops)]
+    for _, op, moving in own if boxes else ():
+        mode = getattr(op, "mode", "constant")
+        if mode != "constant" and moving:
+            msg = f'{op.title}: boxes and points follow padding_mode="constant" alone; found "{mode}"'
+            raise TransformError(msg)
+    steps = [step for _, _, each in own for step in each]
+    drawing = [(n, op) for n, op, each in own if each or op.size_behind(None) is not None]
+    return Followed(recipe, known.streams, steps, drawing)
+
+
+def _check_fill(op: Op) -> None:
+    """Raise TransformError for three numbers where masks are filled."""
+    fill = getattr(op, "fill", 0.0) if getattr(op, "masks", None) is None else getattr(op, "masks", 0.0)
+    if isinstance(fill, tuple) and getattr(op, "pads", True) and op.follow_steps(0):
+        cure = 'fill={tv_tensors.Mask: 0, "others": ...}'
+        msg = f"{op.title}: masks that follow are filled with one number; found fill={fill}. Give {cure}"
+        raise TransformError(msg)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dali_feed.compiler.program import Ints, Parameters, View
 from dali_feed.errors import TransformError
-from dali_feed.plan.draws import philox4x32
+from dali_feed.plan.draws import seed_within
 from dali_feed.plan.streams import VIEWS
 from dali_feed.transforms.keys import viewed
 from dali_feed.transforms.recipe import Recipe
@@ -63,8 +63,7 @@ def as_views(transform: object) -> Views | None:
 
 
 def _seed_of(view: int, seed: int) -> int:
-    low, high, _, _ = philox4x32((VIEWS[0], 0, view, 0), (seed & 0xFFFFFFFF, seed >> 32))
-    return int(low) | int(high) << 32 if view else seed
+    return seed_within(seed, VIEWS[0], view) if view else seed
 
 
 _P = TypeVar("_P", bound=View)

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from dali_feed.columns.source import Columnar
-from dali_feed.compiler.following import Followed, compile_following
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.no_image import NoImage
 from dali_feed.compiler.program import Program, View
@@ -24,34 +22,9 @@ from dali_feed.transforms.numbering import walk
 from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.rules import Decoding, Layout
 
-__all__ = ["compile_for", "compiled", "followed", "no_image"]
+__all__ = ["compile_for", "compiled"]
 
 log = logging.getLogger("dali_feed")
-
-
-def followed(source: object, program: Program) -> Followed | None:
-    """What moves the columns that follow the program's images; None where none does.
-
-    ConfigError where the images are several views, or made by a graph of the user's; TransformError where nothing can
-    follow a transform.
-    """
-    followers = source.followers if isinstance(source, Columnar) else {}
-    if not followers:
-        return None
-    if len(program.views) != 1 or not program.fixed:
-        found = f"{len(program.views)} views" if program.fixed else "a DALI graph function"
-        names = ", ".join(map(repr, followers))
-        msg = f"columns: {names} can follow one image, through torchvision's transforms; found {found}"
-        raise ConfigError(msg)
-    return compile_following(program.recipe, boxes=any(kind.boxes for kind in followers.values()))
-
-
-def no_image(*, exif: bool = False) -> tuple[str, Program]:
-    """The engine's name and the program of records without an image. ConfigError for what only an image has."""
-    if exif:
-        msg = "exif: turns images, and no column is an Image; found exif=True. Leave it out"
-        raise ConfigError(msg)
-    return "none", NoImage()
 
 
 def compiled(
@@ -64,8 +37,12 @@ def compiled(
     hw_decoder_load: float = 0.0,
     *,
     exif: bool = False,
+    images: bool = True,
 ) -> tuple[str, Program]:
-    """The engine's name and its program. Raises ConfigError, TransformError where it cannot run the transform."""
+    """The engine's name and its program. Raises ConfigError, TransformError where it cannot run the transform.
+
+    `images`: whether there are any; without them nothing is run, and the arguments are checked all the same.
+    """
     graph = isinstance(transform, PipelineProgram) or is_graph_function(transform)
     name = choose_engine(engine, device, graph=graph)
     if layout not in ("NCHW", "NHWC"):
@@ -81,6 +58,11 @@ def compiled(
     if not isinstance(exif, bool):
         msg = f"exif: must be True or False; found {exif!r}"
         raise ConfigError(msg)
+    if not images:
+        if exif:
+            msg = "exif: turns images, and no column is an Image; found exif=True. Leave it out"
+            raise ConfigError(msg)
+        return "none", NoImage()
     if decode == "region" and graph:
         msg = 'decode: "region" decodes the window of a transform; found a graph, which has its own. Leave decode out'
         raise ConfigError(msg)

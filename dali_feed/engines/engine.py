@@ -60,9 +60,10 @@ class Result:
     images  a dense array with `__dlpack__` (n, 3, height, width), or, with a `tail`, uint8
             (n, height, width, 3) on the device; where `bad` is not empty, an object that the engine needs for `redo`
     bad     slot -> why its payload cannot be decoded
-    more    further results, each with the tail that is left to do: further views of the images, or what a
-            user's pipeline gives after its first output
+    more    further results, each with the tail that is left to do: further views of the images, further image
+            columns, or what a user's pipeline gives after its first output
     columns what follows the images, by column a value per slot
+    names   of the columns that `more` holds, where it holds columns
     """
 
     images: Any | None
@@ -70,6 +71,7 @@ class Result:
     tail: Tail | None = None
     more: tuple[tuple[Any, Tail | None], ...] = ()
     columns: dict[str, list[Any]] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
 
 
 class Engine(Protocol):
@@ -101,7 +103,8 @@ class Engine(Protocol):
     def redo(self, work: Work, failed: Result | None = None, slots: Sequence[int] = ()) -> Result:
         """Run one batch at once, beside those in flight; equal input gives equal output.
 
-        `failed` is the batch's result before, if any; then `work` differs from the earlier one only in `slots`.
+        `failed` is the batch's result before, if any, which need not have anything bad; then `work` differs from the
+        earlier one only in `slots`.
         """
         ...
 

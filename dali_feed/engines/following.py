@@ -12,26 +12,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dali_feed.columns.follower import Follower
 from dali_feed.compiler.following import Followed
-from dali_feed.compiler.program import Ints, Parameters
 from dali_feed.engines.engine import Engine, Result, Work
 from dali_feed.errors import DaliFeedError
 from dali_feed.options import Tuning
-from dali_feed.transforms.keys import CANVAS, Arrays, as_followed, of_followed, of_images
+from dali_feed.transforms.keys import CANVAS, Arrays, by_column, of_followed, of_images
 
-__all__ = ["FollowingEngine", "with_rows"]
+__all__ = ["FollowingEngine", "Follows"]
 
 Slots = tuple[dict[str, list[Any]], dict[int, str]]  # per follower the values of some slots, and what is bad
-
-
-def with_rows(own: Parameters, followed: Followed, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
-    """An engine's parameters, and those of what follows."""
-    rows = followed.parameters(sizes, ids, seed, epoch) | {CANVAS: np.ascontiguousarray(sizes[:, :2], np.int32)}
-    return Parameters(own.arrays | as_followed(rows), own.sizes)
+Follows = tuple[Followed | None, Mapping[str, Follower]]  # of an image column: what moves which columns
 
 
 @dataclass(slots=True)
@@ -44,11 +35,15 @@ class _Both(Result):
 class FollowingEngine:
     """An engine, and threads that move what follows its images. See `engines.engine.Engine`."""
 
-    def __init__(self, inner: Engine, followed: Followed, followers: Mapping[str, Follower], tuning: Tuning) -> None:
+    def __init__(self, inner: Engine, follows: Sequence[Follows], tuning: Tuning) -> None:
         self.name, self.depth = inner.name, inner.depth
-        exif = followed.recipe.exif
-        self._inner, self._followed = inner, followed
-        self._followers = {name: kind.by_exif() if exif else kind for name, kind in followers.items()}
+        self._inner, self._count = inner, len(follows)
+        self._follows = [
+            (k, moving, {name: kind.by_exif() if moving.recipe.exif else kind for name, kind in own.items()})
+            for k, (moving, own) in enumerate(follows)
+            if moving is not None
+        ]
+        self._names = [name for _, _, own in self._follows for name in own]
         self._threads = tuning.cpu_threads
         self._pool = ThreadPoolExecutor(self._threads, "dali-feed-follow")
         self._flying: deque[list[Future[Slots]]] = deque()
@@ -83,7 +78,7 @@ class FollowingEngine:
         """The engine's part as it can, and what follows in the slots that changed."""
         before = failed if isinstance(failed, _Both) else None
         parts = self._started(work, range(len(work.payloads)) if before is None else slots)
-        own = (_images(work), before.inner, slots) if before is not None and before.inner.bad else (_images(work),)
+        own = (_images(work),) if before is None else (_images(work), before.inner, slots)
         both = self._both(*_together(lambda: self._inner.redo(*own), parts))
         if before is not None:
             for name, values in both.columns.items():
@@ -111,32 +106,33 @@ class FollowingEngine:
     def _started(self, work: Work, slots: Sequence[int]) -> list[Future[Slots]]:
         """A part of the slots for each thread."""
         each = max(1, -(-len(slots) // self._threads))
-        rows = of_followed(work.arrays)
+        rows = by_column(of_followed(work.arrays), self._count)
         parts = [slots[k : k + each] for k in range(0, len(slots), each)]
         return [self._pool.submit(self._moved, work, rows, part) for part in parts]
 
-    def _moved(self, work: Work, rows: Arrays, slots: Sequence[int]) -> Slots:
-        columns: dict[str, list[Any]] = {name: [] for name in self._followers}
+    def _moved(self, work: Work, rows: list[Arrays], slots: Sequence[int]) -> Slots:
+        columns: dict[str, list[Any]] = {name: [] for name in self._names}
         bad: dict[int, str] = {}
         for slot in slots:
-            high, wide = rows[CANVAS][slot].tolist()
-            for name, kind in self._followers.items():
-                value = None
-                try:
-                    moved = functools.partial(self._followed.run, arrays=rows, slot=slot)
-                    value = kind.followed(work.fields[name][slot], (high, wide), moved)
-                except DaliFeedError:
-                    raise
-                except Exception as error:  # noqa: BLE001 - whatever a library raises is about this record
-                    told = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-                    bad.setdefault(slot, f"column {name!r} of member {kind.member!r}: {told}")
-                columns[name].append(value)
+            for k, followed, followers in self._follows:
+                high, wide = rows[k][CANVAS][slot].tolist()
+                for name, kind in followers.items():
+                    value = None
+                    try:
+                        moved = functools.partial(followed.run, arrays=rows[k], slot=slot)
+                        value = kind.followed(work.fields[name][slot], (high, wide), moved)
+                    except DaliFeedError:
+                        raise
+                    except Exception as error:  # noqa: BLE001 - whatever a library raises is about this record
+                        told = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+                        bad.setdefault(slot, f"column {name!r} of member {kind.member!r}: {told}")
+                    columns[name].append(value)
         return columns, bad
 
     def _both(self, result: Result, parts: list[Slots]) -> _Both:
-        columns = {name: [value for part, _ in parts for value in part[name]] for name in self._followers}
+        columns = {name: [value for part, _ in parts for value in part[name]] for name in self._names}
         bad = {slot: why for _, part in parts for slot, why in part.items()} | result.bad
-        return _Both(result.images, bad, result.tail, result.more, columns, inner=result)
+        return _Both(result.images, bad, result.tail, result.more, columns, result.names, inner=result)
 
 
 def _images(work: Work) -> Work:

@@ -109,7 +109,7 @@ class LateEngine:
         """The engine's part as it can, and what is made in the slots that changed."""
         before = failed if isinstance(failed, _Both) else None
         job = self._started(work, range(len(work.payloads)) if before is None else slots, first=True)
-        own = (work, before.inner, slots) if before is not None and before.inner.bad else (work,)
+        own = (work,) if before is None else (work, before.inner, slots)
         try:
             both = self._both(self._inner.redo(*own), job)
         finally:
@@ -154,4 +154,4 @@ class LateEngine:
             self._awaited, self.name = None, named
         columns = {name: [job.values[name].get(slot) for slot in range(job.size)] for name in self._kinds}
         bad = dict(sorted({**job.bad, **result.bad}.items()))
-        return _Both(result.images, bad, result.tail, result.more, result.columns | columns, inner=result)
+        return _Both(result.images, bad, result.tail, result.more, result.columns | columns, result.names, inner=result)

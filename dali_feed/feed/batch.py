@@ -25,10 +25,11 @@ Made = Callable[[dict[str, Any], int], dict[str, Any]]  # fields of a batch of s
 class Batch(Pixels):
     """A batch as the engine gave it. It has `__dlpack__` for its finished images: `from_dlpack(batch)`.
 
-    fields  per field of the source an array or list of n values
+    fields  per field of the source an array or list of n values; `Pixels` of an image column behind the first
     ids     int64 (n,): the samples in the batch
     ok      bool (n,): False where another record replaces one that is absent or bad
-    more    further views of the images; or what a user's pipeline gives after its first output
+    more    further views of the images; further image columns, in order; or what a user's pipeline gives after its
+            first output
     beside  what else goes with it, arrays by name
     sent    on a GPU, those of them that can be sent to one: `dali_feed.engines.gpu.parcels.Sent`
     """
@@ -148,8 +149,9 @@ class Flight:
 
         `made` makes the fields into columns, while the memory of their views is still there.
         """
-        fields = self.fields if made is None else made(self.fields | result.columns, lanes)
+        more = tuple(Pixels(images, tail) for images, tail in result.more)
+        named = dict(zip(result.names, more, strict=bool(result.names)))
+        fields = self.fields if made is None else made(self.fields | result.columns | named, lanes)
         for piece in self.pieces:
             piece.chunk.window.retire(len(piece))
-        more = tuple(Pixels(images, tail) for images, tail in result.more)
         return Batch(result.images, result.tail, fields, self.ids, self.ok, more)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
+from dali_feed.columns.further import Bounds
 from dali_feed.columns.kind import Kind
-from dali_feed.columns.source import Columnar, with_columns
-from dali_feed.engines.compiling import compiled, followed, no_image
+from dali_feed.columns.source import with_columns
+from dali_feed.engines.pictures import compile_pictures
 from dali_feed.feed.beside import Companions, none
 from dali_feed.feed.commit import commit, progress
 from dali_feed.feed.describe import described, running
@@ -87,7 +88,10 @@ class Feed(Dealt):
     ) -> None:
         check_order(source, sampler, shuffle=shuffle)
         if columns is not None:
-            source, transform = with_columns(source, columns, transform)
+            tuning = tuning or Tuning()
+            source, transform = with_columns(
+                source, columns, transform, Bounds(tuning.max_pixels, tuning.max_work, exif)
+            )
         self.source, self.shares = source, Shares.of(batch_size, rank, world_size, lanes)
         self._life = Life()
         self._planning = Planning(
@@ -101,24 +105,13 @@ class Feed(Dealt):
         )
         self.seed, self.drop_last, self.device = self._planning.seed, self._planning.drop_last, device
         self.bad, self.tuning = bad or BadRecords(), tuning or Tuning()
-        if isinstance(source, Columnar) and source.image is None:
-            self.engine_name, self.program = no_image(exif=exif)
-        else:
-            self.engine_name, self.program = compiled(
-                transform, layout, decode, engine, device, self.tuning, hw_decoder_load, exif=exif
-            )
+        made = compile_pictures(
+            source, transform, layout, decode, engine, device, self.tuning, hw_decoder_load, exif=exif
+        )
+        self.engine_name, self.program = made.engine, made.program
         self.companions: Companions = none  # what a loader wants with each batch; the feed thread asks for it
         self._outbox = Outbox(source, self.bad.dead_letter)
-        self._machine = Machine(
-            source,
-            self.engine_name,
-            self.program,
-            self.batch_size,
-            device,
-            self.tuning,
-            self._outbox,
-            followed(source, self.program),
-        )
+        self._machine = Machine(source, made, self.batch_size, device, self.tuning, self._outbox)
         self._slabs = self._machine.slabs
         self._passes = Passes(self._life, self._machine.meter)
 

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from dali_feed.columns.source import Columnar
-from dali_feed.compiler.following import Followed
-from dali_feed.compiler.program import Parameters, Program
-from dali_feed.engines.choose import make_engine
 from dali_feed.engines.engine import Engine
-from dali_feed.engines.following import FollowingEngine, with_rows
 from dali_feed.engines.late import LateEngine
+from dali_feed.engines.pictures import Compiled, make_ready
 from dali_feed.feed.beside import Beside, Companions
 from dali_feed.feed.exits import Closes, close_at_exit
 from dali_feed.feed.hopeless import Proof
@@ -41,13 +34,11 @@ class Machine:
     """No part of it exists before the first epoch."""
 
     source: Source
-    engine_name: str
-    program: Program
+    compiled: Compiled
     batch_size: int
     device: int | None
     tuning: Tuning
     outbox: Outbox
-    followed: Followed | None = None  # what moves the columns that follow images
     meter: Meter = field(default_factory=Meter, init=False)
     slabs: SlabPool = field(init=False)
     engine: Engine | None = field(default=None, init=False)
@@ -76,7 +67,7 @@ class Machine:
             self.engine = self._made_ready()
             close_at_exit(owner)
         self._beside = beside = self._beside or Beside.on(self.device, companions)
-        program, tuning = self.program, self.tuning
+        program, tuning = self.compiled.program, self.tuning
         return Setting(
             engine=self.engine,
             pool=self.pool,
@@ -84,7 +75,7 @@ class Machine:
             outbox=self.outbox,
             source=snapshot.source,
             where=where,
-            draw=lambda sizes, ids: self._drawn(sizes, ids, seed, epoch),
+            draw=lambda sizes, ids: program.parameters(sizes, ids, seed, epoch),
             beside=lambda batch: beside(batch, epoch),
             memory=tuning.memory,
             sizes=Measured(snapshot.record_bytes, self.slabs.slab_bytes, tuning.memory),
@@ -96,21 +87,15 @@ class Machine:
         )
 
     def _made_ready(self) -> Engine:
+        made = make_ready(self.compiled, batch_size=self.batch_size, device=self.device, tuning=self.tuning)
         late = self.source.late if isinstance(self.source, Columnar) else {}
-        made = make_engine(
-            self.engine_name, self.program, batch_size=self.batch_size, device=self.device, tuning=self.tuning
-        )
-        if self.followed is not None and isinstance(self.source, Columnar):
-            made = FollowingEngine(made, self.followed, self.source.followers, self.tuning)
         return LateEngine(made, late, self.tuning) if late else made
-
-    def _drawn(self, sizes: NDArray[Any], ids: NDArray[np.int64], seed: int, epoch: int) -> Parameters:
-        own = self.program.parameters(sizes, ids, seed, epoch)
-        return own if self.followed is None else with_rows(own, self.followed, sizes, ids, seed, epoch)
 
     def lanes(self, setting: Setting, plan: EpochPlan, mine: Iterable[int], consumed: int) -> list[Lane]:
         """The lanes `mine` of a plan, from where `consumed` of each have been given."""
-        look, empty, proof = looker(self.program, self.tuning), Empty(), self._proof
+        columns = [(each.name, each.called) for each in self.compiled.columns]
+        look = looker(self.compiled.program, self.tuning, columns if len(columns) > 1 else ())
+        empty, proof = Empty(), self._proof
 
         def open_window(plan: WindowPlan, first_slot: int, others: Callable[[], Iterator[WindowPlan]]) -> Window:
             return Window(

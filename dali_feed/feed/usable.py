@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,27 +15,49 @@ from dali_feed.screen.turns import turned
 
 __all__ = ["Look", "looker"]
 
-Look = Callable[[Sequence[memoryview | None]], Screened]
+Look = Callable[[Sequence[memoryview | None], Mapping[str, Any]], Screened]
 
 
-def _unseen(payloads: Sequence[memoryview | None]) -> Screened:
+def _unseen(payloads: Sequence[memoryview | None], fields: Mapping[str, Any]) -> Screened:
     """Of payloads that are no images only whether they are there."""
+    del fields
     there = [(0, 0) if payload is None else (1, 1) for payload in payloads]
     return Screened(np.array(there, np.int32).reshape(-1, 2), {}, {})
 
 
-def looker(program: Program, tuning: Tuning) -> Look:
-    """A function of payloads that tells their sizes, and of what cannot be used the reason."""
+def looker(program: Program, tuning: Tuning, columns: Sequence[tuple[str, str]] = ()) -> Look:
+    """A function of a read's payloads and fields that tells their sizes, and of what cannot be used the reason.
+
+    columns  of several image columns the names, and what stands before a reason; the first one's is the payload. Sizes
+             are then int32 (n, 2 * columns), or 3 * where images are turned
+    """
     if not program.views:
         return _unseen
 
-    def look(payloads: Sequence[memoryview | None]) -> Screened:
+    def look(payloads: Sequence[memoryview | None], fields: Mapping[str, Any]) -> Screened:
         found = screen(payloads, tuning.max_pixels, tuning.max_work)
         if program.recipe.exif:
             found = turned(found, payloads)
         small: dict[int, str] = {}
+        if columns:
+            return _several(found, program, columns, fields)
         for view in program.views:
             small |= unfit(view.recipe, found.sizes)
         return Screened(found.sizes, {**small, **found.reasons}, found.plain) if small else found
 
     return look
+
+
+def _several(
+    found: Screened, program: Program, columns: Sequence[tuple[str, str]], fields: Mapping[str, Any]
+) -> Screened:
+    """With the sizes of further image columns, which were screened when they were read."""
+    sizes, width = [found.sizes], found.sizes.shape[1]
+    for name, _ in columns[1:]:
+        kept = [(0,) * width if image is None else image.size for image in fields[name]]
+        sizes.append(np.array(kept, np.int32).reshape(-1, width))
+    reasons = {row: columns[0][1] + why for row, why in found.reasons.items()}
+    for (_, called), view, its in zip(columns, program.views, sizes, strict=True):
+        for row, why in unfit(view.recipe, its).items():
+            reasons.setdefault(row, called + why)
+    return Screened(np.concatenate(sizes, axis=1), reasons, found.plain)

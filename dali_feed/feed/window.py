@@ -161,8 +161,8 @@ class Window:
             msg = f"read of {first} to {last}: must give one row per position, {b - a}; found {len(block.payloads)}"
             raise SourceError(msg)
         self.payloads[a:b] = block.payloads
-        screened = self._look(block.payloads)
-        if screened.sizes.shape[1] != self.sizes.shape[1]:  # of images that are turned there is one number more
+        screened = self._look(block.payloads, block.fields)
+        if screened.sizes.shape[1] != self.sizes.shape[1]:  # of images that are turned, or several, there are more
             self.sizes = np.zeros((self.rows, screened.sizes.shape[1]), np.int32)
         self.sizes[a:b] = screened.sizes
         self.usable[a:b] = screened.sizes[:, 0] > 0

@@ -104,13 +104,13 @@ def _asked_for(asked: Asked, transform: Any) -> tuple[Any, Any, Own]:
     """Columns and transform as an engine runs them, and what of the images' transform is left to run behind it."""
     columns = asked.ours.columns
     if columns is None or transform is not None:
-        kept, own = split(transform)
-        return columns, kept, own
+        return columns, *split(transform)
     named: dict[Any, Any] = dict(columns) if isinstance(columns, Mapping) else dict(enumerate(columns))
-    own = ()
+    own: Own = ()
     for name, kind in named.items():
         if isinstance(kind, Image):
-            kept, own = split(kind.transform)
+            kept, its = split(kind.transform)
+            own += its  # by image column, as by view
             named[name] = replace(kind, transform=kept)
     return (named if isinstance(columns, Mapping) else list(named.values())), None, own
 

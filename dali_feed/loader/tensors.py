@@ -77,7 +77,8 @@ class Items:
         self._made = isinstance(feed.source, Columnar)  # fields are columns, ready as they are
         self._tuples = isinstance(feed.source, Columnar) and feed.source.as_tuple
         self._last = feed.program.recipe.layout == "NHWC"
-        self._several = isinstance(feed.program, ViewsProgram)
+        self._images = tuple(feed.source.images) if isinstance(feed.source, Columnar) else ()
+        self._several = isinstance(feed.program, ViewsProgram) or len(self._images) > 1
         self._channels = [view.recipe.channels for view in feed.program.views]
         feed.companions = self._companions
 
@@ -103,6 +104,8 @@ class Items:
         """Images and fields as they are given out: a dict of columns, a tuple, or images alone."""
         if self._columns:
             beside = dict(zip(self._feed.source.fields, fields, strict=True))
+            if len(self._images) > 1:
+                beside |= dict(zip(self._images, images, strict=True))
             item = {name: beside.get(name, images) for name in self._columns}
             return tuple(item.values()) if self._tuples else item
         return (images, *fields) if fields else images

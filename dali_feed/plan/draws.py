@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["check_seed", "permutation", "philox4x32", "uniforms"]
+__all__ = ["check_seed", "permutation", "philox4x32", "seed_within", "uniforms"]
 
 from dali_feed.errors import ConfigError
 
@@ -67,6 +67,12 @@ def uniforms(seed: int, epoch: int, ids: NDArray[np.int64], streams: Sequence[in
     words = _words(seed, epoch, ids, np.asarray(streams, np.uint64))
     stacked = np.stack(words, axis=1).reshape(4 * len(streams), len(ids))
     return (stacked >> np.uint64(8)).astype(np.float32) * np.float32(2**-24)
+
+
+def seed_within(seed: int, stream: int, number: int) -> int:
+    """The seed of a part of a run that draws for itself: of 64 bits, and another one for each 64-bit `number`."""
+    low, high, _, _ = philox4x32((stream, 0, number & 0xFFFFFFFF, number >> 32), (seed & 0xFFFFFFFF, seed >> 32))
+    return int(low) | int(high) << 32
 
 
 def permutation(seed: int, epoch: int, size: int, stream: int, first: int = 0) -> NDArray[np.int64]:

@@ -6,6 +6,7 @@ down: it takes its numbers from here, or from its caller.
     PROGRAM  what is done to each image: the ops of a recipe, or a user's graph, or a user's pipeline; never two of them
     MIXING   MixUp and CutMix
     VIEWS    the seeds of views, which then draw as programs do
+    COLUMNS  the seeds of further image columns, by their names, which then draw as programs do
     ORDER    which sample comes in which slot
 
 Op number n of a recipe draws from streams 16n to 16n + 15. The lowest 8 bits of its number are its place in the recipe,
@@ -15,6 +16,7 @@ or that of the nest that it stands in; in a nest, its place there is in the 6 bi
 from __future__ import annotations
 
 __all__ = [
+    "COLUMNS",
     "DEEPEST",
     "EXTENT_ORDER",
     "MIXING",
@@ -29,7 +31,8 @@ __all__ = [
 
 PROGRAM = range(1 << 30)
 MIXING = range(1 << 30, 3 << 29)
-VIEWS = range(3 << 29, 1 << 31)
+VIEWS = range(3 << 29, 7 << 28)
+COLUMNS = range(7 << 28, 1 << 31)
 ORDER = range(1 << 31, 1 << 32)
 
 STREAMS_PER_OP = 16

@@ -10,6 +10,7 @@ import numpy as np
 
 from dali_feed.columns.packed import PackedBatch
 from dali_feed.feed import Batch
+from dali_feed.feed.pixels import Pixels
 
 __all__ = ["Packs", "Slot", "Slots", "packs_of", "slots_of"]
 
@@ -30,18 +31,14 @@ Packs = list[tuple[Any, ...]]
 
 def slots_of(batch: Batch) -> Slots:
     """The slots of a batch, in order."""
-    images = batch.images
-    try:
-        pixels = np.zeros(len(batch)) if images is None else np.asarray(images)
-    except TypeError:  # bfloat16, which NumPy does not know; float32 holds it exactly
-        pixels = np.asarray(images.float())
+    pixels = [_hashed(np.zeros(1))] * len(batch) if batch.images is None else _rows(batch)
     columns = [_rows(values) for values in batch.fields.values() if not isinstance(values, PackedBatch)]
     return [
         Slot(
             int(sample),
             bool(ok),
             tuple(column[k] for column in columns),
-            hashlib.blake2b(np.ascontiguousarray(pixels[k]).tobytes(), digest_size=8).hexdigest(),
+            pixels[k],
         )
         for k, (sample, ok) in enumerate(zip(batch.ids.tolist(), batch.ok.tolist(), strict=True))
     ]
@@ -58,7 +55,17 @@ def _hashable(value: Any) -> Any:
 
 
 def _rows(values: Any) -> list[Any]:
-    """A field's values, one per slot; of several arrays a tuple per slot."""
+    """A field's values, one per slot; of several arrays a tuple per slot, of images a hash of each one's pixels."""
+    if isinstance(values, Pixels):
+        try:
+            pixels = np.asarray(values.images)
+        except TypeError:  # bfloat16, which NumPy does not know; float32 holds it exactly
+            pixels = np.asarray(values.images.float())
+        return [_hashed(image) for image in pixels]
     if isinstance(values, tuple):
         return list(zip(*map(_rows, values), strict=True))
     return values.tolist() if isinstance(values, np.ndarray) else list(values)
+
+
+def _hashed(pixels: Any) -> str:
+    return hashlib.blake2b(np.ascontiguousarray(pixels).tobytes(), digest_size=8).hexdigest()

@@ -18,7 +18,7 @@ from dali_feed.transforms import follow
 from dali_feed.transforms.base import Arrays, Ints, OnImage, Op
 from dali_feed.transforms.batch_draws import BatchDraws
 from dali_feed.transforms.edges import one_level
-from dali_feed.transforms.fields import fill_of, turning
+from dali_feed.transforms.fields import fill_of, mask_fill_of, turning
 from dali_feed.transforms.graph import INTERPOLATION, Given, Graph
 from dali_feed.transforms.keys import numbered
 from dali_feed.transforms.rules import Fill, Range, as_list, check_range, refuse
@@ -44,6 +44,7 @@ class RandomAffine(Op):
     interpolation: Literal["nearest", "bilinear"] = "nearest"
     fill: Fill = 0.0
     center: tuple[float, float] | None = None
+    masks: Fill | None = None  # what fills those that follow; None: as the image
 
     streams: ClassVar[int] = 2
     in_nest: ClassVar[bool] = True
@@ -69,6 +70,7 @@ class RandomAffine(Op):
             turning(t),
             fill_of(t),
             None if t.center is None else (float(t.center[0]), float(t.center[1])),
+            mask_fill_of(t),
         )
 
     def draws(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> Doubles:
@@ -94,7 +96,7 @@ class RandomAffine(Op):
         return [apply]
 
     def follow_steps(self, n: int) -> list[OnImage]:
-        key, fill = numbered("move", n), follow.fill_behind(self.fill)
+        key, fill = numbered("move", n), follow.fill_behind(self.fill, self.masks)
         center = None if self.center is None else list(self.center)
 
         def apply(given: Any, arrays: Arrays, slot: int) -> Any:

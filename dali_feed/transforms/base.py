@@ -149,11 +149,6 @@ class Op:
         msg = f"{self.title}: masks, boxes and points cannot follow it; torchvision does not say how. Leave it out"
         raise TransformError(msg)
 
-    @property
-    def moves(self) -> bool:
-        """Whether what follows an image is to be moved with it."""
-        return bool(self.follow_steps(0))
-
     def into_batch(self) -> Callable[[Any, Any], None] | None:
         """A function that writes an image into memory of the new dtype; None: this is no conversion to floats."""
         return None

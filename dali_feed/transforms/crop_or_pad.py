@@ -12,7 +12,7 @@ from dali_feed.plan.streams import STREAMS_PER_OP
 from dali_feed.transforms import follow
 from dali_feed.transforms.base import Ints, OnImage, Op
 from dali_feed.transforms.edges import crop, margin, rows, too_narrow
-from dali_feed.transforms.fields import fill_of, pair
+from dali_feed.transforms.fields import fill_of, mask_fill_of, pair
 from dali_feed.transforms.geometry import Window, center_window
 from dali_feed.transforms.graph import Graph
 from dali_feed.transforms.keys import numbered
@@ -30,6 +30,7 @@ class CropOrPad(Op):
     anywhere: bool = False
     fill: Fill = 0.0
     mode: Literal["constant", "edge", "reflect", "symmetric"] = "constant"
+    masks: Fill | None = None  # what fills those that follow; None: as the image
 
     streams: ClassVar[int] = 1
 
@@ -41,7 +42,7 @@ class CropOrPad(Op):
     @classmethod
     def of(cls, transform: Any) -> CropOrPad:
         t = transform
-        return cls(pair(t, t.size), type(t).__name__ == "RandomCropOrPad", fill_of(t), t.padding_mode)
+        return cls(pair(t, t.size), type(t).__name__ == "RandomCropOrPad", fill_of(t), t.padding_mode, mask_fill_of(t))
 
     def size_behind(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return self.size
@@ -66,8 +67,9 @@ class CropOrPad(Op):
         return [cut] if self.mode == "constant" else [margin(numbered("margin", n), self.fill, self.mode), cut]
 
     def follow_steps(self, n: int) -> list[OnImage]:
-        cut = follow.crop(numbered("crop", n))
-        return [cut] if self.mode == "constant" else [follow.margin(numbered("margin", n), self.fill, self.mode), cut]
+        fill = follow.fill_behind(self.fill, self.masks)
+        cut = follow.crop(numbered("crop", n), fill)
+        return [cut] if self.mode == "constant" else [follow.margin(numbered("margin", n), fill, self.mode), cut]
 
     def in_graph(self, graph: Graph, first: int) -> None:
         if self.mode != "constant":

@@ -15,6 +15,7 @@ __all__ = [
     "fail",
     "fill_of",
     "interpolation_of",
+    "mask_fill_of",
     "maybe_drawn",
     "numbers",
     "pair",
@@ -75,10 +76,19 @@ def fill_of(t: Any) -> Fill:
 
 def background(t: Any) -> Fill | None:
     """The colour of pixels from outside the image; None is torchvision's own default."""
+    return _filled(t, "Image", "Tensor")
+
+
+def mask_fill_of(t: Any) -> Fill | None:
+    """What masks are filled with, where that is told for each type of tv_tensors; None: what images are."""
+    return (_filled(t, "Mask") or 0.0) if isinstance(t.fill, dict) else None
+
+
+def _filled(t: Any, *types: str) -> Fill | None:
     fill = t.fill
     if isinstance(fill, dict):
         known = {getattr(k, "__name__", str(k)): v for k, v in fill.items()}
-        fill = known.get("Image", known.get("Tensor", known.get("others", 0)))
+        fill = next((known[name] for name in (*types, "others") if name in known), 0)
     found = tuple(map(float, fill)) if isinstance(fill, Sequence) and not isinstance(fill, str) else (fill,)
     if len(found) not in (1, 3) or not all(n is None or isinstance(n, int | float) for n in found):
         raise fail(t, "fill must be one number, or one for each of three channels", fill)

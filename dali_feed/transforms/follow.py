@@ -15,13 +15,20 @@ from dali_feed.transforms.rules import Fill, PadMode
 __all__ = ["crop", "fill_behind", "flip", "margin", "scale"]
 
 
-def crop(key: Key) -> OnImage:
-    """Rows y, x, height, width of `key`; 0 outside of a mask."""
+def crop(key: Key, fill: float = 0.0) -> OnImage:
+    """Rows y, x, height, width of `key`; `fill` outside of a mask."""
 
     def apply(given: Any, arrays: Arrays, slot: int) -> Any:
         from torchvision.transforms.v2 import functional
+        from torchvision.tv_tensors import Mask
 
-        return functional.crop(given, *arrays[key][slot].tolist())
+        y, x, height, width = arrays[key][slot].tolist()
+        if fill and isinstance(given, Mask):  # torchvision's crop knows no fill: its transforms pad before it
+            high, wide = functional.get_size(given)
+            edges = [max(0, edge) for edge in (-x, -y, x + width - wide, y + height - high)]
+            given = functional.pad(given, edges, fill=fill)
+            y, x = y + edges[1], x + edges[0]
+        return functional.crop(given, y, x, height, width)
 
     return apply
 
@@ -37,14 +44,14 @@ def scale(key: Key) -> OnImage:
     return apply
 
 
-def margin(key: Key, fill: Fill, mode: PadMode) -> OnImage:
+def margin(key: Key, fill: float, mode: PadMode) -> OnImage:
     """Rows left, top, right, bottom of `key` put around it."""
 
     def apply(given: Any, arrays: Arrays, slot: int) -> Any:
         from torchvision.transforms.v2 import functional
 
         edges = arrays[key][slot].tolist()
-        return functional.pad(given, edges, fill=fill_behind(fill), padding_mode=mode) if any(edges) else given
+        return functional.pad(given, edges, fill=fill, padding_mode=mode) if any(edges) else given
 
     return apply
 
@@ -61,6 +68,10 @@ def flip(key: Key, axis: str) -> OnImage:
     return apply
 
 
-def fill_behind(fill: Fill) -> float:
-    """Of a mask what the image is filled with, where that is one number, as torchvision has it; else 0."""
-    return fill if isinstance(fill, int | float) else 0.0
+def fill_behind(fill: Fill, masks: Fill | None) -> float:
+    """What a mask is filled with: `masks`, or where that is None as the image is.
+
+    0 in place of three numbers, which no mask can be filled with: boxes and points do not look at it.
+    """
+    found = fill if masks is None else masks
+    return found if isinstance(found, int | float) else 0.0

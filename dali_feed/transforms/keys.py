@@ -24,7 +24,9 @@ __all__ = [
     "Arrays",
     "Key",
     "as_behind",
+    "as_column",
     "as_followed",
+    "by_column",
     "by_view",
     "further",
     "numbered",
@@ -49,6 +51,7 @@ TURN = Key("turn")  # how the stored image becomes the upright one: compiler/tur
 
 _BEHIND = "behind_"  # a graph: what the host engine's steps take there
 _FOLLOW = "follow_"  # images: what moves masks, boxes and points
+_COLUMN = "of_column"  # and the number of a further image column: its images' own
 
 
 def numbered(what: str, n: int) -> Key:
@@ -74,6 +77,25 @@ def by_view(arrays: Arrays, count: int) -> list[Arrays]:
     for known, rows in arrays.items():
         name, _, view = known.partition("@")
         split[int(view or 0)][Key(name)] = rows
+    return list(split)
+
+
+def as_column(arrays: Arrays, column: int) -> dict[Key, NDArray[Any]]:
+    """Arrays of image column number `column`, by what they are called among those of all; 0 is the first."""
+    return {Key(f"{_COLUMN}{column}_{name}") if column else name: rows for name, rows in arrays.items()}
+
+
+def by_column(arrays: Arrays, count: int) -> list[Arrays]:
+    """Each image column's arrays by their own names, out of those of all."""
+    if count == 1:
+        return [arrays]
+    split: list[dict[Key, NDArray[Any]]] = [{} for _ in range(count)]
+    for known, rows in arrays.items():
+        if known.startswith(_COLUMN):
+            column, _, name = known.removeprefix(_COLUMN).partition("_")
+            split[int(column)][Key(name)] = rows
+        else:
+            split[0][known] = rows
     return list(split)
 
 

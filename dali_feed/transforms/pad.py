@@ -10,7 +10,7 @@ import numpy as np
 from dali_feed.transforms import follow
 from dali_feed.transforms.base import Ints, OnImage, Op
 from dali_feed.transforms.edges import margin, rows, too_narrow
-from dali_feed.transforms.fields import edges_of, fill_of
+from dali_feed.transforms.fields import edges_of, fill_of, mask_fill_of
 from dali_feed.transforms.geometry import Window, padded
 from dali_feed.transforms.graph import Graph
 from dali_feed.transforms.keys import numbered
@@ -27,13 +27,16 @@ class Pad(Op):
     padding: Edges
     fill: Fill = 0.0
     mode: PadMode = "constant"
+    masks: Fill | None = None  # what fills those that follow; None: as the image
 
     def __post_init__(self) -> None:
         check_padding("Pad", self.padding, self.mode)
 
     @classmethod
     def of(cls, transform: Any) -> Pad:
-        return cls(edges_of(transform, swapped=False), fill_of(transform), transform.padding_mode)
+        return cls(
+            edges_of(transform, swapped=False), fill_of(transform), transform.padding_mode, mask_fill_of(transform)
+        )
 
     def size_behind(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         left, top, right, bottom = self.padding
@@ -55,7 +58,8 @@ class Pad(Op):
         return [margin(numbered("margin", n), self.fill, self.mode)]
 
     def follow_steps(self, n: int) -> list[OnImage]:
-        return [follow.margin(numbered("margin", n), self.fill, self.mode)]
+        fill = follow.fill_behind(self.fill, self.masks)
+        return [follow.margin(numbered("margin", n), fill, self.mode)]
 
     def in_graph(self, graph: Graph, first: int) -> None:
         if self.mode != "constant":

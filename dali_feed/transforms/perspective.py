@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dali_feed.transforms import follow
 from dali_feed.transforms.base import Arrays, Effect, Ints, OnImage, effect_key
 from dali_feed.transforms.batch_draws import BatchDraws
-from dali_feed.transforms.fields import fill_of, turning
+from dali_feed.transforms.fields import fill_of, mask_fill_of, turning
 from dali_feed.transforms.rules import Fill, as_list, check_p, refuse
 
 __all__ = ["RandomPerspective", "corners"]
@@ -26,6 +26,7 @@ class RandomPerspective(Effect):
     p: float = 0.5
     interpolation: Literal["nearest", "bilinear"] = "bilinear"
     fill: Fill = 0.0
+    masks: Fill | None = None  # what fills those that follow; None: as the image
 
     streams: ClassVar[int] = 3  # one for whether to do it, two for eight coordinates
 
@@ -37,7 +38,7 @@ class RandomPerspective(Effect):
     @classmethod
     def of(cls, transform: Any) -> Self:
         t = transform
-        return cls(float(t.distortion_scale), float(t.p), turning(t), fill_of(t))
+        return cls(float(t.distortion_scale), float(t.p), turning(t), fill_of(t), mask_fill_of(t))
 
     def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.int32]:
         """Corners: x and y, clockwise from the upper left; -1 leaves an image as it is."""
@@ -55,7 +56,7 @@ class RandomPerspective(Effect):
         return functional.perspective_image(image, start, end, interpolation=mode, fill=fill)
 
     def follow_steps(self, n: int) -> list[OnImage]:
-        key, fill = effect_key(n), follow.fill_behind(self.fill)
+        key, fill = effect_key(n), follow.fill_behind(self.fill, self.masks)
 
         def apply(given: Any, arrays: Arrays, slot: int) -> Any:
             from torchvision.transforms.v2 import functional

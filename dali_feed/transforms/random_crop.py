@@ -11,7 +11,7 @@ from dali_feed.plan.streams import STREAMS_PER_OP
 from dali_feed.transforms import follow
 from dali_feed.transforms.base import Ints, OnImage, Op
 from dali_feed.transforms.edges import crop, margin, rows, too_narrow
-from dali_feed.transforms.fields import edges_of, fill_of, pair
+from dali_feed.transforms.fields import edges_of, fill_of, mask_fill_of, pair
 from dali_feed.transforms.geometry import crop_windows, padded
 from dali_feed.transforms.graph import Graph
 from dali_feed.transforms.keys import numbered
@@ -33,6 +33,7 @@ class RandomCrop(Op):
     pad_if_needed: bool = False
     fill: Fill = 0.0
     mode: PadMode = "constant"
+    masks: Fill | None = None  # what fills those that follow; None: as the image
 
     streams: ClassVar[int] = 1
 
@@ -44,7 +45,8 @@ class RandomCrop(Op):
     def of(cls, transform: Any) -> RandomCrop:
         t = transform
         edges = edges_of(t, swapped=type(t).__module__.startswith("torchvision.transforms.v2"))
-        return cls(pair(t, t.size), edges, bool(t.pad_if_needed), fill_of(t), t.padding_mode)
+        needed = bool(t.pad_if_needed)
+        return cls(pair(t, t.size), edges, needed, fill_of(t), t.padding_mode, mask_fill_of(t))
 
     @property
     def pads(self) -> bool:
@@ -79,8 +81,9 @@ class RandomCrop(Op):
         return cut if self.mode == "constant" else [margin(numbered("margin", n), self.fill, self.mode), *cut]
 
     def follow_steps(self, n: int) -> list[OnImage]:
-        cut = follow.crop(numbered("crop", n))
-        return [cut] if self.mode == "constant" else [follow.margin(numbered("margin", n), self.fill, self.mode), cut]
+        fill = follow.fill_behind(self.fill, self.masks)
+        cut = follow.crop(numbered("crop", n), fill)
+        return [cut] if self.mode == "constant" else [follow.margin(numbered("margin", n), fill, self.mode), cut]
 
     def in_graph(self, graph: Graph, first: int) -> None:
         if self.pads and self.mode != "constant":

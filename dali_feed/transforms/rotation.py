@@ -12,7 +12,7 @@ from dali_feed.plan.streams import STREAMS_PER_OP
 from dali_feed.transforms import follow
 from dali_feed.transforms.base import Arrays, OnImage, Op
 from dali_feed.transforms.edges import one_level
-from dali_feed.transforms.fields import fail, fill_of, turning
+from dali_feed.transforms.fields import fail, fill_of, mask_fill_of, turning
 from dali_feed.transforms.graph import INTERPOLATION, Given, Graph
 from dali_feed.transforms.keys import numbered
 from dali_feed.transforms.rules import Fill, Range, as_list, check_range
@@ -28,6 +28,7 @@ class Rotation(Op):
     degrees: Range
     interpolation: Literal["nearest", "bilinear"] = "nearest"
     fill: Fill = 0.0
+    masks: Fill | None = None  # what fills those that follow; None: as the image
 
     streams: ClassVar[int] = 1
     in_nest: ClassVar[bool] = True
@@ -43,7 +44,7 @@ class Rotation(Op):
         if t.center is not None:
             raise fail(t, "center must be None, the middle of the image", t.center)
         low, high = t.degrees
-        return cls((float(low), float(high)), turning(t), fill_of(t))
+        return cls((float(low), float(high)), turning(t), fill_of(t), mask_fill_of(t))
 
     @property
     def title(self) -> str:
@@ -65,7 +66,7 @@ class Rotation(Op):
         return [apply]
 
     def follow_steps(self, n: int) -> list[OnImage]:
-        key, fill = numbered("angle", n), follow.fill_behind(self.fill)
+        key, fill = numbered("angle", n), follow.fill_behind(self.fill, self.masks)
 
         def apply(given: Any, arrays: Arrays, slot: int) -> Any:
             from torchvision.transforms.v2 import functional

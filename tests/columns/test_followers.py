@@ -22,10 +22,11 @@ from dali_feed import BadRecords, DataLoader
 from dali_feed.columns import Boxes, Bytes, Counted, Image, Keypoints, Kind, Mask, Number
 from dali_feed.compiler.following import compile_following
 from dali_feed.compiler.host import compile_host
+from dali_feed.compiler.pictures import Picture, PicturesProgram
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.compiling import compiled
 from dali_feed.engines.engine import Work
-from dali_feed.engines.following import FollowingEngine, with_rows
+from dali_feed.engines.following import FollowingEngine
 from dali_feed.errors import ClosedError, ConfigError, TransformError
 from dali_feed.external_sources import ShardSet
 from dali_feed.plan import Shuffle
@@ -236,12 +237,13 @@ def test_a_batch_that_was_halted_leaves_nothing_to_the_next(name: str) -> None:
     inner_name, program = compiled(recipe, "NCHW", "exact", name, None)
     followed = compile_following(recipe, boxes=False)
     inner = make_engine(inner_name, program, batch_size=2, device=None, tuning=QUICK)
-    engine = FollowingEngine(inner, followed, {"mask": Mask("mask")}, QUICK)
+    engine = FollowingEngine(inner, [(followed, {"mask": Mask("mask")})], QUICK)
+    whole = PicturesProgram([Picture(program.views[0], followed)])
 
     def work(numbers: list[int]) -> Work:
         sizes, ids = np.array([classes(n).shape for n in numbers], np.int32), np.array(numbers)
         payloads = [memoryview(png(np.stack([classes(n)] * 3, axis=2), "RGB")) for n in numbers]
-        made = with_rows(program.parameters(sizes, ids, 0, 0), followed, sizes, ids, 0, 0)
+        made = whole.parameters(sizes, ids, 0, 0)
         return Work(engine.prepare(payloads), made.arrays, {"mask": [memoryview(png(classes(n))) for n in numbers]})
 
     engine.enter()

@@ -126,7 +126,14 @@ def test_a_state_gives_the_rest(tmp_path: Path, columns: dict[str, Kind]) -> Non
         ({"a": "txt"}, r"columns: 'a' must be a kind of dali_feed.columns such as Text\('txt'\); found 'txt'"),
         ({"a": Text}, "columns: 'a' must be a kind"),
         ({"a": Text("txtt")}, r"member 'txtt': no sample has it; .* Did you mean 'txt'\?"),
-        ({"a": Image("jpg"), "b": Image("png")}, "columns: one Image can be made of a record so far; found a, b"),
+        (
+            {"a": Image("jpg"), "b": Image("jpg", draws="c")},
+            "columns: 'b' takes the draws of another image column, 'a'; found 'c'. Mend draws=",
+        ),
+        (
+            {"a": Image("jpg", draws="b"), "b": Image("jpg", draws="a")},
+            "columns: 'b' takes the draws of another image column, 'a'; found 'a', which takes its own from there",
+        ),
         ({"a": Array("txt", "float64")}, r"Array\('txt'\): the first record must tell dtype and shape"),
     ],
 )

@@ -37,7 +37,7 @@ from dali_feed.transforms.policy_augment import PolicyAugment
 from dali_feed.transforms.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
-MAP = {name: getattr(streams, name) for name in ("PROGRAM", "MIXING", "VIEWS", "ORDER")}
+MAP = {name: getattr(streams, name) for name in ("PROGRAM", "MIXING", "VIEWS", "COLUMNS", "ORDER")}
 DRAWING = ("uniforms", "philox4x32", "permutation", "_words")
 HANDED_OVER = ("first", "starts", "stream", "streams")  # numbers that a caller took from the map
 
@@ -70,8 +70,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> _Drawn:
 
 def test_every_number_has_one_owner() -> None:
     """The ranges lie end to end over all that a counter word can say, where runs of old have them."""
-    assert [owned.start for owned in MAP.values()] == [0, 1 << 30, 3 << 29, 1 << 31]
-    assert [owned.stop for owned in MAP.values()] == [1 << 30, 3 << 29, 1 << 31, 1 << 32]
+    assert [owned.start for owned in MAP.values()] == [0, 1 << 30, 3 << 29, 7 << 28, 1 << 31]
+    assert [owned.stop for owned in MAP.values()] == [1 << 30, 3 << 29, 7 << 28, 1 << 31, 1 << 32]
     assert (streams.EXTENT_ORDER, streams.WINDOW_ORDER) == (1 << 31, (1 << 31) + 1)
     numbers = 1 << (streams.TOP_BITS + streams.NEST_BITS * streams.DEEPEST)
     assert numbers * streams.STREAMS_PER_OP == len(streams.PROGRAM)

@@ -158,13 +158,19 @@ class HostEngine:
 
     def redo(self, work: Work, failed: Result | None = None, slots: Sequence[int] = ()) -> Result:
         """Run `work`, or only the `slots` of a batch that failed, before the batches in flight."""
-        chunks = [range(slot, slot + 1) for slot in (range(len(work.payloads)) if failed is None else slots)]
-        images: Any = None if failed is None else failed.images
+        images = None if failed is None else self._kept(failed)
+        chunks = [range(slot, slot + 1) for slot in (range(len(work.payloads)) if images is None else slots)]
         self._urgent = self._begin(self._flight(work, chunks, images), len(chunks))
         try:
             return self._result(self._urgent)
         finally:
             self._urgent = None
+
+    def _kept(self, failed: Result) -> Any:
+        """The memory of a batch that was run before, by view; None where its images have left for a GPU."""
+        if failed.bad:
+            return failed.images
+        return None if self._upload is not None else [failed.images, *(images for images, _ in failed.more)]
 
     def halt(self) -> None:
         """Begin no image any more: each thread finishes its current one."""

@@ -1,0 +1,83 @@
+"""Image columns behind the first: they are no payload, so they are screened where they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dali_feed.columns.image import Image
+from dali_feed.columns.kind import Faults, Kind, missing
+from dali_feed.errors import ConfigError
+from dali_feed.screen.screen import screen
+from dali_feed.screen.turns import turned
+
+__all__ = ["Bounds", "Encoded", "FurtherImage", "drawn_as", "encoded_views"]
+
+
+class Encoded(NamedTuple):
+    """A screened image, as a decoder gets it; its height and width, and where images are turned its orientation."""
+
+    payload: memoryview
+    size: tuple[int, ...]
+
+
+class Bounds(NamedTuple):
+    """What the screen lets pass, see `dali_feed.options.Tuning`; and whether images are turned by EXIF."""
+
+    pixels: int
+    work: int
+    exif: bool = False
+
+
+@dataclass(frozen=True)
+class FurtherImage(Kind):
+    """What `Image` keeps of a record where another image is its payload: an `Encoded`."""
+
+    member: str
+    bounds: Bounds
+
+    def read(self, values: list[Any], faults: Faults) -> list[Encoded | None]:
+        """Views with their sizes: nothing unscreened reaches a decoder."""
+        there, views = encoded_views(values, faults)
+        found = screen(views, self.bounds.pixels, self.bounds.work)
+        if self.bounds.exif:
+            found = turned(found, views)
+        out: list[Encoded | None] = [None] * len(values)
+        for k, (row, size) in enumerate(zip(there, found.sizes.tolist(), strict=True)):
+            if k in found.reasons:
+                faults[row] = found.reasons[k]
+            else:
+                out[row] = Encoded(found.plain.get(k, views[k]), tuple(size))
+        return out
+
+
+def encoded_views(values: list[Any], faults: Faults) -> tuple[list[int], list[memoryview]]:
+    """Rows without a fault, and the bytes of each; what is missing or is no bytes is one."""
+    missing(values, faults)
+    for row, value in enumerate(values):
+        if row not in faults and not isinstance(value, memoryview | bytes | bytearray):
+            faults[row] = f"an encoded image is bytes; found {type(value).__name__}"
+    there = [row for row in range(len(values)) if row not in faults]
+    return there, [memoryview(values[row]) for row in there]
+
+
+def drawn_as(images: Mapping[str, Image]) -> dict[str, str]:
+    """For each image column the one whose random numbers it takes, itself unless told. ConfigError for none, a circle.
+
+    Where one takes those of a column that takes another's, it takes the other's.
+    """
+    found = {}
+    for name in images:
+        last, at, seen = name, images[name].draws, {name}
+        while at is not None:
+            if at not in images or at in seen:
+                others = ", ".join(repr(other) for other in images if other != last) or "none"
+                circle = ", which takes its own from there" if at in seen - {last} else ""
+                rule = f"{last!r} takes the draws of another image column, {others}"
+                msg = f"columns: {rule}; found {at!r}{circle}. Mend draws="
+                raise ConfigError(msg)
+            last, at = at, images[at].draws
+            seen.add(last)
+        found[name] = last
+    return found
