@@ -27,7 +27,7 @@ __all__ = ["compile_for", "compiled"]
 log = logging.getLogger("dali_feed")
 
 
-def compiled(
+def compiled(  # noqa: PLR0913  what decides pixels, as in Feed
     transform: object,
     layout: Layout,
     decode: Decoding,
@@ -45,19 +45,8 @@ def compiled(
     """
     graph = isinstance(transform, PipelineProgram) or is_graph_function(transform)
     name = choose_engine(engine, device, graph=graph)
-    if layout not in ("NCHW", "NHWC"):
-        msg = f'layout: must be "NCHW" or "NHWC"; found {layout!r}'
-        raise ConfigError(msg)
-    if decode not in ("exact", "reduced", "region"):
-        msg = f'decode: must be "exact", "reduced" or "region"; found {decode!r}'
-        raise ConfigError(msg)
-    if decode == "reduced" and name != "host":
-        msg = f'decode: "reduced" is what the host engine can do; found the {name} engine. Leave decode out'
-        raise ConfigError(msg)
+    _check(name, layout, decode, exif=exif)
     load = _share(hw_decoder_load)
-    if not isinstance(exif, bool):
-        msg = f"exif: must be True or False; found {exif!r}"
-        raise ConfigError(msg)
     if not images:
         if exif:
             msg = "exif: turns images, and no column is an Image; found exif=True. Leave it out"
@@ -89,6 +78,22 @@ def compiled(
         return ViewsProgram(tuple(compile_for(name, recipe, device, whole=True) for recipe in recipes))
 
     return _by_either(name, engine if device is not None else name, recipes, whole)
+
+
+def _check(engine: str, layout: object, decode: object, *, exif: object) -> None:
+    """Raise ConfigError for a value that is none of these, and for what the engine cannot do."""
+    if layout not in ("NCHW", "NHWC"):
+        msg = f'layout: must be "NCHW" or "NHWC"; found {layout!r}'
+        raise ConfigError(msg)
+    if decode not in ("exact", "reduced", "region"):
+        msg = f'decode: must be "exact", "reduced" or "region"; found {decode!r}'
+        raise ConfigError(msg)
+    if decode == "reduced" and engine != "host":
+        msg = f'decode: "reduced" is what the host engine can do; found the {engine} engine. Leave decode out'
+        raise ConfigError(msg)
+    if not isinstance(exif, bool):
+        msg = f"exif: must be True or False; found {exif!r}"
+        raise ConfigError(msg)
 
 
 def _graph(transform: Any, layout: Layout, load: float, *, exif: bool) -> Program:

@@ -58,7 +58,7 @@ class Compiled:
     columns: tuple[Column, ...] = ()
 
 
-def compile_pictures(
+def compile_pictures(  # noqa: PLR0913  what decides pixels, as in Feed
     source: object,
     transform: object,
     layout: Layout,
