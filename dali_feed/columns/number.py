@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +11,12 @@ from numpy.typing import NDArray
 
 from dali_feed.columns.kind import Faults, Kind, check_member
 from dali_feed.errors import ConfigError
+from dali_feed.records.pieces import Pieces
 
 __all__ = ["Number"]
 
 _SHOWN = 40
+_DIGITS = 19  # so many may be too large for int64
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Number(Kind):
             msg = f"Number({self.member!r}): dtype must be an int, a float or bool of NumPy's; found {self.dtype!r}"
             raise ConfigError(msg)
 
-    def read(self, values: list[Any], faults: Faults) -> NDArray[Any]:
+    def read(self, values: Sequence[Any], faults: Faults) -> NDArray[Any]:
         """The numbers, (n,); 0 for rows with a fault."""
         if isinstance(values, np.ndarray) and values.dtype == self.dtype:
             return values
@@ -55,15 +58,32 @@ class Number(Kind):
         return out
 
 
-def _digits(values: list[Any]) -> NDArray[np.int64] | None:
+def _digits(values: Sequence[Any]) -> NDArray[np.int64] | None:
     """Decimal digits in every row, the common case, by a few calls for all of them; else None."""
+    if isinstance(values, Pieces):
+        return _digits_of(values)
     try:
         texts = [value.tobytes() for value in values]
     except AttributeError:
         return None
-    if all(text.isdigit() and len(text) < 19 for text in texts):
+    if all(text.isdigit() and len(text) < _DIGITS for text in texts):
         return np.array(list(map(int, texts)), np.int64)
     return None
+
+
+def _digits_of(values: Pieces) -> NDArray[np.int64] | None:
+    """The same of texts by their arrays."""
+    width = int(values.size.max(initial=0))
+    if values.missing.any() or width >= _DIGITS or not values.size.all():
+        return None
+    digits = values.padded(width) - np.uint8(ord("0"))  # what is below 0 is above 9
+    inside = np.arange(width) < values.size[:, None]
+    if (digits[inside] > 9).any():
+        return None
+    found = np.zeros(len(values), np.int64)
+    for column in range(width):
+        found = np.where(inside[:, column], found * 10 + digits[:, column], found)
+    return found
 
 
 def _number(value: Any, dtype: np.dtype[Any]) -> Any:
