@@ -19,6 +19,7 @@ from dali_feed.records.pieces import Pieces
 __all__ = ["Array"]
 
 _BYTES = (memoryview, bytes)
+_BYTE_TYPES = frozenset(_BYTES)
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class Array(Kind):
         size = math.prod(shape) * dtype.itemsize
         if isinstance(values, Pieces) and ((values.size == size) | values.missing).all():
             return values
+        if set(map(type, values)) <= _BYTE_TYPES and set(map(len, values)) == {size}:
+            return values  # all as they should be, by two calls
         out = list(values)
         for row, value in enumerate(out):
             if row in faults or (value.__class__ in _BYTES and len(value) == size):
@@ -86,7 +89,7 @@ class Array(Kind):
         if isinstance(values, Pieces):
             size = math.prod(shape) * np.dtype(self.dtype).itemsize
             return values.together(size).view(np.dtype(self.dtype)).reshape(len(values), *shape)
-        if all(value.__class__ in _BYTES for value in values):
+        if set(map(type, values)) <= _BYTE_TYPES:
             return np.frombuffer(bytearray().join(values), self.dtype).reshape(len(values), *shape)
         out = np.empty((len(values), *shape), self.dtype)
         for row, value in enumerate(values):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,14 +60,22 @@ class Number(Kind):
 
 
 def _digits(values: Sequence[Any]) -> NDArray[np.int64] | None:
-    """Decimal digits in every row, the common case, by a few calls for all of them; else None."""
+    """Decimal digits or an int in every row, the common case, by a few calls for all of them; else None."""
     if isinstance(values, Pieces):
         return _digits_of(values)
-    try:
+    held = set(map(type, values))
+    if held == {int}:
+        try:
+            return np.array(values, np.int64)
+        except OverflowError:
+            return None
+    if held == {memoryview}:
         texts = [value.tobytes() for value in values]
-    except AttributeError:
+    elif held == {bytes}:
+        texts = list(values)
+    else:
         return None
-    if all(text.isdigit() and len(text) < _DIGITS for text in texts):
+    if all(texts) and max(map(len, texts)) < _DIGITS and b"".join(texts).isdigit():
         return np.array(list(map(int, texts)), np.int64)
     return None
 
@@ -114,6 +123,7 @@ def _number(value: Any, dtype: np.dtype[Any]) -> Any:
     return value
 
 
+@functools.cache
 def _ends(dtype: np.dtype[Any]) -> tuple[Any, Any]:
     if dtype.kind == "f":
         return float(np.finfo(dtype).min), float(np.finfo(dtype).max)
