@@ -70,9 +70,9 @@ class Array(Kind):
         size = math.prod(shape) * dtype.itemsize
         if isinstance(values, Pieces) and ((values.size == size) | values.missing).all():
             return values
-        if set(map(type, values)) <= _BYTE_TYPES and set(map(len, values)) == {size}:
-            return values  # all as they should be, by two calls
         out = list(values)
+        if set(map(type, out)) <= _BYTE_TYPES and set(map(len, out)) == {size}:
+            return out  # all as they should be, by two calls
         for row, value in enumerate(out):
             if row in faults or (value.__class__ in _BYTES and len(value) == size):
                 continue
