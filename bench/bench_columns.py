@@ -10,12 +10,13 @@ median of the ratios within a round):
               files read in order by one thread, 4 MiB at a time, into memory that is used again. "ours" reads shuffled
               record by record, "ours in windows" in windows of 32 extents of 256 records, "ours in order" not shuffled.
               Peers shuffle too: torch's DataLoader over the members' offsets, with collate or making whole batches
-              by itself; WebDataset with a buffer of 1,000; Mosaic Streaming over the same records as MDS, run by
-              --mosaic, an interpreter that has mosaicml-streaming, which wants an older NumPy than we do. Each has several ways, and the first round finds the fastest
+              by itself; WebDataset with a buffer of 1,000; Mosaic Streaming over the same records as MDS, run by the
+              interpreter --mosaic, which has mosaicml-streaming (it wants an older NumPy than we do). Each has several
+              ways, and the first round finds the fastest
     features  2048 float32 (8 KB) and a label, beside `straight`
     kafka     the same two in topics of 4 partitions, whole passes: `straight`, our bounded reader with two threads
-              (bench_kafka's "straight x2", with labels), `C straight` (read_c.c, without), and our loader in order, with
-              columns. A label is a header. The broker runs on the same machine unless KAFKA_BOOTSTRAP names one
+              (bench_kafka's "straight x2", with labels), `C straight` (read_c.c, without), and our loader in order.
+              Labels are headers. The broker runs on the same machine unless KAFKA_BOOTSTRAP names one
     pairs     500x375 JPEGs, RandomResizedCrop(224) and floats: the image with its caption, mask or boxes beside the
               image alone, and image and label with columns= beside image and label without
 
