@@ -53,17 +53,12 @@ class MemberRows:
         self._inside = tuple(inside)
         self._parse = None if asked.form is None or not inside else bound(asked.form, inside)
         self._wants_headers = bool(names.difference(_OWN, inside))
-        alone = self._image is None and len(self._asked) == 1 and names == {"value"}
-        self._values = self._fields[asked.members[0]] if alone else None  # nothing but the value: the fast way
+        self._plain = _plain(self._asked, self._fields) if self._image is None and not inside else None
 
     def take(self, row: int, message: Message) -> None:
         """A record into its row: the value is copied into the slab, once, where it is asked for."""
-        if self._values is not None:
-            value = message.value()
-            self.payloads[row] = _NOTHING
-            if value is not None:
-                view = self._values[row] = self._room(len(value))
-                view[:] = value
+        if self._plain is not None:
+            self._take_plain(row, message, self._plain)
             return
         headers: Any = (message.headers() if self._wants_headers else None) or ()
         known = dict(headers)
@@ -80,6 +75,22 @@ class MemberRows:
                 self.faults[row] = f"the record has no member {';'.join(self._image)} with an image"
         for name, parts in self._asked.items():
             self._fields[name][row] = self._found(message, known, parts)
+
+    def _take_plain(self, row: int, message: Message, plain: dict[str, list[Any]]) -> None:
+        """The fast way: what the record itself has, each by one name."""
+        self.payloads[row] = _NOTHING
+        if (values := plain.get("value")) is not None and (value := message.value()) is not None:
+            view = values[row] = self._room(len(value))
+            view[:] = value
+        if self._wants_headers:
+            headers: Any = message.headers()
+            for name, text in headers or ():
+                if (texts := plain.get(_HEADER + name)) is not None:
+                    texts[row] = text  # the last one counts
+        if (keys := plain.get("key")) is not None:
+            keys[row] = message.key()
+        if (times := plain.get("timestamp")) is not None:
+            times[row] = message.timestamp()[1]
 
     def columns(self) -> dict[str, Any]:
         """The members that are no payload."""
@@ -120,6 +131,15 @@ class MemberRows:
         view = self._room(len(data))
         view[:] = data
         return view
+
+
+def _plain(asked: dict[str, tuple[str, ...]], fields: dict[str, list[Any]]) -> dict[str, list[Any]] | None:
+    """The column of each member, headers by their full names; None where one has alternatives, or two are the same."""
+    found = {}
+    for name, parts in asked.items():
+        own = parts[0] in _OWN or parts[0].startswith(_HEADER)
+        found[parts[0] if own else _HEADER + parts[0]] = fields[name]
+    return found if len(found) == len(asked) and all(len(parts) == 1 for parts in asked.values()) else None
 
 
 class Seen:

@@ -15,13 +15,17 @@ from typing import Any
 import numpy as np
 
 from dali_feed.errors import ConfigError
-from dali_feed.external_sources.shard_reader import FAR_BYTES, ShardFiles, Shards, room_for, runs_of
+from dali_feed.external_sources.shard_reader import FAR_BYTES, ShardFiles, Shards, runs_of
 from dali_feed.external_sources.tar_index import TarIndex
 from dali_feed.records.members import Member, alternatives
+from dali_feed.records.pieces import Pieces
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Int64s, Reader, Slabs, Snapshot, Source, unpack_ids
 
 __all__ = ["ShardMembers", "members_of"]
+
+_NOTHING = memoryview(b"")
+_NO_IMAGE = "the sample has no image member"
 
 
 def members_of(indexes: Sequence[TarIndex]) -> tuple[Member, ...]:
@@ -148,34 +152,49 @@ class _MemberReader(ShardFiles):
         none = ~there.any(axis=0)
         low[none] = 0
         far = (high - low - size.sum(axis=0) > FAR_BYTES) & ~none
-        views: list[list[memoryview | None]] = [[None] * len(row) for _ in at]
-        shards, starts, ends = partition.tolist(), at.tolist(), (at + size).tolist()
         together = np.where(far, 0, low), np.where(far, 0, high)
-        runs = [run for run in runs_of(partition, position, *together) if together[0][run[0]]]
-        room = room_for(block.lease, sum(int(high[end - 1] - low[begin]) for begin, end in runs))
-        for begin, end in runs:
-            first = int(low[begin])
-            view = self._whole(shards[begin], room(int(high[end - 1]) - first), first, block.ids, begin)
-            for mine, a, b in zip(views, starts, ends, strict=True):
-                mine[begin:end] = [
-                    view[x - first : y - first] if x else None for x, y in zip(a[begin:end], b[begin:end], strict=True)
-                ]
+        begin, end = runs_of(partition, position, *together)
+        read = together[0][begin] > 0
+        memories, of, base = self._read_runs(block, partition, low, high, begin[read], end[read])
+        members = [
+            Pieces(memories, np.where(has, of, -1), np.where(has, offset - base, 0), length)
+            for has, offset, length in zip(there, at, size, strict=True)
+        ]
         for k in np.flatnonzero(far).tolist():
-            for member, (a, b) in enumerate(zip(starts, ends, strict=True)):
-                if a[k]:
-                    one = block.lease.room(b[k] - a[k])
-                    views[member][k] = self._whole(shards[k], one, a[k], block.ids, k)
-        self._given(block, views)
+            for pieces, offset, length in zip(members, at[:, k].tolist(), size[:, k].tolist(), strict=True):
+                if offset:
+                    pieces[k] = self._whole(int(partition[k]), block.lease.room(length), offset, block.ids, k)
+        self._given(block, members)
         self._check_read(partition)
 
-    def _given(self, block: Block, views: list[list[memoryview | None]]) -> None:
+    def _read_runs(
+        self, block: Block, partition: Int64s, low: Int64s, high: Int64s, begin: Int64s, end: Int64s
+    ) -> tuple[list[memoryview], Int64s, Int64s]:
+        """Read runs of rows: the memories that they lie in, and of each row which of them, and the byte it begins at.
+
+        In one memory where a slab holds all: what follows then costs no Python per row.
+        """
+        first = low[begin]
+        sizes = high[end - 1] - first
+        stops = np.cumsum(sizes)
+        run = np.searchsorted(begin, np.arange(len(partition)), side="right") - 1  # a row of no run may be given any
+        if not len(begin):
+            return [], run, run
+        if stops[-1] <= block.lease.slab_bytes:
+            whole = block.lease.room(int(stops[-1]))
+            memories, of, base = [whole], np.zeros_like(run), first - (stops - sizes)
+            views = [whole[a:b] for a, b in zip((stops - sizes).tolist(), stops.tolist(), strict=True)]
+        else:
+            memories = views = [block.lease.room(size) for size in sizes.tolist()]
+            of, base = run, first
+        self._fill_views(partition[begin].tolist(), views, first.tolist(), block.ids, begin.tolist())
+        return memories, of, base[run]
+
+    def _given(self, block: Block, members: list[Pieces]) -> None:
         if self._image:
-            for k, view in enumerate(views[0]):
-                if view is None:
-                    block.faults[k] = "the sample has no image member"
-                else:
-                    block.payloads[k] = view
-        block.fields.update(zip(self._members, views[1:] if self._image else views, strict=True))
+            block.payloads[:] = [_NOTHING if view is None else view for view in members[0]]
+            block.faults.update(dict.fromkeys(np.flatnonzero(members[0].missing).tolist(), _NO_IMAGE))
+        block.fields.update(zip(self._members, members[1:] if self._image else members, strict=True))
 
     def _whole(self, shard: int, view: memoryview, at: int, ids: Int64s, row: int) -> memoryview:
         """`view`, filled; DataLostError where the shard ends before."""

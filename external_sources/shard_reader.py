@@ -7,12 +7,11 @@ is copied twice: payloads are views of the slab that the kernel wrote.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,6 +135,27 @@ class ShardFiles:
             raise SourceError(msg) from error
         return got
 
+    def _fill_views(
+        self, shards: list[int], views: list[memoryview], at: list[int], ids: Int64s, rows: list[int]
+    ) -> None:
+        """Fill each view from a byte of a shard; DataLostError, of the row that it begins with, where that ends before.
+
+        Written out: of a few KB each, what Python does for one read costs more than the read.
+        """
+        opened, stopped, preadv = self._open, self._stop.is_set, os.preadv
+        for shard, view, byte, row in zip(shards, views, at, rows, strict=True):
+            fd = opened.get(shard)
+            if fd is None:
+                fd = self._file(shard)
+            try:
+                got = -1 if stopped() else preadv(fd, (view,), byte)
+            except OSError:
+                got = -1
+            if got != len(view):  # short, stopped, or an error, of which the careful way tells
+                got = self._read(fd, view, byte, ids, row)
+                if got < len(view):
+                    raise self._lost(ids[row], byte + got)
+
     def _far(self, fd: int, size: int, at: int, ids: Int64s, row: int) -> bytes:
         text = bytearray(size)
         got = self._read(fd, memoryview(text), at, ids, row)
@@ -193,14 +213,14 @@ class ShardReader(ShardFiles):
         low, high = np.minimum(image, label), np.maximum(image + size, label + label_size)
         near = (label > 0) & (high - low - size - label_size <= FAR_BYTES)
         low, high = np.where(near, low, image), np.where(near, high, image + size)
-        runs = list(runs_of(partition, position, low, high))
-        room = room_for(block.lease, sum(int(high[end - 1] - low[begin]) for begin, end in runs))
+        begins, ends = runs_of(partition, position, low, high)
+        room = room_for(block.lease, int((high[ends - 1] - low[begins]).sum()))
         shards, lows, highs, labels = partition.tolist(), low.tolist(), high.tolist(), label.tolist()
         images, images_end = image.tolist(), (image + size).tolist()
         labels_end, with_image = (label + label_size).tolist(), near.tolist()
         texts: list[bytes] = [b""] * len(row)
         payloads = block.payloads
-        for begin, end in runs:
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
             at = lows[begin]
             if not at:  # no image member: nothing to read
                 continue
@@ -261,19 +281,23 @@ def room_for(lease: Lease, total: int) -> Callable[[int], memoryview]:
     return room
 
 
-def runs_of(partition: Int64s, position: Int64s, low: Int64s, high: Int64s) -> Iterator[tuple[int, int]]:
-    """(begin, end) of rows that one read takes in: neighbours with little between them, up to RUN_BYTES."""
+def runs_of(partition: Int64s, position: Int64s, low: Int64s, high: Int64s) -> tuple[Int64s, Int64s]:
+    """Begin and end of the rows that each read takes in: neighbours with little between them, up to RUN_BYTES."""
     gap = low[1:] - high[:-1]
     joined = (np.diff(partition) == 0) & (np.diff(position) == 1) & (low[1:] > 0) & (low[:-1] > 0)
     joined &= (gap >= 0) & (gap <= 4096 + (high - low)[1:] // 4)
-    borders = [0, *(np.flatnonzero(~joined) + 1).tolist(), len(low)] if len(low) else [0]
-    for begin, end in itertools.pairwise(borders):
+    borders = np.concatenate([[0], np.flatnonzero(~joined) + 1, [len(low)]]) if len(low) else np.zeros(1, np.int64)
+    begins, ends = borders[:-1], borders[1:]
+    if (((high[ends - 1] - low[begins]) <= RUN_BYTES) | (ends - begins == 1)).all():
+        return begins, ends
+    cut: list[int] = []
+    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
         while end - begin > 1 and high[end - 1] - low[begin] > RUN_BYTES:
-            fits = max(1, int(np.searchsorted(high[begin:end], low[begin] + RUN_BYTES, side="right")))
-            yield begin, begin + fits
-            begin += fits  # noqa: PLW2901
+            cut.append(begin)
+            begin += max(1, int(np.searchsorted(high[begin:end], low[begin] + RUN_BYTES, side="right")))  # noqa: PLW2901
         if begin < end:
-            yield begin, end
+            cut.append(begin)
+    return np.asarray(cut, np.int64), np.asarray([*cut[1:], len(low)], np.int64)
 
 
 def _labels(texts: list[bytes], offsets: list[int], kind: tuple[str, str], faults: dict[int, str]) -> Int64s:

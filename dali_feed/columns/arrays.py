@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -13,10 +14,12 @@ from dali_feed.columns.kind import Faults, Kind, check_member, missing
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats.arrays import Layout, array_from, layout_of
 from dali_feed.formats.npy import MAGIC
+from dali_feed.records.pieces import Pieces
 
 __all__ = ["Array"]
 
 _BYTES = (memoryview, bytes)
+_BYTE_TYPES = frozenset(_BYTES)
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,16 @@ class Array(Kind):
             raise ConfigError(msg) from error
         return replace(self, dtype=layout.dtype.name, shape=layout.shape)
 
-    def read(self, values: Any, faults: Faults) -> list[Any]:
+    def read(self, values: Any, faults: Faults) -> Sequence[Any]:
         """Raw bytes as they are, and arrays of all others: views, where the source's are."""
         missing(values, faults)
         dtype, shape = np.dtype(self.dtype), self.shape or ()
         size = math.prod(shape) * dtype.itemsize
+        if isinstance(values, Pieces) and ((values.size == size) | values.missing).all():
+            return values
         out = list(values)
+        if set(map(type, out)) <= _BYTE_TYPES and set(map(len, out)) == {size}:
+            return out  # all as they should be, by two calls
         for row, value in enumerate(out):
             if row in faults or (value.__class__ in _BYTES and len(value) == size):
                 continue
@@ -79,10 +86,13 @@ class Array(Kind):
                 faults[row] = str(error)
         return out
 
-    def batch(self, values: list[Any]) -> NDArray[Any]:
+    def batch(self, values: Sequence[Any]) -> NDArray[Any]:
         """One array, in memory of its own: each record's bytes are copied once."""
         shape = self.shape or ()
-        if all(value.__class__ in _BYTES for value in values):
+        if isinstance(values, Pieces):
+            size = math.prod(shape) * np.dtype(self.dtype).itemsize
+            return values.together(size).view(np.dtype(self.dtype)).reshape(len(values), *shape)
+        if set(map(type, values)) <= _BYTE_TYPES:
             return np.frombuffer(bytearray().join(values), self.dtype).reshape(len(values), *shape)
         out = np.empty((len(values), *shape), self.dtype)
         for row, value in enumerate(values):

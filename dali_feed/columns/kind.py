@@ -6,9 +6,13 @@ record, and its slot goes to another. Nothing is copied before a batch is made, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Self
 
+import numpy as np
+
 from dali_feed.errors import ConfigError
+from dali_feed.records.pieces import Pieces
 
 __all__ = ["Faults", "Kind", "check_member", "missing"]
 
@@ -37,10 +41,11 @@ class Kind:
         return self
 
     def read(self, values: Any, faults: Faults) -> Any:
-        """What is kept of a read's values until they stand in a batch, row for row: an array, or a list.
+        """What is kept of a read's values until they stand in a batch, row for row: an array, a list, or `Pieces`.
 
-        Called by the threads that read. A value is a view of bytes, or what the source has; None is none. Rows with a
-        fault, now or before, may be given any value.
+        Called by the threads that read. `values` is a sequence: a value is a view of bytes, or what the source has;
+        None is none. Where it is a `dali_feed.records.Pieces`, all views can be asked about at once, and it can be kept
+        as it is. Rows with a fault, now or before, may be given any value.
         """
         raise NotImplementedError
 
@@ -64,8 +69,11 @@ def check_member(kind: str, member: object) -> None:
         raise ConfigError(msg)
 
 
-def missing(values: list[Any], faults: Faults) -> None:
+def missing(values: Sequence[Any], faults: Faults) -> None:
     """Rows without a value are faults."""
-    for row, value in enumerate(values):
-        if value is None:
-            faults.setdefault(row, "the record has no such member")
+    if isinstance(values, Pieces):
+        rows = np.flatnonzero(values.missing).tolist()
+    else:
+        rows = [row for row, value in enumerate(values) if value is None]
+    for row in rows:
+        faults.setdefault(row, "the record has no such member")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +12,12 @@ from numpy.typing import NDArray
 
 from dali_feed.columns.kind import Faults, Kind, check_member
 from dali_feed.errors import ConfigError
+from dali_feed.records.pieces import Pieces
 
 __all__ = ["Number"]
 
 _SHOWN = 40
+_DIGITS = 19  # so many may be too large for int64
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Number(Kind):
             msg = f"Number({self.member!r}): dtype must be an int, a float or bool of NumPy's; found {self.dtype!r}"
             raise ConfigError(msg)
 
-    def read(self, values: list[Any], faults: Faults) -> NDArray[Any]:
+    def read(self, values: Sequence[Any], faults: Faults) -> NDArray[Any]:
         """The numbers, (n,); 0 for rows with a fault."""
         if isinstance(values, np.ndarray) and values.dtype == self.dtype:
             return values
@@ -55,15 +59,40 @@ class Number(Kind):
         return out
 
 
-def _digits(values: list[Any]) -> NDArray[np.int64] | None:
-    """Decimal digits in every row, the common case, by a few calls for all of them; else None."""
-    try:
+def _digits(values: Sequence[Any]) -> NDArray[np.int64] | None:
+    """Decimal digits or an int in every row, the common case, by a few calls for all of them; else None."""
+    if isinstance(values, Pieces):
+        return _digits_of(values)
+    held = set(map(type, values))
+    if held == {int}:
+        try:
+            return np.array(values, np.int64)
+        except OverflowError:
+            return None
+    if held == {memoryview}:
         texts = [value.tobytes() for value in values]
-    except AttributeError:
+    elif held == {bytes}:
+        texts = list(values)
+    else:
         return None
-    if all(text.isdigit() and len(text) < 19 for text in texts):
+    if all(texts) and max(map(len, texts)) < _DIGITS and b"".join(texts).isdigit():
         return np.array(list(map(int, texts)), np.int64)
     return None
+
+
+def _digits_of(values: Pieces) -> NDArray[np.int64] | None:
+    """The same of texts by their arrays."""
+    width = int(values.size.max(initial=0))
+    if values.missing.any() or width >= _DIGITS or not values.size.all():
+        return None
+    digits = values.padded(width) - np.uint8(ord("0"))  # what is below 0 is above 9
+    inside = np.arange(width) < values.size[:, None]
+    if (digits[inside] > 9).any():
+        return None
+    found = np.zeros(len(values), np.int64)
+    for column in range(width):
+        found = np.where(inside[:, column], found * 10 + digits[:, column], found)
+    return found
 
 
 def _number(value: Any, dtype: np.dtype[Any]) -> Any:
@@ -94,6 +123,7 @@ def _number(value: Any, dtype: np.dtype[Any]) -> Any:
     return value
 
 
+@functools.cache
 def _ends(dtype: np.dtype[Any]) -> tuple[Any, Any]:
     if dtype.kind == "f":
         return float(np.finfo(dtype).min), float(np.finfo(dtype).max)

@@ -15,6 +15,7 @@ from dali_feed.feed.lane import Draw, Piece, Prepare
 from dali_feed.feed.pixels import Pixels
 from dali_feed.feed.window import Window
 from dali_feed.quarantine.budget import Fault
+from dali_feed.records.pieces import Pieces
 
 __all__ = ["Batch", "Flight", "Made"]
 
@@ -46,9 +47,11 @@ class Batch(Pixels):
 
 
 def _joined(parts: list[Any]) -> Any:
-    """Arrays or lists end to end; a single one as it is."""
+    """Arrays, lists or `Pieces` end to end; a single one as it is."""
     if len(parts) == 1:
         return parts[0]
+    if all(isinstance(part, Pieces) for part in parts):
+        return Pieces.joined(parts)
     return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else [value for part in parts for value in part]
 
 

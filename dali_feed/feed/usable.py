@@ -21,8 +21,8 @@ Look = Callable[[Sequence[memoryview | None], Mapping[str, Any]], Screened]
 def _unseen(payloads: Sequence[memoryview | None], fields: Mapping[str, Any]) -> Screened:
     """Of payloads that are no images only whether they are there."""
     del fields
-    there = [(0, 0) if payload is None else (1, 1) for payload in payloads]
-    return Screened(np.array(there, np.int32).reshape(-1, 2), {}, {})
+    there = np.array([payload is not None for payload in payloads], np.int32)
+    return Screened(np.repeat(there, 2).reshape(-1, 2), {}, {})
 
 
 def looker(program: Program, tuning: Tuning, columns: Sequence[tuple[str, str]] = ()) -> Look:

@@ -24,6 +24,7 @@ from dali_feed.feed.usable import Look
 from dali_feed.plan.order import WindowPlan
 from dali_feed.quarantine.budget import Fault
 from dali_feed.quarantine.letters import Stage
+from dali_feed.records.pieces import Pieces
 from dali_feed.records.slabs import slabs_for
 from dali_feed.records.source import Block, Lease
 
@@ -58,6 +59,13 @@ def _tasks(plan: WindowPlan, sizes: Measured) -> tuple[list[ReadTask], Rows]:
         edges.append(first)
         a = b
     return tasks, np.asarray(edges, np.int64)
+
+
+def _room(values: Any, rows: int) -> Any:
+    """What such values of all rows go into."""
+    if isinstance(values, Pieces):
+        return Pieces.none(rows)
+    return np.zeros((rows, *values.shape[1:]), values.dtype) if isinstance(values, np.ndarray) else [None] * rows
 
 
 class Empty:
@@ -174,10 +182,9 @@ class Window:
         self._proof.good |= bool(self.usable[a:b].any())
         for name, values in block.fields.items():
             if name not in self.fields:
-                array = isinstance(values, np.ndarray)
-                self.fields[name] = (
-                    np.zeros((self.rows, *values.shape[1:]), values.dtype) if array else [None] * self.rows
-                )
+                self.fields[name] = _room(values, self.rows)
+            elif isinstance(self.fields[name], Pieces) and not isinstance(values, Pieces):
+                self.fields[name] = list(self.fields[name])
             self.fields[name][a:b] = values
         self._installed[n] = True
         self._all_installed = bool(self._installed.all())
@@ -259,7 +266,7 @@ class Window:
     def good_fields(self, rows: Rows) -> dict[str, Any]:
         """Fields of rows that `deal` gave."""
         return {
-            name: values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows.tolist()]
+            name: values[rows] if isinstance(values, np.ndarray | Pieces) else [values[row] for row in rows.tolist()]
             for name, values in self.fields.items()
         }
 

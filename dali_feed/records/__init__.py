@@ -11,6 +11,7 @@ from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
     from dali_feed.records.extents import Extents, pack_ids, unpack_id, unpack_ids
+    from dali_feed.records.pieces import Pieces
     from dali_feed.records.source import (
         LABEL,
         MANY_ABSENT,
@@ -31,6 +32,7 @@ __all__ = [
     "Commits",
     "Extents",
     "Lease",
+    "Pieces",
     "Reader",
     "Slabs",
     "Snapshot",
@@ -50,6 +52,7 @@ __getattr__ = lazily(
         "LABEL": "source",
         "Lease": "source",
         "MANY_ABSENT": "source",
+        "Pieces": "pieces",
         "Reader": "source",
         "Slabs": "source",
         "Snapshot": "source",

@@ -126,7 +126,7 @@ class Block:
 
     ids       int64 (n,)
     payloads  views into the lease's slabs; None where the position is absent
-    fields    per field beside the image an array or list of n values; rows without one hold any value
+    fields    per field beside the image an array, a list or `Pieces` of n values; rows without one hold any value
     faults    row -> why its record cannot be used, where the source or the codec knows already
     """
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from images import QUICK
@@ -15,6 +16,8 @@ from torchvision.transforms import v2
 from dali_feed import BadRecords, DataLoader
 from dali_feed.columns import Array, Bytes, Image, Json, Kind, Number, Text, Tokens
 from dali_feed.errors import ConfigError
+from dali_feed.records import Extents, Pieces
+from dali_feed.records.slabs import SlabPool
 
 CROP = v2.Compose([v2.RandomResizedCrop(8), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
 
@@ -158,6 +161,34 @@ def test_a_kind_checks_itself(make: Any) -> None:
     """A wrong value never reaches a record."""
     with pytest.raises(ConfigError):
         make()
+
+
+def test_a_reads_members_are_pieces_of_one_memory(tmp_path: Path) -> None:
+    """As long as a slab holds them: then nothing is done row by row; where none does, they are the same bytes."""
+    source = shards(tmp_path, broken={"4.f32": None}).giving(None, ("f32", "cls"))
+    everything = Extents(np.array([0, 1]), np.array([0, 0]), np.array([12, 12]))
+    read = [source.reader(SlabPool(size)).read(everything).fields for size in (1 << 20, 64)]
+    assert all(isinstance(values, Pieces) for fields in read for values in fields.values())
+    assert [len(read[0]["f32"].memories), len(read[1]["f32"].memories) > 1] == [1, True]
+    for name in ("f32", "cls"):
+        one, several = ([view and bytes(view) for view in fields[name]] for fields in read)
+        assert one == several
+    assert [row for row, view in enumerate(read[0]["f32"]) if view is None] == [2]
+
+
+@pytest.mark.parametrize(
+    ("texts", "wanted"),
+    [
+        (("0", "12", "0123456789012345678"[1:]), [0, 12, 123456789012345678]),
+        (("7", "-3", "+8"), [7, -3, 8]),
+        (("1", " 2\n", "9223372036854775807"), [1, 2, 9223372036854775807]),
+    ],
+)
+def test_decimal_text_of_any_width_is_a_number(tmp_path: Path, texts: tuple[str, ...], wanted: list[int]) -> None:
+    """All digits, by a few calls for a whole read, or anything else that is a number, one by one."""
+    source = shards(tmp_path, 6, broken={f"{n}.cls": text.encode() for n, text in zip((0, 2, 4), texts, strict=True)})
+    with DataLoader(source, 3, columns={"n": Number("cls")}, tuning=QUICK) as loader:
+        assert next(iter(loader))["n"].tolist() == wanted
 
 
 def test_members_are_listed(tmp_path: Path) -> None:

@@ -1,0 +1,121 @@
+"""Pieces: the bytes of many rows, as arrays that say where each lies; a view is made when it is asked for.
+
+The law: to its readers it is a sequence of views, None where a row has none. What is asked of all rows at once (which
+are missing, whether they have one size, their bytes side by side) costs a few calls of NumPy, and no Python per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.records.extents import Int64s
+
+__all__ = ["Pieces"]
+
+_FEW = 8  # rows of one memory, on average, from which it is worth a call of NumPy's
+
+
+class Pieces(Sequence[memoryview | None]):
+    """Rows of bytes: row k is `size[k]` bytes from byte `at[k]` of `memories[of[k]]`. Memory is shared, never copied.
+
+    memories  contiguous bytes
+    of        int64 (n,): which of them a row lies in; -1 where it has none
+    at, size  int64 (n,)
+    """
+
+    __slots__ = ("at", "memories", "of", "size")
+
+    def __init__(self, memories: list[memoryview], of: Int64s, at: Int64s, size: Int64s) -> None:
+        self.memories, self.of, self.at, self.size = memories, of, at, size
+
+    @classmethod
+    def none(cls, rows: int) -> Pieces:
+        """Rows that have nothing yet."""
+        return cls([], np.full(rows, -1, np.int64), np.zeros(rows, np.int64), np.zeros(rows, np.int64))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Pieces]) -> Pieces:
+        """Parts end to end."""
+        out, first = cls.none(sum(map(len, parts))), 0
+        for part in parts:
+            out[first : first + len(part)] = part
+            first += len(part)
+        return out
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+    def __iter__(self) -> Iterator[memoryview | None]:
+        memories, ends = self.memories, (self.at + self.size).tolist()
+        for of, at, end in zip(self.of.tolist(), self.at.tolist(), ends, strict=True):
+            yield memories[of][at:end] if of >= 0 else None
+
+    @overload
+    def __getitem__(self, rows: int) -> memoryview | None: ...
+
+    @overload
+    def __getitem__(self, rows: slice | NDArray[Any]) -> Pieces: ...
+
+    def __getitem__(self, rows: int | slice | NDArray[Any]) -> memoryview | Pieces | None:
+        if isinstance(rows, slice | np.ndarray):
+            return Pieces(self.memories, self.of[rows], self.at[rows], self.size[rows])
+        of, at = int(self.of[rows]), int(self.at[rows])
+        return self.memories[of][at : at + int(self.size[rows])] if of >= 0 else None
+
+    def __setitem__(self, rows: int | slice, values: memoryview | Pieces | None) -> None:
+        """Other rows, or one row's view, in the place of some: their memories are added to those that there are."""
+        memories = values.memories if isinstance(values, Pieces) else [] if values is None else [values]
+        known = {id(memory): k for k, memory in enumerate(self.memories)}
+        self.memories = [*self.memories, *(memory for memory in memories if id(memory) not in known)]
+        if isinstance(values, Pieces):
+            fresh = iter(range(len(known), len(self.memories)))
+            become = [*(known[id(m)] if id(m) in known else next(fresh) for m in memories), -1]
+            self.of[rows] = np.array(become, np.int64)[values.of]
+            self.at[rows], self.size[rows] = values.at, values.size
+        else:
+            self.of[rows] = -1 if values is None else len(self.memories) - 1
+            self.at[rows], self.size[rows] = 0, 0 if values is None else len(values)
+
+    def copy(self) -> Pieces:
+        """The same rows, whose places can be taken by others."""
+        return Pieces(self.memories, self.of.copy(), self.at.copy(), self.size.copy())
+
+    @property
+    def missing(self) -> NDArray[np.bool_]:
+        """Which rows have none, bool (n,)."""
+        return self.of < 0
+
+    def together(self, size: int) -> NDArray[np.uint8]:
+        """The bytes of all rows, each of `size` bytes and none missing, uint8 (n, size): one copy of them."""
+        if len(self) and size and (of := int(self.of[0])) == self.of.max() and of == self.of.min():
+            return _rows(self.memories[of], self.at, size)
+        held = np.unique(self.of).tolist()
+        if not size or len(held) * _FEW > len(self):
+            return np.frombuffer(bytearray().join(self), np.uint8).reshape(len(self), size)  # type: ignore[arg-type]
+        out = np.empty((len(self), size), np.uint8)
+        for of in held:
+            here = self.of == of
+            out[here] = _rows(self.memories[of], self.at[here], size)
+        return out
+
+    def padded(self, width: int) -> NDArray[np.uint8]:
+        """The bytes of rows of at most `width` bytes, filled with 0: uint8 (n, width)."""
+        out = np.zeros((len(self), width), np.uint8)
+        columns = np.arange(width)
+        for of in np.unique(self.of[self.of >= 0]).tolist():
+            here = np.flatnonzero(self.of == of)
+            memory = np.frombuffer(self.memories[of], np.uint8)
+            where = self.at[here, None] + columns
+            inside = columns < self.size[here, None]
+            out[here] = np.where(inside, memory[np.where(inside, where, 0)] if len(memory) else 0, 0)
+        return out
+
+
+def _rows(memory: memoryview, at: Int64s, size: int) -> NDArray[np.uint8]:
+    """Rows of one memory, side by side: every byte of it begins an item of `size` bytes, of which those are taken."""
+    every = np.ndarray((len(memory) - size + 1,), np.dtype((np.void, size)), memory, 0, (1,))
+    return every[at].view(np.uint8).reshape(len(at), size)

@@ -1,0 +1,78 @@
+"""Pieces: a sequence of views that is arrays; whatever is done with it, it is as the list of those views."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dali_feed.records import Pieces
+
+MEMORIES = [memoryview(bytearray(range(k, k + 60))) for k in (0, 60, 120)]
+ROW = st.tuples(st.integers(-1, 2), st.integers(0, 40), st.integers(0, 20))
+
+
+def made(rows: list[tuple[int, int, int]]) -> Pieces:
+    """Rows as (which memory, from, how many bytes)."""
+    of, at, size = np.array(rows, np.int64).reshape(-1, 3).T.copy()
+    return Pieces(MEMORIES, of, at, size)
+
+
+def listed(rows: list[tuple[int, int, int]]) -> list[bytes | None]:
+    """The same rows, taken out one by one."""
+    return [None if of < 0 else bytes(MEMORIES[of][at : at + size]) for of, at, size in rows]
+
+
+def told(pieces: Any) -> list[bytes | None]:
+    """What a reader sees of pieces."""
+    return [None if view is None else bytes(view) for view in pieces]
+
+
+@given(st.lists(ROW, max_size=12), st.lists(ROW, min_size=1, max_size=12), st.data())
+def test_pieces_are_the_list_of_their_views(
+    rows: list[tuple[int, int, int]], more: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    """Looked at, cut, chosen from, joined and written over, they hold what a list would."""
+    pieces, views = made(rows), listed(rows)
+    assert told(pieces) == views
+    assert told(pieces[k] for k in range(len(pieces))) == views
+    assert told(pieces[1:4]) == views[1:4]
+    chosen = np.array(data.draw(st.lists(st.integers(0, max(0, len(rows) - 1)), max_size=5 if rows else 0)), np.int64)
+    assert told(pieces[chosen]) == [views[k] for k in chosen]
+    assert pieces.missing.tolist() == [view is None for view in views]
+    assert told(Pieces.joined([pieces, made(more), pieces])) == [*views, *listed(more), *views]
+
+    written, wanted = made(more).copy(), listed(more)
+    slot = data.draw(st.integers(0, len(more) - 1))
+    written[slot], wanted[slot] = memoryview(b"another"), b"another"
+    written[0:1], wanted[0:1] = made(more)[-1:], listed(more)[-1:]
+    written[len(more) - 1], wanted[len(more) - 1] = None, None
+    assert told(written) == wanted
+    assert told(made(more)) == listed(more)
+
+
+def test_views_are_of_the_memory_itself() -> None:
+    """Nothing is copied before a batch is made."""
+    view = made([(1, 5, 4)])[np.array([0, 0])][1]
+    assert view is not None
+    assert np.shares_memory(np.frombuffer(view, np.uint8), np.frombuffer(MEMORIES[1], np.uint8))
+
+
+@pytest.mark.parametrize("memories", [(0,), (0, 2), (0, 1, 2)])
+@pytest.mark.parametrize("count", [0, 3, 40])
+def test_bytes_of_one_size_come_together(memories: tuple[int, ...], count: int) -> None:
+    """One array of all rows, up to the last byte of their memories, however many memories there are."""
+    rows = [(memories[k % len(memories)], 52 - k % 53, 8) for k in range(count)]
+    found = made(rows).together(8)
+    assert found.shape == (count, 8)
+    assert [row.tobytes() for row in found] == listed(rows)
+
+
+def test_short_texts_are_padded() -> None:
+    """Rows of several sizes, and none, from several memories; nothing is read beyond one."""
+    rows = [(0, 57, 3), (-1, 0, 0), (2, 0, 4), (1, 60, 0)]
+    found = made(rows).padded(4)
+    assert [row.tobytes() for row in found] == [(text or b"").ljust(4, b"\0") for text in listed(rows)]
