@@ -21,7 +21,7 @@ from dali_feed.external_sources.files import IMG_EXTENSIONS, FileList
 from dali_feed.loader.functions import split
 from dali_feed.loader.hf_datasets import hf_rows
 from dali_feed.loader.image_datasets import Files, files_of, is_plain, torchvisions_loader
-from dali_feed.records.source import Source
+from dali_feed.records.source import Source, lacking
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.recipe import Recipe
 
@@ -46,7 +46,7 @@ def _refuse(reason: str) -> NoReturn:
 
 def is_source(dataset: object) -> bool:
     """Whether it is a source of ours already."""
-    return all(hasattr(dataset, name) for name in ("snapshot", "reader", "where", "fields"))
+    return not lacking(dataset)
 
 
 def lower_dataset(dataset: object) -> Lowered | str:

@@ -75,6 +75,7 @@ def _rows(dataset: Any, form: dict[str, Any]) -> ArrowRows | str:
     rows = None if dataset._indices is None else dataset._indices.column(0).to_numpy()
     try:
         source = ArrowRows(table, images[0], rows, name=str(dataset.split or "dataset"))
+        source.check()
     except ConfigError as error:
         return f"it cannot be read as rows ({error})"
     turned = _turned(source) if feature.decode else None
