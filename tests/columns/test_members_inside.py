@@ -59,7 +59,7 @@ def in_a_table(folder: Path, kafka: Kafka) -> Source:
     return ArrowRows(table, image=None, format={"meta": JSON})
 
 
-def in_a_topic(folder: Path, kafka: Kafka) -> Source:
+def in_a_topic(folder: Path, kafka: Kafka) -> KafkaTopic:
     """The values."""
     kafka.publish("inside", [Message(value(n)) for n in range(COUNT)], partitions=1)
     return KafkaTopic("inside", kafka.servers, label=None, format=JSON)

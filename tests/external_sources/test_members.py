@@ -111,7 +111,12 @@ def test_an_index_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     loads: list[str] = []
     load = tar_index.load
     source = shards(tmp_path, 4)
-    monkeypatch.setattr(tar_index, "load", lambda path, folder: loads.append(path) or load(path, folder))
+
+    def counted(path: str, folder: Any) -> Any:
+        loads.append(path)
+        return load(path, folder)
+
+    monkeypatch.setattr(tar_index, "load", counted)
     with DataLoader(source, 4, columns={"image": Image("jpg"), "n": Number("cls")}, tuning=QUICK) as loader:
         assert len(list(loader)) == 1
     assert len(loads) == len(source.paths)
