@@ -143,6 +143,12 @@ class KafkaTopic:
         other._options = replace(self._options, label=None, fields=members, asked=Asked(image, members))
         return other
 
+    def without_codec(self) -> KafkaTopic:
+        """The same records, their values as they are: a source that can give members."""
+        other = copy.copy(self)
+        other._options = replace(self._options, codec=None, label=None, fields=())
+        return other
+
     def where(self, partition: int, position: int) -> str:
         """A record's coordinates as text: `imagenet-train[3]@41872`."""
         return f"{self._options.topic}[{partition}]@{position}"
