@@ -17,7 +17,7 @@ from dali_feed.records.source import Extents
 from dali_feed.screen.header import UnusableError
 from dali_feed.screen.screen import header_of
 
-__all__ = ["hf_rows"]
+__all__ = ["hf_members", "hf_rows"]
 
 LOOKED_AT = 64
 _FLOATS = {"halffloat", "float", "double"}
@@ -30,6 +30,35 @@ def hf_rows(dataset: Any) -> ArrowRows | str | None:
         ConfigError: it is a DatasetDict.
         SourceEmptyError: it has no row.
     """
+    why = _unreadable(dataset)
+    if why is not None or not _is(dataset, "datasets.arrow_dataset", "Dataset"):
+        return why
+    form = dataset.format
+    if form["type"] not in (None, "torch") or form["format_kwargs"]:
+        return f"it has the format {form['type']!r} {form['format_kwargs'] or ''} (with_format('torch') can be read)"
+    return _rows(dataset, form)
+
+
+def hf_members(dataset: Any) -> ArrowRows | str | None:
+    """The dataset, or a Subset of one, for `columns=`: all its columns are members, of whatever type.
+
+    A clause where it cannot be read, None for an object that is not of `datasets`. Raises as `hf_rows` does.
+    """
+    if type(dataset).__module__ == "torch.utils.data.dataset" and type(dataset).__name__ == "Subset":
+        whole = hf_members(dataset.dataset)
+        indices = np.asarray(dataset.indices, np.int64)
+        return whole.chosen(indices) if isinstance(whole, ArrowRows) and indices.size else whole
+    why = _unreadable(dataset)
+    if why is not None or not _is(dataset, "datasets.arrow_dataset", "Dataset"):
+        return why
+    images = [n for n in dataset.column_names if _is(dataset.features[n], "datasets.features.image", "Image")]
+    rows = None if dataset._indices is None else dataset._indices.column(0).to_numpy()
+    name = str(dataset.split or "dataset")
+    return ArrowRows(dataset.data.table, images[0] if images else None, rows, name=name)
+
+
+def _unreadable(dataset: Any) -> str | None:
+    """Why no dataset of `datasets` can be read as rows; None where it can, or is none of those."""
     for name in ("DatasetDict", "IterableDatasetDict"):
         if _is(dataset, "datasets.dataset_dict", name):
             splits = ", ".join(map(repr, dataset)) or "none"
@@ -39,18 +68,16 @@ def hf_rows(dataset: Any) -> ArrowRows | str | None:
         return "it is iterable-style, so it has no positions (load_dataset without streaming=True gives one that has)"
     if not _is(dataset, "datasets.arrow_dataset", "Dataset"):
         return None
-    whole, form = sys.modules["datasets.arrow_dataset"].Dataset, dataset.format
+    whole = sys.modules["datasets.arrow_dataset"].Dataset
     for name in ("__getitem__", "__getitems__", "__len__"):
         if getattr(type(dataset), name, None) is not getattr(whole, name, None):
             return f"it has a {name} of its own"
-    if form["type"] == "custom":
+    if dataset.format["type"] == "custom":
         return (
             "it has a Python function as its transform (give torchvision's as transform= of the loader, and the dataset"
             " with_format(None))"
         )
-    if form["type"] not in (None, "torch") or form["format_kwargs"]:
-        return f"it has the format {form['type']!r} {form['format_kwargs'] or ''} (with_format('torch') can be read)"
-    return _rows(dataset, form)
+    return None
 
 
 def _is(dataset: object, module: str, name: str) -> bool:
