@@ -11,6 +11,11 @@
     for data in DALIClassificationIterator(train, ShardSet("train-*.tar"), shuffle=True):
         images, labels = data[0]["data"], data[0]["label"]
 
+Several inputs, one per member of a record, are columns:
+
+    columns = {"image": Image("jpg;png"), "mask": Mask("seg.png"), "label": Number("cls")}
+    DALIGenericIterator(train, ["image", "mask", "label"], ShardSet("train-*.tar"), columns=columns)
+
 An item is a list of one dict, name of output -> torch tensor: one pipeline and one process per GPU. A label that the
 graph declares nothing of comes as int32 in shape (1,), as fn.readers.file gives it.
 """
@@ -18,15 +23,19 @@ graph declares nothing of comes as int32 in shape (1,), as fn.readers.file gives
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, unique
 from typing import Any, Self
 from warnings import warn
 
+import numpy as np
 import torch
 
-from dali_feed.compiler.user_pipeline import PipelineProgram
+from dali_feed.columns.graph_inputs import graph_inputs
+from dali_feed.columns.kind import Kind
+from dali_feed.columns.number import Number
+from dali_feed.compiler.user_pipeline import FieldInput, PipelineProgram
 from dali_feed.engines.gpu.handover import tensor_of
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
@@ -36,7 +45,7 @@ from dali_feed.loader.arguments import ranks, warn_once
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.packages import needed
 from dali_feed.plan.order import Shuffle
-from dali_feed.records.source import Source
+from dali_feed.records.source import Source, lacking
 
 with needed():
     from dali_feed.engines.dali.read_pipeline import open_pipeline, read_pipeline
@@ -69,7 +78,8 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
         output_map: names of the pipeline's outputs, in order.
         source: where records are (`dali_feed.external_sources`); it stands in place of the reader. None: the graph has
             one `fn.readers.file(file_root=...)`, and a FileList of that folder takes its place, with its shard for
-            `rank` and `world_size`, and its random_shuffle for `shuffle`, where those are not given.
+            `rank` and `world_size`, and its random_shuffle for `shuffle`, where those are not given; or one
+            `fn.readers.webdataset(paths=, ext=)`, for which a ShardSet does.
         size: needless, as it is counted; one that is given must be the same as the attribute `size`.
         reader_name: without a source, the reader in the graph; otherwise it has no effect.
         auto_reset: True or "yes": at the end of an epoch the next one is made ready. Otherwise `reset()`, or the next
@@ -79,6 +89,9 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
         last_batch_padded: has no effect: FILL repeats the last sample, and no epoch takes from the next.
         last_batch_policy: what becomes of a last batch that is not full.
         prepare_first_batch: has no effect: the first batch is begun when the loop takes it.
+        columns: the inputs of the graph, name -> kind of `dali_feed.columns`, where they are members of a record:
+            `fn.external_source(name="mask")` takes the column `mask`. Images and masks as their bytes, screened;
+            text and bytes as uint8; arrays, boxes, token ids and numbers as such.
         shuffle, sampler, seed, lanes, rank, world_size, bad, tuning: as in `dali_feed.DataLoader`. `tuning` counts
             more than what the pipeline says of prefetching; `seed` is also that of DALI's random operators.
 
@@ -101,6 +114,7 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
         last_batch_policy: Enum = LastBatchPolicy.FILL,
         prepare_first_batch: bool = True,
         *,
+        columns: Mapping[str, Kind] | None = None,
         shuffle: bool | Shuffle | None = None,
         sampler: Iterable[int] | None = None,
         seed: int = 0,
@@ -112,16 +126,23 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
     ) -> None:
         self._auto_reset = _auto_reset(auto_reset)
         self._policy = _policy(last_batch_policy, fill_last_batch)
-        if source is not None and not hasattr(source, "fields"):
+        if source is not None and lacking(source):
             msg = f"source: must be one of dali_feed.external_sources; found {type(source).__name__}"
             raise ConfigError(msg)
         opened = open_pipeline(pipelines)
         if source is None:
             found = read_by_graph(opened, reader_name)
             source, reader_name = found.source, None
+            columns = found.columns if columns is None else columns
             shuffle = found.shuffle and sampler is None if shuffle is None else shuffle
             rank, world_size = (found.rank, found.world_size) if rank is world_size is None else (rank, world_size)
-        program = read_pipeline(opened, source.fields)
+        if columns is None:
+            program = read_pipeline(opened, source.fields)
+        else:
+            bounds = tuning or Tuning()
+            source = graph_inputs(source, columns, bounds.max_pixels, bounds.max_work)
+            program = read_pipeline(opened, source.fields, source.image or "")
+            program.inputs = {name: _declared(how, columns[name]) for name, how in program.inputs.items()}
         idle = {
             "reader_name": (reader_name is not None, "the source is the reader"),
             "dynamic_shape": (dynamic_shape, "shapes may differ from batch to batch"),
@@ -299,6 +320,11 @@ def _names(output_map: Sequence[str], program: PipelineProgram) -> list[str]:
         msg = f"output_map: must name the {program.outputs} outputs of pipeline {program.name}; found {names}"
         raise ConfigError(msg)
     return names
+
+
+def _declared(said: FieldInput, kind: Kind) -> FieldInput:
+    """What the graph says of an input; where it says nothing a number is of its column's type."""
+    return replace(said, dtype=np.dtype(kind.dtype)) if said.dtype is None and isinstance(kind, Number) else said
 
 
 def _warn_of_randomness(program: PipelineProgram, stacklevel: int) -> None:

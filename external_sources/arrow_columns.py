@@ -10,12 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.errors import ConfigError
+from dali_feed.external_sources.arrow_lists import Lists, is_list
 from dali_feed.records.source import Int64s
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Images", "Numbers", "Strings", "check_types", "images_of", "values_of"]
+__all__ = [
+    "Images",
+    "Numbers",
+    "Strings",
+    "check_image",
+    "check_types",
+    "images_of",
+    "is_image",
+    "member_of",
+    "values_of",
+]
 
 SAMPLED = 64  # values of which a fingerprint takes the contents
 SAMPLED_BYTES = 64 << 10  # of each
@@ -42,7 +53,7 @@ class Strings:
         counts = [len(offsets) - 1 for offsets, _, _ in self._chunks]
         self._starts = np.cumsum([0, *counts])[:-1]
 
-    def views(self, rows: Int64s) -> Iterator[memoryview | None]:
+    def of(self, rows: Int64s) -> Iterator[memoryview | None]:
         """The values of these rows; None for a null."""
         which = np.searchsorted(self._starts, rows, side="right") - 1
         for chunk, k in zip(which.tolist(), (rows - self._starts[which]).tolist(), strict=True):
@@ -61,7 +72,7 @@ class Strings:
         """What is different in other rows, for a fingerprint: all sizes, and the contents of some."""
         yield self.sizes()[rows].tobytes()
         spread = np.linspace(0, len(rows) - 1, min(SAMPLED, len(rows))).round().astype(np.int64)
-        for view in self.views(rows[spread]):
+        for view in self.of(rows[spread]):
             yield b"" if view is None else view[:SAMPLED_BYTES].tobytes()
 
 
@@ -85,10 +96,10 @@ class Images:
         """Of each of these rows its bytes, else a path, else None."""
         found: list[memoryview | str | None] = [None] * len(rows)
         if self.held is not None:
-            found[:] = self.held.views(rows)
+            found[:] = self.held.of(rows)
         missing = [k for k, view in enumerate(found) if view is None]
         if self.paths is not None:
-            for k, path in zip(missing, self.paths.views(rows[missing]), strict=True):
+            for k, path in zip(missing, self.paths.of(rows[missing]), strict=True):
                 found[k] = None if path is None else str(path, "utf-8", "surrogateescape")
         return found
 
@@ -111,28 +122,48 @@ def _parts(kind: Any) -> dict[str, bool] | None:
     return {part.name: part.name in good and good[part.name](part.type) for part in kind}
 
 
-def check_types(schema: pa.Schema, image: str, told: str) -> None:
-    """Raise ConfigError, which `told` begins, where a column cannot be what it should be."""
+def _is_flat(kind: pa.DataType) -> bool:
+    """Bytes or texts."""
     from pyarrow import types
 
-    flat = (types.is_binary, types.is_large_binary, types.is_string, types.is_large_string)
-    numbers = (types.is_integer, types.is_floating, types.is_boolean)
+    tests = (types.is_binary, types.is_large_binary, types.is_string, types.is_large_string)
+    return any(is_it(kind) for is_it in tests)
+
+
+def is_image(kind: pa.DataType) -> bool:
+    """Whether images can be made of the column: of binary, paths as string, or a struct of bytes and path."""
+    parts = _parts(kind)
+    return _is_flat(kind) if parts is None else bool(parts) and all(parts.values())
+
+
+def check_image(schema: pa.Schema, image: str, told: str) -> None:
+    """Raise ConfigError, which `told` begins, where no images can be made of that column."""
+    kind = schema.field(image).type
+    if not is_image(kind):
+        rule = "images must be binary, paths as string, or a struct of bytes and path"
+        msg = f"{told}: {rule}; found column {image!r} of {kind}; cast it"
+        raise ConfigError(msg)
+
+
+def check_types(schema: pa.Schema, image: str, told: str) -> None:
+    """Raise ConfigError, which `told` begins, where batches without `columns=` cannot hold a column."""
     for column in schema:
-        if column.name == image:
-            parts = _parts(column.type)
-            good = any(is_it(column.type) for is_it in flat) if parts is None else bool(parts) and all(parts.values())
-            rule = "images must be binary, paths as string, or a struct of bytes and path"
-        else:
-            good = any(is_it(column.type) for is_it in (*flat, *numbers))
+        if column.name != image and not (_is_number(column.type) or _is_flat(column.type)):
             rule = "columns beside the images must be integers, floats, booleans, texts or binary"
-        if not good:
-            cure = (
-                "cast it"
-                if column.name == image
-                else "leave it out: drop_columns() of a table, remove_columns() of a dataset"
-            )
+            cure = "leave it out: drop_columns() of a table, remove_columns() of a dataset; or ask for others: columns="
             msg = f"{told}: {rule}; found column {column.name!r} of {column.type}; {cure}"
             raise ConfigError(msg)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return any(is_it(kind) for is_it in (types.is_integer, types.is_floating, types.is_boolean))
+
+
+def member_of(kind: pa.DataType) -> bool:
+    """Whether a record's value of that type is a member."""
+    return _is_number(kind) or _is_flat(kind) or is_image(kind) or is_list(kind)
 
 
 def images_of(column: pa.ChunkedArray) -> Images:
@@ -149,12 +180,14 @@ def images_of(column: pa.ChunkedArray) -> Images:
     return Images(held, paths)
 
 
-def values_of(column: pa.ChunkedArray, name: str, told: str) -> Numbers | Strings:
+def values_of(column: pa.ChunkedArray, name: str, told: str) -> Numbers | Strings | Lists:
     """The same for a column beside the images. ConfigError for integers that do not fit in 64 bits with sign."""
     from pyarrow import types
 
     kind = column.type
-    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+    if is_list(kind):
+        return Lists(column.chunks)
+    if not _is_number(kind):
         return _strings(column.chunks, kind)
     null = np.asarray(column.is_null()) if column.null_count else None
     if null is not None:

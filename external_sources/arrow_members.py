@@ -1,121 +1,133 @@
-"""Members of a table's rows: its columns."""
+"""Members of a table's rows: its columns, and the parts of those that are structs, `answers.text`."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dali_feed.errors import ClosedError, ConfigError
-from dali_feed.external_sources.arrow_columns import Images, Numbers, Strings
-from dali_feed.external_sources.one_file import check_read, load_file
-from dali_feed.records.members import alternatives
-from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Extents, Int64s, Lease, Reader, Slabs, Snapshot, Source, unpack_ids
+from dali_feed.errors import ConfigError
+from dali_feed.external_sources.arrow_columns import Images, Numbers, Strings, is_image, member_of
+from dali_feed.external_sources.arrow_lists import Lists
+from dali_feed.external_sources.member_source import MemberReader, MemberSource, foremost
+from dali_feed.records.source import Block, Int64s, Reader, Slabs, Source
 
-__all__ = ["ArrowMembers", "Held"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["ArrowMembers", "Held", "Leaf", "Values", "members_in"]
+
+Values = Images | Numbers | Strings | Lists
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A member of a table's rows: the column that it is in, the parts of structs on the way, and its type."""
+
+    path: tuple[str, ...]
+    kind: pa.DataType
+
+    @property
+    def is_struct(self) -> bool:
+        """Whether it is a struct: of bytes and path, as it is a member."""
+        from pyarrow import types
+
+        return bool(types.is_struct(self.kind))
+
+    def of(self, table: pa.Table) -> pa.ChunkedArray:
+        """Its values."""
+        column = table[self.path[0]]
+        for name in self.path[1:]:
+            column = column.flatten()[[part.name for part in column.type].index(name)]  # with the struct's own nulls
+        return column
+
+
+def members_in(schema: pa.Schema) -> dict[str, Leaf]:
+    """The members of a table's rows by name, in the table's order. Columns of other types are none."""
+    from pyarrow import types
+
+    found: dict[str, Leaf] = {}
+    ahead = [Leaf((column.name,), column.type) for column in reversed(schema)]
+    while ahead:
+        leaf = ahead.pop()
+        if member_of(leaf.kind):
+            found.setdefault(".".join(leaf.path), leaf)
+        if types.is_struct(leaf.kind):
+            ahead += [Leaf((*leaf.path, part.name), part.type) for part in reversed(list(leaf.kind))]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """All rows of a table, which of them stand at positions 0, 1, ..., and the column of images by its name."""
+    """What a table's rows are read from.
 
+    known     the members that there are
+    rows      of the table, at positions 0, 1, ...
+    values    a member's values, as images where that is asked for
+    """
+
+    known: Mapping[str, Leaf]
     rows: Int64s
-    image: tuple[str, Images]
-    beside: Mapping[str, Numbers | Strings]
+    values: Callable[[str, bool], Values]
 
 
-class ArrowMembers:
-    """Rows of a table with the members that were asked for. See `records.members.Members.giving`."""
+class ArrowMembers(MemberSource):
+    """Rows of a table with the members that were asked for. See `records.members.Members.giving`.
+
+    Raises ConfigError for a member that no row has, and for an image of what is none.
+    """
 
     def __init__(self, source: Source, held: Held, image: str | None, members: tuple[str, ...]) -> None:
-        known = (held.image[0], *held.beside)
-        for name in (*(() if image is None else (image,)), *members):
-            if not set(alternatives(name)).intersection(known):
-                msg = f"member {name!r}: {source!r} has the columns {', '.join(known)}; found none of that name"
-                raise ConfigError(msg)
-        self._source, self._held, self._image, self._members = source, held, image, members
+        super().__init__(source, image, members)
+        known, told = held.known, f"{source!r} has the columns"
+        self.held = held
+        self.asked = {name: foremost(name, known, told) for name in members}
+        self.image = None if image is None else foremost(image, known, told)
+        if self.image is not None and not is_image(known[self.image].kind):
+            msg = (
+                f"member {image!r}: an image is made of binary, of paths as string, or of a struct of bytes and path;"
+                f" found {known[self.image].kind} in {source!r}"
+            )
+            raise ConfigError(msg)
 
-    def __repr__(self) -> str:
-        return repr(self._source)
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The members as they were asked for."""
-        return self._members
-
-    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
-        """The table's."""
-        return self._source.snapshot(pin)
-
-    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
-        """A reader for one thread; see `records.Source`."""
-        return _MemberReader(self, SlabPool() if slabs is None else slabs, stop or threading.Event())
-
-    def where(self, partition: int, position: int) -> str:
-        """As the table has it."""
-        return self._source.where(partition, position)
+    def _opened(self, slabs: Slabs, stop: threading.Event) -> Reader:
+        return _RowReader(self, slabs, stop)
 
 
-class _MemberReader:
+class _RowReader(MemberReader):
     """Gives views of the table's buffers, and reads the files that it names."""
 
     def __init__(self, of: ArrowMembers, slabs: Slabs, stop: threading.Event) -> None:
-        self._of, self._slabs, self._stop, self._closed = of, slabs, stop, False
+        super().__init__(repr(of), len(of.held.rows), slabs, stop)
+        self._rows, values = of.held.rows, of.held.values
+        self._image = None if of.image is None else values(of.image, True)
+        self._asked = {name: values(member, False) for name, member in of.asked.items()}
 
-    def read(self, extents: Extents) -> Block:
-        """The members of `extents`' rows; see `records.Reader`. Raises what ArrowRows' does."""
-        of, held = self._of, self._of._held
-        check_read(repr(of), extents, len(held.rows), closed=self._closed)
-        ids = extents.ids()
-        rows = held.rows[unpack_ids(ids)[1]]
-        block = Block(ids, [memoryview(b"")] * len(rows), {}, self._slabs.lease())
-        try:
-            if of._image is not None:
-                for k, view in enumerate(self._values(of._image, rows, block)):
-                    if isinstance(view, memoryview):
-                        block.payloads[k] = view
-                    else:
-                        block.faults.setdefault(k, "the image is null")
-            for name in of._members:
-                block.fields[name] = self._values(name, rows, block)
-        except BaseException:
-            block.lease.release()
-            raise
-        return block
+    def _fill(self, block: Block, rows: Int64s) -> None:
+        rows = self._rows[rows]
+        if self._image is not None:
+            for k, view in enumerate(self._given(self._image, rows, block)):
+                if view is not None:
+                    block.payloads[k] = view
+                else:
+                    block.faults.setdefault(k, "the image is null")
+        for name, values in self._asked.items():
+            block.fields[name] = self._given(values, rows, block)
 
-    def close(self) -> None:
-        """Nothing stays open between reads. Safe to call twice."""
-        self._closed = True
-
-    def _values(self, name: str, rows: Int64s, block: Block) -> Any:
-        """A column's values: an array, or a list of views with None for nulls."""
-        held = self._of._held
-        member = next(part for part in alternatives(name) if part == held.image[0] or part in held.beside)
-        if member == held.image[0]:
-            return [self._opened(found, block.lease, k, block.faults) for k, found in enumerate(held.image[1].at(rows))]
-        column = held.beside[member]
-        if isinstance(column, Strings):
-            return list(column.views(rows))
-        values: Any = column.values[rows]
-        null = None if column.null is None else column.null[rows]
+    def _given(self, values: Values, rows: Int64s, block: Block) -> Any:
+        """The values of these rows: an array, or a list with None for nulls."""
+        if isinstance(values, Images):
+            return [
+                self._loaded(found, block, k) if isinstance(found, str) else found
+                for k, found in enumerate(values.at(rows))
+            ]
+        if isinstance(values, Strings | Lists):
+            return list(values.of(rows))
+        some = values.values[rows]
+        null = None if values.null is None else values.null[rows]
         if null is None or not null.any():
-            return values
-        return [None if gone else value for value, gone in zip(values.tolist(), np.asarray(null), strict=True)]
-
-    def _opened(
-        self, found: memoryview | str | None, lease: Lease, k: int, faults: dict[int, str]
-    ) -> memoryview | None:
-        if self._stop.is_set():
-            msg = f"{self._of!r}: the read was stopped"
-            raise ClosedError(msg)
-        if not isinstance(found, str):
-            return found
-        loaded = load_file(found, lease)
-        if isinstance(loaded, str):
-            faults[k] = loaded
-            return None
-        return loaded
+            return some
+        return [None if gone else value for value, gone in zip(some.tolist(), np.asarray(null), strict=True)]

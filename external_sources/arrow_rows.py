@@ -9,19 +9,28 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dali_feed.errors import ClosedError, ConfigError, SourceEmptyError
-from dali_feed.external_sources.arrow_columns import Images, Numbers, Strings, check_types, images_of, values_of
-from dali_feed.external_sources.arrow_members import ArrowMembers, Held
+from dali_feed.external_sources.arrow_columns import (
+    Images,
+    Numbers,
+    Strings,
+    check_image,
+    check_types,
+    images_of,
+    values_of,
+)
+from dali_feed.external_sources.arrow_members import ArrowMembers, Held, Values, members_in
 from dali_feed.external_sources.files import EXTENT_BYTES, SAMPLED, FileList, shared_folder
+from dali_feed.external_sources.formatted import forms_of, with_formats
 from dali_feed.external_sources.one_file import check_read, load_file
+from dali_feed.formats.contract import Format
 from dali_feed.records.members import Member
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Int64s, Lease, Reader, Slabs, Snapshot, Source, unpack_ids
@@ -30,6 +39,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["ArrowRows"]
+
+
+_VIEWS = "_views"  # the attribute that keeps values of columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,31 +56,43 @@ class _Columns:
 class ArrowRows:
     """A pyarrow Table with a column of images. Position k is the table's row k, or rows[k].
 
-    table  a pyarrow Table with one column of images, and others of numbers, booleans, texts or bytes: the fields
-    image  the name of the images' column: binary, string (paths), or a struct of `bytes` and `path` as Hugging Face's
-           datasets keep them, where the bytes count if both are there
-    rows   of the table, in the order wanted; duplicates are allowed. None for all
-    name   for messages
+    table   a pyarrow Table with one column of images, and others of numbers, booleans, texts or bytes: the fields
+    image   the name of the images' column: binary, string (paths), or a struct of `bytes` and `path` as Hugging Face's
+            datasets keep them, where the bytes count if both are there. None: it has none, and is read with `columns=`
+    rows    of the table, in the order wanted; duplicates are allowed. None for all
+    name    for messages
+    format  what columns of bytes or texts hold, for `columns=`: column -> format, {"meta": "json"}; a member is then
+            `meta:body.label` too. See docs/formats.md
 
-    Its batches are dicts of columns. Integers become int64. A null in any column makes a bad record.
+    Its batches are dicts of columns. Integers become int64. A null in any column makes a bad record. With `columns=`
+    lists, structs and several columns of images can be asked for, and a null counts where it was asked for.
 
     Raises:
-        ConfigError: no such column, a column of a type that is not supported, or rows that the table does not have.
+        ConfigError: no such column, rows that the table does not have; at the first use without `columns=`, a column
+            of a type that is not supported.
         SourceEmptyError: no row at all.
     """
 
     def __init__(
-        self, table: pa.Table, image: str = "image", rows: ArrayLike | None = None, *, name: str = "table"
+        self,
+        table: pa.Table,
+        image: str | None = "image",
+        rows: ArrayLike | None = None,
+        *,
+        name: str = "table",
+        format: Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
     ) -> None:
         self._table, self._image, self._name = table, image, name
-        self._columns = tuple(table.column_names)
-        if self._columns.count(image) != 1 or len(set(self._columns)) < len(self._columns):
+        self._columns, self._known = tuple(table.column_names), members_in(table.schema)
+        self._forms = forms_of(format, None, f"ArrowRows({name})")
+        if (image is not None and self._columns.count(image) != 1) or len(set(self._columns)) < len(self._columns):
             msg = (
                 f"{self!r}: a table must have one column {image!r}, of images, and no two of one name; found"
                 f" {list(self._columns)}; give image=, or rename columns"
             )
             raise ConfigError(msg)
-        check_types(table.schema, image, repr(self))
+        if image is not None:
+            check_image(table.schema, image, repr(self))
         self._rows = np.arange(table.num_rows, dtype=np.int64) if rows is None else self._checked(rows)
         if not len(self._rows):
             msg = f"{self!r}: must have at least one row; found none"
@@ -81,11 +105,11 @@ class ArrowRows:
         return len(self._rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_loaded"}  # no views in a pickle
+        return {name: value for name, value in self.__dict__.items() if name != _VIEWS}  # none in a pickle
 
     def chosen(self, positions: Int64s) -> ArrowRows:
         """These records, in this order; negative positions count from the end. IndexError for one that is not there."""
-        return ArrowRows(self._table, self._image, self._rows[positions], name=self._name)
+        return ArrowRows(self._table, self._image, self._rows[positions], name=self._name, format=self._forms)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -124,31 +148,52 @@ class ArrowRows:
             fingerprint=self._fingerprint(),
         )
 
+    def check(self) -> None:
+        """Raise the ConfigError for a table that batches without `columns=` cannot be made of."""
+        if self._image is None:
+            msg = f"{self!r}: without columns= a batch has images; found image=None; give image=, or ask for columns="
+            raise ConfigError(msg)
+        check_types(self._table.schema, self._image, repr(self))
+
     def members(self) -> tuple[Member, ...]:
-        """The table's columns."""
+        """The table's columns, and the parts of structs among them, `answers.text`."""
         rows = max(1, self._table.num_rows)
-        columns = ((name, self._table[name]) for name in self._columns)
+        columns = ((name, leaf.of(self._table)) for name, leaf in self._known.items())
         return tuple(Member(name, 1 - column.null_count / rows, column.nbytes // rows) for name, column in columns)
 
     def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
         """The same records with other members; see `records.members`."""
-        held = self._loaded
-        return ArrowMembers(self, Held(held.rows, (self._image, held.images), held.beside), image, members)
+        return with_formats(self._giving, self._forms.get, image, members)
+
+    def _giving(self, image: str | None, members: tuple[str, ...]) -> Source:
+        return ArrowMembers(self, Held(self._known, self._rows, self._values), image, members)
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
-        """A reader for one thread; see `dali_feed.records.source.Source`."""
-        return _RowReader(self._loaded, repr(self), SlabPool() if slabs is None else slabs, stop)
+        """A reader for one thread; see `dali_feed.records.source.Source`. Raises what `check` does."""
+        self.check()
+        beside = {name: cast("Numbers | Strings", self._values(name, False)) for name in self.fields}
+        columns = _Columns(self._rows, self._images, beside)
+        return _RowReader(columns, repr(self), SlabPool() if slabs is None else slabs, stop)
 
     def where(self, partition: int, position: int) -> str:
         """`table#17`, the row in the table; with its path where the image lies in a file."""
         row = self._rows[position : position + 1]
-        (found,) = self._loaded.images.at(row)
+        found = None if self._image is None else self._images.at(row)[0]
         return f"{self._name}#{row[0]}" + (f" ({found})" if isinstance(found, str) else "")
 
-    @cached_property
-    def _loaded(self) -> _Columns:
-        beside = {name: values_of(self._table[name], name, repr(self)) for name in self.fields}
-        return _Columns(self._rows, images_of(self._table[self._image]), beside)
+    @property
+    def _images(self) -> Images:
+        return cast("Images", self._values(self._image or "", True))
+
+    def _values(self, name: str, as_image: bool) -> Values:
+        """A member's values, taken out of the table once; structs of bytes and path are images in any case."""
+        leaf = self._known[name]
+        as_image = as_image or name == self._image or leaf.is_struct
+        held: dict[tuple[str, bool], Values] = self.__dict__.setdefault(_VIEWS, {})
+        if (name, as_image) not in held:  # two threads may do it at once, and one of them in vain
+            column = leaf.of(self._table)
+            held[name, as_image] = images_of(column) if as_image else values_of(column, name, repr(self))
+        return held[name, as_image]
 
     def _checked(self, rows: ArrayLike) -> Int64s:
         count, array = self._table.num_rows, np.asarray(rows)
@@ -160,33 +205,50 @@ class ArrowRows:
         return array.astype(np.int64)
 
     def _fingerprint(self) -> str:
-        columns, digest = self._loaded, hashlib.sha256()
-        images = columns.images
-        if images.held is not None:
-            for part in images.held.told(self._rows):
-                digest.update(part)
-        paths = images.in_files(self._rows)
-        skip = len(shared_folder(min(paths), max(paths))) if paths else 0
-        for path in paths:
-            digest.update(path[skip:].lstrip(os.sep).encode(errors="surrogateescape") + b"\0")
-        for name, column in columns.beside.items():
-            digest.update(f"\0{name}\0".encode())
-            if isinstance(column, Strings):
-                for part in column.told(self._rows):
-                    digest.update(part)
-            else:
-                digest.update(column.values.dtype.str.encode() + column.values[self._rows].tobytes())
-                digest.update(b"" if column.null is None else np.packbits(column.null[self._rows]).tobytes())
+        digest = hashlib.sha256()
+        if self._image is not None:
+            self._tell(digest.update, self._images)
+        for name, leaf in self._known.items():
+            if leaf.path[0] != self._image:
+                digest.update(f"\0{name}\0".encode())
+                self._tell(digest.update, self._values(name, False))
         return digest.hexdigest()
 
+    def _tell(self, update: Callable[[bytes], None], values: Values) -> None:
+        """What would be different of other values."""
+        if isinstance(values, Numbers):
+            update(values.values.dtype.str.encode() + values.values[self._rows].tobytes())
+            update(b"" if values.null is None else np.packbits(values.null[self._rows]).tobytes())
+            return
+        held = values.held if isinstance(values, Images) else values
+        for part in () if held is None else held.told(self._rows):
+            update(part)
+        if isinstance(values, Images):
+            paths = values.in_files(self._rows)
+            skip = len(shared_folder(min(paths), max(paths))) if paths else 0
+            for path in paths:
+                update(path[skip:].lstrip(os.sep).encode(errors="surrogateescape") + b"\0")
+
     def _mean_size(self) -> int:
-        spread = np.unique(np.linspace(0, len(self) - 1, SAMPLED).round().astype(np.int64))
-        found = self._loaded.images.at(self._rows[spread])
-        sizes = [len(view) for view in found if isinstance(view, memoryview)]
-        if sizes:
-            return max(1, round(sum(sizes) / len(sizes)))
+        """Of some images; of a table that has none, of some rows' texts, bytes and lists."""
+        spread = self._rows[np.unique(np.linspace(0, len(self) - 1, SAMPLED).round().astype(np.int64))]
+        if self._image is None:
+            sizes = [_sizes(self._values(name, False), spread) for name in self._known]
+            return max(1, round(sum(sizes) / len(spread)))
+        found = self._images.at(spread)
+        held = [len(view) for view in found if isinstance(view, memoryview)]
+        if held:
+            return max(1, round(sum(held) / len(held)))
         paths = [path for path in found if isinstance(path, str)]
         return FileList(paths).snapshot().record_bytes if paths else 1
+
+
+def _sizes(values: Values, rows: Int64s) -> int:
+    """Bytes of these rows, as far as they can be told."""
+    if isinstance(values, Numbers):
+        return values.values.itemsize * len(rows)
+    found: Iterable[Any] = values.at(rows) if isinstance(values, Images) else values.of(rows)
+    return sum(getattr(value, "nbytes", 0) for value in found)
 
 
 class _RowReader:
@@ -249,7 +311,7 @@ def _field(column: Numbers | Strings, rows: Int64s, name: str, faults: dict[int,
             faults.setdefault(k, f"column {name!r} is null")
         return column.values[rows]
     values: list[str | bytes] = []
-    for k, view in enumerate(column.views(rows)):
+    for k, view in enumerate(column.of(rows)):
         values.append(str(view or b"", "utf-8", "replace") if column.text else bytes(view or b""))
         if view is None:
             faults.setdefault(k, f"column {name!r} is null")

@@ -22,8 +22,10 @@ from dali_feed.errors import (
     SourceEmptyError,
     SourceNotFoundError,
 )
-from dali_feed.external_sources.file_members import FileMembers
+from dali_feed.external_sources.file_members import BYTES, FileMembers
+from dali_feed.external_sources.formatted import forms_of, with_formats
 from dali_feed.external_sources.one_file import check_read, load_file
+from dali_feed.formats.contract import Format
 from dali_feed.records.members import Member
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Int64s, Reader, Slabs, Snapshot, Source, unpack_ids
@@ -41,6 +43,8 @@ class FileList:
     paths    files in order; duplicates are allowed
     labels   an integer per path, or None for no label field
     classes  names of the labels 0, 1, ..., or None
+    format   what the files hold, for `columns=`: "json", or an object of `dali_feed.formats`; a member is then
+             `bytes:body.label` too
 
     Raises:
         ConfigError: labels must be integers, as many as paths, and inside `classes` where that is given.
@@ -53,6 +57,7 @@ class FileList:
         labels: ArrayLike | None = None,
         *,
         classes: Sequence[str] | None = None,
+        format: Format | str | Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
     ) -> None:
         if isinstance(paths, (str, os.PathLike)):
             msg = f"FileList: paths must be a sequence of paths; found {paths!r}; for a folder use FileList.from_folder"
@@ -64,6 +69,7 @@ class FileList:
         self._classes = None if classes is None else tuple(classes)
         self._labels = None if labels is None else _checked(labels, len(self._paths), self._classes)
         self._root = shared_folder(min(self._paths), max(self._paths))
+        self._forms = forms_of(format, BYTES, "FileList")
 
     @classmethod
     def from_folder(cls, root: str | os.PathLike[str], extensions: str | tuple[str, ...] = IMG_EXTENSIONS) -> FileList:
@@ -113,7 +119,8 @@ class FileList:
     def chosen(self, positions: Int64s) -> FileList:
         """These files, in this order; negative positions count from the end. IndexError for one that is not there."""
         labels = None if self._labels is None else self._labels[positions]
-        return FileList([self._paths[k] for k in positions.tolist()], labels, classes=self._classes)
+        paths = [self._paths[k] for k in positions.tolist()]
+        return FileList(paths, labels, classes=self._classes, format=self._forms)
 
     def __repr__(self) -> str:
         return f"FileList({self._root or '.'}, {len(self._paths)} files)"
@@ -178,6 +185,9 @@ class FileList:
 
     def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
         """The same files with other members; see `records.members`."""
+        return with_formats(self._giving, self._forms.get, image, members)
+
+    def _giving(self, image: str | None, members: tuple[str, ...]) -> Source:
         return FileMembers(self, self._paths, self._labels, image, members)
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:

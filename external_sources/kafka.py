@@ -16,11 +16,12 @@ from typing import Any, Literal
 import numpy as np
 
 from dali_feed.errors import ConfigError, SourceEmptyError
+from dali_feed.external_sources.formatted import VALUE, forms_of, with_formats
 from dali_feed.external_sources.kafka_cluster import Cluster
 from dali_feed.external_sources.kafka_commit import commit_offsets
 from dali_feed.external_sources.kafka_errors import LOG, Trouble, remade
 from dali_feed.external_sources.kafka_identity import Asker
-from dali_feed.external_sources.kafka_members import Asked, Seen
+from dali_feed.external_sources.kafka_members import Asked, Seen, by_path
 from dali_feed.external_sources.kafka_messages import original
 from dali_feed.external_sources.kafka_options import OURS, Identity, KafkaOptions, connect
 from dali_feed.external_sources.kafka_pin import Pin, pin_of
@@ -29,7 +30,6 @@ from dali_feed.external_sources.kafka_records import LABEL, Codec
 from dali_feed.external_sources.kafka_sample import Sample, sampled
 from dali_feed.external_sources.kafka_scan import scanned
 from dali_feed.formats.contract import Format
-from dali_feed.formats.named import format_of
 from dali_feed.quarantine.letters import Original
 from dali_feed.records.members import Member
 from dali_feed.records.present import Present
@@ -66,7 +66,8 @@ class KafkaTopic:
         group: the consumer group whose offsets `loader.commit()` sets, for lag tools; None: it does nothing. Take one
             that nobody subscribes with. It is never joined and never read: a checkpoint owns the position.
         format: what a value holds, for `columns=`: an object of `dali_feed.formats`, or "json", "msgpack", "npy",
-            or a name that a package registers. The members of columns are then what it finds there.
+            or a name that a package registers. The members of columns are then what it finds there, `body.label`.
+            Or a mapping, member -> format, where headers or keys hold such too: `headers.meta:size`.
 
     Raises:
         ConfigError: a value that is not allowed, or an option in `config` that decides what is read.
@@ -84,7 +85,7 @@ class KafkaTopic:
         timeout: float = 30.0,
         holes: Literal["auto", "scan", "replace"] = "auto",
         group: str | None = None,
-        format: Format | str | None = None,  # noqa: A002  what users call it
+        format: Format | str | Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
     ) -> None:
         if not isinstance(topic, str) or not topic:
             msg = f"topic: a topic's name is needed; found {topic!r}"
@@ -103,7 +104,10 @@ class KafkaTopic:
             msg = f'{topic}: holes must be "auto", "scan" or "replace"; found {holes!r}'
             raise ConfigError(msg)
         self._group, self._holes, self._identity = group, holes, Identity()
-        self._form = None if format is None else format_of(format)
+        if codec is not None and format is not None:
+            msg = f"{topic}: codec= and format= both say what is made of a value; leave one of them out"
+            raise ConfigError(msg)
+        self._forms = forms_of(format, VALUE, topic)
         self._options = KafkaOptions(
             topic, address, label, codec, _field_names(topic, label, codec, fields), timeout, _checked(topic, config)
         )
@@ -118,7 +122,7 @@ class KafkaTopic:
 
     def members(self) -> tuple[Member, ...]:
         """What a few records, spread over the topic, have: value, key, timestamp, and their headers by name."""
-        snapshot, seen = self.snapshot(), Seen()
+        snapshot, seen = self.snapshot(), Seen(self._forms.get(VALUE))
         reader = KafkaReader(self._options, None, None, self._identity, modest=True)
         try:
             for start in np.linspace(0, max(0, len(snapshot) - LOOKED_AT), LOOKS).astype(np.int64).tolist():
@@ -132,8 +136,18 @@ class KafkaTopic:
         if self._options.codec is not None:
             msg = f"{self._options.topic}: codec= and columns both say what is made of a value; leave one of them out"
             raise ConfigError(msg)
+        full = by_path if VALUE in self._forms else str
+        return with_formats(self._giving, self._forms.get, image, members, full)
+
+    def _giving(self, image: str | None, members: tuple[str, ...]) -> Source:
         other = copy.copy(self)
-        other._options = replace(self._options, label=None, fields=members, asked=Asked(image, members, self._form))
+        other._options = replace(self._options, label=None, fields=members, asked=Asked(image, members))
+        return other
+
+    def without_codec(self) -> KafkaTopic:
+        """The same records, their values as they are: a source that can give members."""
+        other = copy.copy(self)
+        other._options = replace(self._options, codec=None, label=None, fields=())
         return other
 
     def where(self, partition: int, position: int) -> str:
@@ -148,7 +162,13 @@ class KafkaTopic:
         return original(self._options, partition, position)
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> KafkaReader:
-        """A new reader with a consumer of its own; it connects when it first reads."""
+        """A new reader with a consumer of its own; it connects when it first reads.
+
+        Raises ConfigError for `format=` without columns: it says nothing of images and labels.
+        """
+        if self._forms and self._options.asked is None:
+            msg = f"{self._options.topic}: format= names members, for columns=; found no columns. Give them, or codec="
+            raise ConfigError(msg)
         return KafkaReader(self._options, slabs, stop, self._identity)
 
     def commit(self, positions: Int64s) -> None:

@@ -2,7 +2,7 @@
 
 `value`, `key` and `timestamp` (milliseconds since 1970, int) are those of the record; any other name is a header's, and
 `headers.NAME` is one whose name is `value`, `key` or `timestamp`. Of headers with one name the last counts. With a
-format any other name is what the format finds in the value, and headers are `headers.NAME`.
+format of the value any other name is what the format finds there (`formatted.py`), and headers are `headers.NAME`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from dali_feed.errors import FormatError
-from dali_feed.formats.contract import Format, bound
+from dali_feed.formats.contract import Format
 from dali_feed.records.members import Member, alternatives
 from dali_feed.records.source import Lease
 
-__all__ = ["Asked", "MemberRows", "Seen", "in_value"]
+__all__ = ["Asked", "MemberRows", "Seen", "by_path"]
 
-_OWN = ("value", "key", "timestamp")
+_VALUE = "value"
+_OWN = (_VALUE, "key", "timestamp")
 _HEADER = "headers."
 _NOTHING = memoryview(b"")
+_COPIED = object()  # no header's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,15 @@ class Asked:
 
     image: str | None
     members: tuple[str, ...]
-    form: Format | None = None
 
 
-def in_value(name: str) -> bool:
-    """Whether a format finds the member: it is none of the record's own, and no header by its full name."""
-    return name not in _OWN and not name.startswith(_HEADER)
+def by_path(name: str) -> str:
+    """A name in full where the value has a format: `value:body.label`, if it is none of a record's own, nor a header's.
+
+    `key:a` and `value:a` are in full already.
+    """
+    own = name in _OWN or name.startswith((_HEADER, *(f"{each}:" for each in _OWN)))
+    return name if own else f"{_VALUE}:{name}"
 
 
 class MemberRows:
@@ -49,11 +53,8 @@ class MemberRows:
         self._asked = {name: alternatives(name) for name in asked.members}
         self._fields: dict[str, list[Any]] = {name: [None] * n for name in asked.members}
         names = {part for parts in (self._image or (), *self._asked.values()) for part in parts}
-        inside = [name for name in sorted(names) if asked.form is not None and in_value(name)]
-        self._inside = tuple(inside)
-        self._parse = None if asked.form is None or not inside else bound(asked.form, inside)
-        self._wants_headers = bool(names.difference(_OWN, inside))
-        self._plain = _plain(self._asked, self._fields) if self._image is None and not inside else None
+        self._wants_headers = bool(names.difference(_OWN))
+        self._plain = _plain(self._asked, self._fields) if self._image is None else None
 
     def take(self, row: int, message: Message) -> None:
         """A record into its row: the value is copied into the slab, once, where it is asked for."""
@@ -61,10 +62,8 @@ class MemberRows:
             self._take_plain(row, message, self._plain)
             return
         headers: Any = (message.headers() if self._wants_headers else None) or ()
-        known = dict(headers)
+        known: dict[Any, Any] = dict(headers)
         self.payloads[row] = _NOTHING
-        if self._parse is not None and not self._parsed(row, message, known):
-            return
         if self._image is not None:
             found = self._found(message, known, self._image)
             if isinstance(found, memoryview):
@@ -96,35 +95,28 @@ class MemberRows:
         """The members that are no payload."""
         return dict(self._fields)
 
-    def _parsed(self, row: int, message: Message, known: dict[str, Any]) -> bool:
-        """Put what the value holds beside the headers; False, and a fault, where that cannot be had."""
-        value = message.value()
-        if value is None:
-            self.faults[row] = "the record has no value (a tombstone)"
-            return False
-        try:
-            known.update(zip(self._inside, self._parse(self._copied(value)), strict=True))  # type: ignore[misc]
-        except FormatError as error:
-            self.faults[row] = str(error)
-            return False
-        return True
-
-    def _found(self, message: Message, headers: dict[str, Any], names: tuple[str, ...]) -> Any:
+    def _found(self, message: Message, headers: dict[Any, Any], names: tuple[str, ...]) -> Any:
         """The foremost of the members that the record has; None where it has none."""
         for name in names:
             found: Any
-            if name == "value":
-                value = message.value()
-                found = None if value is None else self._copied(value)
+            if name == _VALUE:
+                found = self._value(message, headers)
             elif name == "key":
                 found = message.key()
             elif name == "timestamp":
                 found = message.timestamp()[1]
             else:
-                found = headers.get(name) if name in self._inside else headers.get(name.removeprefix(_HEADER))
+                found = headers.get(name.removeprefix(_HEADER))
             if found is not None:
                 return found
         return None
+
+    def _value(self, message: Message, known: dict[Any, Any]) -> memoryview | None:
+        """The value, copied into the slab once for all members that it is; kept beside the headers."""
+        found: memoryview | None = known.get(_COPIED)
+        if found is None and (value := message.value()) is not None:
+            found = known[_COPIED] = self._copied(value)
+        return found
 
     def _copied(self, value: bytes | bytearray | str) -> memoryview:
         data = value.encode() if isinstance(value, str) else value
@@ -143,10 +135,10 @@ def _plain(asked: dict[str, tuple[str, ...]], fields: dict[str, list[Any]]) -> d
 
 
 class Seen:
-    """Which members some records have. It takes records as rows do."""
+    """Which members some records have, and what a format finds in their values. It takes records as rows do."""
 
-    def __init__(self) -> None:
-        self._records = 0
+    def __init__(self, form: Format | None = None) -> None:
+        self._form, self._records = form, 0
         self._sizes: dict[str, list[int]] = {}
 
     def take(self, row: int, message: Message) -> None:
@@ -155,9 +147,22 @@ class Seen:
         headers: Any = message.headers() or ()
         own = {"value": message.value(), "key": message.key()}
         there = {name: value for name, value in own.items() if value is not None}
-        named = {f"{_HEADER}{name}" if name in _OWN else name: value for name, value in headers}
-        for name, value in {**there, "timestamp": b"", **named}.items():
+        hidden = _OWN if self._form is None else ()
+        named = {
+            f"{_HEADER}{name}" if self._form is not None or name in hidden else name: value for name, value in headers
+        }
+        for name, value in {**there, "timestamp": b"", **named, **self._inside(there.get("value"))}.items():
             self._sizes.setdefault(name, []).append(len(value or b""))
+
+    def _inside(self, value: Any) -> dict[str, Any]:
+        """What the format finds in a value; nothing where it cannot be parsed. A number or a list has no size."""
+        if self._form is None or value is None:
+            return {}
+        try:
+            found = self._form.members(value)
+        except Exception:  # noqa: BLE001 - a format may raise anything; the record's reader will say so
+            return {}
+        return {name: each if isinstance(each, bytes | memoryview) else b"" for name, each in found.items()}
 
     def members(self) -> tuple[Member, ...]:
         """In the order value, key, timestamp, then headers by name."""

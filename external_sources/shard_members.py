@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from dali_feed.errors import ConfigError
+from dali_feed.external_sources.member_source import MemberSource
 from dali_feed.external_sources.shard_reader import FAR_BYTES, ShardFiles, Shards, runs_of
 from dali_feed.external_sources.tar_index import TarIndex
 from dali_feed.records.members import Member, alternatives
 from dali_feed.records.pieces import Pieces
-from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Int64s, Reader, Slabs, Snapshot, Source, unpack_ids
 
 __all__ = ["ShardMembers", "members_of"]
@@ -54,7 +54,7 @@ class _MemberTable(Shards):
     size: Int64s
 
 
-class ShardMembers:
+class ShardMembers(MemberSource):
     """Samples of a ShardSet with the members that were asked for. See `records.members.Members.giving`."""
 
     def __init__(
@@ -65,35 +65,20 @@ class ShardMembers:
         image: str | None,
         members: tuple[str, ...],
     ) -> None:
-        self._shards, self._paths, self._load = shards, paths, load
-        self._image, self._members = image, members
+        super().__init__(shards, image, members)
+        self._paths, self._load = paths, load
         self._table: _MemberTable | None = None
         self._loading = threading.Lock()
 
-    def __repr__(self) -> str:
-        return repr(self._shards)
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The members as they were asked for."""
-        return self._members
-
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """The ShardSet's, with the size of these members. ConfigError for a member that no sample has."""
-        found = self._shards.snapshot(pin)
-        table = self._tabulated()
+        table = self._tabulated()  # first: it reads the indexes, of which the ShardSet then knows all it needs
+        found = self._source.snapshot(pin)
         return replace(found, record_bytes=max(1, round(float(table.size.sum(axis=0).mean()))))
 
-    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
-        """A reader for one thread; see `records.Source`."""
+    def _opened(self, slabs: Slabs, stop: threading.Event) -> Reader:
         image = self._image is not None
-        return _MemberReader(
-            self._paths, self._tabulated(), self._members, SlabPool() if slabs is None else slabs, stop, image=image
-        )
-
-    def where(self, partition: int, position: int) -> str:
-        """As the ShardSet has it."""
-        return self._shards.where(partition, position)
+        return _MemberReader(self._paths, self._tabulated(), self._members, slabs, stop, image=image)
 
     def _tabulated(self) -> _MemberTable:
         with self._loading:
@@ -135,7 +120,7 @@ class _MemberReader(ShardFiles):
         table: _MemberTable,
         members: tuple[str, ...],
         slabs: Slabs,
-        stop: threading.Event | None,
+        stop: threading.Event,
         *,
         image: bool,
     ) -> None:

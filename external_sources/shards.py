@@ -19,9 +19,12 @@ import numpy as np
 
 from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.external_sources import tar_index
+from dali_feed.external_sources.formatted import forms_of, with_formats
 from dali_feed.external_sources.shard_members import ShardMembers, members_of
 from dali_feed.external_sources.shard_paths import matches, unique_names
 from dali_feed.external_sources.shard_reader import ShardReader, ShardTable, check_shard
+from dali_feed.formats.contract import Format
+from dali_feed.formats.named import format_of
 from dali_feed.records.members import Member
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Reader, Slabs, Snapshot, Source
@@ -31,6 +34,7 @@ __all__ = ["ShardSet"]
 EXTENT_BYTES = 8 << 20
 INDEX_THREADS = 8
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "gif", "avif", "ppm", "pgm")
+_ENDINGS = {"json": "json", "npy": "npy", "msgpack": "msgpack", "mp": "msgpack"}
 _LOADING = threading.Lock()  # of the module, so that a ShardSet can be pickled
 
 
@@ -43,6 +47,8 @@ class ShardSet:
     label      "cls" (a member with decimal text), "json" (a member whose key "label" is an integer), "json:KEY",
                None (no label field), or "auto": what the first sample has, cls before json
     index_dir  where indexes are kept; None: beside each shard, else in the user's cache
+    format     what members hold, for `columns=`: suffix -> format, {"meta": "json"}; those that end in json, npy,
+               msgpack or mp have it already. A member is then `json:body.label` too; see docs/formats.md
 
     Raises:
         ConfigError: an argument has a value that is not allowed, or a shard is named twice.
@@ -56,6 +62,7 @@ class ShardSet:
         image: Sequence[str] = IMAGE_SUFFIXES,
         label: str | None = "auto",
         index_dir: str | os.PathLike[str] | None = None,
+        format: Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
     ) -> None:
         if isinstance(image, str) or not image or not all(map(str, image)):
             msg = f"ShardSet: image must be a non-empty sequence of suffixes such as ('jpg', 'png'); found {image!r}"
@@ -79,6 +86,7 @@ class ShardSet:
         self._image = tuple(s.lower().lstrip(".").encode() for s in image)
         self._label = label
         self._index_dir = index_dir
+        self._forms = {name.lower(): form for name, form in forms_of(format, None, self._title).items()}
         self._table: ShardTable | None = None
 
     def __repr__(self) -> str:
@@ -137,8 +145,17 @@ class ShardSet:
         """The suffixes of the samples' files, the most frequent first."""
         return members_of(self._indexed()[1])
 
+    def form_of(self, member: str) -> Format | None:
+        """The format of a suffix: the one that was given, else by how the suffix ends; None where it has none."""
+        known = self._forms.get(member.lower())
+        ending = member.lower().rpartition(".")[2]
+        return format_of(_ENDINGS[ending]) if known is None and ending in _ENDINGS else known
+
     def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
         """The same samples with other members; see `records.members`."""
+        return with_formats(self._giving, self.form_of, image, members)
+
+    def _giving(self, image: str | None, members: tuple[str, ...]) -> Source:
         return ShardMembers(self, self._paths, self._indexed, image, members)
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
@@ -161,8 +178,11 @@ class ShardSet:
 
     def _indexed(self) -> tuple[ShardTable, list[tar_index.TarIndex]]:
         """The table, and the indexes that it was made of; they are kept on disk and not in memory."""
-        table, indexes = self._load(), self._indexes()
-        self._check(table)
+        with _LOADING:
+            indexes, known = self._indexes(), self._table
+            table = self._table = self._tabulated(indexes) if known is None else known
+        if known is not None:
+            self._check(known)
         return table, indexes
 
     def _check(self, table: ShardTable) -> None:

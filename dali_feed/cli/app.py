@@ -103,6 +103,9 @@ def inspect(
     ],
     sample: Annotated[int, typer.Option(min=1, help="Records to look at, spread over the source.")] = 256,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 where a record in the sample is bad.")] = False,
+    form: Annotated[
+        str | None, typer.Option("--format", metavar="NAME", help="What a topic's values hold: json, msgpack, npy, ...")
+    ] = None,
     config: Annotated[
         list[str] | None,
         typer.Option(
@@ -113,13 +116,16 @@ def inspect(
 ) -> None:
     """What a source holds: records, partitions, fields, formats and sizes, and the bad ones of a sample.
 
+    And what its records have: a line per member, how many have it, its size and what it seems to be, with `columns=`
+    to paste. With --format a topic's values are looked into, and a record is bad that it does not fit.
+
     Tar shards are indexed on the way; the index is kept, as for a training run. Exits with 1 where no record of a
     source's sample is good.
     """
     with _plainly():
         from dali_feed.cli.inspect import inspect_all
 
-        bad, hopeless = inspect_all(target, sample=sample, config=config or [], timeout=timeout)
+        bad, hopeless = inspect_all(target, sample=sample, config=config or [], timeout=timeout, form=form)
     raise typer.Exit(1 if hopeless or (strict and bad) else 0)
 
 

@@ -4,25 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dali_feed.cli.findings import look
+from dali_feed.cli.findings import Findings, look
 from dali_feed.cli.inspect_view import show
-from dali_feed.cli.targets import options_of, sources
+from dali_feed.cli.members import VALUE, members_seen
+from dali_feed.cli.members_view import show_members
+from dali_feed.cli.targets import options_of, sources, with_members
+from dali_feed.errors import ConfigError
+from dali_feed.external_sources import KafkaTopic
+from dali_feed.formats.named import format_of
 
 __all__ = ["inspect_all"]
 
 
-def inspect_all(targets: Sequence[str], *, sample: int, config: Sequence[str], timeout: float) -> tuple[int, int]:
+def inspect_all(
+    targets: Sequence[str], *, sample: int, config: Sequence[str], timeout: float, form: str | None = None
+) -> tuple[int, int]:
     """Print what each target holds; return how many bad records the samples had, and how many sources no good one.
+
+    form  the format of topics' values; a record is good then whose value it fits
 
     Raises:
         ConfigError: a target or an option that is not allowed.
         SourceError: records cannot be read.
     """
     bad = hopeless = 0
-    for source in sources(targets, config=options_of(config), timeout=timeout):
+    formats = {} if form is None else {VALUE: format_of(form)}
+    found = sources(targets, config=options_of(config), timeout=timeout)
+    if formats and not any(isinstance(source, KafkaTopic) for source in found):
+        msg = f"--format: is for the values of topics; found {form!r} and no topic"
+        raise ConfigError(msg)
+    for source in found:
         snapshot = source.snapshot()
-        findings = look(source, snapshot, sample)
+        topic = isinstance(source, KafkaTopic)
+        if topic and formats:
+            findings = Findings()
+            seen = members_seen(with_members(source), snapshot, sample, formats, findings)
+        else:
+            findings = look(source, snapshot, sample)
+            seen = members_seen(with_members(source), snapshot, sample, {})
         show(source, snapshot, findings)
+        show_members(seen, topic=topic)
         bad += len(findings.bad)
         hopeless += bool(findings.bad) and not findings.good
     return bad, hopeless

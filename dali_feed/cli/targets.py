@@ -23,7 +23,7 @@ from dali_feed.external_sources.secrets import is_secret
 from dali_feed.quarantine.letters import DeadLetters
 from dali_feed.records.source import Source
 
-__all__ = ["HEADERS", "KAFKA", "letters_at", "named", "options_of", "sources"]
+__all__ = ["HEADERS", "KAFKA", "letters_at", "named", "options_of", "sources", "with_members"]
 
 KAFKA = "kafka://"
 IMAGES = (*IMG_EXTENSIONS, ".gif", ".avif")  # files named one by one may be what from_folder passes over
@@ -89,6 +89,11 @@ def named(target: str) -> tuple[str, str]:
         )
         raise ConfigError(msg)
     return topic, servers
+
+
+def with_members(source: Source) -> Source:
+    """The same, able to give members: a topic without the codec that `sources` reads its headers with."""
+    return source.without_codec() if isinstance(source, KafkaTopic) else source
 
 
 def _topic(target: str, config: dict[str, Any], timeout: float) -> KafkaTopic:

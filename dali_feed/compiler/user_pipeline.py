@@ -23,7 +23,7 @@ from dali_feed.transforms.keys import numbered
 
 __all__ = ["IMAGE", "STATE", "FieldInput", "PipelineProgram", "pipeline_program", "random_states"]
 
-IMAGE = "image"  # the input for payloads
+IMAGE = "image"  # the input for payloads, where no column says otherwise
 STATE = "_dali_feed_state"  # prefix; with a number: the input for a random operator's state
 
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
@@ -45,6 +45,7 @@ class PipelineProgram(DaliProgram):
     name             of the user's function
     graph            DALI's own serialization of it, with inputs for the states of its random operators
     spare            the same for the second pipeline, whose decoders allocate nothing ahead unless the user says so
+    payload          the input that takes the payloads
     inputs           the source's fields that it uses beside the image
     outputs          how many outputs it has
     states           how many random operators get their state from us
@@ -56,6 +57,7 @@ class PipelineProgram(DaliProgram):
     name: str = "pipeline"
     graph: bytes = b""
     spare: bytes = b""
+    payload: str = IMAGE
     inputs: Mapping[str, FieldInput] = field(default_factory=dict)
     outputs: int = 1
     states: int = 0

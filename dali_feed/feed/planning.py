@@ -13,7 +13,7 @@ from dali_feed.plan.draws import check_seed
 from dali_feed.plan.order import EpochPlan, Order, Shuffle, resolve
 from dali_feed.plan.sampler import digest_of, indices_of
 from dali_feed.plan.shares import Shares, check_shuffle
-from dali_feed.records.source import Snapshot, Source
+from dali_feed.records.source import Snapshot, Source, lacking
 from dali_feed.transforms.recipe import Recipe
 
 __all__ = ["Planning", "check_order"]
@@ -21,7 +21,7 @@ __all__ = ["Planning", "check_order"]
 
 def check_order(source: Source, sampler: Iterable[int] | None, *, shuffle: bool | Shuffle) -> None:
     """Raise ConfigError for an object that is no source, and for a shuffle or sampler that is not allowed."""
-    missing = [name for name in ("snapshot", "reader", "where", "fields") if not hasattr(source, name)]
+    missing = lacking(source)
     if missing:
         msg = (
             f"source: must be a source of dali_feed.external_sources; found {type(source).__name__}, which has no"

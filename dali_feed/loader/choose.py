@@ -49,7 +49,7 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
     """The feed of a source, or of a dataset that is as good as one; or why it is not: a clause, "its loader is ..."."""
     source, transform, theirs, turned = asked.dataset, asked.ours.transform, False, False
     if not is_source(source):
-        lowered = lower_dataset(source)
+        lowered = lower_dataset(source, columns=asked.ours.columns is not None)
         if isinstance(lowered, str):
             return lowered
         source, theirs, turned = lowered.source, lowered.transform is not None, lowered.exif

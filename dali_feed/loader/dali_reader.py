@@ -1,4 +1,5 @@
-"""The reader in a user's graph, as a source of ours: DALI's file reader on a folder becomes a FileList of that folder.
+"""The reader in a user's graph, as a source of ours: DALI's file reader on a folder becomes a FileList of that folder,
+its webdataset reader a ShardSet whose members are the graph's inputs.
 
 The law: what decides which records there are, in which order and on which rank is honoured or refused; how they are
 read is ours.
@@ -6,19 +7,29 @@ read is ours.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from dali_feed.columns.image import Image
+from dali_feed.columns.kind import Kind
+from dali_feed.columns.text import Bytes
 from dali_feed.engines.dali.graph_reader import GraphReader, readers_in
 from dali_feed.engines.dali.read_pipeline import Opened
 from dali_feed.errors import ConfigError
-from dali_feed.external_sources import FileList
+from dali_feed.external_sources import FileList, ShardSet
+from dali_feed.external_sources.shards import IMAGE_SUFFIXES
+from dali_feed.records.members import alternatives
 from dali_feed.records.source import LABEL
 
 __all__ = ["ReadByGraph", "read_by_graph"]
 
-_FILES = "readers__File"
+_FILES, _SHARDS = "readers__File", "readers__Webdataset"
 _TAKEN = {"file_root", "shard_id", "num_shards", "random_shuffle", "shuffle_after_epoch"}
+_TAKEN_OF_SHARDS = {
+    "paths", "ext", "dtypes", "shard_id", "num_shards", "random_shuffle", "index_paths", "case_sensitive_extensions",
+    "missing_component_behavior",
+}  # fmt: skip
 _IDLE = {  # how to read, not what; and which samples fill up a batch, which the policy decides here
     "name", "seed", "device", "initial_fill", "prefetch_queue_depth", "read_ahead", "lazy_init", "dont_use_mmap",
     "use_o_direct", "tensor_init_bytes", "bytes_per_sample_hint", "skip_cached_images", "pad_last_batch",
@@ -28,12 +39,16 @@ _IDLE = {  # how to read, not what; and which samples fill up a batch, which the
 
 @dataclass(frozen=True, slots=True)
 class ReadByGraph:
-    """The files, whether they are shuffled, and which part this process reads: None where the graph does not say."""
+    """The records, whether they are shuffled, and which part this process reads: None where the graph does not say.
 
-    source: FileList
+    columns  the graph's inputs, where they are not the source's images and labels
+    """
+
+    source: FileList | ShardSet
     shuffle: bool
     rank: int | None
     world_size: int | None
+    columns: Mapping[str, Kind] | None = None
 
 
 def read_by_graph(opened: Opened, reader_name: str | None) -> ReadByGraph:
@@ -48,28 +63,64 @@ def read_by_graph(opened: Opened, reader_name: str | None) -> ReadByGraph:
         _refuse(opened, f"the graph has {len(readers)} readers, {', '.join(each.name for each in readers)}")
     reader = readers[0]
     given = reader.arguments
-    if reader.kind != _FILES:
-        _refuse(opened, f"its reader is {reader.kind}, and readers.file(file_root=...) alone is read by us as it is")
+    if reader.kind not in (_FILES, _SHARDS):
+        ours = "readers.file(file_root=...) and readers.webdataset(paths=, ext=) alone are read by us as they are"
+        _refuse(opened, f"its reader is {reader.kind}, and {ours}")
+    if reader.kind == _SHARDS:
+        return _of_shards(opened, reader, reader_name)
     other = sorted(name for name in given if name not in _TAKEN | _IDLE)
     if other or not given.get("file_root"):
         _refuse(opened, f"its reader is given {', '.join(other) or 'no file_root'}, and only a file_root is taken over")
+    _check_name(opened, reader, reader_name)
+    root = given["file_root"]
+    files = FileList.from_folder(root)
+    _check_count(reader, root, len(files))
+    reader.replace(("image", LABEL))
+    return _read(files, given, None)
+
+
+def _read(source: FileList | ShardSet, given: Mapping[str, Any], columns: Mapping[str, Kind] | None) -> ReadByGraph:
+    """With what the reader was told of order and shards."""
+    shards = given.get("num_shards")
+    return ReadByGraph(
+        source,
+        shuffle=bool(given.get("random_shuffle") or given.get("shuffle_after_epoch")),
+        rank=None if shards is None else int(given.get("shard_id", 0)),
+        world_size=None if shards is None else int(shards),
+        columns=columns,
+    )
+
+
+def _check_name(opened: Opened, reader: GraphReader, reader_name: str | None) -> None:
     if reader_name is not None and reader_name != reader.name:
         msg = (
             f"reader_name: must be the name of the reader in the graph of {opened.name}, {reader.name!r};"
             f" found {reader_name!r}"
         )
         raise ConfigError(msg)
-    root = given["file_root"]
-    files = FileList.from_folder(root)
-    _check_count(reader, root, len(files))
-    reader.replace(("image", LABEL))
-    shards = given.get("num_shards")
-    return ReadByGraph(
-        files,
-        shuffle=bool(given.get("random_shuffle") or given.get("shuffle_after_epoch")),
-        rank=None if shards is None else int(given.get("shard_id", 0)),
-        world_size=None if shards is None else int(shards),
-    )
+
+
+def _of_shards(opened: Opened, reader: GraphReader, reader_name: str | None) -> ReadByGraph:
+    """A ShardSet, and a column per output: those whose suffix is an image's are screened, others are their bytes."""
+    given = reader.arguments
+    other = sorted(name for name in given if name not in _TAKEN_OF_SHARDS | _IDLE)
+    types = given.get("dtypes") or ()
+    if not all(str(kind).endswith(".UINT8") for kind in (types if isinstance(types, list | tuple) else [types])):
+        other.append("dtypes other than UINT8")
+    if other or not given.get("paths") or not given.get("ext"):
+        found = ", ".join(other) or "no paths or no ext"
+        _refuse(opened, f"its reader is given {found}, and only paths and ext are taken over")
+    _check_name(opened, reader, reader_name)
+    suffixes = [given["ext"]] if isinstance(given["ext"], str) else list(given["ext"])
+    columns: dict[str, Kind] = {}
+    for k, suffix in enumerate(suffixes):
+        parts = alternatives(suffix)
+        name = parts[0] if parts and parts[0] not in columns else f"{suffix}-{k}"
+        image = all(part.lower().rpartition(".")[2] in IMAGE_SUFFIXES for part in parts)
+        columns[name] = Image(suffix) if image else Bytes(suffix)
+    source = ShardSet(given["paths"])
+    reader.replace(tuple(columns))
+    return _read(source, given, columns)
 
 
 def _check_count(reader: GraphReader, root: str, ours: int) -> None:

@@ -19,9 +19,9 @@ from dali_feed.errors import ConfigError, SourceEmptyError, TransformError
 from dali_feed.external_sources.arrow_rows import ArrowRows
 from dali_feed.external_sources.files import IMG_EXTENSIONS, FileList
 from dali_feed.loader.functions import split
-from dali_feed.loader.hf_datasets import hf_rows
+from dali_feed.loader.hf_datasets import hf_members, hf_rows
 from dali_feed.loader.image_datasets import Files, files_of, is_plain, torchvisions_loader
-from dali_feed.records.source import Source
+from dali_feed.records.source import Source, lacking
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.recipe import Recipe
 
@@ -52,18 +52,21 @@ def _refuse(reason: str) -> NoReturn:
 
 def is_source(dataset: object) -> bool:
     """Whether it is a source of ours already."""
-    return all(hasattr(dataset, name) for name in ("snapshot", "reader", "where", "fields"))
+    return not lacking(dataset)
 
 
-def lower_dataset(dataset: object) -> Lowered | str:
+def lower_dataset(dataset: object, *, columns: bool = False) -> Lowered | str:
     """The dataset as a source and a transform, or why not: a clause, such as "its indices leave the dataset".
 
     Taken are torchvision's ImageFolder, DatasetFolder and ImageNet, and its and timm's other datasets of files with a
     label; Subset (and so random_split) and ConcatDataset
     of them; a list of paths, or of (path, label) pairs;
-    Hugging Face's Dataset with a column of images, and Subset of it.
+    Hugging Face's Dataset with a column of images, and Subset of it; with `columns` any of its columns.
     """
     try:
+        members = hf_members(dataset) if columns else None
+        if members is not None:
+            return members if isinstance(members, str) else Lowered(members.source, exif=members.decodes)
         return _lowered(dataset)
     except _ReasonError as reason:
         return str(reason)

@@ -10,10 +10,12 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources.arrow_rows import ArrowRows
 
-__all__ = ["Rows", "hf_rows"]
+__all__ = ["Rows", "hf_members", "hf_rows"]
 
 _FLOATS = {"halffloat", "float", "double"}
 
@@ -33,6 +35,36 @@ def hf_rows(dataset: Any) -> Rows | str | None:
         ConfigError: it is a DatasetDict.
         SourceEmptyError: it has no row.
     """
+    why = _unreadable(dataset)
+    if why is not None or not _is(dataset, "datasets.arrow_dataset", "Dataset"):
+        return why
+    form = dataset.format
+    if form["type"] not in (None, "torch") or form["format_kwargs"]:
+        return f"it has the format {form['type']!r} {form['format_kwargs'] or ''} (with_format('torch') can be read)"
+    return _rows(dataset, form)
+
+
+def hf_members(dataset: Any) -> Rows | str | None:
+    """The dataset, or a Subset of one, for `columns=`: all its columns are members, of whatever type.
+
+    A clause where it cannot be read, None for an object that is not of `datasets`. Raises as `hf_rows` does.
+    """
+    if type(dataset).__module__ == "torch.utils.data.dataset" and type(dataset).__name__ == "Subset":
+        whole = hf_members(dataset.dataset)
+        indices = np.asarray(dataset.indices, np.int64)
+        return Rows(whole.source.chosen(indices), whole.decodes) if isinstance(whole, Rows) and indices.size else whole
+    why = _unreadable(dataset)
+    if why is not None or not _is(dataset, "datasets.arrow_dataset", "Dataset"):
+        return why
+    images = [n for n in dataset.column_names if _is(dataset.features[n], "datasets.features.image", "Image")]
+    rows = None if dataset._indices is None else dataset._indices.column(0).to_numpy()
+    name = str(dataset.split or "dataset")
+    source = ArrowRows(dataset.data.table, images[0] if images else None, rows, name=name)
+    return Rows(source, any(dataset.features[each].decode for each in images))
+
+
+def _unreadable(dataset: Any) -> str | None:
+    """Why no dataset of `datasets` can be read as rows; None where it can, or is none of those."""
     for name in ("DatasetDict", "IterableDatasetDict"):
         if _is(dataset, "datasets.dataset_dict", name):
             splits = ", ".join(map(repr, dataset)) or "none"
@@ -42,18 +74,16 @@ def hf_rows(dataset: Any) -> Rows | str | None:
         return "it is iterable-style, so it has no positions (load_dataset without streaming=True gives one that has)"
     if not _is(dataset, "datasets.arrow_dataset", "Dataset"):
         return None
-    whole, form = sys.modules["datasets.arrow_dataset"].Dataset, dataset.format
+    whole = sys.modules["datasets.arrow_dataset"].Dataset
     for name in ("__getitem__", "__getitems__", "__len__"):
         if getattr(type(dataset), name, None) is not getattr(whole, name, None):
             return f"it has a {name} of its own"
-    if form["type"] == "custom":
+    if dataset.format["type"] == "custom":
         return (
             "it has a Python function as its transform (give torchvision's as transform= of the loader, and the dataset"
             " with_format(None))"
         )
-    if form["type"] not in (None, "torch") or form["format_kwargs"]:
-        return f"it has the format {form['type']!r} {form['format_kwargs'] or ''} (with_format('torch') can be read)"
-    return _rows(dataset, form)
+    return None
 
 
 def _is(dataset: object, module: str, name: str) -> bool:
@@ -78,6 +108,7 @@ def _rows(dataset: Any, form: dict[str, Any]) -> Rows | str:
     rows = None if dataset._indices is None else dataset._indices.column(0).to_numpy()
     try:
         source = ArrowRows(table, images[0], rows, name=str(dataset.split or "dataset"))
+        source.check()
     except ConfigError as error:
         return f"it cannot be read as rows ({error})"
     return Rows(source, feature.decode)

@@ -30,6 +30,7 @@ __all__ = [
     "Snapshot",
     "Source",
     "Tabular",
+    "lacking",
     "pack_ids",
     "unpack_id",
     "unpack_ids",
@@ -179,6 +180,13 @@ class Source(Protocol):
     def where(self, partition: int, position: int) -> str:
         """A record's coordinates as people write them: `imagenet-train[3]@41872`, `train-0007.tar#118`."""
         ...
+
+
+def lacking(found: object) -> list[str]:
+    """What an object lacks to be a source. Its properties are not asked: one may read an index to answer."""
+    kind = type(found)
+    names = ("snapshot", "reader", "where", "fields")
+    return [name for name in names if not (hasattr(kind, name) or hasattr(found, name))]
 
 
 @runtime_checkable

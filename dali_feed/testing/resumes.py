@@ -98,7 +98,7 @@ def assert_resumes_anywhere(  # noqa: PLR0913  what a run is made of, as in Feed
     }
     with _told("the snapshot, or a read of single records"):
         snapshot = _stable_snapshot(source)
-        missing = assert_rows_are_pure(source, snapshot, absent)
+        missing = assert_rows_are_pure(_with_members(source, columns), snapshot, absent)
     check = _Check(source, snapshot, missing, batch_size, options)
     runs = {size: check.whole_run(size) for size in sizes}
     wanted = runs[sizes[0]]
@@ -170,6 +170,13 @@ class _Watched:
     def note(self, extents: Extents) -> None:
         with self._lock:
             self.asked.update(extents.ids().tolist())
+
+
+def _with_members(source: Source, columns: Mapping[str, Kind] | None) -> Source:
+    """The records as they are read for columns: with those members, and no others."""
+    if columns is None or not isinstance(source, Members):
+        return source
+    return source.giving(None, tuple(dict.fromkeys(kind.member for kind in columns.values())))
 
 
 class _WatchedReader:

@@ -78,7 +78,7 @@ def _rows(source: Source, reader: Reader, extents: Extents) -> list[tuple[int, A
         f"read of {_where(source, ids[0])} to {_where(source, ids[-1])}: must give one row per position, {len(ids)},"
         f" in order; found {len(given)} ids and {len(block.payloads)} payloads"
     )
-    columns = [v.tolist() if isinstance(v, np.ndarray) else v for v in block.fields.values()]
+    columns = [v.tolist() if isinstance(v, np.ndarray) else list(map(_kept, v)) for v in block.fields.values()]
     rows: list[tuple[int, Any]] = []
     for k, (sample, payload) in enumerate(zip(ids, block.payloads, strict=True)):
         if payload is None:
@@ -90,6 +90,13 @@ def _rows(source: Source, reader: Reader, extents: Extents) -> list[tuple[int, A
         rows.append((sample, (len(payload), held, fields, fault)))
     block.lease.release()
     return rows
+
+
+def _kept(value: Any) -> Any:
+    """A value that stays what it is when the block's memory goes back, and can be compared."""
+    if isinstance(value, memoryview):
+        return bytes(value)
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _where(source: Source, sample: int) -> str:

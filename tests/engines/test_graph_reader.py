@@ -222,7 +222,11 @@ EDITS = r"source=.*ShardSet.*fn\.external_source\(name='image'\).*leave out read
 @pytest.mark.parametrize(
     ("read", "why"),
     [
-        (lambda: fn.readers.webdataset(paths=["a.tar"], ext=["jpg", "cls"]), "its reader is readers__Webdataset"),
+        (lambda: fn.readers.coco(file_root=".", annotations_file="a.json")[:2], "its reader is readers__COCO"),
+        (
+            lambda: fn.readers.webdataset(paths=["a.tar"], ext=["jpg", "cls"], dtypes=[types.UINT8, types.INT32]),
+            "its reader is given dtypes other than UINT8",
+        ),
         (lambda: fn.readers.file(files=["a.jpg"], labels=[3]), "its reader is given files, labels"),
         (lambda: fn.readers.file(file_root=".", file_filters=["*.png"]), "its reader is given file_filters"),
         (lambda: (fn.readers.file(file_root=".")[0], fn.readers.file(file_root=".")[1]), "the graph has 2 readers"),

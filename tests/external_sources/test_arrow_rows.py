@@ -241,7 +241,7 @@ def test_what_cannot_be_is_refused() -> None:
     ]
     for made, options, message in cases:
         with pytest.raises(ConfigError, match=message):
-            ArrowRows(made, **options)
+            ArrowRows(made, **options).reader()
     for empty, rows in ((whole.slice(0, 0), None), (whole, [])):
         with pytest.raises(SourceEmptyError, match="at least one row"):
             ArrowRows(empty, rows=rows)

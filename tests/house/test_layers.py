@@ -68,7 +68,7 @@ ROOMS = (
     Room("__init__", ("packages", "options", "plan", "transforms", "compiler", "loader")),  # names only, lazily
     Room(
         "cli",
-        (*PURE, "external_sources", "engines", "feed", "loader", "testing"),
+        (*PURE, "formats", "external_sources", "engines", "feed", "loader", "testing"),
         ("rich", "typer", "matplotlib", "torch", "torchvision", "skimage", "sklearn", "PIL"),
     ),
 )

@@ -8,10 +8,11 @@ import numpy as np
 from nvidia.dali import Pipeline
 from nvidia.dali.tensors import TensorCPU, TensorListCPU
 
-from dali_feed.compiler.user_pipeline import IMAGE, FieldInput, PipelineProgram
+from dali_feed.compiler.user_pipeline import FieldInput, PipelineProgram
 from dali_feed.engines.dali.engine import DaliEngine, twin_threads
 from dali_feed.engines.engine import Result, Work
 from dali_feed.errors import ConfigError
+from dali_feed.options import Tuning
 from dali_feed.records.source import LABEL
 from dali_feed.transforms.keys import Key
 
@@ -21,8 +22,11 @@ __all__ = ["PipelineEngine", "field_rows"]
 class PipelineEngine(DaliEngine):
     """Runs a `PipelineProgram`; its pipelines, the twin too, are made of the same serialized graph."""
 
-    payload = Key(IMAGE)
     _program: PipelineProgram
+
+    def __init__(self, program: PipelineProgram, *, batch_size: int, device: int | None, tuning: Tuning) -> None:
+        self.payload = Key(program.payload)
+        super().__init__(program, batch_size=batch_size, device=device, tuning=tuning)
 
     def _called(self) -> str:
         return f"pipeline {self._program.name}"

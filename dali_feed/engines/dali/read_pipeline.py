@@ -49,15 +49,17 @@ def open_pipeline(pipelines: object) -> Opened:
     return opened
 
 
-def read_pipeline(pipelines: object, fields: Sequence[str]) -> PipelineProgram:
+def read_pipeline(pipelines: object, fields: Sequence[str], payload: str = IMAGE) -> PipelineProgram:
     """The program of what `open_pipeline` takes or gave; `fields` is what the source has. The pipeline is ours then.
+
+    payload  the name of the input that takes the payloads
 
     Raises ConfigError, TransformError for what cannot be run.
     """
     opened = pipelines if isinstance(pipelines, Opened) else open_pipeline(pipelines)
     name, pipe = opened.name, opened.pipe
     told = f"pipeline {name}"
-    inputs = _inputs(told, pipe, fields)
+    inputs = _inputs(told, pipe, fields, payload)
     setattr(pipe, _TAKEN, True)
     decoders = _gpu_decoders(pipe)
     for op in decoders:
@@ -81,6 +83,7 @@ def read_pipeline(pipelines: object, fields: Sequence[str]) -> PipelineProgram:
         raise TransformError(msg) from error
     return pipeline_program(
         name=name,
+        payload=payload,
         graph=graph,
         spare=spare,
         inputs=inputs,
@@ -131,9 +134,9 @@ def _one(pipelines: object) -> Opened:
     return Opened(name, pipe)
 
 
-def _inputs(told: str, pipe: Any, fields: Sequence[str]) -> dict[str, FieldInput]:
+def _inputs(told: str, pipe: Any, fields: Sequence[str], payload: str) -> dict[str, FieldInput]:
     """What the graph takes of each field. Raises ConfigError where a node asks for what the source does not have."""
-    known = (IMAGE, *fields)
+    known = (payload, *fields)
     found: dict[str, FieldInput] = {}
     for reader in readers_in(pipe):
         msg = (
@@ -157,13 +160,13 @@ def _inputs(told: str, pipe: Any, fields: Sequence[str]) -> dict[str, FieldInput
         dtype, ndim = op._op._dtype, op._op._ndim
         known_type = dtype is not None and dtype != types.NO_TYPE
         found[op.name] = FieldInput(np.dtype(types.to_numpy_type(dtype)) if known_type else None, ndim)
-    if IMAGE not in found:
+    if payload not in found:
         msg = (
-            f"{told}: an output must come from the source's payloads, fn.external_source(name={IMAGE!r});"
+            f"{told}: an output must come from the source's payloads, fn.external_source(name={payload!r});"
             f" found {', '.join(map(repr, found)) or 'no external_source'}"
         )
         raise ConfigError(msg)
-    del found[IMAGE]
+    del found[payload]
     return found
 
 

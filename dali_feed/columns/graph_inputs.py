@@ -1,0 +1,100 @@
+"""Columns as inputs of a user's DALI graph: one tensor per sample, as its kind reads it.
+
+The law: an `Image` or a `Mask` is screened before the graph's decoder sees it; `Bytes` are not, and are no images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from dali_feed.columns.arrays import Array
+from dali_feed.columns.image import Image
+from dali_feed.columns.kind import Faults, Kind, missing
+from dali_feed.columns.mask import Mask
+from dali_feed.columns.source import Columnar
+from dali_feed.columns.text import Json
+from dali_feed.columns.tokens import Tokens
+from dali_feed.errors import ConfigError
+from dali_feed.records.source import Source
+from dali_feed.screen.screen import screen
+
+__all__ = ["graph_inputs"]
+
+
+@dataclass(frozen=True)
+class _Encoded(Kind):
+    """An encoded image beside the first one, as its bytes; screened."""
+
+    member: str
+    max_pixels: int
+    max_work: int
+
+    def read(self, values: list[Any], faults: Faults) -> list[Any]:
+        """Views as they are."""
+        missing(values, faults)
+        there = [row for row in range(len(values)) if row not in faults]
+        found = screen([values[row] for row in there], self.max_pixels, self.max_work)
+        for k, reason in found.reasons.items():
+            faults[there[k]] = reason
+        return values
+
+
+@dataclass(frozen=True)
+class _Input(Kind):
+    """What a kind read, a tensor per sample; nothing is made of a batch, for the graph does that."""
+
+    kind: Kind
+
+    @property
+    def member(self) -> str:  # type: ignore[override]
+        """The kind's."""
+        return self.kind.member
+
+    def settled(self, first: Any) -> Self:
+        """With the settled kind."""
+        return replace(self, kind=self.kind.settled(first))
+
+    def read(self, values: Any, faults: Faults) -> Any:
+        """Arrays in their shape, token ids without their count, and the rest as it is."""
+        found = self.kind.read(values, faults)
+        if isinstance(self.kind, Tokens):
+            return np.ascontiguousarray(found[:, 1:])
+        if isinstance(self.kind, Array):
+            dtype, shape = np.dtype(self.kind.dtype), self.kind.shape or ()
+            return [
+                value if row in faults or isinstance(value, np.ndarray) else np.ndarray(shape, dtype, value)
+                for row, value in enumerate(found)
+            ]
+        return found
+
+
+def graph_inputs(source: Source, columns: Mapping[str, Kind], max_pixels: int, max_work: int) -> Columnar:
+    """The source with these columns, each made into what an input of a graph takes.
+
+    Raises:
+        ConfigError: no image; one with a transform, which is the graph's; JSON, which is no tensor; or as `Columnar`.
+    """
+    if not isinstance(columns, Mapping) or not all(isinstance(kind, Kind) for kind in columns.values()):
+        msg = f'columns: must name the graph\'s inputs, {{"image": Image(...), ...}}; found {columns!r}'
+        raise ConfigError(msg)
+    images = [name for name, kind in columns.items() if isinstance(kind, Image)]
+    if not images:
+        msg = f"columns: a pipeline is fed an Image at least; found {', '.join(map(repr, columns)) or 'none'}"
+        raise ConfigError(msg)
+    made: dict[str, Kind] = {}
+    for name, kind in columns.items():
+        if isinstance(kind, Json):
+            msg = f"columns: {name!r}: a graph takes tensors, not {kind!r}; name what is in it, Number('json:label')"
+            raise ConfigError(msg)
+        if isinstance(kind, Image) and kind.transform is not None:
+            msg = f"columns: {name!r}: the graph transforms it; found {kind!r}. Leave transform out"
+            raise ConfigError(msg)
+        if isinstance(kind, Image | Mask) and name != images[0]:
+            made[name] = _Encoded(kind.member, max_pixels, max_work)
+        else:
+            made[name] = kind if name == images[0] else _Input(kind)
+    return Columnar(source, made, as_tuple=False)

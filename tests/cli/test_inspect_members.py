@@ -1,0 +1,128 @@
+"""What `inspect` says of members: a line each, and columns that can be pasted and run."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from broker.handle import Kafka
+from command import Cli, cli
+from images import QUICK, jpeg
+from member_shards import shards
+
+from dali_feed import DataLoader, columns, formats
+from dali_feed.cli.member_kinds import guess
+from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
+from dali_feed.records import Source
+from dali_feed.testing import Message
+
+__all__ = ["cli"]  # a fixture
+
+
+def pasted(printed: str, source: Source) -> dict[str, Any]:
+    """The first batch of a loader with the columns that were printed."""
+    (line,) = re.findall(r"^  columns=(.*)$", printed, re.MULTILINE)
+    named = eval(line, {name: getattr(columns, name) for name in columns.__all__})  # noqa: S307 - our own line
+    with DataLoader(source, 4, columns=named, tuning=QUICK) as loader:
+        batch: dict[str, Any] = next(iter(loader))
+    assert list(batch) == list(named)
+    return batch
+
+
+def row(printed: str, member: str) -> str:
+    """The line of a member, spaces as one."""
+    (line,) = re.findall(rf"^\s*{re.escape(member)}  .*$", printed, re.MULTILINE)
+    return " ".join(line.split())
+
+
+def test_of_shards(cli: Cli, tmp_path: Path) -> None:
+    """Share, size and kind by suffix; JSON is looked into; the columns make a batch."""
+    source = shards(tmp_path, 8, {"3.txt": None})
+    done = cli("inspect", *source.paths)
+    assert row(done.out, "jpg").startswith("jpg 100%")
+    assert row(done.out, "jpg").endswith("jpeg image")
+    assert row(done.out, "txt") == "txt 88% 11 bytes text"
+    assert row(done.out, "cls") == "cls 100% 1 bytes int, as text"
+    assert row(done.out, "f32") == "f32 100% 24 bytes float32 (6,)"
+    assert row(done.out, "json:list") == "json:list 100% - int64 (2,)"
+    batch = pasted(done.out, ShardSet(source.paths, index_dir=tmp_path))
+    assert list(batch) == ["image", "label", "f32", "n", "list", "text"]
+    assert batch["label"].tolist() == batch["n"].tolist()
+
+
+def test_of_a_topic(cli: Cli, embedded: Kafka) -> None:
+    """Without --format value, key and headers; with it what it finds, and what does not parse is bad."""
+    values = [
+        json.dumps({"image": base64.b64encode(jpeg(n)).decode(), "body": {"x": [n, 0.5], "label": n}}).encode()
+        for n in range(8)
+    ]
+    headed = (("from", b"gate"),)
+    embedded.publish("members", [Message(value, key=b"k", headers=headed) for value in values], partitions=1)
+    target = f"kafka://{embedded.servers}/members"
+    done = cli("inspect", target)
+    assert row(done.out, "value").endswith("json")
+    assert row(done.out, "from") == "from 100% 4 bytes text"
+    assert "inspect --format json looks into them" in done.out
+    done = cli("inspect", "--format", "json", target)
+    assert (done.code, done.err) == (0, "")
+    assert "8 records: 8 good, 0 bad" in done.out
+    assert row(done.out, "image").endswith("jpeg image, in base64")
+    assert row(done.out, "body.x") == "body.x 100% - float32 (2,)"
+    assert 'format=Json(base64=("image",))' in done.out
+    source = KafkaTopic("members", embedded.servers, label=None, format=formats.Json(base64=("image",)))
+    batch = pasted(done.out, source)
+    assert batch["label"].tolist() == [0, 1, 2, 3]
+    assert batch["from"] == ["gate"] * 4
+    embedded.publish("broken", [Message(values[0]), Message(b"{no json")], partitions=1)
+    done = cli("inspect", "--format", "json", f"kafka://{embedded.servers}/broken")
+    assert (done.code, "broken[0]@1: json: " in done.out) == (0, True)
+
+
+def test_of_files(cli: Cli, tmp_path: Path) -> None:
+    """Bytes, path and label."""
+    for n in range(4):
+        (tmp_path / f"class{n % 2}").mkdir(exist_ok=True)
+        (tmp_path / f"class{n % 2}" / f"{n}.jpg").write_bytes(jpeg(n))
+    done = cli("inspect", tmp_path)
+    assert row(done.out, "label") == "label 100% - int"
+    batch = pasted(done.out, FileList.from_folder(tmp_path))
+    assert batch["label"].tolist() == [0, 0, 1, 1]
+
+
+def test_a_format_is_for_topics(cli: Cli, tmp_path: Path) -> None:
+    """And must be one."""
+    done = cli("inspect", "--format", "json", *shards(tmp_path, 2).paths)
+    assert (done.code, "--format: is for the values of topics" in done.err) == (1, True)
+    assert "format 'jsn': must be one of" in cli("inspect", "--format", "jsn", tmp_path / "*.tar").err
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text", "kind"),
+    [
+        ("a", b"12", "int, as text", "Number"),
+        ("a", b"-1.5e3", "float, as text", "Number"),
+        ("a", b"", "nothing", "Bytes"),
+        ("a", b"\xff\x00", "bytes", "Bytes"),
+        ("a", "é".encode() * 5000, "text", "Text"),
+        ("f16", b"1234", "float16 (2,)", "Array"),
+        ("f16", b"123", "int, as text", "Number"),
+        ("a", b'{"a": 1}', "json", "Json"),
+        ("a", b"{broken", "text", "Text"),
+        ("a", True, "bool", "Number"),
+        ("a", 1.5, "float", "Number"),
+        ("a", {"a": 1}, "dict", "Json"),
+        ("a", [[1, 2], [3]], "list", "Json"),
+        ("a", [[1, 2, 3, 4]], "rows of 4", "Boxes"),
+        ("a", np.zeros((2, 3), np.int16), "int16 (2, 3)", "Array"),
+        ("a", None, "NoneType", ""),
+    ],
+)
+def test_kinds_are_guessed(name: str, value: Any, text: str, kind: str) -> None:
+    """By the first bytes, the type, and last by the name."""
+    found = guess(name, value)
+    assert (found.text, found.kind) == (text, kind)
