@@ -115,11 +115,15 @@ class Lane:
         self._options = options
         self._trouble = Trouble()
         self._fatal: KafkaError | None = None
+        self._librdkafka = {**options.librdkafka(compression), "error_cb": self._trouble, **more}
+        self._producer = self._made()
+
+    def _made(self) -> Producer:
         try:
-            self._producer = Producer({**options.librdkafka(compression), "error_cb": self._trouble, **more})
+            return Producer(self._librdkafka)
         except (KafkaException, TypeError, ValueError) as error:
             said = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-            msg = f"{options.topic}: config= must hold options of librdkafka; {said}"
+            msg = f"{self._options.topic}: config= must hold options of librdkafka; {said}"
             raise ConfigError(msg) from error
 
     def send(self, number: int, written: Written, partition: int) -> None:

@@ -113,9 +113,16 @@ class TransactionLane(Lane):
         self.settled.end(number, reason)
 
     def back(self) -> None:
-        """Take back what is not committed, and stand where the last transaction ended."""
+        """Take back what is not committed, and stand where the last transaction ended.
+
+        By a new producer, whose first question ends the transaction: one that has had to bump its epoch was seen to
+        send nothing more, now and then.
+        """
         if self._in_transaction:
-            self._abort()
+            super().close()
+            self._fatal, self._in_transaction = None, False
+            self._producer = self._made()
+            self._repeated(lambda: self._producer.init_transactions(SLICE))
         self._refusals = {}
         self.settled = Settled(self.position, copy.deepcopy(self._before), self._where)
 
@@ -155,10 +162,6 @@ class TransactionLane(Lane):
                 "did not (the embedded broker does not); leave transactional=True out"
             )
             raise ProduceError(msg)
-
-    def _abort(self) -> None:
-        self._repeated(lambda: self._producer.abort_transaction(SLICE))
-        self._in_transaction = False
 
     def _committed(self) -> tuple[int | None, Tally]:
         found: list[TopicPartition] = []
