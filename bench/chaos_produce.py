@@ -13,6 +13,7 @@ was lost, or anything was repeated with transactions.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +109,10 @@ def main() -> None:
     values = [b"\xff\xd8\xff" + text if n % 3 else text for n, text in enumerate(texts)]
     place = {value: n for n, value in enumerate(values)}
     rows: list[dict[str, object]] = []
-    with broker_module().RealBroker() as broker, tempfile.TemporaryDirectory() as work:
+    with ExitStack() as stack:
+        real, given = broker_module(), os.environ.get("KAFKA_BOOTSTRAP")
+        broker = real.Cluster(given) if given else stack.enter_context(real.RealBroker())
+        work = stack.enter_context(tempfile.TemporaryDirectory())
         shard = Path(work, "s.tar")
         write_shard(shard, ({"bin": value, "cls": b"%d" % n} for n, value in enumerate(values)))
         for transactional in (False, True):

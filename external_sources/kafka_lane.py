@@ -191,7 +191,7 @@ class Lane:
     def _denied(self, said: str) -> SourceDeniedError:
         return SourceDeniedError(
             f"{self._options.topic}: producing needs the rights Describe and Write on the topic, and with transactions "
-            f"Write on the transactional id and Read on the group, both named dali_feed.produce.*; "
+            f"Write on the transactional id and Read on the group, both named dali_feed-produce-*; "
             f"{self._options.servers} refuses: {said}; check security.protocol, sasl.* and ssl.* in config=, and ACLs"
         )
 

@@ -37,7 +37,7 @@ Tell = Callable[["Produced"], None]
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """How far a run is, or what it did.
+    """How far a run is, or what it did; made by `Producer.run`.
 
     total     records that the source has, or offsets where it does not know which hold one
     begun     the number of the record that this process began with; above 0 where it went on

@@ -33,7 +33,13 @@ class Failure:
 
 @dataclass(slots=True)
 class Tally:
-    """Records and payload bytes that the broker has, positions that held no record, and failures by reason."""
+    """What became of records.
+
+    records   that the broker has
+    size      bytes of their values
+    absent    positions of the source that hold no record
+    failures  by reason: `count`, and in `first` coordinates and reason of the first
+    """
 
     records: int = 0
     size: int = 0

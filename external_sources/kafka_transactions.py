@@ -43,7 +43,7 @@ class AbortedError(Exception):
 
 def name_of(run: str, lane: str) -> str:
     """The transactional id, and the group's name."""
-    return f"dali_feed.produce.{run}.{lane}"
+    return f"dali_feed-produce-{run}-{lane}"
 
 
 class TransactionLane(Lane):

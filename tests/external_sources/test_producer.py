@@ -5,19 +5,21 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from broker.handle import Kafka, in_transactions
 from broker.real import ALICE, PASSWORD, Cluster, RealBroker
+from confluent_kafka.admin import AdminClient
 from images import jpeg
 from killed_producer import killed_at, producer
 from produced import block_of, numbered, shard_of, values_in
 
 from dali_feed.errors import (
     ConfigError,
+    DataLostError,
     ProduceError,
     SourceChangedError,
     SourceDeniedError,
@@ -27,7 +29,10 @@ from dali_feed.errors import (
 )
 from dali_feed.external_sources import ArrowRows, Copied, FileList, KafkaTopic, Payload, Producer, Values
 from dali_feed.external_sources.kafka_journal import held
+from dali_feed.external_sources.kafka_lane import LaneOptions
 from dali_feed.external_sources.kafka_packed import is_packed
+from dali_feed.external_sources.kafka_transactions import TransactionLane, name_of
+from dali_feed.external_sources.kafka_writes import Written
 from dali_feed.formats import Json
 from dali_feed.testing import Broker, Message
 
@@ -67,14 +72,17 @@ def test_files_tables_and_topics_are_sources_too(embedded: Kafka, tmp_path: Path
         assert block.fields["label"].tolist() == list(range(10))
 
 
-def test_a_topic_is_copied_whole_but_for_what_was_aborted(real_kafka: Kafka) -> None:
-    """Keys and all headers are there; aborted records are not, and count as absent."""
+@pytest.mark.parametrize("holes", ["replace", "scan"])
+def test_a_topic_is_copied_whole_but_for_what_was_aborted(real_kafka: Kafka, holes: Literal["replace", "scan"]) -> None:
+    """Keys and all headers are there; aborted records are not, and count as absent where nobody looked before."""
     to = real_kafka.create(f"{real_kafka.topic}-to", 1)
     records = [Message(b"%d" % n, b"key %d" % n, (("a", b"1"), ("a", b"%d" % n)), 0) for n in range(20)]
     in_transactions(real_kafka, real_kafka.create(real_kafka.topic), records, 5, lambda k: k == 1)
-    source = KafkaTopic(real_kafka.topic, real_kafka.servers, label=None, holes="replace")
+    source = KafkaTopic(real_kafka.topic, real_kafka.servers, label=None, holes=holes)
     done = Producer(source, to, real_kafka.servers, writes=Copied()).run()
-    assert (done.tally.records, done.tally.absent, done.position) == (15, 9, 24)
+    assert (done.tally.records, done.tally.absent, done.position) == (
+        (15, 9, 24) if holes == "replace" else (15, 0, 15)
+    )
     copied = KafkaTopic(to, real_kafka.servers)
     found = [copied.original(0, n) for n in range(15)]
     kept = [each for n, each in enumerate(records) if n // 5 != 1]
@@ -241,6 +249,38 @@ def test_transactions_keep_both_kinds_of_values_once(real_kafka: Kafka, tmp_path
     (found,) = values_in(real_kafka.servers, topic)
     assert [v for v in found if is_packed(v)] == values[1::2]
     assert [v for v in found if not is_packed(v)] == values[::2]
+
+
+def test_a_position_that_the_broker_forgot_is_no_beginning(real_kafka: Kafka, tmp_path: Path) -> None:
+    """Its group is gone, as after seven days: a named error, and nothing is written."""
+    topic = real_kafka.create(real_kafka.topic)
+    shard_of(tmp_path, numbered(40))
+    run = (tmp_path / "s.tar", real_kafka.servers, topic, tmp_path / "journal", True)
+    assert killed_at(30, *run) == -9
+    name = name_of(json.loads(run[3].read_text())["run"], "lz4")
+    admin = AdminClient({"bootstrap.servers": real_kafka.servers})
+    (gone,) = admin.delete_consumer_groups([name]).values()
+    gone.result(60)
+    with pytest.raises(DataLostError, match=f"^{topic}: the position of the run {name} must be at"):
+        producer(*run).run()
+
+
+def test_a_run_that_was_taken_over_writes_nothing(real_kafka: Kafka) -> None:
+    """Who comes later goes on; who was there before ends with an error, and its open transaction is taken back."""
+    topic = real_kafka.create(real_kafka.topic)
+    options = LaneOptions(topic, real_kafka.servers, "all", 0.0, 100_000, 1 << 20, 30.0, None)
+    before = TransactionLane(options, "none", str, topic, opened=False)
+    before.begin()
+    before.send(0, Written(b"before", None, []), 0)
+    after = TransactionLane(options, "none", str, topic, opened=True)
+    with pytest.raises(ProduceError, match=f"^{topic}: a run is one process's at a time"):
+        before.commit(1)
+    after.begin()
+    after.send(0, Written(b"after", None, []), 0)
+    after.commit(1)
+    for lane in (before, after):
+        lane.close()
+    assert values_in(real_kafka.servers, topic) == [[b"after"]]
 
 
 def test_the_embedded_broker_keeps_no_position_in_transactions(embedded: Kafka, tmp_path: Path) -> None:
