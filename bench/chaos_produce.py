@@ -1,9 +1,9 @@
 """Kills a run that produces with SIGKILL, again and again, and compares the topic with its source.
 
-    python bench/chaos_produce.py [--kills 20] [--records 3000] [--seed 0]
+    python bench/chaos_produce.py [--kills 20] [--records 20000] [--seed 0]
 
 For the run with a journal and for the one with transactions: a process produces a tar shard of JPEGs and texts; at a
-random moment it is killed, and another goes on; after so many kills one comes to the end. If a run ends before it was
+random moment, mostly while it sends, it is killed, and another goes on; after so many kills one comes to the end. If a run ends before it was
 killed often enough, the next begins with a new topic. `lost` counts records that are in no partition, `repeated` those
 that are there more than once, `disordered` partitions whose records, once each, are not in the source's order (of each
 kind of value, for those take different producers). Rows go to results/chaos_produce.csv; it ends with 1 where anything
@@ -29,27 +29,41 @@ from _harness import RESULTS, append, facts, table
 from _kafka import broker_module, kafka_missing
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from dali_feed.external_sources import Producer, ShardSet
+from dali_feed.external_sources import Produced, Producer, ShardSet
 from dali_feed.external_sources.kafka_packed import is_packed
 from dali_feed.testing.shards import write_shard
 
 PARTITIONS = 3
-BEFORE = 4.0  # seconds that a process has at most before it is killed, its start included
+AFTER = 0.4  # seconds that a process has at most once it sends; one in four is killed on its way there
+BEFORE = 1.5
 Args = tuple[str, str, str, str, str]
 
 
 def run(shard: str, servers: str, topic: str, journal: str, transactional: str) -> None:
-    """One process's part."""
-    source = ShardSet(shard, image=("bin",))
-    options: dict[str, Any] = {"every": 0.1, "queue_bytes": 1 << 20, "linger": 0.005}
-    Producer(source, topic, servers, journal=journal, transactional=transactional == "True", **options).run()
+    """One process's part; it says when it has begun to send."""
+    source, said = ShardSet(shard, image=("bin",)), False
+    options: dict[str, Any] = {"every": 0.1, "queue_bytes": 256 << 10, "linger": 0.005}
+
+    def tell(_: Produced) -> None:
+        nonlocal said
+        if not said:
+            print("it sends", flush=True)
+            said = True
+
+    Producer(source, topic, servers, journal=journal, transactional=transactional == "True", **options).run(tell)
 
 
 def killed(args: Args, rng: random.Random) -> bool:
     """Start a process and kill it after a while; whether it was killed before it came to the end."""
-    process = subprocess.Popen([sys.executable, __file__, "--run", *args], stderr=subprocess.PIPE)
+    command = [sys.executable, __file__, "--run", *args]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    seconds = rng.random() * BEFORE
+    if rng.random() < 0.75:
+        assert process.stdout is not None
+        process.stdout.readline()
+        seconds = rng.random() * AFTER
     try:
-        process.wait(rng.random() * BEFORE)
+        process.wait(seconds)
     except subprocess.TimeoutExpired:
         process.kill()
     _, said = process.communicate()
@@ -93,7 +107,7 @@ def main() -> None:
     """Run both kinds, print the table, and add its rows to results/chaos_produce.csv."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20, help="of each kind of run (default %(default)s)")
-    parser.add_argument("--records", type=int, default=3000)
+    parser.add_argument("--records", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0, help="of the moments (default %(default)s)")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--run", nargs=5, help=argparse.SUPPRESS)

@@ -7,6 +7,7 @@ memory is bounded by the queue.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -159,14 +160,15 @@ class Lane:
 
     def flush(self) -> None:
         """Wait until all that was handed over is settled."""
-        while self._producer.flush(WAIT_SECONDS):
+        while self._left():
             self._look(self.settled.moved)
         self._look(time.monotonic())
 
     def close(self) -> None:
-        """Drop what has not been delivered."""
-        self._producer.purge()
-        self._producer.flush(1.0)
+        """Drop what has not been delivered, and hear of what has."""
+        with contextlib.suppress(KafkaException):  # one that has failed for good says so once more
+            self._producer.purge()
+            self._producer.flush(1.0)
 
     def ended(self, error: KafkaError) -> DaliFeedError:
         """What ends the run, in our words."""
@@ -194,6 +196,13 @@ class Lane:
             f"Write on the transactional id and Read on the group, both named dali_feed-produce-*; "
             f"{self._options.servers} refuses: {said}; check security.protocol, sasl.* and ssl.* in config=, and ACLs"
         )
+
+    def _left(self) -> int:
+        """Records that are not settled, after a little while."""
+        try:
+            return self._producer.flush(WAIT_SECONDS)
+        except KafkaException as error:
+            raise self.ended(error.args[0]) from error
 
     def _look(self, since: float) -> None:
         """Raise where this cannot go on."""
