@@ -3,11 +3,11 @@
     python bench/chaos_produce.py [--kills 20] [--records 20000] [--seed 0]
 
 For the run with a journal and for the one with transactions: a process produces a tar shard of JPEGs and texts; at a
-random moment, mostly while it sends, it is killed, and another goes on; after so many kills one comes to the end. If a run ends before it was
-killed often enough, the next begins with a new topic. `lost` counts records that are in no partition, `repeated` those
-that are there more than once, `disordered` partitions whose records, once each, are not in the source's order (of each
-kind of value, for those take different producers). Rows go to results/chaos_produce.csv; it ends with 1 where anything
-was lost, or anything was repeated with transactions.
+random moment, mostly while it sends, it is killed, and another goes on; after so many kills one comes to the end. If
+a run ends before it was killed often enough, the next begins with a new topic. `lost` counts records that are in no
+partition, `repeated` those that are there more than once, `disordered` partitions whose records, once each, are not in
+the source's order (of each kind of value, for those take different producers). Rows go to results/chaos_produce.csv; it
+ends with 1 where anything was lost, or anything was repeated with transactions.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ Args = tuple[str, str, str, str, str]
 
 
 def run(shard: str, servers: str, topic: str, journal: str, transactional: str) -> None:
-    """One process's part; it says when it has begun to send."""
+    """One process's part; it says when the first records count."""
     source, said = ShardSet(shard, image=("bin",)), False
     options: dict[str, Any] = {"every": 0.1, "queue_bytes": 256 << 10, "linger": 0.005}
 
-    def tell(_: Produced) -> None:
+    def tell(so_far: Produced) -> None:
         nonlocal said
-        if not said:
+        if not said and so_far.position > so_far.begun:
             print("it sends", flush=True)
             said = True
 
