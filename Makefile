@@ -67,11 +67,13 @@ bench: .venv/.stamp  ## samples per second beside the ceiling and the usual load
 	$(PY) bench/bench_loader.py  # without -P: it finds its helpers in bench/, and the root folder stays off the path
 	$(PY) bench/bench_memory.py
 	$(PY) bench/bench_kafka.py
+	$(PY) bench/bench_produce.py
 	$(PY) bench/bench_reduction.py
 	$(PY) bench/bench_lock.py
 
-chaos: .venv/.stamp system  ## kill a training process (KILLS=20) and its broker at random, and compare what was delivered
+chaos: .venv/.stamp system  ## kill training and producing processes (KILLS=20) and a broker at random, and compare
 	@$(PY) bench/chaos.py --kills $(KILLS)
+	$(PY) bench/chaos_produce.py --kills $(KILLS)
 
 reference: .venv/.stamp  ## write docs/reference.md from the signatures and docstrings
 	@$(PY) -P docs/_reference.py

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-__all__ = ["missing_c", "read_c"]
+__all__ = ["compiled", "missing_c", "read_c"]
 
 SOURCE = Path(__file__).with_name("read_c.c")
 
@@ -25,20 +25,21 @@ def _library() -> Path | None:
 
 
 def missing_c() -> str | None:
-    """Why there is no reader in C, or None."""
+    """Why nothing in C can be built here, or None."""
     if shutil.which("gcc") is None:
         return "no `gcc` on the PATH"
     return None if _library() else "confluent_kafka's wheel has no librdkafka beside it"
 
 
 @cache
-def _program() -> str:
-    library, out = _library(), Path(mkdtemp(prefix="dali_feed-bench-"), "read_c")
-    command = ["gcc", "-O2", "-Wall", "-Werror", str(SOURCE), str(library), "-o", str(out), "-pthread"]
+def compiled(source: Path) -> str:
+    """The program of a file in C."""
+    library, out = _library(), Path(mkdtemp(prefix="dali_feed-bench-"), source.stem)
+    command = ["gcc", "-O2", "-Wall", "-Werror", str(source), str(library), "-o", str(out), "-pthread"]
     command += [f"-Wl,-rpath,{library and library.parent}", "-Wl,--allow-shlib-undefined"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        msg = f"{SOURCE.name} does not compile:\n{done.stderr}"
+        msg = f"{source.name} does not compile:\n{done.stderr}"
         raise RuntimeError(msg)
     return str(out)
 
@@ -52,7 +53,7 @@ def read_c(
     """
     lines = "".join(f"{p} {a} {b}\n" for p, a, b in runs)
     told = [f"{name}={str(value).lower()}" for name, value in options.items()]
-    command = [_program(), servers, topic, str(readers), *told]
+    command = [compiled(SOURCE), servers, topic, str(readers), *told]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

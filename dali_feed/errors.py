@@ -10,7 +10,8 @@ DaliFeedError
 │   ├── SourceUnreachableError       no answer in time
 │   ├── SourceDeniedError            no rights
 │   ├── SourceChangedError           it is not what the index or the state was made for
-│   └── DataLostError                records that were promised are gone (retention, a cut file)
+│   ├── DataLostError                records that were promised are gone (retention, a cut file)
+│   └── ProduceError                 records that could not be written to a topic
 ├── BadRecordError                   one record, with its coordinates
 ├── FormatError (ValueError)         one value that its format cannot read: its record is a bad one
 ├── BadRecordLimitError              more bad records than the budget allows
@@ -36,6 +37,7 @@ __all__ = [
     "EngineError",
     "FormatError",
     "MissingPackageError",
+    "ProduceError",
     "SourceChangedError",
     "SourceDeniedError",
     "SourceEmptyError",
@@ -90,6 +92,10 @@ class SourceChangedError(SourceError):
 
 class DataLostError(SourceError):
     """Records that were there when the source was first looked at are gone."""
+
+
+class ProduceError(SourceError):
+    """Records could not be written to a topic: the broker refuses, or another process has taken the run over."""
 
 
 class BadRecordError(DaliFeedError):

@@ -45,13 +45,14 @@ SECTIONS = {
     },
     "Formats": {"dali_feed.formats": "Avro MsgPack Npy Protobuf"},
     "Sources": {"dali_feed.external_sources": "KafkaTopic ShardSet FileList ArrowRows Topics FromEnv FromFile"},
+    "Into a topic": {"dali_feed.external_sources": "Producer Payload Values Copied Produced Tally"},
     "Dead letters": {"dali_feed.external_sources": "DeadLetterFolder DeadLetterTopic"},
     "Without torch": {"dali_feed.feed": "Feed Batch"},
     "DALI's iterators": {"dali_feed.dali": "DALIGenericIterator DALIClassificationIterator LastBatchPolicy"},
     "Testing": {"dali_feed.testing": "broker Broker publish Message ScriptedSource assert_resumes_anywhere"},
 }
 NAMES = {name: module for homes in SECTIONS.values() for module, names in homes.items() for name in names.split()}
-RESULTS = {"Info", "Stats", "Batch"}  # that users read and never make
+RESULTS = {"Info", "Stats", "Batch", "Produced", "Tally"}  # that users read and never make
 
 ABOUT = {
     "The loader": """\
@@ -63,6 +64,7 @@ ABOUT = {
         methods are there for the loader; you need them to write a source of your own.""",
     "Columns": "What a batch holds: see [columns.md](columns.md).",
     "Formats": "What a record's value holds, `Json` too: see [formats.md](formats.md).",
+    "Into a topic": "Records of any source into a topic: see [kafka.md](kafka.md#getting-data-in).",
     "Dead letters": "Where bad records are kept: see [bad-records.md](bad-records.md#dead-letters).",
     "Without torch": "`Feed` is the loader without torch, for JAX, CuPy or an engine of your own.",
     "DALI's iterators": "For a pipeline of your own: see [from-dali.md](from-dali.md).",
@@ -87,6 +89,7 @@ ACTS = {
     "SourceDeniedError": "whoever gives the rights",
     "SourceChangedError": "whoever writes the data: nothing may change under a run; then begin anew",
     "DataLostError": "whoever sets the retention, or restores the files",
+    "ProduceError": "whoever keeps the broker; or end the other process that has the run",
     "BadRecordError": "whoever writes the records",
     "FormatError": "whoever writes the records; a run counts it as a bad record",
     "BadRecordLimitError": "whoever writes the records; or you: allow more in `BadRecords`",

@@ -28,6 +28,23 @@ def test_kafka_is_measured_beside_a_plain_read(
     assert {row["who"] for row in rows(tmp_path, "loader")} == {"kafka", "ceiling", "loop"}
 
 
+def test_producing_is_measured_beside_c(
+    real_broker: real.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bench_produce delivers every record in each of its ways; chaos_produce kills a run of each kind and finds all."""
+    monkeypatch.setenv("KAFKA_BOOTSTRAP", real_broker.servers)
+    run("bench_produce.py", "--mb", 1, "--repeats", 1, "--payload-kb", 16, "--results", tmp_path)
+    found = {row["who"]: row for row in rows(tmp_path, "produce")}
+    assert set(found) == {"C", "ours", "transactions"}
+    assert all(float(row["of C"]) > 0 for row in found.values())
+    run("chaos_produce.py", "--kills", 1, "--records", 60, "--results", tmp_path)
+    kinds = {row["run"]: row for row in rows(tmp_path, "chaos_produce")}
+    assert [(kinds[k]["kills"], kinds[k]["lost"], kinds[k]["disordered"]) for k in ("journal", "transactions")] == [
+        ("1", "0", "0")
+    ] * 2
+    assert kinds["transactions"]["repeated"] == "0"
+
+
 def test_nobody_can_tell_a_killed_run(real_broker: real.Cluster, tmp_path: Path) -> None:
     """chaos: a process killed twice and a broker killed once deliver what the undisturbed run delivers."""
     del real_broker  # it says whether there can be one; chaos kills its own

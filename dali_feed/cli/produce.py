@@ -1,0 +1,149 @@
+"""`dali-feed produce`: the records of a source into a topic. What it needs is imported when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, cast
+
+import typer
+
+if TYPE_CHECKING:
+    from dali_feed.external_sources.kafka_writes import Writes
+    from dali_feed.records.source import Source
+
+__all__ = ["produce"]
+
+Names = list[str] | None
+
+
+def produce(  # noqa: PLR0913, PLR0917  an option each
+    source: Annotated[
+        list[str], typer.Argument(help="Tar shards ('train-*.tar'), an image folder, or kafka://host:port/topic.")
+    ],
+    target: Annotated[str, typer.Argument(help="kafka://host:port/topic, which must exist.")],
+    journal: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="Says how far it is: a killed run goes on.", show_default="TOPIC.produce"),
+    ] = None,
+    transactional: Annotated[
+        bool, typer.Option("--transactional", help="Each record once, however often it is killed.")
+    ] = False,
+    payload: Annotated[
+        str | None, typer.Option(metavar="SUFFIX", help="The shards' files that are values.", show_default="images")
+    ] = None,
+    key: Annotated[str | None, typer.Option(metavar="MEMBER", help="The records' key.")] = None,
+    header: Annotated[Names, typer.Option(metavar="MEMBER", help="A header of that name; several times.")] = None,
+    format: Annotated[  # noqa: A002  the option's name
+        str | None, typer.Option(help="json or msgpack: values hold the members that --value names.")
+    ] = None,
+    value: Annotated[Names, typer.Option(metavar="NAME[=MEMBER]", help="A member of the value; several times.")] = None,
+    base64: Annotated[Names, typer.Option(metavar="NAME", help="A value of bytes, in JSON; several times.")] = None,
+    by_turn: Annotated[bool, typer.Option("--by-turn", help="Partitions in turn, for records with a key too.")] = False,
+    resize: Annotated[
+        int | None, typer.Option(min=1, metavar="PIXELS", help="Make the shorter side of larger images so long.")
+    ] = None,
+    quality: Annotated[
+        int | None, typer.Option(min=1, max=100, help="Of JPEGs that are written.", show_default="90 with --resize")
+    ] = None,
+    acks: Annotated[str, typer.Option(help="all: every in-sync replica has it; 1: the leader has.")] = "all",
+    compression: Annotated[str, typer.Option(help="auto, none, lz4, zstd, snappy or gzip.")] = "auto",
+    linger: Annotated[float, typer.Option(min=0, help="Seconds that a record may wait for others.")] = 0.02,
+    batch: Annotated[str, typer.Option(metavar="SIZE", help="Of records that are sent together.")] = "1MB",
+    queue: Annotated[str, typer.Option(metavar="SIZE", help="Of records that wait.")] = "64MiB",
+    workers: Annotated[int, typer.Option(min=1, help="Threads that read, resize and encode.")] = 2,
+    config: Annotated[
+        Names, typer.Option("--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")] = 30.0,
+) -> None:
+    """Put the records of a source into a topic: payloads, and labels as headers. Its records' order is the source's.
+
+    Killed, it goes on where it was when it is called again: no record is lost, and with --transactional none is there
+    twice. Exits with 1 where a record was not written.
+    """
+    from dali_feed.cli.amounts import bytes_of
+    from dali_feed.cli.produce_view import progress, show
+    from dali_feed.cli.targets import KAFKA, named, options_of
+    from dali_feed.errors import ConfigError
+    from dali_feed.external_sources import Producer
+
+    if not target.startswith(KAFKA):
+        msg = f"target: a topic is named kafka://host:port/topic; found {target!r}"
+        raise ConfigError(msg)
+    topic, servers = named(target)
+    options = options_of(config or [])
+    reads, is_topic = _source(source, payload, options, timeout)
+    if format is None and (value or base64):
+        msg = f"--value and --base64 name what --format writes; found {', '.join(value or base64 or [])}; give --format"
+        raise ConfigError(msg)
+    change = None
+    if resize is not None or quality is not None:
+        from dali_feed.cli.pictures import Pictures
+
+        change = Pictures(resize, 90 if quality is None else quality)
+    kept = Path(f"{topic}.produce") if journal is None else journal
+    made = Producer(
+        reads,
+        topic,
+        servers,
+        writes=_writes(is_topic, key, tuple(header or ()), format, value or [], tuple(base64 or ())),
+        map=change,
+        readers=workers,
+        journal=kept,
+        transactional=transactional,
+        by="turn" if by_turn else "key",
+        acks=cast("Literal['all', '1']", acks),  # it checks
+        compression=compression,
+        linger=linger,
+        batch_bytes=bytes_of("--batch", batch),
+        queue_bytes=bytes_of("--queue", queue),
+        config=options,
+        timeout=timeout,
+    )
+    with progress() as tell:
+        done = made.run(tell)
+    if show(topic, servers, done, kept):
+        raise typer.Exit(1)
+
+
+def _source(targets: list[str], payload: str | None, config: dict[str, str], timeout: float) -> tuple[Source, bool]:
+    """The one source that is named, and whether it is a topic."""
+    from dali_feed.cli.targets import KAFKA, named, sources
+    from dali_feed.errors import ConfigError
+    from dali_feed.external_sources import KafkaTopic, ShardSet
+
+    topics = [target for target in targets if target.startswith(KAFKA)]
+    if topics and len(targets) == 1:
+        if payload is not None:
+            msg = f"--payload: a topic's values are its records' payloads; found {payload!r}; leave it out"
+            raise ConfigError(msg)
+        topic, servers = named(topics[0])
+        return KafkaTopic(topic, servers, label=None, config=config, timeout=timeout, holes="replace"), True
+    found = [] if topics else sources(targets, config=config, timeout=timeout)
+    if len(found) != 1:
+        msg = f"source: one at a time: a topic, a folder, or tar shards; found {', '.join(targets)}"
+        raise ConfigError(msg)
+    if payload is None:
+        return found[0], False
+    if not isinstance(found[0], ShardSet):
+        msg = f"--payload: names files in tar shards; found {payload!r} for {found[0]!r}; leave it out"
+        raise ConfigError(msg)
+    return ShardSet(found[0].paths, image=tuple(payload.split(";"))), False
+
+
+def _writes(
+    is_topic: bool,
+    key: str | None,
+    headers: tuple[str, ...],
+    form: str | None,
+    values: list[str],
+    coded: tuple[str, ...],
+) -> Writes:
+    from dali_feed.external_sources import Copied, Payload, Values
+
+    if form is not None:
+        pairs = (text.partition("=") for text in values)
+        return Values(form, {name: member or name for name, _, member in pairs}, coded, key, headers)
+    if is_topic and key is None and not headers:
+        return Copied()
+    return Payload(key, headers)

@@ -1,0 +1,152 @@
+"""The journal of a run that produces: whose records, where to, how, and how far; so that a killed run goes on.
+
+The law: it is whole or it is the one before, whatever dies when; and one process at a time has it. In a transactional
+run the broker knows how far, and the journal knows under which name it does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from dali_feed.errors import ConfigError, SourceChangedError, StateError
+from dali_feed.external_sources.kafka_tally import Tally
+
+__all__ = ["Journal", "held", "load", "save"]
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """A run.
+
+    source      how the source is called, and the fingerprint of its snapshot
+    pin         of the snapshot, where it has one
+    topic       name, id ("" where brokers have none) and partitions of where the records go
+    options     what decides what is written there
+    position    the first record that is not known to be there
+    tally       what became of those before it
+    run         the run's own name
+    opened      whether the broker has been asked to keep the position (transactional)
+    done        whether all of it is there
+    """
+
+    source: str
+    fingerprint: str
+    pin: Mapping[str, Any] | None
+    topic: str
+    topic_id: str
+    partitions: int
+    options: Mapping[str, Any]
+    position: int = 0
+    tally: Mapping[str, Any] = field(default_factory=lambda: Tally().told())
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
+    opened: bool = False
+    done: bool = False
+
+    def resumed(self, wanted: Journal, path: str) -> Journal:
+        """This one, where `wanted` would be the same run.
+
+        Raises:
+            SourceChangedError: the source has other records, or the topic was made anew.
+            StateError: another topic, or other options; every difference is told.
+        """
+        cure = "give the same, or another journal= to begin anew"
+        if self.fingerprint != wanted.fingerprint:
+            msg = (
+                f"{path}: the journal's run must go on with its own source; it is of {self.source}, fingerprint "
+                f"{self.fingerprint}; found {wanted.source}, {wanted.fingerprint}; {cure}"
+            )
+            raise SourceChangedError(msg)
+        known = self.topic == wanted.topic and "" not in (self.topic_id, wanted.topic_id)
+        if known and self.topic_id != wanted.topic_id:
+            msg = (
+                f"{path}: the journal's run must go on in its own topic; {self.topic} had the id {self.topic_id}, "
+                f"found {wanted.topic_id}: it was deleted and made again; remove the journal to begin anew"
+            )
+            raise SourceChangedError(msg)
+        mine, its = {"topic": self.topic, **self.options}, {"topic": wanted.topic, **wanted.options}
+        odd = [f"{name}: {mine.get(name)!r}, found {its.get(name)!r}" for name in its if mine.get(name) != its[name]]
+        if odd:
+            msg = f"{path}: the journal's run must go on with its own options; {'; '.join(odd)}; {cure}"
+            raise StateError(msg)
+        return self
+
+    def at(self, position: int, tally: Tally, *, done: bool = False) -> Journal:
+        """The run, so far."""
+        return replace(self, position=position, tally=tally.told(), done=done)
+
+
+def load(path: Path) -> Journal | None:
+    """The journal in a file; None where there is none. Raises StateError where it is none."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        msg = f"{path}: a journal must be a file that can be read and written; found: {error.strerror}"
+        raise ConfigError(msg) from error
+    try:
+        told = json.loads(text)
+        version = told.pop("version")
+        found = Journal(**told)
+        Tally.of(found.tally)
+        fits = version == VERSION and isinstance(found.position, int) and found.position >= 0
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        msg = f"{path}: a journal must be what a run wrote; {type(error).__name__}: {error}; give another journal="
+        raise StateError(msg) from error
+    if not fits:
+        msg = f"{path}: a journal of version {VERSION} is needed; found version {version!r}; give another journal="
+        raise StateError(msg)
+    return found
+
+
+def save(path: Path, journal: Journal) -> None:
+    """Write it; when this returns it outlasts a power cut."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with fresh.open("w", encoding="utf-8") as file:
+            json.dump({"version": VERSION, **asdict(journal)}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        msg = f"{path}: the journal must be written, or a killed run could not go on; found: {error.strerror}"
+        raise ConfigError(msg) from error
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Have the journal to ourselves; the lock is a file beside it, and goes with the process, however that ends.
+
+    Raises ConfigError where another process has it.
+    """
+    beside = path.with_name(f"{path.name}.lock")
+    try:
+        lock = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        msg = f"{path}: a journal must lie in a folder that can be written; found: {error.strerror}"
+        raise ConfigError(msg) from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            msg = f"{path}: one process at a time has a journal; another has this one; wait for it, or end it"
+            raise ConfigError(msg) from error
+        yield
+    finally:
+        os.close(lock)

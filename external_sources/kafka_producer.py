@@ -1,0 +1,296 @@
+"""Records of any source into a Kafka topic.
+
+The laws: records are sent in the order of the source; one counts when the broker has acknowledged it; and a run goes on
+with the first one that does not count. Nothing is skipped in silence: what was not written is counted by reason, with
+its coordinates.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+from dali_feed.errors import ConfigError, SourceChangedError, StateError
+from dali_feed.external_sources.kafka_journal import Journal, held, load, save
+from dali_feed.external_sources.kafka_lane import OURS, LaneOptions
+from dali_feed.external_sources.kafka_lanes import CODECS, Lanes, SharedLanes, TransactionLanes
+from dali_feed.external_sources.kafka_line import Ahead, Line
+from dali_feed.external_sources.kafka_made import Maker
+from dali_feed.external_sources.kafka_tally import Tally
+from dali_feed.external_sources.kafka_target import target_at
+from dali_feed.external_sources.kafka_topics import Topics
+from dali_feed.external_sources.kafka_transactions import AbortedError
+from dali_feed.external_sources.kafka_writes import Payload, Writes, Written
+from dali_feed.records.members import Members
+from dali_feed.records.source import Source
+
+__all__ = ["Produced", "Producer"]
+
+TELL_SECONDS = 0.1
+Tell = Callable[["Produced"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """How far a run is, or what it did; made by `Producer.run`.
+
+    total     records that the source has, or offsets where it does not know which hold one
+    begun     the number of the record that this process began with; above 0 where it went on
+    position  the first record that is not known to be in the topic; `total` at the end
+    tally     of all records before `position`, whichever process sent them: how many the broker has, their payload
+              bytes, and the failures by reason. With transactions it runs ahead until they are committed
+    seconds   since this process began
+    """
+
+    total: int
+    begun: int
+    position: int
+    tally: Tally
+    seconds: float
+
+
+class Producer:
+    """Puts all records of a source into a topic, in the source's order. What goes wrong with one costs that one.
+
+    A record goes to the partition of its key, as Java's producers have it; one without a key to the partition that its
+    number in the source has the turn of.
+
+    Args:
+        source: a ShardSet, FileList, ArrowRows or KafkaTopic, or any other source.
+        topic: where to. It must exist: `Topics.create`, or `dali-feed topic create`.
+        servers: bootstrap addresses, "host:port,host:port" or a list of them.
+        writes: what becomes of a record: `Payload(...)`, `Values(...)` or `Copied()`. None: `Payload()`, the payload
+            with its label in the header `label`.
+        map: a function of a payload (bytes) that gives another. It runs in the threads that read; what it raises is a
+            failure of that record.
+        readers: those threads.
+        journal: a file that says how far the run is. With it a run that was killed goes on where it was; a journal of
+            another source or other options is an error. One process at a time has it. None: there is no going on.
+        transactional: each record is in the topic once, for readers with isolation.level=read_committed, however
+            often the run was killed. Without it, those that the broker took within `every` seconds before may be
+            there twice.
+        every: seconds between two entries in the journal, or two transactions.
+        by: "key", or "turn": records with a key go in turn too, so that partitions are equally long.
+        acks: "all" in-sync replicas have a record before it counts, and a retry never repeats it; or "1", the leader.
+        compression: "auto": compressed images, sounds and films are sent as they are, everything else with lz4. Or
+            "none", "lz4", "zstd", "snappy" or "gzip" for all.
+        linger: seconds that a record may wait for others to be sent with.
+        batch_bytes: of records that are sent together; never more than the topic takes.
+        queue_bytes: of records that wait to be sent or acknowledged. When it is full, reading waits.
+        config: more options of librdkafka, such as `security.protocol`, `sasl.*`, `ssl.*`.
+        timeout: seconds without any acknowledgement after which the cluster counts as unreachable.
+
+    Raises:
+        ConfigError: a value that is not allowed, or an option in `config` that has an argument of its own.
+    """
+
+    def __init__(  # noqa: PLR0913  an option each
+        self,
+        source: Source,
+        topic: str,
+        servers: str | Sequence[str],
+        *,
+        writes: Writes | None = None,
+        map: Callable[[bytes], bytes] | None = None,  # noqa: A002  what it is
+        readers: int = 2,
+        journal: str | PathLike[str] | None = None,
+        transactional: bool = False,
+        every: float = 2.0,
+        by: Literal["key", "turn"] = "key",
+        acks: Literal["all", "1"] = "all",
+        compression: str = "auto",
+        linger: float = 0.02,
+        batch_bytes: int = 1_000_000,
+        queue_bytes: int = 64 << 20,
+        config: Mapping[str, Any] | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        self._topics = Topics(servers, config=config, timeout=timeout)
+        self._writes: Writes = Payload() if writes is None else writes
+        self._main, self._source = self._writes.of(source), source
+        self._topic, self._servers = topic, servers if isinstance(servers, str) else ",".join(servers)
+        choices: dict[str, tuple[str, tuple[str, ...]]] = {
+            "by": (by, ("key", "turn")),
+            "acks": (acks, ("all", "1")),
+            "compression": (compression, ("auto", *CODECS)),
+        }
+        for name, (value, among) in choices.items():
+            if value not in among:
+                msg = f"{topic}: {name} must be one of {', '.join(among)}; found {value!r}"
+                raise ConfigError(msg)
+        least = {"readers": (readers, 1), "every": (every, 0), "linger": (linger, 0), "batch_bytes": (batch_bytes, 1)}
+        for name, (number, most) in (least | {"queue_bytes": (queue_bytes, 1024)}).items():
+            if not number >= most:
+                msg = f"{topic}: {name} must be {most} or more; found {number!r}"
+                raise ConfigError(msg)
+        taken = sorted(OURS.intersection(config or {}))
+        if taken:
+            msg = f"{topic}: config= must not set what makes a delivery count; found {', '.join(taken)}"
+            raise ConfigError(msg)
+        if transactional and acks != "all":
+            msg = f"{topic}: transactions need acks='all'; found {acks!r}"
+            raise ConfigError(msg)
+        if map is not None and not self._writes.payload:
+            msg = f"{topic}: map= changes payloads, and {self._writes!r} writes none; leave one of them out"
+            raise ConfigError(msg)
+        self._sources = self._read_from()
+        self._map, self._readers, self._by, self._compression = map, readers, by, compression
+        self._journal = None if journal is None else Path(journal)
+        self._transactional, self._every = transactional, every
+        self._options = LaneOptions(
+            topic, self._servers, acks, linger, batch_bytes, queue_bytes, timeout, None, dict(config or {})
+        )
+
+    def __repr__(self) -> str:
+        return f"Producer({self._source!r}, {self._topic!r}, {self._servers!r})"
+
+    def run(self, tell: Tell | None = None) -> Produced:
+        """Put the records there, from the first one or from where the journal is; `tell` hears how far it is.
+
+        Raises:
+            SourceNotFoundError: no such topic; the message names similar ones, and how one is made.
+            SourceUnreachableError: nothing was acknowledged for `timeout` seconds.
+            SourceDeniedError: no rights to write, or credentials that are refused.
+            SourceChangedError: the source, or the topic, is not the one that the journal is of, or is gone.
+            StateError: the journal is of a run with other options, or is none.
+            DataLostError: the broker has forgotten the position of a transactional run.
+            ProduceError: the broker refuses for another reason, or another process has taken the run over.
+            SourceError: the source cannot be read.
+            ConfigError: another process has the journal, or it cannot be written.
+        """
+        with nullcontext() if self._journal is None else held(self._journal):
+            return _Run(self, tell or (lambda _: None)).whole()
+
+    def _read_from(self) -> list[Source]:
+        members = self._writes.members
+        if not members:
+            return [self._main]
+        if not isinstance(self._source, Members):
+            msg = f"{self._topic}: {self._writes!r} needs members, and {self._source!r} has none"
+            raise ConfigError(msg)
+        beside = self._source.giving(None, members)
+        return [self._main, beside] if self._writes.payload else [beside]
+
+    def _told(self) -> dict[str, Any]:
+        """What a run must go on with. Of a function its name is known."""
+        named = self._map and f"{self._map.__module__}.{getattr(self._map, '__qualname__', repr(self._map))}"
+        told = {"map": getattr(self._map, "told", named), "by": self._by, "transactional": self._transactional}
+        # Which records are whose is part of a transactional run alone.
+        return {**self._writes.told(), **told} | ({"compression": self._compression} if self._transactional else {})
+
+
+class _Run:
+    """One process's part of a run."""
+
+    def __init__(self, of: Producer, tell: Tell) -> None:
+        self._of, self._path, self._tell = of, of._journal, tell
+        self._begun_at = time.monotonic()
+        target = target_at(of._topics, of._topic)
+        known = None if self._path is None else load(self._path)
+        pin = None if known is None else known.pin
+        snapshot = of._main.snapshot(pin)
+        fresh = Journal(
+            source=snapshot.source,
+            fingerprint=snapshot.fingerprint,
+            pin=None if snapshot.pin is None else dict(snapshot.pin),
+            topic=of._topic,
+            topic_id=target.topic_id,
+            partitions=target.partitions,
+            options=of._told(),
+        )
+        self._journal = fresh if known is None else known.resumed(fresh, str(self._path))
+        if target.partitions < self._journal.partitions:
+            msg = (
+                f"{of._topic}: the run began with {self._journal.partitions} partitions, found {target.partitions}: "
+                "the topic was made anew; remove the journal to begin anew"
+            )
+            raise SourceChangedError(msg)
+        self._line = Line.of(snapshot)
+        if self._journal.position > len(self._line):
+            msg = f"{self._path}: its position must lie in 0..{len(self._line)}; found {self._journal.position}"
+            raise StateError(msg)
+        self._options = replace(of._options, most=target.most)
+        self._begun = self._journal.position
+
+    def whole(self) -> Produced:
+        """All that is left."""
+        if self._journal.done:
+            return self._so_far(self._journal.position, Tally.of(self._journal.tally))
+        self._save(self._journal)
+        lanes = self._lanes()
+        with ExitStack() as ends:
+            ends.callback(self._leave, lanes)
+            self._begun = lanes.position
+            while True:
+                try:
+                    self._through(lanes)
+                except AbortedError as aborted:
+                    lanes.back(aborted.refused)
+                else:
+                    break
+            self._save(self._journal.at(len(self._line), lanes.tally(), done=True))
+        return self._so_far(len(self._line), lanes.tally())
+
+    def _lanes(self) -> Lanes:
+        of, journal = self._of, self._journal
+        if not of._transactional:
+            return SharedLanes(self._options, of._compression, journal.position, Tally.of(journal.tally), self._where)
+        lanes = TransactionLanes(self._options, of._compression, journal.run, self._where, opened=journal.opened)
+        self._journal = replace(journal, opened=True)
+        self._save(self._journal)
+        return lanes
+
+    def _through(self, lanes: Lanes) -> None:
+        """Send what is left."""
+        of, turns = self._of, self._journal.partitions
+        maker = Maker(of._writes, of._map)
+        ahead = Ahead(of._sources, self._line, lanes.position, maker, of._readers)
+        number, by_key = lanes.position, of._by == "key"
+        due = time.monotonic() + of._every
+        tell_at = 0.0
+        try:
+            while (piece := ahead.take(max(0.0, due - time.monotonic()))) is not None:
+                for item in piece:
+                    keyed = by_key and isinstance(item, Written) and item.key is not None
+                    lanes.take(number, item, -1 if keyed else number % turns)
+                    number += 1
+                    now = time.monotonic()
+                    if now >= due:
+                        self._keep(lanes, number)
+                        due = time.monotonic() + of._every
+                    if now >= tell_at:
+                        self._tell(self._so_far(lanes.position, lanes.tally()))
+                        tell_at = now + TELL_SECONDS
+                if time.monotonic() >= due:  # the source is slow
+                    self._keep(lanes, number)
+                    due = time.monotonic() + of._every
+            lanes.finish(number)
+            self._tell(self._so_far(lanes.position, lanes.tally()))
+        finally:
+            ahead.close()
+
+    def _keep(self, lanes: Lanes, number: int) -> None:
+        lanes.keep(number)
+        self._save(self._journal.at(lanes.position, lanes.tally()))
+
+    def _leave(self, lanes: Lanes) -> None:
+        """However it ends, the journal says how far it came."""
+        lanes.close()
+        if not self._journal.done and not self._of._transactional:
+            self._save(self._journal.at(lanes.position, lanes.tally()))
+
+    def _save(self, journal: Journal) -> None:
+        self._journal = journal
+        if self._path is not None:
+            save(self._path, journal)
+
+    def _where(self, number: int) -> str:
+        return self._of._main.where(*self._line.at(number))
+
+    def _so_far(self, position: int, tally: Tally) -> Produced:
+        return Produced(len(self._line), self._begun, position, tally, time.monotonic() - self._begun_at)

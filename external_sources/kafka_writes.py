@@ -1,0 +1,238 @@
+"""What of a source's record becomes a Kafka record: the contract, and the kinds that come along."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol, cast
+
+import numpy as np
+
+from dali_feed.errors import ConfigError, FormatError
+from dali_feed.external_sources.kafka import KafkaTopic
+from dali_feed.formats.written import Encode, encoder
+from dali_feed.records.source import LABEL, Source
+
+__all__ = ["Copied", "Payload", "Values", "Writes", "Written"]
+
+Fields = Mapping[str, Any]
+_NAMES = frozenset(".[]$\"'")  # a member's name is a path where it is read
+
+
+class Written(NamedTuple):
+    """A Kafka record."""
+
+    value: bytes
+    key: bytes | None
+    headers: list[tuple[str, bytes]]
+
+
+class Writes(Protocol):
+    """What becomes of a record. Frozen, and called by several threads at once.
+
+    payload  whether it wants the source's payload, and its fields
+    members  the members (`source.members()`) that it wants beside
+    """
+
+    @property
+    def payload(self) -> bool:
+        """See above."""
+        ...
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """See above."""
+        ...
+
+    def of(self, source: Source) -> Source:
+        """What the payload and the fields are read from: the source itself, or one like it."""
+        ...
+
+    def record(self, payload: bytes, fields: Fields, members: Fields) -> Written:
+        """The record. What it raises is the fault of this one."""
+        ...
+
+    def told(self) -> dict[str, Any]:
+        """All that decides what it writes, as plain JSON: a run goes on with the same alone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """The payload as it is, as the value; the label in a header, where `KafkaTopic` looks for it.
+
+    key      the member that is the key; None: records have none
+    headers  members that become headers of their names
+    label    the header that the source's label becomes, in decimal text; None: no such header
+
+    A key or a header is a member's bytes, its text in UTF-8, or its number in decimal text; a record that lacks the
+    member has no such header, and no key.
+    """
+
+    key: str | None = None
+    headers: tuple[str, ...] = ()
+    label: str | None = LABEL
+    payload: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        _names("headers", self.headers)
+        if self.label in self.headers:
+            msg = f"Payload: each header is written once; found label={self.label!r} and headers={self.headers!r}"
+            raise ConfigError(msg)
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The key's, and the headers'."""
+        return _once(self.key, self.headers)
+
+    def of(self, source: Source) -> Source:
+        """The source itself."""
+        return source
+
+    def record(self, payload: bytes, fields: Fields, members: Fields) -> Written:
+        """See `Writes`."""
+        headers = _headers(self.headers, members)
+        if self.label is not None and LABEL in fields:
+            headers.append((self.label, b"%d" % fields[LABEL]))
+        return Written(payload, _key(self.key, members), headers)
+
+    def told(self) -> dict[str, Any]:
+        """See `Writes`."""
+        return {"writes": "payload", "key": self.key, "headers": list(self.headers), "label": self.label}
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Several members in one value, which `KafkaTopic(format=...)` reads.
+
+    format   "json" or "msgpack"
+    values   member of the source by the name that it has in the value; or names that are both
+    base64   names whose bytes become base64 text, in JSON; bytes of other names are text in UTF-8
+    key      the member that is the key; None: records have none
+    headers  members that become headers of their names
+
+    A member that a record lacks is a null.
+    """
+
+    format: str
+    values: Mapping[str, str] | tuple[str, ...]
+    base64: tuple[str, ...] = ()
+    key: str | None = None
+    headers: tuple[str, ...] = ()
+    payload: bool = field(default=False, init=False)
+    _encode: Encode = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _names("headers", self.headers)
+        if not isinstance(self.values, Mapping):
+            _names("values", self.values)
+            object.__setattr__(self, "values", dict(zip(self.values, self.values, strict=True)))
+        odd = [name for name in self._by_name if not name or _NAMES.intersection(name)]
+        if odd or not self._by_name:
+            msg = f"Values: values must be names without any of . [ ] $ \" and '; found {odd}; give {{name: member}}"
+            raise ConfigError(msg)
+        if lacking := [name for name in self.base64 if name not in self._by_name]:
+            msg = f"Values: base64 must name values; found {lacking[0]!r} where there are {', '.join(self._by_name)}"
+            raise ConfigError(msg)
+        object.__setattr__(self, "_encode", encoder(self.format, self.base64))
+
+    @property
+    def _by_name(self) -> Mapping[str, str]:
+        return cast("Mapping[str, str]", self.values)
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The values', the key's and the headers'."""
+        return _once(self.key, (*self._by_name.values(), *self.headers))
+
+    def of(self, source: Source) -> Source:
+        """The source itself."""
+        return source
+
+    def record(self, payload: bytes, fields: Fields, members: Fields) -> Written:
+        """See `Writes`."""
+        value = self._encode({name: _plain(members[member]) for name, member in self._by_name.items()})
+        return Written(value, _key(self.key, members), _headers(self.headers, members))
+
+    def told(self) -> dict[str, Any]:
+        """See `Writes`."""
+        return {
+            "writes": self.format,
+            "values": dict(self._by_name),
+            "base64": list(self.base64),
+            "key": self.key,
+            "headers": list(self.headers),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """Records of another topic as they are there: value, key and all headers."""
+
+    payload: bool = field(default=True, init=False)
+    members: tuple[str, ...] = field(default=(), init=False)
+
+    def of(self, source: Source) -> Source:
+        """The topic, with keys and headers. ConfigError where it is none."""
+        if not isinstance(source, KafkaTopic):
+            msg = f"Copied: the source must be a KafkaTopic, whose records have keys and headers; found {source!r}"
+            raise ConfigError(msg)
+        made = copy.copy(source)
+        made._options = replace(source._options, label=None, codec=_whole, fields=("key", "headers"), asked=None)
+        return made
+
+    def record(self, payload: bytes, fields: Fields, members: Fields) -> Written:
+        """See `Writes`."""
+        return Written(payload, fields["key"], fields["headers"])
+
+    def told(self) -> dict[str, Any]:
+        """See `Writes`."""
+        return {"writes": "copied"}
+
+
+def _whole(value: memoryview, key: bytes | None, headers: list[tuple[str, bytes]]) -> dict[str, Any]:
+    return {"image": value, "key": key, "headers": headers}
+
+
+def _once(key: str | None, others: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*(() if key is None else (key,)), *others)))
+
+
+def _names(what: str, names: object) -> None:
+    fits = isinstance(names, tuple) and all(isinstance(name, str) and name for name in names)
+    if fits and isinstance(names, tuple) and len(set(names)) == len(names):
+        return
+    msg = f"{what}: must be a tuple of different names of members; found {names!r}"
+    raise ConfigError(msg)
+
+
+def _key(name: str | None, members: Fields) -> bytes | None:
+    return None if name is None else _text(name, members[name])
+
+
+def _headers(names: tuple[str, ...], members: Fields) -> list[tuple[str, bytes]]:
+    found = [(name, _text(name, members[name])) for name in names]
+    return [(name, text) for name, text in found if text is not None]
+
+
+def _text(name: str, value: Any) -> bytes | None:
+    """What stands in a header or a key."""
+    value = _plain(value)
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, int | float):
+        return repr(value).encode()
+    msg = f"member {name!r}: a key or a header must be bytes, a text or a number; found {type(value).__name__}"
+    raise FormatError(msg)
+
+
+def _plain(value: Any) -> Any:
+    """A member without NumPy and without views of memory that is given back."""
+    if isinstance(value, memoryview | bytearray):
+        return bytes(value)
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    return value

@@ -1,0 +1,91 @@
+"""`dali-feed produce`: what people read, and how it ends."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from broker.handle import Kafka
+from command import Cli, assert_one_line, cli
+from images import jpeg
+from PIL import Image
+from produced import block_of, numbered, shard_of, values_in
+
+from dali_feed.cli.pictures import Pictures
+from dali_feed.external_sources import KafkaTopic
+
+__all__ = ["cli"]  # a fixture
+
+
+def test_a_source_from_the_command_line(
+    cli: Cli, embedded: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards into a topic, and that one into another; called again nothing is sent."""
+    monkeypatch.chdir(tmp_path)
+    values = numbered(9)
+    shard_of(tmp_path, values)
+    first, other = embedded.create(embedded.topic, 2), embedded.create(embedded.topic + "-2", 1)
+    command = ("produce", tmp_path / "s.tar", f"kafka://{embedded.servers}/{first}", "--payload", "bin")
+    done = cli(*command, "--key", "cls", "--by-turn", "--header", "txt")
+    words = " ".join(done.out.split())
+    assert (done.code, done.err) == (0, "")
+    assert (
+        f"kafka topic {first} at {embedded.servers} written 9 records, {sum(map(len, values))} bytes failed 0" in words
+    )
+    assert (tmp_path / f"{first}.produce").exists()
+    done = cli(*command, "--key", "cls", "--by-turn", "--header", "txt")
+    assert "went on at record 9 of 9" in " ".join(done.out.split())
+    assert_one_line(cli(*command), "must go on with its own options", "key: 'cls', found None")
+    done = cli("produce", f"kafka://{embedded.servers}/{first}", f"kafka://{embedded.servers}/{other}", "--by-turn")
+    assert done.code == 0
+    block = block_of(KafkaTopic(other, embedded.servers).giving(None, ("key", "label", "txt")), 0)
+    assert sorted(map(bytes, block.fields["txt"])) == [b"text %d" % n for n in range(9)]
+    assert list(block.fields["key"]) == [bytes(view) for view in block.fields["label"]]
+    assert values_in(embedded.servers, first) == [values[::2], values[1::2]]
+
+
+def test_values_of_a_format_and_failures(cli: Cli, embedded: Kafka, tmp_path: Path) -> None:
+    """JSON of several members; records that cannot be written are listed, and it ends with 1."""
+    shard_of(tmp_path, [b"\xff" if n == 4 else b"%d" % n for n in range(6)])
+    topic = embedded.create(embedded.topic)
+    target = f"kafka://{embedded.servers}/{topic}"
+    done = cli(
+        "produce", tmp_path / "s.tar", target, "--format", "json", "--value", "text=bin", "--value", "cls",
+        "--journal", tmp_path / "journal",
+    )  # fmt: skip
+    assert done.code == 1
+    assert "failed 1" in " ".join(done.out.split())
+    assert "s.tar#4: json: text: must be text in UTF-8" in done.out
+    assert values_in(embedded.servers, topic)[0][:2] == [b'{"text":"0","cls":"0"}', b'{"text":"1","cls":"1"}']
+
+
+def test_mistakes_are_one_line(cli: Cli, embedded: Kafka, tmp_path: Path) -> None:
+    """No topic's address, no topic, two sources, options that do not belong together."""
+    shard_of(tmp_path, numbered(2))
+    shards, target, more = tmp_path / "s.tar", f"kafka://{embedded.servers}/x", ("--journal", tmp_path / "journal")
+    assert_one_line(cli("produce", shards, tmp_path), "kafka://host:port/topic", str(tmp_path))
+    assert_one_line(
+        cli("produce", shards, target, *more), "x: the topic must exist", "`dali-feed topic create kafka://"
+    )
+    assert_one_line(cli("produce", shards, target, target), "source: one at a time")
+    assert_one_line(cli("produce", shards, target, "--value", "a"), "--value", "give --format")
+    assert_one_line(cli("produce", shards, target, "--acks", "2"), "acks must be one of all, 1")
+    assert_one_line(cli("produce", target, target, "--payload", "jpg"), "--payload", "leave it out")
+
+
+def test_images_are_made_smaller() -> None:
+    """The shorter side is as long as asked for, the kind and the orientation stay; what is small is not enlarged."""
+    made = Pictures(16, 90)
+    for kind in ("JPEG", "PNG", "WEBP"):
+        out, exif = io.BytesIO(), Image.Exif()
+        exif[0x0112] = 6
+        Image.new("RGB", (60, 40), (200, 10, 10)).save(out, kind, exif=exif)
+        with Image.open(io.BytesIO(made(out.getvalue()))) as image:
+            assert (image.format, image.size, image.getexif()[0x0112]) == (kind, (24, 16), 6)
+    out = io.BytesIO()
+    Image.new("P", (10, 10)).save(out, "PNG")
+    assert made(out.getvalue()) == out.getvalue()
+    with Image.open(io.BytesIO(Pictures(None, 5)(jpeg(3)))) as image, Image.open(io.BytesIO(jpeg(3))) as before:
+        assert image.size == before.size
+    assert len(Pictures(None, 5)(jpeg(3))) < len(Pictures(None, 95)(jpeg(3)))
