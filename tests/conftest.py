@@ -25,6 +25,7 @@ from broker import real
 from broker.handle import Kafka
 from hypothesis import HealthCheck, settings
 from kept import Kept, PtxOf
+from warm import Warm
 
 from dali_feed.engines import choose
 from dali_feed.kernels import _module
@@ -84,6 +85,13 @@ def each_engine(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choose, "ON_CPU", request.param)
         yield request.param
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """Runs scripts without the seconds that importing torch takes each; one for all tests of a worker."""
+    with Warm(OMP_NUM_THREADS="1") as started:  # on a busy machine the threads of a step wait for each other
+        yield started
 
 
 @pytest.fixture(scope="session")

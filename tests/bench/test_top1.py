@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from toy_runs import rows, run
+from toy_runs import Run, rows, run
+
+__all__ = ["run"]
 
 
 @pytest.mark.slow
 @pytest.mark.whole_machine
-def test_top1_is_that_of_torchs_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_top1_is_that_of_torchs_loader(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within 0.2 points on 1,000 crops, the host engine to the last logit; a resize by nearest pixels is seen."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # a small model: threads that wait for each other would cost more
     small = ("--size", 32, "--train", 1000, "--val", 1000, "--epochs", 3)

@@ -15,7 +15,6 @@ import re
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,22 +103,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def without_gpu() -> Iterator[Warm]:
-    """What runs the blocks."""
-    with Warm(CUDA_VISIBLE_DEVICES="") as warm:
-        yield warm
-
-
 @pytest.mark.parametrize(("page", "number"), [(page, n) for page in PAGES for n in range(len(blocks(page)))])
-def test_what_a_page_prints_runs(folder: Path, without_gpu: Warm, page: str, number: int) -> None:
+def test_what_a_page_prints_runs(folder: Path, warm: Warm, page: str, number: int) -> None:
     """Every block stands by itself and ends without an error."""
     code = blocks(page)[number]
     for name in OTHERS:
         if re.search(rf"^(from|import) {name}\b", code, re.MULTILINE) and not importlib.util.find_spec(name):
             pytest.skip(f"{name} is not installed")
     (folder / "block.py").write_text(code)
-    done = without_gpu.run(["block.py"], folder, beside=False)
+    done = warm.run(["block.py"], folder, beside=False, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 0, done.stderr
 
 

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from limits import LONG
 
@@ -24,6 +24,7 @@ from limits import LONG
 _LOOP = """
 import json, os, runpy, sys
 import torch, torchvision.transforms.v2
+begun = os.environ.get("PYTHONPATH", "")
 for line in sys.stdin:
     asked = json.loads(line)
     child = os.fork()
@@ -37,6 +38,10 @@ for number, name in enumerate((os.devnull, asked["out"], asked["err"])):
     opened = os.open(name, os.O_RDWR | os.O_CREAT)
     os.dup2(opened, number)
     os.close(opened)
+os.environ.clear()
+os.environ.update(asked["env"])
+if asked["env"].get("PYTHONPATH", begun) != begun:
+    sys.path[:0] = asked["env"]["PYTHONPATH"].split(os.pathsep)
 if asked["beside"]:
     sys.path.insert(0, os.path.dirname(asked["command"][0]))
 sys.argv = asked["command"]
@@ -48,6 +53,7 @@ class Warm:
     """A process that has imported torch, and runs one script after the other. A context manager."""
 
     def __init__(self, **env: str) -> None:
+        self._env = env
         self._folder = tempfile.TemporaryDirectory()
         self._home = Path(self._folder.name)
         with (self._home / "imports").open("w") as told:
@@ -63,17 +69,26 @@ class Warm:
             )
 
     def run(
-        self, command: Sequence[object], folder: Path | None = None, *, beside: bool = True
+        self, command: Sequence[object], folder: Path | None = None, *, beside: bool = True, **env: str
     ) -> subprocess.CompletedProcess[str]:
-        """The script `command[0]` with its arguments, in `folder`; it finds modules `beside` it, but for -P."""
+        """The script `command[0]` with its arguments, in `folder`; it finds modules `beside` it, but for -P.
+
+        Its environment is that of the moment, and `env` besides.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         words = [str(word) for word in command]
         out, err = self._home / "out", self._home / "err"
         for path in (out, err):
             path.write_text("")
-        asked = {"command": words, "folder": str(folder or Path.cwd()), "out": str(out), "err": str(err)}
-        self._process.stdin.write(json.dumps(asked | {"beside": beside}) + "\n")
+        asked: dict[str, Any] = {
+            "command": words,
+            "folder": str(folder or Path.cwd()),
+            "out": str(out),
+            "err": str(err),
+        }
+        asked |= {"beside": beside, "env": {**os.environ, **self._env, **env}}
+        self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
         hangs = threading.Timer(LONG, self._end)
         hangs.start()
