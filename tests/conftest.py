@@ -21,6 +21,9 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or JAX takes most of a GPU for itself
+# Torch's threads wait for each other in a loop: on images as small as these it costs ten times what they compute, and
+# takes the CPUs from the other workers. It is read when torch is imported, here and in processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 from broker import real
 from broker.handle import Kafka
 from hypothesis import HealthCheck, settings
@@ -90,7 +93,7 @@ def each_engine(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def warm() -> Iterator[Warm]:
     """Runs scripts without the seconds that importing torch takes each; one for all tests of a worker."""
-    with Warm(OMP_NUM_THREADS="1") as started:  # on a busy machine the threads of a step wait for each other
+    with Warm() as started:
         yield started
 
 

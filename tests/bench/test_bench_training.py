@@ -12,11 +12,8 @@ __all__ = ["cache", "run", "toy"]
 pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
 
 
-def test_training_is_timed_beside_nothing_and_torch(
-    run: Run, toy: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_is_timed_beside_nothing_and_torch(run: Run, toy: tuple[object, ...], tmp_path: Path) -> None:
     """bench_training gives what each step waited: for us, with both engines and sources, for torch and for nobody."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # on a busy machine the threads of a step wait for each other
     run("bench_training.py", *toy, "--device", "cpu", "--model", "mobilenet_v3_small", "--batch", 2, "--steps", 2,
         "--warm", 1, "--workers", 1)  # fmt: skip
     ours = {f"{engine} {source}" for engine in ("dali", "host") for source in ("tar", "embedded kafka")}

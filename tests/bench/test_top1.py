@@ -12,9 +12,8 @@ __all__ = ["run"]
 
 @pytest.mark.slow
 @pytest.mark.whole_machine
-def test_top1_is_that_of_torchs_loader(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_top1_is_that_of_torchs_loader(run: Run, tmp_path: Path) -> None:
     """Within 0.2 points on 1,000 crops, the host engine to the last logit; a resize by nearest pixels is seen."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # a small model: threads that wait for each other would cost more
     small = ("--size", 32, "--train", 1000, "--val", 1000, "--epochs", 3)
     run("measure_top1.py", *small, "--data", tmp_path, "--results", tmp_path)
     found = {row["loader"]: row for row in rows(tmp_path, "top1")}

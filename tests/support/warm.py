@@ -45,7 +45,7 @@ if asked["env"].get("PYTHONPATH", begun) != begun:
 if asked["beside"]:
     sys.path.insert(0, os.path.dirname(asked["command"][0]))
 sys.argv = asked["command"]
-runpy.run_path(sys.argv[0], run_name="__main__")
+names = runpy.run_path(sys.argv[0], run_name="__main__")  # kept until the process ends, as a script's are
 """
 
 
@@ -94,9 +94,9 @@ class Warm:
         hangs.start()
         code = self._process.stdout.readline()
         hangs.cancel()
-        told = (self._home / "imports").read_text() + err.read_text()
+        told = (self._home / "imports").read_text() + err.read_text(errors="replace")
         assert code, f"it hung, or the process that it comes from has ended: {told}"
-        return subprocess.CompletedProcess(words, int(code), out.read_text(), told)
+        return subprocess.CompletedProcess(words, int(code), out.read_text(errors="replace"), told)
 
     def _end(self) -> None:
         os.killpg(self._process.pid, signal.SIGKILL)  # with the script, if one runs
