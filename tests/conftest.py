@@ -64,7 +64,7 @@ def real_broker() -> Iterator[real.Cluster]:
         yield real.Cluster(given)
         return
     _need_kafka()
-    with real.RealBroker() as running:
+    with real.RealBroker(brief=True) as running:
         yield running
 
 
@@ -72,7 +72,7 @@ def real_broker() -> Iterator[real.Cluster]:
 def own_broker() -> Iterator[real.RealBroker]:
     """Apache Kafka for one test, which may kill it."""
     _need_kafka()
-    with real.RealBroker() as running:
+    with real.RealBroker(brief=True) as running:
         yield running
 
 
