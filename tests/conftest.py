@@ -42,12 +42,20 @@ sys.path[:0] = sorted({str(path.parent) for path in _HELPERS if "support" not in
 
 # How long one example takes is the machine's business, and so is how fast they are made.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", settings.get_profile("any machine"), max_examples=500)  # of `make test-long`
 settings.load_profile("any machine")
 
 _TYPES = ("-DOUT_", "-DTOKEN_")  # the options that choose a kernel's type
 _APACHE_KAFKA = {"real_broker", "own_broker"}  # fixtures that start a process of Java
 _UNTESTED: list[str] = []
+_COLLECTED: list[pytest.Item] = []
 _COMPILED: set[tuple[str, str, tuple[str, ...]]] = set()  # kernel, architecture, options
+
+
+@pytest.fixture(scope="session")
+def collected() -> list[pytest.Item]:
+    """All that was collected, what -m and -k leave out too."""
+    return _COLLECTED
 
 
 @pytest.fixture
@@ -185,6 +193,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("slow"):
             slow.add(item.path)
     items.sort(key=lambda item: item.path not in slow)
+    _COLLECTED[:] = items
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
