@@ -24,7 +24,7 @@ def run(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, st
     """What became of each image, and what was printed meanwhile; a process that dies says at which image."""
     progress = tmp_path_factory.mktemp("kinds") / "progress"
     command = [Path(__file__).with_name("kinds_run.py"), progress]
-    done = warm.run(command, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+    done = warm.run(command, env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
     last = progress.read_text().splitlines()[-1:] if progress.exists() else []
     assert done.returncode == 0, f"ended with {done.returncode} at {last}: {done.stderr[-2000:]}"
     return json.loads(done.stdout.splitlines()[-1]), done.stderr

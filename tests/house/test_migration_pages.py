@@ -95,7 +95,7 @@ def test_what_a_page_prints_runs(folder: Path, warm: Warm, page: str, number: in
         if re.search(rf"^(from|import) {name}\b", code, re.MULTILINE) and not importlib.util.find_spec(name):
             pytest.skip(f"{name} is not installed")
     (folder / "block.py").write_text(code)
-    done = warm.run(["block.py"], folder, beside=False, CUDA_VISIBLE_DEVICES="")
+    done = warm.run(["block.py"], folder, beside=False, env={"CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 0, done.stderr
 
 

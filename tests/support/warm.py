@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -52,8 +52,7 @@ names = runpy.run_path(sys.argv[0], run_name="__main__")  # kept until the proce
 class Warm:
     """A process that has imported torch, and runs one script after the other. A context manager."""
 
-    def __init__(self, **env: str) -> None:
-        self._env = env
+    def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self._home = Path(self._folder.name)
         with (self._home / "imports").open("w") as told:
@@ -64,12 +63,16 @@ class Warm:
                 stdout=subprocess.PIPE,
                 stderr=told,
                 text=True,
-                env=os.environ | env,
                 start_new_session=True,
             )
 
     def run(
-        self, command: Sequence[object], folder: Path | None = None, *, beside: bool = True, **env: str
+        self,
+        command: Sequence[object],
+        folder: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        *,
+        beside: bool = True,
     ) -> subprocess.CompletedProcess[str]:
         """The script `command[0]` with its arguments, in `folder`; it finds modules `beside` it, but for -P.
 
@@ -87,7 +90,7 @@ class Warm:
             "out": str(out),
             "err": str(err),
         }
-        asked |= {"beside": beside, "env": {**os.environ, **self._env, **env}}
+        asked |= {"beside": beside, "env": {**os.environ, **(env or {})}}
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
         hangs = threading.Timer(LONG, self._end)

@@ -80,7 +80,7 @@ def launch(request: pytest.FixtureRequest, warm: Warm) -> Launch:
     """Runs the example on so many ranks: by torchrun, or without the seconds that importing torch takes in each."""
 
     def forked(ranks: int, out: Path, data: str, *options: str) -> list[list[Line]]:
-        done = warm.run([RANKS, ranks, *free_ports(1), *example(out, data, *options)], **ENV)
+        done = warm.run([RANKS, ranks, *free_ports(1), *example(out, data, *options)], env=ENV)
         assert done.returncode == 0, done.stdout + done.stderr
         return written(ranks, out)
 

@@ -55,7 +55,7 @@ def test_an_example_stops_and_goes_on(example: str, warm: Warm, losses: list[flo
     quiet = {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
 
     def run(steps: int) -> list[float]:
-        done = warm.run([EXAMPLES / f"{example}.py", "--out", tmp_path, "--steps", steps], **quiet)
+        done = warm.run([EXAMPLES / f"{example}.py", "--out", tmp_path, "--steps", steps], env=quiet)
         assert done.returncode == 0, done.stderr
         assert "torch's own DataLoader" not in done.stderr
         return [float(loss) for loss in re.findall(r"\bloss'?:? '?([\d.]+)", done.stdout)]
