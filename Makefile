@@ -39,16 +39,19 @@ install() {
 }
 endef
 
-.PHONY: help demo test check bench chaos reference clean system
+.PHONY: help demo test test-long check bench chaos reference clean system
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 demo: .venv/.stamp  ## the whole way on this machine: topic, bad records, batches, kill and resume
 	@$(BIN)/dali-feed demo
 
-test: .venv/.stamp system  ## all tests; what needs a GPU is skipped where there is none
-	@$(PY) -Im pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+test: .venv/.stamp system  ## the tests, of some a short form; what needs a GPU is skipped where there is none
+	@$(PY) -Im pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not long"
+
+test-long: .venv/.stamp system  ## all tests, in the long form too, and more examples of each property
+	@$(PY) -Im pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --hypothesis-profile thorough
 
 check: .venv/.stamp  ## lint, format, types
 	@$(BIN)/ruff check .

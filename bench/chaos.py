@@ -67,7 +67,7 @@ def payloads(count: int, rng: random.Random) -> Iterator[bytes]:
 @contextmanager
 def filled(count: int, rng: random.Random) -> Iterator[tuple[Any, str]]:
     """A broker of our own and a topic with holes."""
-    with broker_module().RealBroker() as broker:
+    with broker_module().RealBroker(brief=True) as broker:
         topic = f"chaos-{uuid.uuid4().hex[:8]}"
         broker.create(topic, PARTITIONS)
         producer = Producer({"bootstrap.servers": broker.servers, "transactional.id": topic})

@@ -18,8 +18,10 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from dali_feed.errors import ConfigError, DaliFeedError, ProduceError, SourceDeniedError
 from dali_feed.external_sources.kafka_errors import DENIED, GONE, QUIET, Trouble, gone, unreachable
+from dali_feed.external_sources.kafka_options import opened
 from dali_feed.external_sources.kafka_tally import Settled
 from dali_feed.external_sources.kafka_writes import Written
+from dali_feed.external_sources.secrets import hidden
 
 __all__ = ["OURS", "WAIT_SECONDS", "Lane", "LaneOptions"]
 
@@ -81,8 +83,8 @@ class LaneOptions:
     most: int | None
     config: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold passwords
 
-    def librdkafka(self, compression: str) -> dict[str, Any]:
-        """As librdkafka's own options."""
+    def librdkafka(self, compression: str, config: Mapping[str, Any]) -> dict[str, Any]:
+        """As librdkafka's own options, with `config` as `kafka_options.opened` gives it."""
         most = min(1_000_000_000, max(1000, 64 << 20 if self.most is None else self.most))
         tuning: dict[str, Any] = {
             "batch.num.messages": 100_000,
@@ -97,7 +99,7 @@ class LaneOptions:
         }
         return {
             **tuning,
-            **self.config,
+            **config,
             "acks": self.acks,
             "enable.idempotence": self.acks == "all",
             "compression.codec": compression,
@@ -116,7 +118,8 @@ class Lane:
         self._options = options
         self._trouble = Trouble()
         self._fatal: KafkaError | None = None
-        self._librdkafka = {**options.librdkafka(compression), "error_cb": self._trouble, **more}
+        config = opened(options.topic, options.config, self._trouble)
+        self._librdkafka = {**options.librdkafka(compression, config), "error_cb": self._trouble, **more}
         self._producer = self._made()
 
     def _made(self) -> Producer:
@@ -124,8 +127,8 @@ class Lane:
             return Producer(self._librdkafka)
         except (KafkaException, TypeError, ValueError) as error:
             said = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-            msg = f"{self._options.topic}: config= must hold options of librdkafka; {said}"
-            raise ConfigError(msg) from error
+            msg = f"{self._options.topic}: config= must hold options of librdkafka; {hidden(said)}"
+            raise ConfigError(msg) from None  # which may show a value as it was given
 
     def send(self, number: int, written: Written, partition: int) -> None:
         """Hand a record over, once there is room for it; partition -1: by its key."""

@@ -21,10 +21,14 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or JAX takes most of a GPU for itself
+# Torch's threads wait for each other in a loop: on images as small as these it costs ten times what they compute, and
+# takes the CPUs from the other workers. It is read when torch is imported, here and in processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 from broker import real
 from broker.handle import Kafka
 from hypothesis import HealthCheck, settings
 from kept import Kept, PtxOf
+from warm import Warm
 
 from dali_feed.engines import choose
 from dali_feed.kernels import _module
@@ -38,12 +42,20 @@ sys.path[:0] = sorted({str(path.parent) for path in _HELPERS if "support" not in
 
 # How long one example takes is the machine's business, and so is how fast they are made.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", settings.get_profile("any machine"), max_examples=500)  # of `make test-long`
 settings.load_profile("any machine")
 
 _TYPES = ("-DOUT_", "-DTOKEN_")  # the options that choose a kernel's type
 _APACHE_KAFKA = {"real_broker", "own_broker", "needs_kafka"}  # fixtures that start a process of Java
 _UNTESTED: list[str] = []
+_COLLECTED: list[pytest.Item] = []
 _COMPILED: set[tuple[str, str, tuple[str, ...]]] = set()  # kernel, architecture, options
+
+
+@pytest.fixture(scope="session")
+def collected() -> list[pytest.Item]:
+    """All that was collected, what -m and -k leave out too."""
+    return _COLLECTED
 
 
 @pytest.fixture
@@ -66,7 +78,7 @@ def real_broker() -> Iterator[real.Cluster]:
         yield real.Cluster(given)
         return
     _need_kafka()
-    with real.RealBroker() as running:
+    with real.RealBroker(brief=True) as running:
         yield running
 
 
@@ -74,7 +86,7 @@ def real_broker() -> Iterator[real.Cluster]:
 def own_broker() -> Iterator[real.RealBroker]:
     """Apache Kafka for one test, which may kill it."""
     _need_kafka()
-    with real.RealBroker() as running:
+    with real.RealBroker(brief=True) as running:
         yield running
 
 
@@ -90,6 +102,13 @@ def each_engine(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choose, "ON_CPU", request.param)
         yield request.param
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """Runs scripts without the seconds that importing torch takes each; one for all tests of a worker."""
+    with Warm() as started:
+        yield started
 
 
 @pytest.fixture(scope="session")
@@ -180,6 +199,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("slow"):
             slow.add(item.path)
     items.sort(key=lambda item: item.path not in slow)
+    _COLLECTED[:] = items
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -7,16 +7,18 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from toy_runs import PEERS, QUICK, TOY, cache, not_measured, rows, run, toy, toy_photos
+from toy_runs import PEERS, QUICK, TOY, Run, cache, not_measured, rows, run, toy, toy_photos
 
 from dali_feed.external_sources import ShardSet
 
-__all__ = ["cache", "toy"]
+__all__ = ["cache", "run", "toy"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
 
 
-def test_the_loader_is_measured_beside_the_ceiling_the_loop_and_peers(toy: tuple[object, ...], tmp_path: Path) -> None:
+def test_the_loader_is_measured_beside_the_ceiling_the_loop_and_peers(
+    run: Run, toy: tuple[object, ...], tmp_path: Path
+) -> None:
     """bench_loader gives a row per contestant that says where and with what it was made; ceiling and loop are 1."""
     said = run("bench_loader.py", *toy, *QUICK, "--sources", "tar")
     missing = not_measured(said)
@@ -41,7 +43,7 @@ def test_the_loader_is_measured_beside_the_ceiling_the_loop_and_peers(toy: tuple
 
 
 def test_a_missing_spdl_is_said_and_not_hidden(
-    toy: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, toy: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without SPDL there is no row for it, the reason is printed, and the other peers are measured."""
     (tmp_path / "path" / "spdl").mkdir(parents=True)

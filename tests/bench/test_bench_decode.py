@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from toy_runs import cache, rows, run, toy
+from toy_runs import Run, cache, rows, run, toy
 
-__all__ = ["cache", "toy"]
+__all__ = ["cache", "run", "toy"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
 
 
-def test_decoding_is_swept_over_its_settings(toy: tuple[object, ...], tmp_path: Path) -> None:
+def test_decoding_is_swept_over_its_settings(run: Run, toy: tuple[object, ...], tmp_path: Path) -> None:
     """bench_decode gives a row per engine, batch and number of threads."""
     run("bench_decode.py", *toy, "--device", "cpu", "--batches", 2, 4, "--threads", 1, "--seconds", 0.2)
     made = [(row["who"], row["batch"], row["threads"]) for row in rows(tmp_path, "decode")]
@@ -22,7 +22,7 @@ def test_decoding_is_swept_over_its_settings(toy: tuple[object, ...], tmp_path: 
     assert (tmp_path / "decode.png").stat().st_size > 1000
 
 
-def test_memory_is_told_beside_its_bound(toy: tuple[object, ...], tmp_path: Path) -> None:
+def test_memory_is_told_beside_its_bound(run: Run, toy: tuple[object, ...], tmp_path: Path) -> None:
     """bench_memory gives the peak above the start, the bound and its parts."""
     run("bench_memory.py", *toy, "--batch", 4, "--mb", 4, "--memory-mb", 32)
     (row,) = rows(tmp_path, "memory")
@@ -31,7 +31,7 @@ def test_memory_is_told_beside_its_bound(toy: tuple[object, ...], tmp_path: Path
     assert int(row["read MB"]) >= 4
 
 
-def test_the_lock_is_sampled_or_said_not_to_be(toy: tuple[object, ...], tmp_path: Path) -> None:
+def test_the_lock_is_sampled_or_said_not_to_be(run: Run, toy: tuple[object, ...], tmp_path: Path) -> None:
     """bench_lock gives a row per number of threads; without py-spy, or rights for it, it says why there is none."""
     said = run("bench_lock.py", *toy, "--threads", 1, 2, "--seconds", 1, "--batch", 4)
     if "NOT MEASURED" not in said:
@@ -39,7 +39,7 @@ def test_the_lock_is_sampled_or_said_not_to_be(toy: tuple[object, ...], tmp_path
         assert all(float(row["lock us"]) > 0 for row in rows(tmp_path, "lock"))
 
 
-def test_reduction_is_measured_beside_exact(tmp_path: Path) -> None:
+def test_reduction_is_measured_beside_exact(run: Run, tmp_path: Path) -> None:
     """bench_reduction gives a row per transform with both times, what was reduced, and how far the pixels are off."""
     run("bench_reduction.py", "--size", "1200x900", "--repeats", 1, "--draws", 1, "--results", tmp_path)
     for row in rows(tmp_path, "reduction"):

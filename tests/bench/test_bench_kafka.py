@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 from broker import real
-from toy_runs import QUICK, cache, rows, run, toy
+from toy_runs import QUICK, Run, cache, rows, run, toy
 
-__all__ = ["cache", "toy"]
+__all__ = ["cache", "run", "toy"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
 
 
 def test_kafka_is_measured_beside_a_plain_read(
-    toy: tuple[object, ...], real_broker: real.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, toy: tuple[object, ...], real_broker: real.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """bench_kafka reads every byte of a topic on Apache Kafka in each of its ways, in C too; bench_loader reads it."""
     monkeypatch.setenv("KAFKA_BOOTSTRAP", real_broker.servers)
@@ -29,7 +29,7 @@ def test_kafka_is_measured_beside_a_plain_read(
 
 
 def test_producing_is_measured_beside_c(
-    real_broker: real.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, real_broker: real.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """bench_produce delivers every record in each of its ways; chaos_produce kills a run of each kind and finds all."""
     monkeypatch.setenv("KAFKA_BOOTSTRAP", real_broker.servers)
@@ -45,13 +45,16 @@ def test_producing_is_measured_beside_c(
     assert kinds["transactions"]["repeated"] == "0"
 
 
-def test_nobody_can_tell_a_killed_run(real_broker: real.Cluster, tmp_path: Path) -> None:
-    """chaos: a process killed twice and a broker killed once deliver what the undisturbed run delivers."""
+@pytest.mark.parametrize(("records", "kills"), [(150, 1), pytest.param(300, 2, marks=pytest.mark.long)])
+def test_nobody_can_tell_a_killed_run(
+    run: Run, real_broker: real.Cluster, tmp_path: Path, records: int, kills: int
+) -> None:
+    """chaos: a process killed once or twice and a broker killed once deliver what the undisturbed run delivers."""
     del real_broker  # it says whether there can be one; chaos kills its own
-    run("chaos.py", "--records", 300, "--kills", 2, "--broker-kills", 1, "--results", tmp_path)
+    run("chaos.py", "--records", records, "--kills", kills, "--broker-kills", 1, "--results", tmp_path)
     found = {row["fault"]: row for row in rows(tmp_path, "chaos")}
     assert set(found) == {"none", "kill -9 of the process", "kill -9 of the broker"}
-    for name, count in (("process", "2"), ("broker", "1")):
+    for name, count in (("process", str(kills)), ("broker", "1")):
         row = found[f"kill -9 of the {name}"]
         assert [row[k] for k in ("faults", "recovered", "lost", "repeated", "different")] == [
             count,
@@ -62,7 +65,7 @@ def test_nobody_can_tell_a_killed_run(real_broker: real.Cluster, tmp_path: Path)
         ]
 
 
-def test_a_missing_broker_is_said_and_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_broker_is_said_and_not_hidden(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Java there is no row for Kafka, and the reason is printed."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("KAFKA_BOOTSTRAP", raising=False)

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import csv
 import importlib.util
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from limits import LONG
+from warm import Warm
 
 BENCH = Path(__file__).parents[2] / "bench"
 TOY = 24
 PEERS = {"torch", "dali-reader"}  # and spdl, where its package and FFmpeg's libraries are
+Run = Callable[..., str]  # of the fixture `run`: a script of bench/ and its arguments; what it prints
 QUICK = ("--batches", 4, "--seconds", 0.1, "--repeats", 1)
 
 
-def run(script: str, *args: object) -> str:
+@pytest.fixture
+def run(warm: Warm) -> Run:
     """What a benchmark prints, run as a person runs it; it must end with 0."""
-    command = [sys.executable, str(BENCH / script), *map(str, args)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONG)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+
+    def printed(script: str, *args: object) -> str:
+        done = warm.run([BENCH / script, *args])
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return printed
 
 
 def not_measured(said: str) -> dict[str, str]:
@@ -50,8 +55,9 @@ def toy_photos(cache: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the toy photographs."""
-    folder = tmp_path_factory.mktemp("photos")
+    """A folder with the toy photographs, made once for all files of tests that a worker runs."""
+    folder = tmp_path_factory.getbasetemp() / "toy photographs"
+    folder.mkdir(exist_ok=True)
     toy_photos(folder)
     return folder
 

@@ -25,13 +25,14 @@ from dali_feed.transforms.resize import Resize
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 
 
+@pytest.mark.parametrize("count", [40, pytest.param(150, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", MAKERS)
-def test_torchvisions_own_class_makes_the_same_of_our_draws(name: str) -> None:
-    """Choice, strength, sign and pixels, on 150 samples: an image each of 41x50, whose edges no strength divides."""
-    recipe, ids = lower(MAKERS[name]()), range(150)
-    payloads = [png(n, 41, 50) for n in range(10)] * 15
-    sizes = np.full((150, 2), (41, 50), np.int32)
-    weights = compile_host(recipe).parameters(sizes, np.arange(150), 0, 0).arrays.get(Key("effect0_weights"))
+def test_torchvisions_own_class_makes_the_same_of_our_draws(name: str, count: int) -> None:
+    """Choice, strength, sign and pixels, on so many samples of 41x50, whose edges no strength divides."""
+    recipe, ids = lower(MAKERS[name]()), range(count)
+    payloads = [png(n % 10, 41, 50) for n in ids]
+    sizes = np.full((count, 2), (41, 50), np.int32)
+    weights = compile_host(recipe).parameters(sizes, np.arange(count), 0, 0).arrays.get(Key("effect0_weights"))
     for n, ours in zip(ids, ran(recipe, payloads, ids), strict=True):
         transform = MAKERS[name]()
         if weights is not None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from limits import LONG
+from warm import Warm
 
 pytest.importorskip("tifffile")
 pytest.importorskip("imagecodecs")
@@ -21,12 +20,11 @@ Found = dict[str, dict[str, str]]  # per engine: name of an image -> what became
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, str]:
+def run(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, str]:
     """What became of each image, and what was printed meanwhile; a process that dies says at which image."""
     progress = tmp_path_factory.mktemp("kinds") / "progress"
-    command = [sys.executable, str(Path(__file__).with_name("kinds_run.py")), str(progress)]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=LONG, env=env)
+    command = [Path(__file__).with_name("kinds_run.py"), progress]
+    done = warm.run(command, env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
     last = progress.read_text().splitlines()[-1:] if progress.exists() else []
     assert done.returncode == 0, f"ended with {done.returncode} at {last}: {done.stderr[-2000:]}"
     return json.loads(done.stdout.splitlines()[-1]), done.stderr

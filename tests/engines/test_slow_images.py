@@ -15,6 +15,7 @@ import pytest
 from images import QUICK, jpeg, labelled, seen
 from limits import LONG
 from slow_jpegs import slow_jpeg
+from warm import Warm
 
 from dali_feed.engines.host import decode
 from dali_feed.engines.host import engine as host
@@ -154,9 +155,13 @@ def _python(script: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(("engine", "side", "last"), ENDS)
-def test_a_process_ends_cleanly_whatever_a_decoder_is_at(engine: str, side: int, last: str) -> None:
+def test_a_process_ends_cleanly_whatever_a_decoder_is_at(
+    warm: Warm, tmp_path: Path, engine: str, side: int, last: str
+) -> None:
     """With its own exit code, and no signal, while images are decoded that take it seconds each."""
-    done = _python(SCRIPT.format(tests=str(Path(__file__).parents[1] / "support"), engine=engine, side=side) + last)
+    support = str(Path(__file__).parents[1] / "support")
+    (tmp_path / "script.py").write_text(SCRIPT.format(tests=support, engine=engine, side=side) + last)
+    done = warm.run(["script.py"], tmp_path, beside=False)
     assert done.returncode == (3 if "3" in last else 0), done.stderr
     assert "Traceback" not in done.stderr
 

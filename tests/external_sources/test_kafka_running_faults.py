@@ -180,7 +180,7 @@ def test_a_pin_without_an_id_is_still_one(link_broker: RealBroker) -> None:
 
 def test_a_leader_that_moves_loses_and_repeats_nothing(own_broker: RealBroker) -> None:
     """Two brokers, both with all records: the one that leads a partition is killed, and the other takes over."""
-    with RealBroker(heap="256m", joins=own_broker) as second:
+    with RealBroker(heap="256m", joins=own_broker, brief=True) as second:
         _topic(own_broker, "moved", replicas=2)
         leaders = own_broker.admin.list_topics("moved", timeout=30).topics["moved"].partitions
         assert {partition.leader for partition in leaders.values()} == {1, 2}

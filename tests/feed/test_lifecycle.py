@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -15,7 +13,7 @@ from typing import Any
 import pytest
 from feeds import feed_of
 from images import QUICK, broken_png, jpeg, labelled, seen
-from limits import LONG
+from warm import Warm
 
 from dali_feed import DataLoader
 from dali_feed.errors import ClosedError, ConfigError, SourceError
@@ -318,9 +316,10 @@ loader = DataLoader(source, 4, shuffle=Shuffle(4, 1), device="cpu", tuning=QUICK
 """
 
 
-def _run(body: str, engine: str) -> None:
+def _run(warm: Warm, folder: Path, body: str, engine: str) -> None:
     script = SCRIPT.format(tests=str(Path(__file__).parents[1] / "support"), engine=engine) + textwrap.dedent(body)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LONG, check=False)
+    (folder / "script.py").write_text(script)
+    done = warm.run(["script.py"], folder, beside=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -373,6 +372,6 @@ EXITS = {
 
 
 @pytest.mark.parametrize("how", EXITS)
-def test_a_process_ends_cleanly(how: str, each_engine: str) -> None:
+def test_a_process_ends_cleanly(how: str, each_engine: str, warm: Warm, tmp_path: Path) -> None:
     """With a live loader in whatever state: exit code 0, nothing on stderr, no hang; use after fork is named."""
-    _run(EXITS[how], each_engine)
+    _run(warm, tmp_path, EXITS[how], each_engine)

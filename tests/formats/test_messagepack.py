@@ -46,8 +46,10 @@ DOCUMENTS = st.recursive(
     | st.integers(-(1 << 63), (1 << 64) - 1)
     | st.floats(allow_nan=False)
     | st.text(max_size=40)
-    | st.binary(max_size=40),
+    | st.binary(max_size=40)
+    | st.lists(st.booleans(), max_size=20),  # the shortest way to write a list, or a map, can hold 15
     lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(max_size=5), inner, max_size=20),
+    max_leaves=6,
 )
 
 

@@ -7,6 +7,7 @@ included, so a lazy import does not get round it. A new room needs a row; a row 
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import statistics
 import sys
@@ -154,7 +155,10 @@ def files_below(module: str, tree: ast.AST) -> set[str]:
     return {name for name in found if name in SOURCES} - {module}
 
 
-TREES = {module: ast.parse(path.read_text()) for module, path in SOURCES.items()}
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    """Every file, parsed by who comes to a test of it and not by each that collects this file."""
+    return {module: ast.parse(path.read_text()) for module, path in SOURCES.items()}
 
 
 def test_every_module_has_its_room() -> None:
@@ -165,19 +169,19 @@ def test_every_module_has_its_room() -> None:
 
 def test_imports_go_down_only() -> None:
     """No module imports what its row does not name."""
-    assert not [breach for module, tree in TREES.items() if room_of(module) for breach in breaches(module, tree)]
+    assert not [breach for module, tree in trees().items() if room_of(module) for breach in breaches(module, tree)]
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
     """Not even lazily: the files of each room have an order too."""
-    graph = {module: files_below(module, tree) for module, tree in TREES.items() if not module.endswith("__init__")}
+    graph = {module: files_below(module, tree) for module, tree in trees().items() if not module.endswith("__init__")}
     assert list(graphlib.TopologicalSorter(graph).static_order())  # a CycleError names the circle
 
 
 def test_the_house_is_low() -> None:
     """From the ground to the roof a reader climbs ten floors at most."""
     below: dict[str, set[str]] = {room.name: set() for room in ROOMS}
-    for module, tree in TREES.items():
+    for module, tree in trees().items():
         mine = room_of(module)
         for _, target in imports_of(tree, module):
             if not target.startswith("dali_feed.") or mine is None:
@@ -195,7 +199,7 @@ def test_compilers_know_flips_alone_by_name() -> None:
     """A transform is one file and one line of the table; of those files the compilers import the one they fold."""
     lines = {**TORCHVISION, **NESTS, **TIMM}.values()
     files = {f"dali_feed.transforms.{line.partition(':')[0]}" for line in lines if line != NOTHING}
-    compilers = {module: tree for module, tree in TREES.items() if module.startswith("dali_feed.compiler.")}
+    compilers = {module: tree for module, tree in trees().items() if module.startswith("dali_feed.compiler.")}
     known = {name for module, tree in compilers.items() for name in files_below(module, tree) & files}
     assert known == {"dali_feed.transforms.flip"}
 
@@ -244,7 +248,7 @@ def test_files_stay_small() -> None:
 def test_a_room_opens_without_heavy_imports() -> None:
     """Whoever imports a room's name pays for nothing that one of its files needs."""
     heavy = ("torch", "nvidia", "cupy", "confluent_kafka")
-    doors = {module: tree for module, tree in TREES.items() if module.endswith("__init__")}
+    doors = {module: tree for module, tree in trees().items() if module.endswith("__init__")}
     assert len(doors) > len([room for room in ROOMS if (ROOT / "dali_feed" / room.name).is_dir()])
     assert not [
         (module, name)

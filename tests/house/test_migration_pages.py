@@ -10,19 +10,15 @@ import importlib
 import importlib.util
 import io
 import json
-import os
 import re
 import subprocess
-import sys
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from images import jpeg
-from limits import LONG
 from PIL import Image
 from torchvision.transforms import v2
 from warm import Warm
@@ -65,26 +61,13 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
 
 
-def ran(folder: Path, *command: object) -> subprocess.CompletedProcess[str]:
-    """What this Python does in `folder`, without a GPU."""
-    return subprocess.run(
-        [sys.executable, "-P", *map(str, command)],
-        capture_output=True,
-        text=True,
-        timeout=LONG,
-        check=False,
-        cwd=folder,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
-    )
-
-
-def converted(root: Path, *options: object, **changed: object) -> subprocess.CompletedProcess[str]:
+def converted(warm: Warm, root: Path, *options: object, **changed: object) -> subprocess.CompletedProcess[str]:
     """mds_to_tar.py on the shard above, with its index changed."""
     source = root / "mds"
     source.mkdir(exist_ok=True)
     (source / "shard.00000.mds").write_bytes(MDS)
     (source / "index.json").write_text(json.dumps({"version": 2, "shards": [INDEX | changed]}))
-    return ran(root, CONVERT, "mds", "tar", *options)
+    return warm.run([CONVERT, "mds", "tar", *options], root, beside=False)
 
 
 @pytest.fixture(scope="module")
@@ -104,22 +87,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def without_gpu() -> Iterator[Warm]:
-    """What runs the blocks."""
-    with Warm(CUDA_VISIBLE_DEVICES="") as warm:
-        yield warm
-
-
 @pytest.mark.parametrize(("page", "number"), [(page, n) for page in PAGES for n in range(len(blocks(page)))])
-def test_what_a_page_prints_runs(folder: Path, without_gpu: Warm, page: str, number: int) -> None:
+def test_what_a_page_prints_runs(folder: Path, warm: Warm, page: str, number: int) -> None:
     """Every block stands by itself and ends without an error."""
     code = blocks(page)[number]
     for name in OTHERS:
         if re.search(rf"^(from|import) {name}\b", code, re.MULTILINE) and not importlib.util.find_spec(name):
             pytest.skip(f"{name} is not installed")
     (folder / "block.py").write_text(code)
-    done = without_gpu.run(["block.py"], folder, beside=False)
+    done = warm.run(["block.py"], folder, beside=False, env={"CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 0, done.stderr
 
 
@@ -143,9 +119,9 @@ def test_webdataset_gives_the_same(folder: Path) -> None:
             assert labels.tolist() == labels_too.tolist()
 
 
-def test_a_shard_of_mdswriter_becomes_a_tar_shard(tmp_path: Path) -> None:
+def test_a_shard_of_mdswriter_becomes_a_tar_shard(warm: Warm, tmp_path: Path) -> None:
     """Each JPEG to the byte, its label, in order; columns that have no place are named."""
-    done = converted(tmp_path, "--image", "image", "--label", "label")
+    done = converted(warm, tmp_path, "--image", "image", "--label", "label")
     assert done.stdout == "3 samples in 1 shards; left out: text\n", done.stderr
     (shard,) = (tmp_path / "tar").iterdir()
     with DataLoader(ShardSet(shard), 3, device="cpu", transform=v2.CenterCrop(1)) as loader:
@@ -173,10 +149,10 @@ def test_a_shard_of_mdswriter_becomes_a_tar_shard(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_converted_is_said(
-    tmp_path: Path, options: tuple[str, ...], changed: dict[str, object], said: str
+    warm: Warm, tmp_path: Path, options: tuple[str, ...], changed: dict[str, object], said: str
 ) -> None:
     """A sentence instead of a tar file."""
-    done = converted(tmp_path, *options, **changed)
+    done = converted(warm, tmp_path, *options, **changed)
     assert done.returncode == 1
     assert re.search(said, done.stderr), done.stderr
     assert not list((tmp_path / "tar").glob("*"))

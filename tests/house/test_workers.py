@@ -1,6 +1,9 @@
-"""Tests that run in several processes at once: who has which ports, and what is begun first."""
+"""Tests that run in several processes at once: who has which ports, what is begun first, and what is left out."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import pytest
 from broker.real import free_ports
@@ -39,3 +42,20 @@ def test_what_starts_apache_kafka_is_marked(tests: list[pytest.Item]) -> None:
     asking = [item for item in tests if "real" in item.name and "kafka" in getattr(item, "fixturenames", ())]
     asking += [item for item in tests if {"own_broker", "real_broker"} & set(getattr(item, "fixturenames", ()))]
     assert [item.nodeid for item in asking if not item.get_closest_marker("waits")] == []
+
+
+def test_what_is_left_out_has_a_form_that_is_run(collected: list[pytest.Item]) -> None:
+    """`make test` runs each test, some of them shorter or with fewer of its parameters: none is `long` alone."""
+    forms: dict[tuple[Path, str], list[bool]] = {}
+    for item in collected:
+        whole = (item.path, item.nodeid.partition("[")[0])
+        forms.setdefault(whole, []).append(item.get_closest_marker("long") is None)
+    assert [name for (_, name), run in forms.items() if not any(run)] == []
+
+
+def test_make_leaves_out_nothing_else() -> None:
+    """`make test` what is marked `long`, `make test-long` nothing."""
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text(encoding="utf-8")
+    recipes = dict(re.findall(r"^(test|test-long):.*\n\t.*pytest (.*)$", makefile, re.MULTILINE))
+    options = {name: re.findall(r"-[mk] .*|--ignore.*|--deselect.*", recipe) for name, recipe in recipes.items()}
+    assert options == {"test": ['-m "not long"'], "test-long": []}

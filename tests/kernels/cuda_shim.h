@@ -53,31 +53,33 @@ static inline unsigned short float_to_half_bits(float v) {
 
 namespace shim {
 
-template <auto Kernel>
+// By the kernel's type and not by the kernel: what is below is compiled once for all variants that take the same.
+template <class Kernel>
 struct Host;
 
-template <class... Args, void (*Kernel)(Args...)>
-struct Host<Kernel> {
+template <class... Args>
+struct Host<void (*)(Args...)> {
     // Runs the blocks from `begin` up to `end` of a launch of `grid` blocks of `block` threads.
-    static void run(const Index3* grid, const Index3* block, const Index3* begin, const Index3* end, Args... args) {
+    static void run(void (*kernel)(Args...), const Index3* grid, const Index3* block, const Index3* begin,
+                    const Index3* end, Args... args) {
         gridDim = *grid;
         blockDim = *block;
         for (unsigned bz = begin->z; bz < end->z; ++bz)
             for (unsigned by = begin->y; by < end->y; ++by)
                 for (unsigned bx = begin->x; bx < end->x; ++bx) {
                     blockIdx = {bx, by, bz};
-                    shim::block().run([&] { Kernel(args...); });
+                    shim::block().run([&] { kernel(args...); });
                 }
     }
 
     // One launch from stdin, its outputs to stdout; every array lies in a heap block of exactly its size, so that the
     // address sanitizer sees a read or a write one byte too far.
-    static void serve() {
+    static void serve(void (*kernel)(Args...)) {
         const Index3 grid = read<Index3>(), block = read<Index3>(), begin{0, 0, 0};
         std::size_t sizes[sizeof...(Args)] = {};
         std::size_t next = 0;
         std::tuple<Args...> args{argument<Args>(sizes[next++])...};  // braces: evaluated from left to right
-        std::apply([&](Args... each) { run(&grid, &block, &begin, &grid, each...); }, args);
+        std::apply([&](Args... each) { run(kernel, &grid, &block, &begin, &grid, each...); }, args);
         next = 0;
         std::apply([&](Args... each) { (write_and_free<Args>(each, sizes[next++]), ...); }, args);
     }

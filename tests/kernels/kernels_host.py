@@ -50,34 +50,38 @@ class HostKernel:
     """Every variant of one kernel, compiled; `run` executes a prepared launch on host memory."""
 
     variants: tuple[tuple[str, ...], ...]
-    addresses: tuple[int, ...]
+    addresses: tuple[tuple[int, int], ...]  # of what runs a kernel of that type, and of the kernel
     library: ctypes.CDLL  # keeps the code
 
     def run(self, job: Launch, begin: tuple[int, int, int] = (0, 0, 0)) -> None:
         """Run the blocks from `begin` on to the end of the grid."""
         types = (_CTYPES[argument.dtype.name] for argument in job.arguments)
-        function = ctypes.CFUNCTYPE(None, *(ctypes.POINTER(_Index3),) * 4, *types)
-        address = self.addresses[self.variants.index(job.options)]
+        function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *(ctypes.POINTER(_Index3),) * 4, *types)
+        runner, kernel = self.addresses[self.variants.index(job.options)]
         corners = [ctypes.byref(_Index3(*corner)) for corner in (job.grid, job.block, begin, job.grid)]
-        function(address)(*corners, *(argument.item() for argument in job.arguments))
+        function(runner)(kernel, *corners, *(argument.item() for argument in job.arguments))
 
 
 def compile_for_host(kept: Kept, name: str, variants: Sequence[tuple[str, ...]]) -> HostKernel:
     """Compile `kernels/name.cu`, each tuple of -D options a variant, into one shared library."""
-    entries = ", ".join(f"(void*)&shim::Host<variant_{i}::{name}_{i}>::run" for i in range(len(variants)))
+    kernels = [f"&variant_{i}::{name}_{i}" for i in range(len(variants))]
+    entries = ", ".join(f"(void*)&shim::Host<decltype({kernel})>::run, (void*){kernel}" for kernel in kernels)
     table = f'extern "C" {{ extern void* const shim_table[]; void* const shim_table[] = {{{entries}}}; }}\n'
     binary = _compile(kept, name, variants, table, f"{name}.so", ("-shared", "-fPIC"))
     library = ctypes.CDLL(str(binary))
-    addresses = (ctypes.c_size_t * len(variants)).in_dll(library, "shim_table")
-    return HostKernel(tuple(variants), tuple(addresses), library)
+    addresses = (ctypes.c_size_t * 2 * len(variants)).in_dll(library, "shim_table")
+    return HostKernel(tuple(variants), tuple((runner, kernel) for runner, kernel in addresses), library)
 
 
 def compile_sanitized(kept: Kept, name: str, variants: Sequence[tuple[str, ...]]) -> Path:
     """Compile the same into a program with the address and undefined-behaviour sanitizers, for `run_sanitized`."""
-    entries = ", ".join(f"&shim::Host<variant_{i}::{name}_{i}>::serve" for i in range(len(variants)))
+    kernels = [f"&variant_{i}::{name}_{i}" for i in range(len(variants))]
+    served = "".join(
+        f"    case {i}: shim::Host<decltype({kernel})>::serve({kernel}); break;\n" for i, kernel in enumerate(kernels)
+    )
     main = (
-        f"static void (*const serve[])() = {{{entries}}};\n"
-        "int main() { unsigned variant; while (std::fread(&variant, 4, 1, stdin) == 1) serve[variant](); }\n"
+        "int main() {\n  unsigned variant;\n  while (std::fread(&variant, 4, 1, stdin) == 1) switch (variant) {\n"
+        f"{served}  }}\n}}\n"
     )
     return _compile(kept, name, variants, main, f"{name}.sanitized", _SANITIZE)
 

@@ -35,6 +35,7 @@ from finish_cases import (
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from in_turn import in_turn
 from kept import Kept, PtxOf
 from kernels_both import Kernel, both_ways
 from kernels_host import HostKernel, compile_for_host, compile_sanitized, run_sanitized
@@ -55,6 +56,10 @@ from dali_feed.kernels.mix import Mix
 
 pytestmark = pytest.mark.slow
 
+WHOLE_VECTORS = tuple(
+    (f"-DOUT_{dtype.upper()}", "-DCHANNELS_LAST=1", f"-DPIXELS={pixels}", "-DMIX=1", "-DVECTOR=16")
+    for pixels, dtype in itertools.product((2, 4), DTYPES)
+)
 MAP_NORESERVE = 0x4000  # of Linux; Python's mmap has no name for it
 
 
@@ -197,8 +202,7 @@ def arrays_of(case: dict[str, Any], out: Array) -> list[Array]:
 # --- the compiler -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100"])
-@pytest.mark.parametrize("options", VARIANTS, ids=" ".join)
+@pytest.mark.parametrize(("options", "arch"), in_turn(VARIANTS, ["sm_75", "sm_80", "sm_90", "sm_100"]))
 def test_nvrtc_compiles_every_variant(compiled_ptx: PtxOf, options: tuple[str, ...], arch: str) -> None:
     """Each variant assembles for each architecture, keeps subnormals, stays in registers and moves whole vectors."""
     ptx = compiled_ptx("finish", arch, options).decode()
@@ -211,12 +215,9 @@ def test_nvrtc_compiles_every_variant(compiled_ptx: PtxOf, options: tuple[str, .
         assert ("cvt.rn.bf16.f32" in ptx) == (arch != "sm_75")
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("pixels", [2, 4])
-def test_channels_last_is_stored_sixteen_bytes_at_a_time(kept: Kept, dtype: str, pixels: int, arch: str) -> None:
+@pytest.mark.parametrize(("options", "arch"), in_turn(WHOLE_VECTORS, ["sm_80", "sm_90"]))
+def test_channels_last_is_stored_sixteen_bytes_at_a_time(kept: Kept, options: tuple[str, ...], arch: str) -> None:
     """Assembled, all that a usual variant writes are stores of 16 bytes, and all it keeps lies in registers."""
-    options = (f"-DOUT_{dtype.upper()}", "-DCHANNELS_LAST=1", f"-DPIXELS={pixels}", "-DMIX=1", "-DVECTOR=16")
     assert options in VARIANTS
     found = instructions(kept, "finish", arch, options)
     assert named(found, "STG") == {"STG.E.128"}

@@ -16,6 +16,7 @@ from finish_cases import Array, at_offset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from in_turn import in_turn
 from kept import Kept, PtxOf
 from kernels_both import Kernel, both_ways
 from kernels_host import HostKernel, OnDevice, compile_for_host, compile_sanitized, run_sanitized
@@ -160,8 +161,7 @@ def test_no_byte_beside_the_arrays(kept: Kept) -> None:
 # --- the compiler -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100"])
-@pytest.mark.parametrize("options", VARIANTS, ids=" ".join)
+@pytest.mark.parametrize(("options", "arch"), in_turn(VARIANTS, ["sm_75", "sm_80", "sm_90", "sm_100"]))
 def test_nvrtc_compiles_every_variant(compiled_ptx: PtxOf, options: tuple[str, ...], arch: str) -> None:
     """Each variant assembles for each architecture, keeps subnormals, and uses no float64."""
     ptx = compiled_ptx("jitter", arch, options).decode()

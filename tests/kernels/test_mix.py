@@ -11,6 +11,7 @@ import torch
 from finish_cases import MEAN, STD, Array, assert_same_bits, at_offset, random_mix
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from in_turn import in_turn
 from kept import Kept, PtxOf
 from kernels_both import Kernel, both_ways, moved
 from kernels_host import HostKernel, OnDevice, compile_for_host, compile_sanitized, run_sanitized
@@ -137,8 +138,7 @@ def test_no_byte_beside_the_arrays(kept: Kept) -> None:
     assert run_sanitized(compile_sanitized(kept, "mix", VARIANTS), VARIANTS, jobs) == expected
 
 
-@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100"])
-@pytest.mark.parametrize("options", VARIANTS, ids=" ".join)
+@pytest.mark.parametrize(("options", "arch"), in_turn(VARIANTS, ["sm_75", "sm_80", "sm_90", "sm_100"]))
 def test_nvrtc_compiles_every_variant(compiled_ptx: PtxOf, options: tuple[str, ...], arch: str) -> None:
     """Each variant assembles for each architecture, keeps subnormals, stays in registers and moves whole vectors."""
     ptx = compiled_ptx("mix", arch, options).decode()

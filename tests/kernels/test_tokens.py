@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from in_turn import in_turn
 from kept import Kept, PtxOf
 from kernels_both import Kernel, both_ways
 from kernels_host import HostKernel, OnDevice, compile_for_host, compile_sanitized, run_sanitized
@@ -185,8 +186,7 @@ def test_no_byte_beside_the_arrays(host: HostKernel, kept: Kept) -> None:
 # --- the compiler -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100"])
-@pytest.mark.parametrize("options", VARIANTS, ids=" ".join)
+@pytest.mark.parametrize(("options", "arch"), in_turn(VARIANTS, ["sm_75", "sm_80", "sm_90", "sm_100"]))
 def test_nvrtc_compiles_every_variant(compiled_ptx: PtxOf, options: tuple[str, ...], arch: str) -> None:
     """Each variant assembles for each architecture, stays in registers and moves whole vectors where it can."""
     ptx = compiled_ptx("tokens", arch, options).decode()

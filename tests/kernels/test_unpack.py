@@ -19,6 +19,7 @@ from finish_cases import Array, assert_same_bits
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from in_turn import in_turn
 from kept import Kept, PtxOf
 from kernels_both import Kernel, both_ways
 from kernels_host import HostKernel, OnDevice, compile_for_host, compile_sanitized, run_sanitized
@@ -194,8 +195,7 @@ def test_no_byte_beside_the_arrays(kept: Kept) -> None:
 # --- the compiler -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
-@pytest.mark.parametrize("options", VARIANTS, ids=" ".join)
+@pytest.mark.parametrize(("options", "arch"), in_turn(VARIANTS, ["sm_80", "sm_90", "sm_100"]))
 def test_nvrtc_compiles_every_variant(compiled_ptx: PtxOf, options: tuple[str, ...], arch: str) -> None:
     """Each variant assembles for each architecture, keeps subnormals, stays in registers and moves whole vectors."""
     ptx = compiled_ptx("unpack", arch, options).decode()

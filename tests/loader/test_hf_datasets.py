@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Subset, random_split
 from torchvision.io import decode_image
 from torchvision.transforms import v2
+from warm import Warm
 
 from dali_feed import DataLoader
 from dali_feed.errors import ConfigError
@@ -186,11 +185,12 @@ print(lower_dataset(datasets.load_from_disk(sys.argv[1]).shuffle(seed=3)).source
 """
 
 
-def test_a_state_is_good_in_another_process(tmp_path: Path) -> None:
+def test_a_state_is_good_in_another_process(warm: Warm, tmp_path: Path) -> None:
     """The fingerprint is the data's, not `datasets`' own, which a changed function or a random one changes."""
-    made().save_to_disk(tmp_path)
-    command = [sys.executable, "-P", "-c", PRINTS, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    made().save_to_disk(tmp_path / "data")
+    (tmp_path / "script.py").write_text(PRINTS)
+    done = warm.run(["script.py", "data"], tmp_path, beside=False)
+    assert done.returncode == 0, done.stderr
     data = made()
     data._fingerprint = "another"
     found = lower_dataset(data.shuffle(seed=3))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,12 @@ from dali_pipelines import plain
 from gif_avif import opened
 from images import QUICK, jpeg
 from kinds_bench import kinds
-from limits import LONG
 from numpy.typing import NDArray
 from odd_images import LEVELS, gray_tiff, odd_and_bad, quarantined
 from PIL import Image
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
+from warm import Warm
 
 from dali_feed import BadRecords, DataLoader
 from dali_feed.cli.survey import verify
@@ -189,11 +188,14 @@ assert not [name for name in os.environ if "NVIMGCODEC" in name or "OPENCV" in n
 """
 
 
-def test_damaged_images_print_no_errors_of_libraries() -> None:
+def test_damaged_images_print_no_errors_of_libraries(
+    warm: Warm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither nvImageCodec nor OpenCV writes to the terminal, and our environment stays as it was."""
-    own = {name: value for name, value in os.environ.items() if "NVIMGCODEC" not in name and "OPENCV" not in name}
-    command = [sys.executable, "-c", TALK.format(path=sys.path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=own, timeout=LONG)
+    for name in [name for name in os.environ if "NVIMGCODEC" in name or "OPENCV" in name]:
+        monkeypatch.delenv(name)
+    (tmp_path / "script.py").write_text(TALK.format(path=sys.path))
+    done = warm.run(["script.py"], tmp_path, beside=False)
     assert done.returncode == 0, done.stderr
     assert "[ERROR" not in done.stdout + done.stderr
     assert "[WARNING" not in done.stdout + done.stderr

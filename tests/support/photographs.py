@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import skimage
 import torch
 from PIL import Image
-from sklearn.datasets import load_sample_images
 from torchvision.io import ImageReadMode, decode_image
 
 
@@ -22,11 +21,19 @@ def encoded(pixels: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
     return out.getvalue()
 
 
+def _inside(package: str) -> Path:
+    """The folder of a package, which takes seconds to import."""
+    found = importlib.util.find_spec(package)
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent
+
+
 @cache
 def photographs() -> tuple[bytes, ...]:
     """JPEGs of quality 92, from 97x131 to 1000x1500 (height x width), with and without subsampled colour."""
-    folder = Path(skimage.__file__).parent / "data"
-    china, flower = (Image.fromarray(image) for image in load_sample_images().images)
+    china, flower = (Image.open(_inside("sklearn") / "datasets" / "images" / f"{n}.jpg") for n in ("china", "flower"))
+    folder = _inside("skimage") / "data"
     chelsea, coffee = (Image.open(folder / name).convert("RGB") for name in ("chelsea.png", "coffee.png"))
     pictures = (
         china,

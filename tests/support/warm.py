@@ -13,10 +13,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from limits import LONG
 
@@ -24,6 +24,7 @@ from limits import LONG
 _LOOP = """
 import json, os, runpy, sys
 import torch, torchvision.transforms.v2
+begun = os.environ.get("PYTHONPATH", "")
 for line in sys.stdin:
     asked = json.loads(line)
     child = os.fork()
@@ -37,17 +38,21 @@ for number, name in enumerate((os.devnull, asked["out"], asked["err"])):
     opened = os.open(name, os.O_RDWR | os.O_CREAT)
     os.dup2(opened, number)
     os.close(opened)
+os.environ.clear()
+os.environ.update(asked["env"])
+if asked["env"].get("PYTHONPATH", begun) != begun:
+    sys.path[:0] = asked["env"]["PYTHONPATH"].split(os.pathsep)
 if asked["beside"]:
     sys.path.insert(0, os.path.dirname(asked["command"][0]))
 sys.argv = asked["command"]
-runpy.run_path(sys.argv[0], run_name="__main__")
+names = runpy.run_path(sys.argv[0], run_name="__main__")  # kept until the process ends, as a script's are
 """
 
 
 class Warm:
     """A process that has imported torch, and runs one script after the other. A context manager."""
 
-    def __init__(self, **env: str) -> None:
+    def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self._home = Path(self._folder.name)
         with (self._home / "imports").open("w") as told:
@@ -58,30 +63,43 @@ class Warm:
                 stdout=subprocess.PIPE,
                 stderr=told,
                 text=True,
-                env=os.environ | env,
                 start_new_session=True,
             )
 
     def run(
-        self, command: Sequence[object], folder: Path | None = None, *, beside: bool = True
+        self,
+        command: Sequence[object],
+        folder: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        *,
+        beside: bool = True,
     ) -> subprocess.CompletedProcess[str]:
-        """The script `command[0]` with its arguments, in `folder`; it finds modules `beside` it, but for -P."""
+        """The script `command[0]` with its arguments, in `folder`; it finds modules `beside` it, but for -P.
+
+        Its environment is that of the moment, and `env` besides.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         words = [str(word) for word in command]
         out, err = self._home / "out", self._home / "err"
         for path in (out, err):
             path.write_text("")
-        asked = {"command": words, "folder": str(folder or Path.cwd()), "out": str(out), "err": str(err)}
-        self._process.stdin.write(json.dumps(asked | {"beside": beside}) + "\n")
+        asked: dict[str, Any] = {
+            "command": words,
+            "folder": str(folder or Path.cwd()),
+            "out": str(out),
+            "err": str(err),
+        }
+        asked |= {"beside": beside, "env": {**os.environ, **(env or {})}}
+        self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
         hangs = threading.Timer(LONG, self._end)
         hangs.start()
         code = self._process.stdout.readline()
         hangs.cancel()
-        told = (self._home / "imports").read_text() + err.read_text()
+        told = (self._home / "imports").read_text() + err.read_text(errors="replace")
         assert code, f"it hung, or the process that it comes from has ended: {told}"
-        return subprocess.CompletedProcess(words, int(code), out.read_text(), told)
+        return subprocess.CompletedProcess(words, int(code), out.read_text(errors="replace"), told)
 
     def _end(self) -> None:
         os.killpg(self._process.pid, signal.SIGKILL)  # with the script, if one runs

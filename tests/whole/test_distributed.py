@@ -8,13 +8,16 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from broker.real import free_ports
 from images import jpeg, text
 from limits import LONG
+from warm import Warm
 
 from dali_feed.external_sources import ShardSet
 from dali_feed.plan.order import EpochPlan, resolve
@@ -26,6 +29,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "train_distributed.py"
 LENGTHS = (33, 5, 21)  # 59 records: one slot of the 60 is filled up with the epoch's first record
 LANES, BATCH, STEPS, STOP = 4, 8, 8, 5
 Line = dict[str, Any]
+Launch = Callable[..., list[list[Line]]]  # the number of ranks, a folder for what they write, the shards, options
 
 
 @dataclass(frozen=True)
@@ -38,12 +42,27 @@ class Runs:
     bad: set[int]
 
 
+ENV = {"GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
+RANKS = Path(__file__).with_name("ranks.py")
+
+
+def example(out: Path, data: str, *options: str) -> list[str]:
+    """The example and its arguments."""
+    command = [str(EXAMPLE), "--out", str(out), "--data", data, "--trace", "--bad-limit", "1/2", "--epochs", "2"]
+    return [*command, "--global-batch", str(BATCH), "--lanes", str(LANES), *options]
+
+
+def written(ranks: int, out: Path) -> list[list[Line]]:
+    """What each of so many ranks wrote down."""
+    traces = [out / f"trace-of-{ranks}-rank-{rank}.jsonl" for rank in range(ranks)]
+    return [[json.loads(line) for line in trace.read_text().splitlines()] for trace in traces]
+
+
 def torchrun(ranks: int, out: Path, data: str, *options: str) -> list[list[Line]]:
     """Run the example on so many ranks of this machine; what each wrote down."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    command += [str(EXAMPLE), "--out", str(out), "--data", data, "--trace", "--bad-limit", "1/2", "--epochs", "2"]
-    command += ["--global-batch", str(BATCH), "--lanes", str(LANES), *options]
-    env = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command += example(out, data, *options)
+    env = os.environ | ENV
     run = subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
@@ -53,13 +72,24 @@ def torchrun(ranks: int, out: Path, data: str, *options: str) -> list[list[Line]
         os.killpg(run.pid, signal.SIGKILL)  # the ranks too: one that waits for the others is what this test is about
         raise
     assert run.returncode == 0, said
-    traces = [out / f"trace-of-{ranks}-rank-{rank}.jsonl" for rank in range(ranks)]
-    return [[json.loads(line) for line in trace.read_text().splitlines()] for trace in traces]
+    return written(ranks, out)
+
+
+@pytest.fixture(scope="module", params=["forked", pytest.param("torchrun", marks=pytest.mark.long)])
+def launch(request: pytest.FixtureRequest, warm: Warm) -> Launch:
+    """Runs the example on so many ranks: by torchrun, or without the seconds that importing torch takes in each."""
+
+    def forked(ranks: int, out: Path, data: str, *options: str) -> list[list[Line]]:
+        done = warm.run([RANKS, ranks, *free_ports(1), *example(out, data, *options)], env=ENV)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return written(ranks, out)
+
+    return torchrun if request.param == "torchrun" else forked
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """Two ranks without a stop; two ranks up to a stop, and from there one and four. Lane 1 has all the bad records."""
+def runs(launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Two ranks without a stop, by torchrun; two up to a stop, then one and four. Lane 1 has all the bad records."""
     home = tmp_path_factory.mktemp("distributed")
     data = str(home / "s-*.tar")
     records = [[(jpeg(40 * s + n, 24 + n % 3, 24), n % 4) for n in range(length)] for s, length in enumerate(LENGTHS)]
@@ -78,11 +108,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     write()
     stopped = home / "stopped"
     whole = torchrun(2, home / "whole", data)
-    begun = torchrun(2, stopped, data, "--stop-after", str(STOP))
+    begun = launch(2, stopped, data, "--stop-after", str(STOP))
     resumed = {}
     for ranks in (1, 4):
         shutil.copytree(stopped, home / f"on-{ranks}")
-        resumed[ranks] = torchrun(ranks, home / f"on-{ranks}", data)
+        resumed[ranks] = launch(ranks, home / f"on-{ranks}", data)
     return Runs(whole, begun, resumed, bad)
 
 

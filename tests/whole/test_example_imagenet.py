@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,19 +30,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 Run = Callable[..., list[str]]
 
 
-@pytest.fixture(scope="module")
-def run() -> Iterator[Run]:
+@pytest.fixture
+def run(warm: Warm) -> Run:
     """Runs it: the lines it prints; a failure shows what it said."""
     tiny = ("--model", "shufflenet_v2_x0_5", "--size", 32, "--batch-size", 8, "--workers", 1, "--lr", 0.01)
-    with Warm(OMP_NUM_THREADS="1") as warm:  # on a busy machine the threads of a step wait for each other
 
-        def printed(folder: Path, *options: object) -> list[str]:
-            done = warm.run([EXAMPLE, folder, *tiny, *options])
-            assert done.returncode == 0, done.stderr
-            assert "Warning" not in done.stderr
-            return done.stdout.splitlines()
+    def printed(folder: Path, *options: object) -> list[str]:
+        done = warm.run([EXAMPLE, folder, *tiny, *options])
+        assert done.returncode == 0, done.stderr
+        assert "Warning" not in done.stderr
+        return done.stdout.splitlines()
 
-        yield printed
+    return printed
 
 
 @pytest.mark.parametrize("loader", ["dali_feed", "torch"])
@@ -63,7 +60,7 @@ def test_it_goes_on_from_its_checkpoint(run: Run, folder: Path, tmp_path: Path) 
     assert [line.partition(":")[0] for line in lines] == ["epoch 0", "epoch 1"]
 
 
-def test_a_missing_folder_is_one_line(tmp_path: Path) -> None:
+def test_a_missing_folder_is_one_line(warm: Warm, tmp_path: Path) -> None:
     """Which one, and what it must hold: of the example that converts MDS shards too."""
     convert = EXAMPLE.with_name("mds_to_tar.py")
     (tmp_path / "train").mkdir()
@@ -72,8 +69,7 @@ def test_a_missing_folder_is_one_line(tmp_path: Path) -> None:
         (EXAMPLE, (tmp_path / "no",), tmp_path / "no" / "train"),
         (convert, (tmp_path / "no", tmp_path / "tar"), tmp_path / "no" / "index.json"),
     ):
-        command = [sys.executable, str(script), *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = warm.run([script, *arguments])
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.startswith(f"{missing}: there is no such")
         assert done.stderr.count("\n") == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,17 +24,16 @@ QUICK = ("--tiny", "--size", "32", "--batch-size", "5", "--threads", "2", "--epo
 Ran = Callable[..., str]
 
 
-@pytest.fixture(scope="module")
-def ran() -> Iterator[Ran]:
+@pytest.fixture
+def ran(warm: Warm) -> Ran:
     """Runs the script; what it prints."""
-    with Warm(OMP_NUM_THREADS="1") as warm:  # on a busy machine the threads of a step wait for each other
 
-        def printed(*arguments: str) -> str:
-            done = warm.run([SCRIPT, *QUICK, *arguments])
-            assert done.returncode == 0, done.stderr
-            return done.stdout
+    def printed(*arguments: str) -> str:
+        done = warm.run([SCRIPT, *QUICK, *arguments])
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
-        yield printed
+    return printed
 
 
 @pytest.fixture(scope="module")

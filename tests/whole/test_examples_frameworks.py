@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +12,7 @@ from images import QUICK
 from pictures import network, pictures, transforms
 from torch import nn
 from torchvision.datasets import ImageFolder
+from warm import Warm
 
 from dali_feed import DataLoader
 
@@ -50,17 +48,14 @@ def losses(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
 
 
 @pytest.mark.parametrize("example", NEEDS)
-def test_an_example_stops_and_goes_on(example: str, losses: list[float], tmp_path: Path) -> None:
+def test_an_example_stops_and_goes_on(example: str, warm: Warm, losses: list[float], tmp_path: Path) -> None:
     """Two runs, the first of which ends in the middle of an epoch, have the losses of one plain loop, step by step."""
     for name in NEEDS[example]:
         pytest.importorskip(name)
-    quiet = {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    quiet = {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
 
     def run(steps: int) -> list[float]:
-        command = [sys.executable, EXAMPLES / f"{example}.py", "--out", tmp_path, "--steps", str(steps)]
-        done = subprocess.run(
-            list(map(str, command)), capture_output=True, text=True, check=False, env={**os.environ, **quiet}
-        )
+        done = warm.run([EXAMPLES / f"{example}.py", "--out", tmp_path, "--steps", steps], env=quiet)
         assert done.returncode == 0, done.stderr
         assert "torch's own DataLoader" not in done.stderr
         return [float(loss) for loss in re.findall(r"\bloss'?:? '?([\d.]+)", done.stdout)]

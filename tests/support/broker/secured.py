@@ -48,6 +48,7 @@ class Secured(RealBroker):
         self.tls = {"ssl.ca.location": str(folder / "root.pem")}
         self._certify()
         super().__init__(
+            brief=True,
             listeners={"USERS": (users, "SASL_SSL"), "MUTUAL": (mutual, "SSL"), "EXPIRED": (expired, "SSL")},
             more=_OF_TLS.format(root=folder / "root.pem", good=folder / "good.pem", expired=folder / "expired.pem"),
             users=[f"{each}=[name=alice,password={SCRAM_PASSWORD}]" for each in _SCRAM],
