@@ -52,7 +52,7 @@ ROOMS = (
     Room("plan", (*WORDS, "records")),
     Room("columns", (*WORDS, "formats", "records", "screen", "plan"), ("tokenizers", "torch", "torchvision", "PIL")),
     Room("transforms", (*WORDS, "plan"), ("torch", "torchvision", "nvidia.dali", "PIL")),  # none while it is imported
-    Room("compiler", (*WORDS, "plan", "transforms")),
+    Room("compiler", (*WORDS, "screen", "plan", "transforms")),
     Room("mixing", ("transforms",)),  # names that users import
     Room("colour", ("transforms",)),
     Room("kernels", (*WORDS, "transforms"), ("cupy", "cupy_backends")),
