@@ -72,7 +72,7 @@ class Columnar:
     @property
     def late(self) -> dict[str, Late]:
         """Columns that are made when their batch is run."""
-        return {name: kind for name, kind in self.kinds().items() if isinstance(kind, Late) and kind.late}
+        return {name: kind for name, kind in self._kinds.items() if isinstance(kind, Late) and kind.late}
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -12,6 +12,8 @@ from dali_feed.columns.late import Late
 
 __all__ = ["Bytes", "Json", "Text"]
 
+_BYTES = (memoryview, bytes, bytearray)
+
 
 @dataclass(frozen=True)
 class Text(Kind):
@@ -74,7 +76,7 @@ class Bytes(Late):
         """Views as they are; what is no bytes is a fault."""
         missing(values, faults)
         for row, value in enumerate(values):
-            if row not in faults and not isinstance(value, memoryview | bytes | bytearray):
+            if value.__class__ not in _BYTES and row not in faults:
                 faults[row] = f"bytes are needed; found {type(value).__name__}"
         return values
 

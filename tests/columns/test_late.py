@@ -96,7 +96,8 @@ def test_what_a_function_returns_may_be_a_view(tmp_path: Path) -> None:
     assert [np.frombuffer(raw, "<f4")[0] for batch in batches for raw in batch["raw"]] == IN_ORDER * 2
 
 
-def test_what_a_function_raises_costs_the_records_slot(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["host", "dali"])
+def test_what_a_function_raises_costs_the_records_slot(tmp_path: Path, engine: str) -> None:
     """And no other's: beside an image that cannot be decoded, and a mask that cannot follow, each in its batch."""
     masks: dict[str, Any] = {f"{n}.txt": gray(16 if n != 2 else 8) for n in range(COUNT)}
     source = shards(tmp_path, broken={**masks, "10.jpg": bad_tables(), "8.f32": b"odd"})
@@ -113,7 +114,8 @@ def test_what_a_function_raises_costs_the_records_slot(tmp_path: Path) -> None:
         "x": Bytes("f32", decode=decode),
         "n": Number("cls"),
     }
-    with DataLoader(source, 6, columns=columns, tuning=TWO, bad=BadRecords(limit=3), info=True) as loader:
+    how: dict[str, Any] = {"tuning": TWO, "bad": BadRecords(limit=3), "info": True}
+    with DataLoader(source, 6, columns=columns, engine=engine, **how) as loader:
         batches = list(loader)
         told = [reason for _, reason in loader.stats().recent_bad]
     instead = {2: 4, 8: 12, 10: 12}
