@@ -10,7 +10,7 @@ __all__ = ["Late"]
 
 
 class Late(Kind):
-    """A kind whose `read` keeps bytes, of which `made` makes the value of a slot. It follows no image, is never `open`.
+    """A kind whose `read` keeps bytes, of which `made` makes a value. It follows no image, and is never `open`.
 
     A record that is in no batch, such as one that is read to stand in for others, costs no call.
     """

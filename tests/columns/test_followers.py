@@ -264,6 +264,7 @@ def test_a_collate_fn_is_given_tensors_of_what_follows(tmp_path: Path) -> None:
     wanted = columns(GEOMETRY["crop and resize"])
     with DataLoader(pictured(tmp_path), 8, columns=wanted, collate_fn=list, tuning=QUICK) as loader:
         (samples,) = loader
+    assert all(isinstance(sample["boxes"], torch.Tensor) for sample in samples)
     assert [sample["boxes"].shape for sample in samples] == [(n % 4, 5) for n in range(8)]
     assert all(sample["mask"].shape == (20, 20) for sample in samples)
 
