@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ class Machine:
             readers=tuning.readers,
             prefetch=tuning.prefetch,
             same_size=program.fixed and program.size is None,
-            made=self.source.batch if isinstance(self.source, Columnar) else None,
+            made=partial(self.source.batch, room=beside.room) if isinstance(self.source, Columnar) else None,
             watchdog=tuning.watchdog,
         )
 
