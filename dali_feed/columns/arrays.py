@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -16,7 +16,11 @@ from dali_feed.formats.arrays import Layout, array_from, layout_of
 from dali_feed.formats.npy import MAGIC
 from dali_feed.records.pieces import Pieces
 
-__all__ = ["Array"]
+__all__ = ["LARGE", "LARGE_BATCH", "Array", "Room"]
+
+LARGE, LARGE_BATCH = 1 << 13, 1 << 18  # bytes of a record and of a batch, of which a second copy costs more than calls
+
+Room = Callable[[int], NDArray[np.uint8]]  # so many bytes
 
 _BYTES = (memoryview, bytes)
 _BYTE_TYPES = frozenset(_BYTES)
@@ -88,13 +92,27 @@ class Array(Kind):
 
     def batch(self, values: Sequence[Any]) -> NDArray[Any]:
         """One array, in memory of its own: each record's bytes are copied once."""
-        shape = self.shape or ()
         if isinstance(values, Pieces):
-            size = math.prod(shape) * np.dtype(self.dtype).itemsize
-            return values.together(size).view(np.dtype(self.dtype)).reshape(len(values), *shape)
+            return values.together(self.size(1)).view(np.dtype(self.dtype)).reshape(len(values), *(self.shape or ()))
         if set(map(type, values)) <= _BYTE_TYPES:
-            return np.frombuffer(bytearray().join(values), self.dtype).reshape(len(values), *shape)
-        out = np.empty((len(values), *shape), self.dtype)
+            return np.frombuffer(bytearray().join(values), self.dtype).reshape(len(values), *(self.shape or ()))
+        return self._laid(values, np.empty(self.size(len(values)), np.uint8))
+
+    def size(self, count: int) -> int:
+        """Bytes of so many records' arrays."""
+        return count * math.prod(self.shape or ()) * np.dtype(self.dtype).itemsize
+
+    def laid(self, values: Sequence[Any], room: Room) -> NDArray[Any]:
+        """The same; a large one in memory of `room`, from which it goes to a GPU without another copy."""
+        size = self.size(len(values))
+        return self._laid(values, room(size)) if self.size(1) >= LARGE and size >= LARGE_BATCH else self.batch(values)
+
+    def _laid(self, values: Sequence[Any], memory: NDArray[np.uint8]) -> NDArray[Any]:
+        each, raw = self.size(1), memory.data
+        out = memory.view(np.dtype(self.dtype)).reshape(len(values), *(self.shape or ()))
         for row, value in enumerate(values):
-            out[row] = np.frombuffer(value, self.dtype).reshape(shape) if value.__class__ in _BYTES else value
+            if value.__class__ in _BYTES:
+                raw[row * each : (row + 1) * each] = memoryview(value).cast("B")
+            else:
+                out[row] = value
         return out

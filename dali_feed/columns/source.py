@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from dali_feed.columns.arrays import Array, Room
 from dali_feed.columns.follower import Follower
 from dali_feed.columns.further import Bounds, FurtherImage, drawn_as
 from dali_feed.columns.image import Image
@@ -116,10 +117,16 @@ class Columnar:
                 self._settled = self._settle()
             return self._settled
 
-    def batch(self, fields: Mapping[str, Any], lanes: int) -> dict[str, Any]:
-        """The columns of a batch, of rows of fields, equally many of each of `lanes` lanes."""
-        kinds = self.kinds()
-        return {name: kinds[name].of_lanes(values, lanes) for name, values in fields.items()}
+    def batch(self, fields: Mapping[str, Any], lanes: int, room: Room | None = None) -> dict[str, Any]:
+        """The columns of a batch, of rows of fields, equally many of each lane; `room` is for `Array.laid`."""
+        kinds, out = self.kinds(), dict[str, Any]()
+        for name, values in fields.items():
+            kind = kinds[name]
+            if room is not None and isinstance(kind, Array):
+                out[name] = kind.laid(values, room)
+            else:
+                out[name] = kind.of_lanes(values, lanes)
+        return out
 
     def _settle(self) -> dict[str, Kind]:
         """Each by the first record that has its member and is no fault, of the first few in canonical order."""

@@ -6,6 +6,7 @@ be tokenized is a fault of its own record.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -88,10 +89,10 @@ def tokenized(tokenize: Tokenize, texts: Sequence[str], faults: Faults) -> list[
     """The ids of each text, int32; none for rows with a fault, now or before."""
     rows = [row for row in range(len(texts)) if row not in faults]
     out = [_NONE] * len(texts)
-    try:
-        found: Sequence[Any] = tokenize([texts[row] for row in rows])
-    except Exception:  # noqa: BLE001  one of them is to blame: which, and with what reason, is asked of each
-        found = [None] * len(rows)
+    found: Sequence[Any] = [None] * len(rows)
+    if isinstance(tokenize, _Batch):
+        with contextlib.suppress(Exception):  # one of them is to blame: which, and why, is asked of each below
+            found = tokenize([texts[row] for row in rows])
     for row, ids in zip(rows, found, strict=True):
         try:
             out[row] = _whole(tokenize([texts[row]])[0] if ids is None else ids)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from dali_feed.columns.arrays import Room
 from dali_feed.feed.batch import Batch
 
 if TYPE_CHECKING:
@@ -42,6 +43,11 @@ class Beside:
         from dali_feed.engines.gpu.uploads import Uploads
 
         return cls(companions, Parcels(Uploads(device)), device)
+
+    @property
+    def room(self) -> Room | None:
+        """Memory for arrays that are sent from where they are made; None where nothing is sent."""
+        return None if self._parcels is None else self._parcels.room
 
     def __call__(self, batch: Batch, epoch: int) -> None:
         """Call it before `batch` is handed over. Errors of a companion go on; EngineError where it cannot be sent."""

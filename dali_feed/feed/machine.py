@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from dali_feed.columns.source import Columnar
 from dali_feed.engines.engine import Engine
@@ -82,7 +83,7 @@ class Machine:
             readers=tuning.readers,
             prefetch=tuning.prefetch,
             same_size=program.fixed and program.size is None,
-            made=self.source.batch if isinstance(self.source, Columnar) else None,
+            made=partial(self.source.batch, room=beside.room) if isinstance(self.source, Columnar) else None,
             watchdog=tuning.watchdog,
         )
 

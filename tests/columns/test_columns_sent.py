@@ -13,7 +13,7 @@ from member_shards import shards
 from wire import Wire
 
 from dali_feed import DataLoader
-from dali_feed.columns import Array, Kind, Number, Packed, Text, Tokens
+from dali_feed.columns import Array, Kind, Number, Packed, Text, Tokens, arrays
 from dali_feed.engines.gpu.parcels import Parcels
 from dali_feed.external_sources import ShardSet
 from dali_feed.feed.beside import Beside
@@ -55,22 +55,58 @@ def same(wanted: list[Any], found: list[Any], device: str) -> None:
                 assert torch.equal(a, b.cpu())
 
 
+def before_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    """Batches are sent as to a GPU, over this wire."""
+    wire = Wire()
+    monkeypatch.setattr(Beside, "on", lambda device, companions: Beside(companions, Parcels(wire, pinned=False)))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    return wire
+
+
 def test_one_copy_takes_all_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays, numbers and all parts of tokens and packed rows come out of their batch's block as on the CPU."""
     source = shards(tmp_path)
     wanted = batches(source, "cpu")
-    wire = Wire()
-    monkeypatch.setattr(Beside, "on", lambda device, companions: Beside(companions, Parcels(wire, pinned=False)))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    wire = before_a_gpu(monkeypatch)
     found = batches(source, "cpu")
     assert wire.count == len(wanted) == 4
     same(wanted, found, "cpu")
 
 
-@pytest.mark.gpu
-def test_the_gpu_gives_the_columns_of_the_cpu(tmp_path: Path) -> None:
-    """The same values in the GPU's memory."""
+def test_a_large_array_is_sent_from_where_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a transfer of its own, and not copied again; the other columns are as they are."""
     source = shards(tmp_path)
+    wanted = batches(source, "cpu")
+    wire = before_a_gpu(monkeypatch)
+    monkeypatch.setattr(arrays, "LARGE", 24)
+    monkeypatch.setattr(arrays, "LARGE_BATCH", 6 * 24)
+    found = batches(source, "cpu")
+    assert wire.count == len(wanted) * (1 + 3)
+    same(wanted, found, "cpu")
+
+
+def test_a_room_that_is_not_filled_is_not_sent() -> None:
+    """An array that has only part of one, or is written elsewhere, goes with the others; a room counts for one call."""
+    wire = Wire()
+    sends = Parcels(wire, pinned=False)
+    whole, part, late = sends.room(16), sends.room(16), sends.room(16)
+    whole[:], part[:] = 1, 2
+    sent = sends({"whole": whole.view(np.int32), "part": part[:8], "other": np.arange(3)})
+    assert wire.count == 2
+    assert [*sent] == ["whole", "part", "other"]
+    assert [each.on(None).tolist() for each in sent.values()] == [[0x01010101] * 4, [2] * 8, [0, 1, 2]]
+    late[:] = 3
+    assert sends({"late": late})["late"].on(None).tolist() == [3] * 16
+    assert late.tolist() == [3] * 16  # it was copied: the wire writes over what it was given
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("large", [arrays.LARGE, 1])
+def test_the_gpu_gives_the_columns_of_the_cpu(tmp_path: Path, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same values in the GPU's memory, also where arrays have a transfer of their own."""
+    source = shards(tmp_path)
+    monkeypatch.setattr(arrays, "LARGE", large)
+    monkeypatch.setattr(arrays, "LARGE_BATCH", large)
     same(batches(source, "cpu"), batches(source, "cuda"), "cuda")
 
 

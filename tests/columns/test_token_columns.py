@@ -78,6 +78,21 @@ def test_a_text_that_cannot_be_tokenized_costs_itself(kind: type[Tokens | Packed
     assert faults[1].startswith("tokenizer: Exception: WordLevel error: Missing [UNK] token")
 
 
+def test_a_callable_is_called_once_for_each_text() -> None:
+    """Also where it raises for another of the same read; the reason names what it raised."""
+    seen: list[str] = []
+
+    def lengths(text: str) -> list[int]:
+        seen.append(text)
+        return [7 // len(text)]
+
+    faults: dict[int, str] = {}
+    kept = Tokens("txt", lengths, 4).read(["a", "", "bb"], faults)
+    assert [ids.tolist() for ids in kept] == [[7], [], [3]]
+    assert faults == {1: "tokenizer: ZeroDivisionError: integer division or modulo by zero"}
+    assert seen == ["a", "", "bb"]
+
+
 @pytest.mark.parametrize(
     ("ids", "reason"),
     [

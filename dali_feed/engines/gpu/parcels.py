@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -63,17 +64,41 @@ class Parcels:
 
     def __init__(self, upload: Callable[[torch.Tensor], _Block], *, pinned: bool = True) -> None:
         self._upload, self._pinned = upload, pinned
+        self._rooms: dict[int, torch.Tensor] = {}  # by the address, those given since the last call
+
+    def room(self, size: int) -> NDArray[np.uint8]:
+        """A block for an array of so many bytes: one that fills it is sent from there by the next call."""
+        block = self._block(size)
+        self._rooms[block.data_ptr()] = block
+        return block.numpy()
 
     def __call__(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Sent]:
-        """Those of the arrays that can travel, sent in one copy; they may be changed at once."""
+        """Those of the arrays that can travel, sent in one copy, but for those in rooms of theirs.
+
+        All but the latter may be changed at once.
+        """
         arrays = {name: values for name, values in arrays.items() if can_travel(values)}
-        if not arrays:
-            return {}
-        plan = packing(arrays)
-        block = torch.empty(plan.size, dtype=torch.uint8, pin_memory=self._pinned)
-        pack(plan, arrays, block.numpy())
-        sent = self._upload(block)
-        return {name: Sent(part, sent) for name, part in plan.parts.items()}
+        sent = self._from_rooms(arrays)
+        rest = {name: values for name, values in arrays.items() if name not in sent}
+        if not rest:
+            return sent
+        plan = packing(rest)
+        block = self._block(plan.size)
+        pack(plan, rest, block.numpy())
+        one = self._upload(block)
+        return sent | {name: Sent(part, one) for name, part in plan.parts.items()}
+
+    def _block(self, size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8, pin_memory=self._pinned)
+
+    def _from_rooms(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Sent]:
+        rooms, self._rooms = self._rooms, {}
+        sent = {}
+        for name, values in arrays.items():
+            block = rooms.get(values.__array_interface__["data"][0])
+            if block is not None and values.nbytes == block.nbytes and values.flags.c_contiguous:
+                sent[name] = Sent(packing({name: values}).parts[name], self._upload(block))
+        return sent
 
     def with_tails(
         self, tails: list[Tail | None], arrays: Mapping[str, NDArray[Any]]
