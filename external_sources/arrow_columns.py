@@ -111,14 +111,14 @@ def _parts(kind: Any) -> dict[str, bool] | None:
     return {part.name: part.name in good and good[part.name](part.type) for part in kind}
 
 
-def check_types(schema: pa.Schema, image: str, told: str) -> None:
+def check_types(schema: pa.Schema, images: Sequence[str], told: str) -> None:
     """Raise ConfigError, which `told` begins, where a column cannot be what it should be."""
     from pyarrow import types
 
     flat = (types.is_binary, types.is_large_binary, types.is_string, types.is_large_string)
     numbers = (types.is_integer, types.is_floating, types.is_boolean)
     for column in schema:
-        if column.name == image:
+        if column.name in images:
             parts = _parts(column.type)
             good = any(is_it(column.type) for is_it in flat) if parts is None else bool(parts) and all(parts.values())
             rule = "images must be binary, paths as string, or a struct of bytes and path"
@@ -128,7 +128,7 @@ def check_types(schema: pa.Schema, image: str, told: str) -> None:
         if not good:
             cure = (
                 "cast it"
-                if column.name == image
+                if column.name in images
                 else "leave it out: drop_columns() of a table, remove_columns() of a dataset"
             )
             msg = f"{told}: {rule}; found column {column.name!r} of {column.type}; {cure}"

@@ -21,10 +21,10 @@ __all__ = ["ArrowMembers", "Held"]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """All rows of a table, which of them stand at positions 0, 1, ..., and the column of images by its name."""
+    """All rows of a table, which of them stand at positions 0, 1, ..., and its columns, those of images by name."""
 
     rows: Int64s
-    image: tuple[str, Images]
+    images: Mapping[str, Images]
     beside: Mapping[str, Numbers | Strings]
 
 
@@ -32,7 +32,7 @@ class ArrowMembers:
     """Rows of a table with the members that were asked for. See `records.members.Members.giving`."""
 
     def __init__(self, source: Source, held: Held, image: str | None, members: tuple[str, ...]) -> None:
-        known = (held.image[0], *held.beside)
+        known = (*held.images, *held.beside)
         for name in (*(() if image is None else (image,)), *members):
             if not set(alternatives(name)).intersection(known):
                 msg = f"member {name!r}: {source!r} has the columns {', '.join(known)}; found none of that name"
@@ -94,9 +94,10 @@ class _MemberReader:
     def _values(self, name: str, rows: Int64s, block: Block) -> Any:
         """A column's values: an array, or a list of views with None for nulls."""
         held = self._of._held
-        member = next(part for part in alternatives(name) if part == held.image[0] or part in held.beside)
-        if member == held.image[0]:
-            return [self._opened(found, block.lease, k, block.faults) for k, found in enumerate(held.image[1].at(rows))]
+        member = next(part for part in alternatives(name) if part in held.images or part in held.beside)
+        if member in held.images:
+            found = held.images[member].at(rows)
+            return [self._opened(each, block.lease, k, block.faults) for k, each in enumerate(found)]
         column = held.beside[member]
         if isinstance(column, Strings):
             return list(column.views(rows))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,8 @@ class _Columns:
     """All rows of a table, and which of them stand at positions 0, 1, ..."""
 
     rows: Int64s
-    images: Images
+    images: Images  # of the first column of images
+    further: Mapping[str, Images]
     beside: Mapping[str, Numbers | Strings]
 
 
@@ -46,7 +47,8 @@ class ArrowRows:
 
     table  a pyarrow Table with one column of images, and others of numbers, booleans, texts or bytes: the fields
     image  the name of the images' column: binary, string (paths), or a struct of `bytes` and `path` as Hugging Face's
-           datasets keep them, where the bytes count if both are there
+           datasets keep them, where the bytes count if both are there. Several names for several such columns: with
+           `columns=` each can be an `Image`, and without it those behind the first are bytes as encoded
     rows   of the table, in the order wanted; duplicates are allowed. None for all
     name   for messages
 
@@ -58,17 +60,24 @@ class ArrowRows:
     """
 
     def __init__(
-        self, table: pa.Table, image: str = "image", rows: ArrayLike | None = None, *, name: str = "table"
+        self,
+        table: pa.Table,
+        image: str | Sequence[str] = "image",
+        rows: ArrayLike | None = None,
+        *,
+        name: str = "table",
     ) -> None:
-        self._table, self._image, self._name = table, image, name
+        self._table, self._name = table, name
+        self._images = (image,) if isinstance(image, str) else tuple(image)
         self._columns = tuple(table.column_names)
-        if self._columns.count(image) != 1 or len(set(self._columns)) < len(self._columns):
+        missing = [each for each in self._images or ("",) if each not in self._columns]
+        if missing or len(set(self._columns)) < len(self._columns):
             msg = (
-                f"{self!r}: a table must have one column {image!r}, of images, and no two of one name; found"
-                f" {list(self._columns)}; give image=, or rename columns"
+                f"{self!r}: a table must have one column {(*missing, *self._images)[0]!r}, of images, and no two of one"
+                f" name; found {list(self._columns)}; give image=, or rename columns"
             )
             raise ConfigError(msg)
-        check_types(table.schema, image, repr(self))
+        check_types(table.schema, self._images, repr(self))
         self._rows = np.arange(table.num_rows, dtype=np.int64) if rows is None else self._checked(rows)
         if not len(self._rows):
             msg = f"{self!r}: must have at least one row; found none"
@@ -85,7 +94,7 @@ class ArrowRows:
 
     def chosen(self, positions: Int64s) -> ArrowRows:
         """These records, in this order; negative positions count from the end. IndexError for one that is not there."""
-        return ArrowRows(self._table, self._image, self._rows[positions], name=self._name)
+        return ArrowRows(self._table, self._images, self._rows[positions], name=self._name)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -94,8 +103,8 @@ class ArrowRows:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of all columns but the images'."""
-        return tuple(name for name in self._columns if name != self._image)
+        """The names of all columns but that of the images, or of the first ones."""
+        return tuple(name for name in self._columns if name != self._images[0])
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """All records, as one partition.
@@ -133,7 +142,8 @@ class ArrowRows:
     def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
         """The same records with other members; see `records.members`."""
         held = self._loaded
-        return ArrowMembers(self, Held(held.rows, (self._image, held.images), held.beside), image, members)
+        images = {self._images[0]: held.images, **held.further}
+        return ArrowMembers(self, Held(held.rows, images, held.beside), image, members)
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
         """A reader for one thread; see `dali_feed.records.source.Source`."""
@@ -147,8 +157,11 @@ class ArrowRows:
 
     @cached_property
     def _loaded(self) -> _Columns:
-        beside = {name: values_of(self._table[name], name, repr(self)) for name in self.fields}
-        return _Columns(self._rows, images_of(self._table[self._image]), beside)
+        beside = {
+            name: values_of(self._table[name], name, repr(self)) for name in self._columns if name not in self._images
+        }
+        images = {name: images_of(self._table[name]) for name in self._images}
+        return _Columns(self._rows, images.pop(self._images[0]), images, beside)
 
     def _checked(self, rows: ArrayLike) -> Int64s:
         count, array = self._table.num_rows, np.asarray(rows)
@@ -161,14 +174,15 @@ class ArrowRows:
 
     def _fingerprint(self) -> str:
         columns, digest = self._loaded, hashlib.sha256()
-        images = columns.images
-        if images.held is not None:
-            for part in images.held.told(self._rows):
-                digest.update(part)
-        paths = images.in_files(self._rows)
-        skip = len(shared_folder(min(paths), max(paths))) if paths else 0
-        for path in paths:
-            digest.update(path[skip:].lstrip(os.sep).encode(errors="surrogateescape") + b"\0")
+        for name, images in (("", columns.images), *columns.further.items()):
+            digest.update(name.encode())
+            if images.held is not None:
+                for part in images.held.told(self._rows):
+                    digest.update(part)
+            paths = images.in_files(self._rows)
+            skip = len(shared_folder(min(paths), max(paths))) if paths else 0
+            for path in paths:
+                digest.update(path[skip:].lstrip(os.sep).encode(errors="surrogateescape") + b"\0")
         for name, column in columns.beside.items():
             digest.update(f"\0{name}\0".encode())
             if isinstance(column, Strings):
@@ -181,12 +195,17 @@ class ArrowRows:
 
     def _mean_size(self) -> int:
         spread = np.unique(np.linspace(0, len(self) - 1, SAMPLED).round().astype(np.int64))
-        found = self._loaded.images.at(self._rows[spread])
-        sizes = [len(view) for view in found if isinstance(view, memoryview)]
-        if sizes:
-            return max(1, round(sum(sizes) / len(sizes)))
-        paths = [path for path in found if isinstance(path, str)]
-        return FileList(paths).snapshot().record_bytes if paths else 1
+        every = (self._loaded.images, *self._loaded.further.values())
+        return sum(_mean(images.at(self._rows[spread])) for images in every)
+
+
+def _mean(found: list[memoryview | str | None]) -> int:
+    """Of images, or of files with images, the mean size; at least 1."""
+    sizes = [len(view) for view in found if isinstance(view, memoryview)]
+    if sizes:
+        return max(1, round(sum(sizes) / len(sizes)))
+    paths = [path for path in found if isinstance(path, str)]
+    return FileList(paths).snapshot().record_bytes if paths else 1
 
 
 class _RowReader:
@@ -218,6 +237,9 @@ class _RowReader:
                 block.payloads.append(_payload(found, block.lease, k, block.faults))
             for name, column in self._columns.beside.items():
                 block.fields[name] = _field(column, rows, name, block.faults)
+            for name, images in self._columns.further.items():
+                every = enumerate(images.at(rows))
+                block.fields[name] = [bytes(_payload(each, block.lease, row, block.faults)) for row, each in every]
         except BaseException:
             block.lease.release()
             raise

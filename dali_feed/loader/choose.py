@@ -14,6 +14,7 @@ from warnings import warn
 from torch.utils.data import IterableDataset, default_collate
 
 from dali_feed.columns.image import Image
+from dali_feed.columns.kind import Kind
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.external_sources.files import FileList
 from dali_feed.feed import Feed
@@ -22,6 +23,7 @@ from dali_feed.loader.asked import Asked
 from dali_feed.loader.datasets import Lowered, is_source, lower_dataset
 from dali_feed.loader.functions import UserTransforms, leaves_pil, split
 from dali_feed.loader.torch_feed import TorchFeed
+from dali_feed.records.members import alternatives
 from dali_feed.transforms.mixing import Mixing
 from dali_feed.transforms.unknown import NotMadeError
 
@@ -49,7 +51,7 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
     """The feed of a source, or of a dataset that is as good as one; or why it is not: a clause, "its loader is ..."."""
     source, transform, theirs = asked.dataset, asked.ours.transform, False
     if not is_source(source):
-        lowered = lower_dataset(source)
+        lowered = lower_dataset(source, _members(asked.ours.columns))
         if isinstance(lowered, str):
             return lowered
         source, theirs = lowered.source, lowered.transform is not None
@@ -97,6 +99,13 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
     if not torchs.in_order:
         warn_once("in_order=False", "batches always come in order", _USER)
     return feed, own
+
+
+def _members(columns: Any) -> set[str] | None:
+    """The members that columns are made from; None without columns."""
+    kinds = columns.values() if isinstance(columns, Mapping) else columns or ()
+    found = {part for kind in kinds if isinstance(kind, Kind) for part in alternatives(kind.member)}
+    return None if columns is None else found
 
 
 def _asked_for(asked: Asked, transform: Any) -> tuple[Any, Any, Own]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -49,23 +49,24 @@ def is_source(dataset: object) -> bool:
     return all(hasattr(dataset, name) for name in ("snapshot", "reader", "where", "fields"))
 
 
-def lower_dataset(dataset: object) -> Lowered | str:
+def lower_dataset(dataset: object, members: Collection[str] | None = None) -> Lowered | str:
     """The dataset as a source and a transform, or why not: a clause, such as "its indices leave the dataset".
 
     Taken are torchvision's ImageFolder, DatasetFolder and ImageNet, and its and timm's other datasets of files with a
     label; Subset (and so random_split) and ConcatDataset
     of them; a list of paths, or of (path, label) pairs;
-    Hugging Face's Dataset with a column of images, and Subset of it.
+    Hugging Face's Dataset with a column of images, and Subset of it; of the columns `members`, where those are told,
+    several may be images.
     """
     try:
-        return _lowered(dataset)
+        return _lowered(dataset, members)
     except _ReasonError as reason:
         return str(reason)
     except SourceEmptyError:
         return "it is empty, or a part of it is"
 
 
-def _lowered(dataset: Any) -> Lowered:
+def _lowered(dataset: Any, members: Collection[str] | None = None) -> Lowered:
     folder = _loaded("torchvision.datasets.folder", "DatasetFolder")
     if folder is not None and isinstance(dataset, folder):
         return _folder(dataset, folder)
@@ -73,11 +74,11 @@ def _lowered(dataset: Any) -> Lowered:
         kind = _loaded("torch.utils.data.dataset", name)
         if kind is not None and isinstance(dataset, kind):
             _must_be_plain(dataset, kind)
-            return take(dataset)
+            return take(dataset, members)
     files = files_of(dataset)
     if files is not None:
         return _refuse(files) if isinstance(files, str) else _made(files)
-    rows = hf_rows(dataset)
+    rows = hf_rows(dataset, members)
     if rows is not None:
         return Lowered(rows) if isinstance(rows, ArrowRows) else _refuse(rows)
     if isinstance(dataset, list | tuple):
@@ -131,8 +132,8 @@ def _labels(targets: Sequence[Any], change: Callable[[Any], Any] | None) -> list
     return [made[target] for target in targets]
 
 
-def _subset(dataset: Any) -> Lowered:
-    whole = _lowered(dataset.dataset)
+def _subset(dataset: Any, members: Collection[str] | None) -> Lowered:
+    whole = _lowered(dataset.dataset, members)
     source, indices = whole.source, np.asarray(dataset.indices)
     if not isinstance(source, ArrowRows):
         source = _files(whole)
@@ -143,8 +144,8 @@ def _subset(dataset: Any) -> Lowered:
     return Lowered(source.chosen(indices.astype(np.int64)), whole.transform)
 
 
-def _joined(dataset: Any) -> Lowered:
-    parts = [_lowered(part) for part in dataset.datasets]
+def _joined(dataset: Any, members: Collection[str] | None) -> Lowered:
+    parts = [_lowered(part, members) for part in dataset.datasets]
     first = parts[0].transform
     if not all(_alike(part.transform, first) for part in parts[1:]):
         _refuse("its parts have different transforms")

@@ -7,6 +7,7 @@ that is not certain the dataset is not taken: there is a reason instead. Classes
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,10 @@ LOOKED_AT = 64
 _FLOATS = {"halffloat", "float", "double"}
 
 
-def hf_rows(dataset: Any) -> ArrowRows | str | None:
+def hf_rows(dataset: Any, members: Collection[str] | None = None) -> ArrowRows | str | None:
     """The dataset as a source, or why not: a clause. None for an object that is not of `datasets`.
+
+    members  the columns that are asked for, of which several may be images; None: all of them, with one of images
 
     Raises:
         ConfigError: it is a DatasetDict.
@@ -50,7 +53,7 @@ def hf_rows(dataset: Any) -> ArrowRows | str | None:
         )
     if form["type"] not in (None, "torch") or form["format_kwargs"]:
         return f"it has the format {form['type']!r} {form['format_kwargs'] or ''} (with_format('torch') can be read)"
-    return _rows(dataset, form)
+    return _rows(dataset, form, members)
 
 
 def _is(dataset: object, module: str, name: str) -> bool:
@@ -58,15 +61,16 @@ def _is(dataset: object, module: str, name: str) -> bool:
     return isinstance(kind, type) and isinstance(dataset, kind)
 
 
-def _rows(dataset: Any, form: dict[str, Any]) -> ArrowRows | str:
+def _rows(dataset: Any, form: dict[str, Any], members: Collection[str] | None) -> ArrowRows | str:
     names = [name for name in dataset.column_names if name in form["columns"] or form["output_all_columns"]]
+    names = [name for name in names if members is None or name in members]
     images = [name for name in names if _is(dataset.features[name], "datasets.features.image", "Image")]
-    if len(images) != 1:
+    if not images or (members is None and len(images) > 1):
         cure = "select_columns chooses" if images else "cast_column(name, datasets.Image()) makes one of paths or bytes"
         return f"it has {len(images)} columns of images, where one is read ({cure})"
-    feature = dataset.features[images[0]]
-    if feature.mode not in (None, "RGB"):
-        return f"it has images of mode {feature.mode!r}, where ours are RGB"
+    for feature in map(dataset.features.get, images):
+        if feature.mode not in (None, "RGB"):
+            return f"it has images of mode {feature.mode!r}, where ours are RGB"
     table = dataset.data.table.select(names)
     for k, name in enumerate(names):
         if str(table.schema.types[k]) in _FLOATS:  # torch makes float64 of Python's floats, its format float32
@@ -74,22 +78,23 @@ def _rows(dataset: Any, form: dict[str, Any]) -> ArrowRows | str:
             table = table.set_column(k, name, table[name].cast("float" if formatted else "double"))
     rows = None if dataset._indices is None else dataset._indices.column(0).to_numpy()
     try:
-        source = ArrowRows(table, images[0], rows, name=str(dataset.split or "dataset"))
+        source = ArrowRows(table, images, rows, name=str(dataset.split or "dataset"))
     except ConfigError as error:
         return f"it cannot be read as rows ({error})"
-    turned = _turned(source) if feature.decode else None
-    if turned is not None:
-        return (
-            f"it has images with an EXIF orientation, such as {turned}, which it applies and we do not"
-            f" (cast_column({images[0]!r}, datasets.Image(decode=False)) takes pixels as they are stored)"
-        )
+    for image in images:
+        turned = _turned(source, image) if dataset.features[image].decode else None
+        if turned is not None:
+            return (
+                f"it has images with an EXIF orientation, such as {turned}, which it applies and we do not"
+                f" (cast_column({image!r}, datasets.Image(decode=False)) takes pixels as they are stored)"
+            )
     return source
 
 
-def _turned(source: ArrowRows) -> str | None:
-    """The first image that is not upright, of a few looked at."""
+def _turned(source: ArrowRows, image: str) -> str | None:
+    """The first image of that column that is not upright, of a few looked at."""
     spread = np.unique(np.linspace(0, len(source) - 1, LOOKED_AT).round().astype(np.int64))
-    block = source.reader().read(Extents(np.zeros_like(spread), spread, spread + 1))
+    block = source.giving(image, ()).reader().read(Extents(np.zeros_like(spread), spread, spread + 1))
     try:
         for position, payload in zip(spread.tolist(), block.payloads, strict=True):
             try:
