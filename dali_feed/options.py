@@ -20,9 +20,9 @@ GPU_THREADS = 16  # that prepare a GPU decoder's work: more wait for each other
 class Tuning:
     """Threads, memory and time limits. Nothing here changes what a batch contains.
 
-    threads          decoder threads, and as many for functions of the user's on columns; None: the CPUs this process
-                     may use, shared by the LOCAL_WORLD_SIZE processes that torchrun says are on the machine; before a
-                     GPU decoder 16 at most
+    threads          decoder threads, as many for each image column and for functions of the user's on columns; None:
+                     the CPUs this process may use, shared by the LOCAL_WORLD_SIZE processes that torchrun says are on
+                     the machine; before a GPU decoder 16 at most
     readers          threads that read the source, each with its own connection or open files
     prefetch         batches in flight in the engine, and as many finished ones waiting for the training loop
     memory           bytes of encoded images held at once. Two windows of records per lane must fit, and more of them

@@ -90,14 +90,24 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
         if theirs and not isinstance(error, NotMadeError):
             return f"its transform cannot be lowered ({str(error).removeprefix('transform: ')})"
         raise
+    _warn_of_idle(asked, feed)
+    return feed, own
+
+
+def _warn_of_idle(asked: Asked, feed: Feed) -> None:
+    """Warn, once each, of arguments that have no effect on that feed."""
+    ours, torchs, user = asked.ours, asked.torchs, _USER + 1
     if feed.program.recipe.hw_decoder_load and (feed.engine_name != "dali" or feed.device is None):
-        warn_once("hw_decoder_load", "a JPEG engine is a GPU's, and the dali engine's there", _USER)
+        warn_once("hw_decoder_load", "a JPEG engine is a GPU's, and the dali engine's there", user)
+    if not feed.program.views:
+        for option in ("engine", "memory_format", "decode", "hw_decoder_load"):
+            if getattr(ours, option) is not None:
+                warn_once(option, "no column is an image", user)
     for name, why in _IDLE.items():
         if getattr(torchs, name):
-            warn_once(name, why, _USER)
+            warn_once(name, why, user)
     if not torchs.in_order:
-        warn_once("in_order=False", "batches always come in order", _USER)
-    return feed, own
+        warn_once("in_order=False", "batches always come in order", user)
 
 
 def _asked_for(asked: Asked, transform: Any) -> tuple[Any, Any, Own]:

@@ -30,6 +30,7 @@ from dali_feed.engines.several import SeveralEngine, Side
 from dali_feed.errors import ClosedError, ConfigError, TransformError
 from dali_feed.external_sources import ShardSet
 from dali_feed.feed import Feed
+from dali_feed.loader import arguments as torch_arguments
 from dali_feed.plan import Shuffle
 from dali_feed.testing import assert_resumes_anywhere
 from dali_feed.transforms.keys import SIZE, as_column
@@ -327,3 +328,10 @@ def test_what_cannot_be_is_told(
     """When the loader is made, with the column."""
     with pytest.raises(error, match=message):
         DataLoader(pairs(tmp_path), 4, columns=wanted, tuning=QUICK, **options)
+
+
+def test_what_matters_to_images_alone_warns_once_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An argument that is right but cannot apply."""
+    monkeypatch.setattr(torch_arguments, "_warned", set())
+    with pytest.warns(UserWarning, match=r"^engine .*no column is an image"):
+        DataLoader(pairs(tmp_path), 4, columns={"n": Number("cls")}, engine="host", tuning=QUICK)

@@ -105,7 +105,7 @@ def test_it_resumes_anywhere() -> None:
     assert source is not None
     assert not isinstance(source, str)
     columns = {"x": Array("features", "float32", (3,)), "text": Text("caption"), "grid": Array("grid", "int32", (2, 2))}
-    assert_resumes_anywhere(source, columns=columns, lanes=4, world_sizes=(1, 2, 4), positions=2)
+    assert_resumes_anywhere(source.source, columns=columns, lanes=4, world_sizes=(1, 2, 4), positions=2)
 
 
 def test_what_cannot_be_read_is_told() -> None:
