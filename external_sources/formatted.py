@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.external_sources.member_source import MemberSource
@@ -88,13 +88,11 @@ def with_formats(
         for part in each.parts:
             if isinstance(part, tuple):
                 member, path = part
-                form = form_of(member)
-                assert form is not None  # noqa: S101
-                opener = openers.setdefault(member, _Opener(form))
+                opener = openers.setdefault(member, _Opener(cast("Format", form_of(member))))
                 if len(each.parts) == 1:
                     opener.needed.setdefault(path, len(opener.needed))
                 else:
-                    opener.perhaps[path] = bound(form, [path])
+                    opener.perhaps[path] = bound(opener.form, [path])
     for opener in openers.values():
         if opener.needed:
             opener.parse = bound(opener.form, list(opener.needed))
@@ -177,7 +175,7 @@ class _Reader:
                 return block.fields[first]
             member, path = first
             place = self._of.openers[member].needed[path]
-            return [None if row is None else row[place] for row in found[member]]
+            return [None if row is None else _view(row[place]) for row in found[member]]
 
         fields = {asked.name: values(asked) for asked in self._of.asked}
         if self._of.image is not None:
@@ -196,7 +194,8 @@ class _Reader:
                     out[row] = value
                     continue
                 try:
-                    (out[row],) = self._of.openers[part[0]].perhaps[part[1]](_bytes(value, part[0]))
+                    (one,) = self._of.openers[part[0]].perhaps[part[1]](_bytes(value, part[0]))
+                    out[row] = _view(one)
                 except FormatError as error:
                     reasons[row] = _why(part[0], error)
         for row, reason in reasons.items():
@@ -223,6 +222,11 @@ def _needed(member: str, opener: _Opener, block: Block) -> list[tuple[Any, ...] 
     return out
 
 
+def _view(value: Any) -> Any:
+    """Bytes as views, which kinds take; other values as they are."""
+    return memoryview(value) if value.__class__ is bytes or value.__class__ is bytearray else value
+
+
 def _bytes(value: Any, member: str) -> Any:
     if value.__class__ is memoryview:
         return value
@@ -243,7 +247,5 @@ def _as_payloads(name: str, values: list[Any], block: Block) -> None:
             continue
         if isinstance(value, memoryview):
             block.payloads[row] = value
-        elif isinstance(value, bytes | bytearray):
-            block.payloads[row] = memoryview(value)
         else:
             block.faults[row] = f"the record has no member {name} with an image"

@@ -241,7 +241,9 @@ class KafkaTopic:
                 f"{total:,}",
                 total * (1 - sample.absent) * sample.record_bytes / 1e9,
             )
-        present, size = scanned(lambda stop: self.reader(None, stop), topic, starts, ends)
+        present, size = scanned(
+            lambda stop: KafkaReader(self._options, None, stop, self._identity), topic, starts, ends
+        )
         if not len(present):
             msg = f"{topic}: the topic must hold records; none of its {total} offsets has one"
             raise SourceEmptyError(msg)

@@ -68,8 +68,6 @@ class MemberRows:
             found = self._found(message, known, self._image)
             if isinstance(found, memoryview):
                 self.payloads[row] = found
-            elif isinstance(found, bytes | bytearray):
-                self.payloads[row] = self._copied(found)
             else:
                 self.faults[row] = f"the record has no member {';'.join(self._image)} with an image"
         for name, parts in self._asked.items():
@@ -108,7 +106,7 @@ class MemberRows:
             else:
                 found = headers.get(name.removeprefix(_HEADER))
             if found is not None:
-                return found
+                return memoryview(found) if found.__class__ is bytes else found  # a view, as of the value
         return None
 
     def _value(self, message: Message, known: dict[Any, Any]) -> memoryview | None:
