@@ -1,10 +1,11 @@
 """Mosaic Streaming's MDS shards as tar shards, which `ShardSet` reads: one .tar for each .mds, in the index's order.
 
-    python examples/mds_to_tar.py MDS_FOLDER TAR_FOLDER [--image image] [--label label]
+    python examples/mds_to_tar.py MDS_FOLDER TAR_FOLDER [--image image] [--label label] [--more caption=txt ...]
 
 MDS_FOLDER holds index.json and the .mds files: what MDSWriter wrote, or the `local` folder of a StreamingDataset after
 a pass over it, which leaves downloaded and compressed shards there unpacked. Images are copied byte for byte, never
-decoded; labels become `.cls` members. Neither the streaming package nor its dependencies are needed.
+decoded; labels become `.cls` members, and the columns that --more names become members of the suffixes given there,
+for `DataLoader(columns=...)`. Neither the streaming package nor its dependencies are needed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +27,11 @@ from dali_feed.testing.shards import write_shard
 IMAGES = {"jpeg": "jpg", "png": "png", "bytes": "jpg"}
 NUMBERS = {"int": "<i8"} | {f"{sign}int{8 * n}": f"<{sign or 'i'}{n}" for sign in ("", "u") for n in (1, 2, 4, 8)}
 TEXT = "str_int"
+FLOATS = {f"float{8 * n}": f"<f{n}" for n in (2, 4, 8)}
+AS_STORED = ("str", "json", "bytes", "jpeg", "png", "str_int", "str_float")
+ARRAY = re.compile(
+    r"ndarray:[a-z0-9]+:[0-9,]+"
+)  # of one dtype and shape, which are in its name: bytes without a header
 
 
 def samples(path: Path, shard: dict[str, Any]) -> Iterator[dict[str, bytes]]:
@@ -61,16 +68,24 @@ def column(shard: dict[str, Any], name: str, known: tuple[str, ...]) -> str:
     return encodings[name]
 
 
-def records(path: Path, shard: dict[str, Any], image: str, label: str | None) -> Iterator[dict[str, bytes]]:
+def member(encoding: str, value: bytes) -> bytes:
+    """A column's value as a file: numbers as decimal text, all others as they are stored."""
+    if encoding in NUMBERS:
+        return b"%d" % np.frombuffer(value, NUMBERS[encoding])[0]
+    return repr(float(np.frombuffer(value, FLOATS[encoding])[0])).encode() if encoding in FLOATS else value
+
+
+def records(
+    path: Path, shard: dict[str, Any], image: str | None, label: str | None, more: dict[str, str]
+) -> Iterator[dict[str, bytes]]:
     """The members of each sample, by suffix."""
-    suffix = IMAGES[column(shard, image, tuple(IMAGES))]
-    kind = None if label is None else column(shard, label, (*NUMBERS, TEXT))
+    arrays = tuple(encoding for encoding in shard["column_encodings"] if ARRAY.fullmatch(encoding))
+    suffixes = {} if image is None else {image: IMAGES[column(shard, image, tuple(IMAGES))]}
+    kinds = {} if label is None else {label: column(shard, label, (*NUMBERS, TEXT))}
+    kinds |= {name: column(shard, name, (*NUMBERS, *FLOATS, *AS_STORED, *arrays)) for name in more}
+    suffixes |= ({} if label is None else {label: "cls"}) | more
     for columns in samples(path, shard):
-        members = {suffix: columns[image]}
-        if label is not None and kind is not None:
-            value = columns[label]
-            members["cls"] = value if kind == TEXT else b"%d" % np.frombuffer(value, NUMBERS[kind])[0]
-        yield members
+        yield {suffix: member(kinds.get(name, ""), columns[name]) for name, suffix in suffixes.items()}
 
 
 def main() -> None:
@@ -78,9 +93,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, metavar="MDS_FOLDER")
     parser.add_argument("target", type=Path, metavar="TAR_FOLDER")
-    parser.add_argument("--image", default="image", help="its column (default %(default)s)")
+    parser.add_argument("--image", default="image", help="its column; '' for none (default %(default)s)")
     parser.add_argument("--label", default="label", help="its column; '' for none (default %(default)s)")
+    parser.add_argument("--more", nargs="*", default=[], metavar="COLUMN=SUFFIX", help="further ones")
     args = parser.parse_args()
+    more = {name: suffix or name for name, _, suffix in (told.partition("=") for told in args.more)}
     index = args.source / "index.json"
     if not index.is_file():
         sys.exit(f"{index}: there is no such file; MDS_FOLDER must hold it and the .mds files that it names")
@@ -93,9 +110,9 @@ def main() -> None:
         path = args.source / shard["raw_data"]["basename"]
         if not path.exists():
             sys.exit(f"{path}: not there; go over StreamingDataset(remote=..., local=...) once, and convert `local`")
-        made = records(path, shard, args.image, args.label or None)
+        made = records(path, shard, args.image or None, args.label or None, more)
         total += write_shard(args.target / f"shard-{number:05d}.tar", made, first=total)
-    left = sorted({name for shard in shards for name in shard["column_names"]} - {args.image, args.label})
+    left = sorted({name for shard in shards for name in shard["column_names"]} - {args.image, args.label, *more})
     print(f"{total} samples in {len(shards)} shards" + (f"; left out: {', '.join(left)}" if left else ""))
 
 

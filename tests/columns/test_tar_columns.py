@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from images import QUICK
 from member_shards import shards
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, DataLoader
+from dali_feed import BadRecords, DataLoader, Shuffle
 from dali_feed.columns import Array, Bytes, Image, Json, Kind, Number, Text, Tokens
 from dali_feed.errors import ConfigError
 from dali_feed.records import Extents, Pieces
@@ -174,6 +175,21 @@ def test_a_reads_members_are_pieces_of_one_memory(tmp_path: Path) -> None:
         one, several = ([view and bytes(view) for view in fields[name]] for fields in read)
         assert one == several
     assert [row for row, view in enumerate(read[0]["f32"]) if view is None] == [2]
+
+
+@pytest.mark.parametrize("shuffle", [False, Shuffle(extent=12, window=1)])
+def test_raw_bytes_and_npy_files_stand_in_one_batch(tmp_path: Path, shuffle: bool | Shuffle) -> None:
+    """Whether one read has both, or a batch takes from two windows of which one is raw and one is not."""
+    saved = {}
+    for n in range(1, 24, 2):  # all of the second shard
+        file = io.BytesIO()
+        np.save(file, np.arange(n, n + 6, dtype="<f4"))
+        saved[f"{n}.f32"] = file.getvalue()
+    columns = {"f": Array("f32", "float32", (6,)), "n": Number("cls")}
+    with DataLoader(shards(tmp_path, broken=saved), 8, shuffle=shuffle, columns=columns, tuning=QUICK) as loader:
+        batches = list(loader)
+    assert sorted(n for batch in batches for n in batch["n"].tolist()) == list(range(24))
+    assert all(torch.equal(batch["f"], batch["n"][:, None] + torch.arange(6.0)) for batch in batches)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""The pages for WebDataset's and Mosaic Streaming's users: their Python runs as printed, and MDS shards arrive whole.
+"""The pages for WebDataset's, Mosaic's and Hugging Face's users: their Python runs as printed; MDS arrives whole.
 
-What needs the other package is run where that is installed (webdataset, mosaicml-streaming).
+What needs the other package is run where that is installed (webdataset, mosaicml-streaming, datasets).
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ import io
 import json
 import re
 import subprocess
+import sys
+import wave
 import zlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from images import jpeg
@@ -24,6 +27,7 @@ from torchvision.transforms import v2
 from warm import Warm
 
 from dali_feed import DataLoader
+from dali_feed.columns import Number, Text
 from dali_feed.external_sources import ShardSet
 from dali_feed.testing.shards import write_shard
 
@@ -31,8 +35,12 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 CONVERT = ROOT / "examples" / "mds_to_tar.py"
-PAGES = ("from-webdataset.md", "from-mosaic.md")
-OTHERS = ("webdataset", "streaming")
+PAGES = {  # which blocks need the other package
+    "from-webdataset.md": [True, False, False, False],
+    "from-mosaic.md": [True, False, False, False],
+    "from-huggingface.md": [True, True],
+}
+OTHERS = ("webdataset", "streaming", "datasets")
 SHARDS, EACH = 4, 20
 
 # A shard as MDSWriter of mosaicml-streaming 0.13.0 wrote it: three gray JPEGs, labels 7, 8, 9, and a text.
@@ -70,6 +78,20 @@ def converted(warm: Warm, root: Path, *options: object, **changed: object) -> su
     return warm.run([CONVERT, "mds", "tar", *options], root, beside=False)
 
 
+def members(n: int) -> dict[str, bytes]:
+    """A sample with all that the pages' columns ask for."""
+    array, sound = io.BytesIO(), io.BytesIO()
+    np.save(array, np.full(4, n, np.float32))
+    with wave.open(sound, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes(bytes(2 * n))
+    texts = {"txt": f"sample {n}".encode(), "cls": b"%d" % (n % 5), "json": json.dumps({"n": n}).encode()}
+    bare = np.full(4, n, "<f4").tobytes()
+    return {"jpg": jpeg(n, 40, 48), **texts, "npy": array.getvalue(), "f32": bare, "wav": sound.getvalue()}
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The shards that the pages name."""
@@ -79,6 +101,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for k in range(SHARDS):
         for path in (root / f"train-{k:04d}.tar", root / "tar" / f"shard-{k:05d}.tar"):
             write_shard(path, images[k * EACH : (k + 1) * EACH], first=k * EACH)
+    pairs = [members(n) for n in range(2 * EACH)]
+    (root / "pairs").mkdir()
+    for k in range(2):
+        for path in (root / f"pairs-{k:04d}.tar", root / "pairs" / f"shard-{k:05d}.tar"):
+            write_shard(path, pairs[k * EACH : (k + 1) * EACH], first=k * EACH)
+    if importlib.util.find_spec("datasets"):
+        datasets = importlib.import_module("datasets")
+        columns = {"caption": "txt", "meta": "json"}
+        rows = {name: [pair[suffix].decode() for pair in pairs] for name, suffix in columns.items()}
+        rows |= {"features": [pair["f32"] for pair in pairs], "label": [int(pair["cls"]) for pair in pairs]}
+        rows["image"] = [{"bytes": pair["jpg"], "path": None} for pair in pairs]
+        datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image()).save_to_disk(str(root / "photos"))
     if importlib.util.find_spec("streaming"):
         streaming = importlib.import_module("streaming")
         with streaming.MDSWriter(out=str(root / "mds"), columns={"image": "jpeg", "label": "int"}) as writer:
@@ -100,9 +134,11 @@ def test_what_a_page_prints_runs(folder: Path, warm: Warm, page: str, number: in
 
 
 def test_each_page_has_a_before_an_after_and_a_resume() -> None:
-    """The first block alone needs the other package."""
-    for page in PAGES:
-        assert [any(f" {name}" in code for name in OTHERS) for code in blocks(page)] == [True, False, False]
+    """The first block alone needs the other package, but for a dataset, which is of that package itself."""
+    for page, needed in PAGES.items():
+        assert [
+            any(f"import {name}" in code or f"from {name}" in code for name in OTHERS) for code in blocks(page)
+        ] == needed
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
@@ -117,6 +153,18 @@ def test_webdataset_gives_the_same(folder: Path) -> None:
         for (images, labels), (images_too, labels_too) in zip(theirs, ours, strict=True):
             assert torch.equal(images, images_too)
             assert labels.tolist() == labels_too.tolist()
+
+
+def test_further_columns_become_members(warm: Warm, tmp_path: Path) -> None:
+    """Text as it is, and numbers as text; one that has no bytes of its own is refused."""
+    done = converted(warm, tmp_path, "--image", "", "--label", "", "--more", "text=txt", "label")
+    assert done.stdout == "3 samples in 1 shards; left out: image\n", done.stderr
+    columns = {"text": Text("txt"), "label": Number("label")}
+    with DataLoader(ShardSet(next((tmp_path / "tar").iterdir())), 3, device="cpu", columns=columns) as loader:
+        (batch,) = loader
+    assert batch["label"].tolist() == [7, 8, 9]
+    assert all(text.encode() in MDS for text in batch["text"])
+    assert any(batch["text"])
 
 
 def test_a_shard_of_mdswriter_becomes_a_tar_shard(warm: Warm, tmp_path: Path) -> None:
@@ -144,6 +192,7 @@ def test_a_shard_of_mdswriter_becomes_a_tar_shard(warm: Warm, tmp_path: Path) ->
             "shard.00000.mds: it is not as long, or does not hold as many samples, as index.json says",
         ),
         ((), {"column_sizes": [None, 4, None]}, "a sample's columns must fill it; found 4 bytes left over"),
+        (("--more", "text"), {"column_encodings": ["jpeg", "int", "pkl"]}, "column 'text': .*; found 'pkl'"),
         ((), {"format": "json"}, "shard 0 must be mds, version 2; found json"),
         ((), {"raw_data": {"basename": "shard.00001.mds"}}, "shard.00001.mds: not there; go over StreamingDataset"),
     ],
