@@ -6,6 +6,7 @@ Only torch and torchvision are there already: neither starts a thread nor asks f
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -55,10 +56,12 @@ class Warm:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self._home = Path(self._folder.name)
+        self._process = self._begun()
+
+    def _begun(self) -> subprocess.Popen[str]:
         with (self._home / "imports").open("w") as told:
-            command = [sys.executable, "-P", "-c", _LOOP]
-            self._process = subprocess.Popen(
-                command,
+            return subprocess.Popen(
+                [sys.executable, "-P", "-c", _LOOP],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=told,
@@ -78,6 +81,9 @@ class Warm:
 
         Its environment is that of the moment, and `env` besides.
         """
+        if self._process.poll() is not None:  # a script hung, and they were ended: that is one test's failure
+            self._process.communicate()
+            self._process = self._begun()
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         words = [str(word) for word in command]
@@ -97,12 +103,15 @@ class Warm:
         hangs.start()
         code = self._process.stdout.readline()
         hangs.cancel()
+        if not code:
+            self._process.wait(LONG)
         told = (self._home / "imports").read_text() + err.read_text(errors="replace")
         assert code, f"it hung, or the process that it comes from has ended: {told}"
         return subprocess.CompletedProcess(words, int(code), out.read_text(errors="replace"), told)
 
     def _end(self) -> None:
-        os.killpg(self._process.pid, signal.SIGKILL)  # with the script, if one runs
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # with the script, if one runs
 
     def __enter__(self) -> Self:
         return self
