@@ -12,7 +12,6 @@ import io
 import json
 import re
 import subprocess
-import sys
 import wave
 import zlib
 from pathlib import Path
