@@ -19,7 +19,7 @@ from torchvision_way import applied
 
 from dali_feed import BadRecords, DataLoader, Tuning
 from dali_feed.columns import Image, Kind, Mask, Number
-from dali_feed.columns.further import Encoded
+from dali_feed.columns.further import Bounds, Encoded, FurtherImage
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.pictures import Picture, PicturesProgram, seed_of_column
 from dali_feed.compiler.program import View
@@ -335,3 +335,15 @@ def test_what_matters_to_images_alone_warns_once_without_one(tmp_path: Path, mon
     monkeypatch.setattr(torch_arguments, "_warned", set())
     with pytest.warns(UserWarning, match=r"^engine .*no column is an image"):
         DataLoader(pairs(tmp_path), 4, columns={"n": Number("cls")}, engine="host", tuning=QUICK)
+
+
+@pytest.mark.parametrize("kind", [Mask("m"), FurtherImage("m", Bounds(100, 1000))])
+def test_a_member_that_is_no_bytes_is_a_fault(kind: Kind) -> None:
+    """A format may find a number or a text where an image was asked for."""
+    faults: dict[int, str] = {}
+    kind.read([5, "a.png", None], faults)
+    assert faults == {
+        0: "an encoded image is bytes; found int",
+        1: "an encoded image is bytes; found str",
+        2: "the record has no such member",
+    }
