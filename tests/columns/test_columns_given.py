@@ -101,7 +101,7 @@ def test_collate_fn_is_given_a_sample_as_a_batch_is(tmp_path: Path, *, as_tuple:
             assert isinstance(info, Info)
     second = given[0][1]
     assert type(second) is (tuple if as_tuple else dict)
-    sample: dict[str, Any] = dict(zip(EVERY, second, strict=True)) if as_tuple else second
+    sample: Any = dict(zip(EVERY, second, strict=True)) if as_tuple else second
     for name, wanted in SAMPLE.items():
         value = sample[name]
         assert (value.dtype, tuple(value.shape)) == wanted if isinstance(wanted, tuple) else type(value) is wanted

@@ -108,7 +108,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if importlib.util.find_spec("datasets"):
         datasets = importlib.import_module("datasets")
         columns = {"caption": "txt", "meta": "json"}
-        rows = {name: [pair[suffix].decode() for pair in pairs] for name, suffix in columns.items()}
+        rows: dict[str, list[Any]] = {name: [pair[suffix].decode() for pair in pairs] for name, suffix in columns.items()}
         rows |= {"features": [pair["f32"] for pair in pairs], "label": [int(pair["cls"]) for pair in pairs]}
         rows["image"] = [{"bytes": pair["jpg"], "path": None} for pair in pairs]
         datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image()).save_to_disk(str(root / "photos"))
