@@ -107,8 +107,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             write_shard(path, pairs[k * EACH : (k + 1) * EACH], first=k * EACH)
     if importlib.util.find_spec("datasets"):
         datasets = importlib.import_module("datasets")
-        columns = {"caption": "txt", "meta": "json"}
-        rows: dict[str, list[Any]] = {name: [pair[suffix].decode() for pair in pairs] for name, suffix in columns.items()}
+        texts = {"caption": "txt", "meta": "json"}
+        rows: dict[str, list[Any]] = {name: [pair[its].decode() for pair in pairs] for name, its in texts.items()}
         rows |= {"features": [pair["f32"] for pair in pairs], "label": [int(pair["cls"]) for pair in pairs]}
         rows["image"] = [{"bytes": pair["jpg"], "path": None} for pair in pairs]
         datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image()).save_to_disk(str(root / "photos"))
