@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ class FurtherImage(Kind):
     member: str
     bounds: Bounds
 
-    def read(self, values: list[Any], faults: Faults) -> list[Encoded | None]:
+    def read(self, values: Sequence[Any], faults: Faults) -> list[Encoded | None]:
         """Views with their sizes: nothing unscreened reaches a decoder."""
         there, views = encoded_views(values, faults)
         found = screen(views, self.bounds.pixels, self.bounds.work)
@@ -52,7 +52,7 @@ class FurtherImage(Kind):
         return out
 
 
-def encoded_views(values: list[Any], faults: Faults) -> tuple[list[int], list[memoryview]]:
+def encoded_views(values: Sequence[Any], faults: Faults) -> tuple[list[int], list[memoryview]]:
     """Rows without a fault, and the bytes of each; what is missing or is no bytes is one."""
     missing(values, faults)
     for row, value in enumerate(values):

@@ -5,16 +5,19 @@ The law: an `Image` or a `Mask` is screened before the graph's decoder sees it; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 
 from dali_feed.columns.arrays import Array
+from dali_feed.columns.further import encoded_views
 from dali_feed.columns.image import Image
-from dali_feed.columns.kind import Faults, Kind, missing
+from dali_feed.columns.kind import Faults, Kind
+from dali_feed.columns.late import Late
 from dali_feed.columns.mask import Mask
+from dali_feed.columns.packed import Packed
 from dali_feed.columns.source import Columnar
 from dali_feed.columns.text import Json
 from dali_feed.columns.tokens import Tokens
@@ -33,11 +36,10 @@ class _Encoded(Kind):
     max_pixels: int
     max_work: int
 
-    def read(self, values: list[Any], faults: Faults) -> list[Any]:
+    def read(self, values: Sequence[Any], faults: Faults) -> Sequence[Any]:
         """Views as they are."""
-        missing(values, faults)
-        there = [row for row in range(len(values)) if row not in faults]
-        found = screen([values[row] for row in there], self.max_pixels, self.max_work)
+        there, views = encoded_views(values, faults)
+        found = screen(views, self.max_pixels, self.max_work)
         for k, reason in found.reasons.items():
             faults[there[k]] = reason
         return values
@@ -59,10 +61,12 @@ class _Input(Kind):
         return replace(self, kind=self.kind.settled(first))
 
     def read(self, values: Any, faults: Faults) -> Any:
-        """Arrays in their shape, token ids without their count, and the rest as it is."""
+        """Arrays in their shape, token ids in rows of one length, what functions make of bytes; the rest as it is."""
         found = self.kind.read(values, faults)
         if isinstance(self.kind, Tokens):
-            return np.ascontiguousarray(found[:, 1:])
+            return self.kind.batch(found).ids if found else found
+        if isinstance(self.kind, Late) and self.kind.late:
+            return [None if row in faults else _made(self.kind, row, value, faults) for row, value in enumerate(found)]
         if isinstance(self.kind, Array):
             dtype, shape = np.dtype(self.kind.dtype), self.kind.shape or ()
             return [
@@ -72,11 +76,21 @@ class _Input(Kind):
         return found
 
 
+def _made(kind: Late, row: int, value: Any, faults: Faults) -> Any:
+    """What the user's function makes of a row's bytes: here as they are read, for the graph is fed before it runs."""
+    try:
+        return kind.made(memoryview(bytearray(value)))
+    except Exception as error:  # noqa: BLE001  whatever it raises is about this record
+        faults[row] = f"{type(error).__name__}: {error}"
+        return None
+
+
 def graph_inputs(source: Source, columns: Mapping[str, Kind], max_pixels: int, max_work: int) -> Columnar:
     """The source with these columns, each made into what an input of a graph takes.
 
     Raises:
-        ConfigError: no image; one with a transform, which is the graph's; JSON, which is no tensor; or as `Columnar`.
+        ConfigError: no image; one with a transform, which is the graph's; JSON and packed rows, which are no tensor of
+            a sample; or as `Columnar`.
     """
     if not isinstance(columns, Mapping) or not all(isinstance(kind, Kind) for kind in columns.values()):
         msg = f'columns: must name the graph\'s inputs, {{"image": Image(...), ...}}; found {columns!r}'
@@ -89,6 +103,9 @@ def graph_inputs(source: Source, columns: Mapping[str, Kind], max_pixels: int, m
     for name, kind in columns.items():
         if isinstance(kind, Json):
             msg = f"columns: {name!r}: a graph takes tensors, not {kind!r}; name what is in it, Number('json:label')"
+            raise ConfigError(msg)
+        if isinstance(kind, Packed):
+            msg = f"columns: {name!r}: a graph takes a tensor per sample, and {kind!r} has rows of several; take Tokens"
             raise ConfigError(msg)
         if isinstance(kind, Image) and kind.transform is not None:
             msg = f"columns: {name!r}: the graph transforms it; found {kind!r}. Leave transform out"

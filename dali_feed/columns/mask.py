@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,7 @@ class Mask(Follower):
         """It is moved pixel by pixel."""
         return False
 
-    def read(self, values: list[Any], faults: Faults) -> list[Any]:
+    def read(self, values: Sequence[Any], faults: Faults) -> Sequence[Any]:
         """Views as they are, screened: nothing unscreened reaches a decoder."""
         there, views = encoded_views(values, faults)
         found = screen(views)

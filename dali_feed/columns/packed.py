@@ -96,7 +96,7 @@ class Packed(Kind):
             raise ConfigError(msg)
         object.__setattr__(self, "_tokenize", tokenizing(name, self.tokenizer, special=self.add_special_tokens))
 
-    def read(self, values: list[Any], faults: Faults) -> list[NDArray[np.int32]]:
+    def read(self, values: Sequence[Any], faults: Faults) -> list[NDArray[np.int32]]:
         """The ids of each, with `end`."""
         ids = tokenized(self._tokenize, Text(self.member).read(values, faults), faults)
         if self.end is None:

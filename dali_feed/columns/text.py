@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ class Text(Kind):
     def __post_init__(self) -> None:
         check_member("Text", self.member)
 
-    def read(self, values: list[Any], faults: Faults) -> list[str]:
+    def read(self, values: Sequence[Any], faults: Faults) -> list[str]:
         """The texts, decoded."""
         return _each(values, faults, _text, "")
 
@@ -44,7 +44,7 @@ class Json(Kind):
     def __post_init__(self) -> None:
         check_member("Json", self.member)
 
-    def read(self, values: list[Any], faults: Faults) -> list[Any]:
+    def read(self, values: Sequence[Any], faults: Faults) -> list[Any]:
         """The documents, parsed."""
         return _each(values, faults, _document, None)
 
@@ -102,7 +102,7 @@ def _no_number(name: str) -> Any:
     raise ValueError(msg)
 
 
-def _each(values: list[Any], faults: Faults, made: Callable[[Any], Any], instead: Any) -> list[Any]:
+def _each(values: Sequence[Any], faults: Faults, made: Callable[[Any], Any], instead: Any) -> list[Any]:
     """What is made of each value; one that fails is a fault."""
     missing(values, faults)
     out: list[Any] = [instead] * len(values)

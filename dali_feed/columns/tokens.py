@@ -67,7 +67,7 @@ class Tokens(Kind):
         )
         object.__setattr__(self, "_tokenize", made)
 
-    def read(self, values: list[Any], faults: Faults) -> list[NDArray[np.int32]]:
+    def read(self, values: Sequence[Any], faults: Faults) -> list[NDArray[np.int32]]:
         """The ids of each, `length` at most."""
         ids = tokenized(self._tokenize, Text(self.member).read(values, faults), faults)
         cut = slice(self.length) if self.truncation_side == "right" else slice(-self.length, None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,10 +22,11 @@ from dali_feed.errors import ConfigError, DaliFeedError
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan.order import EpochPlan, Shuffle, resolve
-from dali_feed.records.members import Member, Members
-from dali_feed.records.source import Block, Extents, Reader, Slabs, Snapshot, Source, unpack_ids
+from dali_feed.records.members import Members
+from dali_feed.records.source import Snapshot, Source, unpack_ids
 from dali_feed.testing.rows import assert_rows_are_pure
 from dali_feed.testing.slots import Packs, Slot, Slots, packs_of, slots_of
+from dali_feed.testing.watched import Watched
 
 __all__ = ["assert_resumes_anywhere"]
 
@@ -131,47 +131,6 @@ class _Run:
         return len(self.given) - 1
 
 
-class _Watched:
-    """A source, with a note of every position that its readers had to read."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self.asked: Counter[int] = Counter()
-        self._lock = threading.Lock()
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        return self._source.fields
-
-    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
-        return self._source.snapshot(pin)
-
-    def where(self, partition: int, position: int) -> str:
-        return self._source.where(partition, position)
-
-    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
-        return _WatchedReader(self, self._source.reader(slabs, stop))
-
-    def members(self) -> tuple[Member, ...]:
-        found: tuple[Member, ...] = self._named().members()
-        return found
-
-    def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
-        given = _Watched(self._named().giving(image, members))
-        given.asked, given._lock = self.asked, self._lock
-        return given
-
-    def _named(self) -> Members:
-        if not isinstance(self._source, Members):
-            msg = f"columns: {type(self._source).__name__} does not say what members its records have"
-            raise ConfigError(msg)
-        return self._source
-
-    def note(self, extents: Extents) -> None:
-        with self._lock:
-            self.asked.update(extents.ids().tolist())
-
-
 def _with_members(source: Source, columns: Mapping[str, Kind] | None) -> Source:
     """The records as they are read for columns: with those members, and no others."""
     if columns is None or not isinstance(source, Members):
@@ -179,23 +138,11 @@ def _with_members(source: Source, columns: Mapping[str, Kind] | None) -> Source:
     return source.giving(None, tuple(dict.fromkeys(kind.member for kind in columns.values())))
 
 
-class _WatchedReader:
-    def __init__(self, source: _Watched, reader: Reader) -> None:
-        self._source, self._reader = source, reader
-
-    def read(self, extents: Extents) -> Block:
-        self._source.note(extents)
-        return self._reader.read(extents)
-
-    def close(self) -> None:
-        self._reader.close()
-
-
 class _Ranks:
     """The feeds of one world size, in step."""
 
     def __init__(self, source: Source, world_size: int, batch_size: int, options: dict[str, Any]) -> None:
-        self.sources = [_Watched(source) for _ in range(world_size)]
+        self.sources = [Watched(source) for _ in range(world_size)]
         self.size, self._lanes = world_size, options["lanes"]
         self.feeds = [
             Feed(

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from toy_runs import not_measured, rows, run
+from toy_runs import Run, not_measured, rows, run
+
+__all__ = ["run"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
 
 
-def test_small_records_are_measured_beside_a_straight_read_and_peers(tmp_path: Path) -> None:
+def test_small_records_are_measured_beside_a_straight_read_and_peers(run: Run, tmp_path: Path) -> None:
     """A row per contestant, each told beside another of its round; who could not be measured is named, with why."""
     tiny = ("--seconds", 0.1, "--repeats", 1, "--records", 600, "--photos", 6, "--batch", 8, "--image-batch", 2)
     told = run("bench_columns.py", *tiny, "--only", "arrays", "pairs", "--data", tmp_path, "--results", tmp_path)

@@ -151,7 +151,7 @@ def test_an_order_of_more_than_its_streams_can_say_is_refused() -> None:
 
 def _views() -> Any:
     program = compile_host(lower(v2.Compose([v2.RandomResizedCrop(8), v2.ToDtype(torch.float32, scale=True)])))
-    return ViewsProgram((program, program)).parameters(np.full((3, 4), 40), IDS, 5, 0)
+    return ViewsProgram((program, program)).parameters(np.full((3, 2), 40), IDS, 5, 0)
 
 
 def _order() -> Any:

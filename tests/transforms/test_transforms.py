@@ -116,7 +116,7 @@ def test_each_transform(T: Any, make: Any, op: Op) -> None:
         (v2.ToDtype(torch.bfloat16, scale=True), (ToFloat("bfloat16", scale=True),)),
         (v2.ToDtype(torch.uint8, scale=True), (ToFloat("uint8", scale=True),)),
         (v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True), (ToFloat("float32"),)),
-        (v2.RandomRotation(9, fill={tv_tensors.Image: 3, "others": 0}), (Rotation((-9.0, 9.0), fill=3.0),)),
+        (v2.RandomRotation(9, fill={tv_tensors.Image: 3, "others": 0}), (Rotation((-9.0, 9.0), fill=3.0, masks=0.0),)),
         (v2.ToDtype({"others": torch.float16}, scale=True), (ToFloat("float16"),)),
         (v1.Normalize(0.5, 0.25), (Normalize((0.5,), (0.25,)),)),
         (v1.Normalize(torch.tensor([0.5, 0.25, 1.0]), np.array([1.0])), (Normalize((0.5, 0.25, 1.0), (1.0,)),)),
