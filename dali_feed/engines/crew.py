@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
+from dali_feed.engines.torch_threads import Alone
 from dali_feed.errors import ClosedError
 
 __all__ = ["Crew", "Job"]
@@ -53,13 +54,16 @@ class Crew:
             if self._halted or not job.slots:
                 return
             if self._shift is None:
-                self._shift = object()
+                self._shift, alone = object(), Alone(self._count)
                 self._threads = [
-                    threading.Thread(target=self._work, args=(self._shift,), name=f"{self._name}-{n}", daemon=True)
+                    threading.Thread(
+                        target=alone.around(self._work), args=(self._shift,), name=f"{self._name}-{n}", daemon=True
+                    )
                     for n in range(self._count)
                 ]
                 for thread in self._threads:
                     thread.start()
+                alone.started()
             (self._jobs.appendleft if first else self._jobs.append)(job)
             self._more.notify_all()
 

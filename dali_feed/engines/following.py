@@ -15,6 +15,7 @@ from typing import Any
 from dali_feed.columns.follower import Follower
 from dali_feed.compiler.following import Followed
 from dali_feed.engines.engine import Engine, Result, Work
+from dali_feed.engines.torch_threads import Alone
 from dali_feed.errors import DaliFeedError
 from dali_feed.options import Tuning
 from dali_feed.transforms.keys import CANVAS, Arrays, by_column, of_followed, of_images
@@ -46,6 +47,10 @@ class FollowingEngine:
         self._names = [name for _, _, own in self._follows for name in own]
         self._threads = tuning.cpu_threads
         self._pool = ThreadPoolExecutor(self._threads, "dali-feed-follow")
+        alone = Alone(self._threads)
+        for _ in range(self._threads):
+            self._pool.submit(alone.enter)
+        alone.started()
         self._flying: deque[list[Future[Slots]]] = deque()
 
     def enter(self) -> None:

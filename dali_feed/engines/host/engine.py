@@ -32,6 +32,7 @@ from dali_feed.engines.host.memory import Kind, Pinned, Pool
 from dali_feed.engines.host.reduced import UPRIGHT, reduced
 from dali_feed.engines.lingering import linger
 from dali_feed.engines.ranges import DECODE
+from dali_feed.engines.torch_threads import Alone
 from dali_feed.errors import ClosedError, EngineError, TransformError
 from dali_feed.options import Tuning
 from dali_feed.screen.header import UnusableError
@@ -100,16 +101,14 @@ class HostEngine:
         self._awaited: _Flight | None = None
         self._halted = False
         self._workers: list[_Worker] = []
-        ready = threading.Barrier(tuning.cpu_threads + 1)
+        alone = Alone(tuning.cpu_threads)
         self._threads = [
-            threading.Thread(target=self._run, args=(ready,), name=f"dali_feed-host-{n}", daemon=True)
+            threading.Thread(target=self._run, args=(alone,), name=f"dali_feed-host-{n}", daemon=True)
             for n in range(tuning.cpu_threads)
         ]
-        torch_threads = torch.get_num_threads()
         for thread in self._threads:
             thread.start()
-        ready.wait()
-        torch.set_num_threads(torch_threads)  # the number for threads started later; ours have set their own to one
+        alone.started()
 
     def enter(self) -> None:
         """Make the engine's GPU the current one of this thread, or page-locked memory would be made for the first."""
@@ -207,12 +206,10 @@ class HostEngine:
         tails = [Tail.of(view.finish, own) for view, own in zip(self._views, flight.arrays, strict=True)]
         return Result(made[0], tail=tails[0], more=tuple(zip(made, tails, strict=True))[1:])
 
-    def _run(self, ready: threading.Barrier) -> None:
-        torch.get_num_threads()  # makes torch set this thread's number now, and not over ours at the first operation
-        torch.set_num_threads(1)
+    def _run(self, alone: Alone) -> None:
         worker = _Worker()
         self._workers.append(worker)
-        ready.wait()
+        alone.enter()
         while (flight := self._tasks.get()) is not None:
             for slots in flight.chunks:
                 if (urgent := self._urgent) is not None:
