@@ -80,9 +80,11 @@ def undisturbed(link_broker: RealBroker) -> tuple[str, list[Seen]]:
 def test_an_epoch_goes_on_as_if_nothing_had_been(
     link_broker: RealBroker, undisturbed: tuple[str, list[Seen]], fault: str
 ) -> None:
-    """Connections reset, a broker away for 30 s, connections that give nothing more, 0.4 MB/s: the same batches."""
+    """Connections reset, a broker away for 30 s, connections that give nothing more, 0.6 MB/s: the same batches."""
     topic, want = undisturbed
-    timeout = {"down for 30 s": 60, "slow": 8}.get(fault, 3)  # at 0.4 MB/s less than a fetch takes
+    timeout = {"down for 30 s": 60, "slow": 8}.get(
+        fault, 3
+    )  # at 0.6 MB/s a fetch takes 7, and one batch of the producer's, the least that comes, 2
     with Proxy(*link_broker.link_ports) as link, _feed(link_broker.link_servers, topic, timeout) as feed:
         back = threading.Timer(30, link.up)
 
@@ -91,7 +93,7 @@ def test_an_epoch_goes_on_as_if_nothing_had_been(
             back.start()
 
         def slow() -> None:
-            link.rate = 4e5
+            link.rate = 6e5
 
         got, error = _run(feed, {"reset": link.cut, "stuck": link.hold, "slow": slow, "down for 30 s": down}[fault])
         if back.is_alive():
