@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Pieces", "split", "whole"]
+__all__ = ["Runs", "split", "whole"]
 
 Int64s = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class Runs:
     """Runs of tokens, each of one document in one row, in the order of the rows and of their places there; int64 (k,).
 
     begin   where in the documents laid end to end a run begins
@@ -28,9 +28,9 @@ class Pieces:
     column: Int64s
     left: Int64s
 
-    def of(self, chosen: Int64s | NDArray[np.bool_]) -> Pieces:
+    def of(self, chosen: Int64s | NDArray[np.bool_]) -> Runs:
         """Some of them, or in another order."""
-        return Pieces(*(values[chosen] for values in (self.begin, self.size, self.row, self.column, self.left)))
+        return Runs(*(values[chosen] for values in (self.begin, self.size, self.row, self.column, self.left)))
 
     @property
     def within(self) -> Int64s:
@@ -47,15 +47,15 @@ class Pieces:
         return np.arange(1, len(self.row) + 1, dtype=np.int64) - np.searchsorted(self.row, self.row)
 
 
-def split(sizes: Int64s, length: int) -> Pieces:
+def split(sizes: Int64s, length: int) -> Runs:
     """Documents of so many tokens end to end, cut where a row of `length` is full."""
     ends = np.cumsum(sizes)
     edges = np.unique(np.concatenate([[0], ends, np.arange(length, ends[-1], length)]))
     begin = edges[:-1]
-    return Pieces(begin, np.diff(edges), begin // length, begin % length, np.zeros_like(begin))
+    return Runs(begin, np.diff(edges), begin // length, begin % length, np.zeros_like(begin))
 
 
-def whole(sizes: Int64s, length: int) -> Pieces:
+def whole(sizes: Int64s, length: int) -> Runs:
     """Each document, cut to `length`, in the first row with room for it, the longest first: first fit decreasing.
 
     No more than 11/9 of the rows that the best packing needs, and one (Johnson, 1973).
@@ -70,4 +70,4 @@ def whole(sizes: Int64s, length: int) -> Pieces:
         column[n] = length - room[row[n]]
         room[row[n]] -= size
     begin = np.cumsum(sizes) - sizes
-    return Pieces(begin[order], fits[order], row, column, (sizes - fits)[order]).of(np.argsort(row, kind="stable"))
+    return Runs(begin[order], fits[order], row, column, (sizes - fits)[order]).of(np.argsort(row, kind="stable"))
