@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 from dali_feed.columns.image import Image
 from dali_feed.columns.kind import Faults, Kind, missing
 from dali_feed.errors import ConfigError
-from dali_feed.screen.screen import screen
+from dali_feed.screen.scans import MAX_WORK
+from dali_feed.screen.screen import MAX_PIXELS, Screened, screen
 from dali_feed.screen.turns import turned
 
-__all__ = ["Bounds", "Encoded", "FurtherImage", "drawn_as", "encoded_views"]
+__all__ = ["Bounds", "Encoded", "FurtherImage", "drawn_as", "screened_views"]
 
 
 class Encoded(NamedTuple):
@@ -39,27 +40,30 @@ class FurtherImage(Kind):
 
     def read(self, values: Sequence[Any], faults: Faults) -> list[Encoded | None]:
         """Views with their sizes: nothing unscreened reaches a decoder."""
-        there, views = encoded_views(values, faults)
-        found = screen(views, self.bounds.pixels, self.bounds.work)
+        there, views, found = screened_views(values, faults, self.bounds.pixels, self.bounds.work)
         if self.bounds.exif:
             found = turned(found, views)
         out: list[Encoded | None] = [None] * len(values)
         for k, (row, size) in enumerate(zip(there, found.sizes.tolist(), strict=True)):
-            if k in found.reasons:
-                faults[row] = found.reasons[k]
-            else:
+            if k not in found.reasons:
                 out[row] = Encoded(found.plain.get(k, views[k]), tuple(size))
         return out
 
 
-def encoded_views(values: Sequence[Any], faults: Faults) -> tuple[list[int], list[memoryview]]:
-    """Rows without a fault, and the bytes of each; what is missing or is no bytes is one."""
+def screened_views(
+    values: Sequence[Any], faults: Faults, pixels: int = MAX_PIXELS, work: int = MAX_WORK
+) -> tuple[list[int], list[memoryview], Screened]:
+    """Rows with bytes, these, and what the screen found. What is missing, no bytes, or refused there is a fault."""
     missing(values, faults)
     for row, value in enumerate(values):
         if row not in faults and not isinstance(value, memoryview | bytes | bytearray):
             faults[row] = f"an encoded image is bytes; found {type(value).__name__}"
     there = [row for row in range(len(values)) if row not in faults]
-    return there, [memoryview(values[row]) for row in there]
+    views = [memoryview(values[row]) for row in there]
+    found = screen(views, pixels, work)
+    for k, reason in found.reasons.items():
+        faults[there[k]] = reason
+    return there, views, found
 
 
 def drawn_as(images: Mapping[str, Image]) -> dict[str, str]:

@@ -12,10 +12,10 @@ from typing import Any, Self
 import numpy as np
 
 from dali_feed.columns.arrays import Array
-from dali_feed.columns.further import encoded_views
+from dali_feed.columns.further import screened_views
 from dali_feed.columns.image import Image
 from dali_feed.columns.kind import Faults, Kind
-from dali_feed.columns.late import Late
+from dali_feed.columns.late import Late, attempt
 from dali_feed.columns.mask import Mask
 from dali_feed.columns.packed import Packed
 from dali_feed.columns.source import Columnar
@@ -23,7 +23,6 @@ from dali_feed.columns.text import Json
 from dali_feed.columns.tokens import Tokens
 from dali_feed.errors import ConfigError
 from dali_feed.records.source import Source
-from dali_feed.screen.screen import screen
 
 __all__ = ["graph_inputs"]
 
@@ -38,10 +37,7 @@ class _Encoded(Kind):
 
     def read(self, values: Sequence[Any], faults: Faults) -> Sequence[Any]:
         """Views as they are."""
-        there, views = encoded_views(values, faults)
-        found = screen(views, self.max_pixels, self.max_work)
-        for k, reason in found.reasons.items():
-            faults[there[k]] = reason
+        screened_views(values, faults, self.max_pixels, self.max_work)
         return values
 
 
@@ -56,6 +52,11 @@ class _Input(Kind):
         """The kind's."""
         return self.kind.member
 
+    @property
+    def open(self) -> bool:
+        """As the kind is."""
+        return self.kind.open
+
     def settled(self, first: Any) -> Self:
         """With the settled kind."""
         return replace(self, kind=self.kind.settled(first))
@@ -66,7 +67,7 @@ class _Input(Kind):
         if isinstance(self.kind, Tokens):
             return self.kind.batch(found).ids if found else found
         if isinstance(self.kind, Late) and self.kind.late:
-            return [None if row in faults else _made(self.kind, row, value, faults) for row, value in enumerate(found)]
+            return _all_made(self.kind, found, faults)
         if isinstance(self.kind, Array):
             dtype, shape = np.dtype(self.kind.dtype), self.kind.shape or ()
             return [
@@ -76,13 +77,15 @@ class _Input(Kind):
         return found
 
 
-def _made(kind: Late, row: int, value: Any, faults: Faults) -> Any:
-    """What the user's function makes of a row's bytes: here as they are read, for the graph is fed before it runs."""
-    try:
-        return kind.made(memoryview(bytearray(value)))
-    except Exception as error:  # noqa: BLE001  whatever it raises is about this record
-        faults[row] = f"{type(error).__name__}: {error}"
-        return None
+def _all_made(kind: Late, values: Sequence[Any], faults: Faults) -> list[Any]:
+    """What the user's function makes of each row: here as they are read, for the graph is fed before it runs."""
+    out: list[Any] = [None] * len(values)
+    for row, value in enumerate(values):
+        if row not in faults:
+            out[row], why = attempt(kind, memoryview(bytearray(value)))
+            if why:
+                faults[row] = why
+    return out
 
 
 def graph_inputs(source: Source, columns: Mapping[str, Kind], max_pixels: int, max_work: int) -> Columnar:

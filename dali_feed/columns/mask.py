@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.columns.follower import Follower, Moved
-from dali_feed.columns.further import encoded_views
+from dali_feed.columns.further import screened_views
 from dali_feed.columns.kind import Faults, check_member
 from dali_feed.errors import ConfigError
 from dali_feed.screen.exif import MIRRORED_X, MIRRORED_Y, SIDEWAYS
-from dali_feed.screen.screen import header_of, screen
+from dali_feed.screen.screen import header_of
 
 __all__ = ["Mask"]
 
@@ -48,10 +48,7 @@ class Mask(Follower):
 
     def read(self, values: Sequence[Any], faults: Faults) -> Sequence[Any]:
         """Views as they are, screened: nothing unscreened reaches a decoder."""
-        there, views = encoded_views(values, faults)
-        found = screen(views)
-        for k, reason in found.reasons.items():
-            faults[there[k]] = reason
+        screened_views(values, faults)
         return values
 
     def followed(self, value: Any, size: tuple[int, int], moved: Moved) -> Any:

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dali_feed.columns.late import Late
+from dali_feed.columns.late import Late, attempt
 from dali_feed.engines.crew import Crew, Job
 from dali_feed.engines.engine import Engine, Result, Work
-from dali_feed.errors import BadRecordError, DaliFeedError, FormatError
+from dali_feed.errors import DaliFeedError
 from dali_feed.options import Tuning
 
 __all__ = ["LateEngine"]
@@ -55,12 +55,12 @@ class _Making(Job):
                 own = bytearray(self._given[name][slot])
             column = f"column {name!r} of member {kind.member!r}"
             try:
-                self.values[name][slot] = kind.made(memoryview(own))
-            except Exception as error:
-                if isinstance(error, DaliFeedError) and not isinstance(error, BadRecordError | FormatError):
-                    error.add_note(f"From: {column}")
-                    raise
-                self.bad[slot] = f"{column}: {type(error).__name__}: {error}"
+                self.values[name][slot], why = attempt(kind, memoryview(own))
+            except DaliFeedError as error:
+                error.add_note(f"From: {column}")
+                raise
+            if why:
+                self.bad[slot] = f"{column}: {why}"
                 return
 
 

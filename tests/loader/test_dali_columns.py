@@ -15,7 +15,7 @@ from nvidia.dali import fn, pipeline_def, types
 from PIL import Image as Pictures
 
 from dali_feed import BadRecords
-from dali_feed.columns import Array, Boxes, Image, Json, Kind, Mask, Number, Text, Tokens
+from dali_feed.columns import Array, Boxes, Bytes, Image, Json, Kind, Mask, Number, Text, Tokens
 from dali_feed.dali import DALIGenericIterator, LastBatchPolicy
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import ShardSet
@@ -96,6 +96,21 @@ def test_every_input_takes_its_member(tmp_path: Path) -> None:
             assert batch["ids"][k].tolist() == [ord(c) for c in "text"]
             assert batch["size"][k].tolist() == [n + 0.5]
     assert (batches[0]["label"].dtype, batches[0]["size"].dtype) == (torch.int64, torch.float32)
+
+
+def test_what_is_left_open_is_told_by_the_first_record(tmp_path: Path) -> None:
+    """An array without its shape has the first record's; what a function makes of bytes is an input as any other."""
+    columns = COLUMNS | {
+        "x": Array("f32", "float32"),
+        "text": Bytes("txt", decode=lambda data: np.array([len(data)], np.int32)),
+    }
+    with loop(records(tmp_path), columns=columns) as found:
+        batches = [data[0] for data in found]
+    assert sum(len(batch["x"]) for batch in batches) == COUNT
+    for batch in batches:
+        for k, n in enumerate(batch["label"].flatten().tolist()):
+            assert batch["x"][k].tolist() == list(range(n, n + 6))
+            assert batch["text"][k].tolist() == [7]
 
 
 @pytest.mark.parametrize(
