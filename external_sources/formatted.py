@@ -16,7 +16,7 @@ from dali_feed.external_sources.member_source import MemberSource
 from dali_feed.formats.contract import Format, Parse, bound
 from dali_feed.formats.named import format_of
 from dali_feed.records.members import alternatives
-from dali_feed.records.source import Block, Extents, Reader, Slabs, Snapshot, Source
+from dali_feed.records.source import Block, Extents, Reader, Slabs, Source
 
 __all__ = ["VALUE", "FormOf", "forms_of", "split_path", "with_formats"]
 
@@ -130,10 +130,6 @@ class _Formatted(MemberSource):
         if name.startswith("_"):  # also in a copy that has nothing yet
             raise AttributeError(name)
         return getattr(self._source, name)  # original, commit: where the source has them
-
-    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
-        """The source's."""
-        return self._source.snapshot(pin)
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
         """The source's, and the formats behind it."""

@@ -20,6 +20,7 @@ __all__ = ["DENIED", "GONE", "LOG", "QUIET", "Trouble", "denied", "gone", "remad
 
 LOG = logging.getLogger("dali_feed.kafka")
 
+READING = "reading needs the rights Describe and Read on the topic"
 DENIED = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -70,8 +71,10 @@ class Trouble:
         self.last = self.denied = self.gone = ""
 
 
-def denied(subject: str, servers: str, said: str, config: Mapping[str, Any] | None = None) -> SourceDeniedError:
-    """No rights, credentials or a certificate that are not accepted; `config` are the client's options."""
+def denied(
+    subject: str, servers: str, said: str, config: Mapping[str, Any] | None = None, needs: str = READING
+) -> SourceDeniedError:
+    """No rights, which `needs` names, or credentials or a certificate that are not accepted; `config`: the client's."""
     if refused_by_tls(said):
         return SourceDeniedError(f"{subject}: a connection by TLS needs trust; {told_by_tls(said, config or {})}")
     if "SASL" in said:
@@ -80,7 +83,7 @@ def denied(subject: str, servers: str, said: str, config: Mapping[str, Any] | No
             "sasl.username and sasl.password, or the token, in config="
         )
     return SourceDeniedError(
-        f"{subject}: reading needs the rights Describe and Read on the topic; {servers} refuses: {said}; "
+        f"{subject}: {needs}; {servers} refuses: {said}; "
         "check security.protocol, sasl.* and ssl.* in config= and the topic's ACLs"
     )
 

@@ -17,7 +17,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from dali_feed.errors import ConfigError, DaliFeedError, ProduceError, SourceDeniedError
-from dali_feed.external_sources.kafka_errors import DENIED, GONE, QUIET, Trouble, gone, unreachable
+from dali_feed.external_sources.kafka_errors import DENIED, GONE, QUIET, Trouble, denied, gone, unreachable
 from dali_feed.external_sources.kafka_options import opened
 from dali_feed.external_sources.kafka_tally import Settled
 from dali_feed.external_sources.kafka_writes import Written
@@ -61,6 +61,10 @@ _ITS_OWN = frozenset(
 )
 _FENCED = frozenset(
     {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_TXN_STATE}
+)
+_RIGHTS = (
+    "producing needs the rights Describe and Write on the topic, and with transactions Write on the transactional id "
+    "and Read on the group, both named dali_feed-produce-*"
 )
 _NO_RIGHT = DENIED | {KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED}
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
@@ -194,11 +198,8 @@ class Lane:
         )
 
     def _denied(self, said: str) -> SourceDeniedError:
-        return SourceDeniedError(
-            f"{self._options.topic}: producing needs the rights Describe and Write on the topic, and with transactions "
-            f"Write on the transactional id and Read on the group, both named dali_feed-produce-*; "
-            f"{self._options.servers} refuses: {said}; check security.protocol, sasl.* and ssl.* in config=, and ACLs"
-        )
+        options = self._options
+        return denied(options.topic, options.servers, said, options.config, _RIGHTS)
 
     def _left(self) -> int:
         """Records that are not settled, after a little while."""
