@@ -33,7 +33,7 @@ from _read_c import missing_c, read_c
 from confluent_kafka import Consumer, TopicPartition
 
 from dali_feed.external_sources import KafkaTopic
-from dali_feed.external_sources.kafka_options import _LAWS, _TUNING
+from dali_feed.external_sources.kafka.options import _LAWS, _TUNING
 from dali_feed.plan.order import canonical
 from dali_feed.records.source import Extents
 

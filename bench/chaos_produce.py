@@ -30,7 +30,7 @@ from _kafka import broker_module, kafka_missing
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from dali_feed.external_sources import Produced, Producer, ShardSet
-from dali_feed.external_sources.kafka_packed import is_packed
+from dali_feed.external_sources.kafka.packed import is_packed
 from dali_feed.testing.shards import write_shard
 
 PARTITIONS = 3

@@ -12,14 +12,14 @@ from dali_feed.packages import lazily
 if TYPE_CHECKING:
     from dali_feed.external_sources.arrow_rows import ArrowRows
     from dali_feed.external_sources.dead_letter_folder import DeadLetterFolder
-    from dali_feed.external_sources.dead_letter_topic import DeadLetterTopic
     from dali_feed.external_sources.files import FileList
-    from dali_feed.external_sources.kafka import KafkaTopic
-    from dali_feed.external_sources.kafka_producer import Produced, Producer
-    from dali_feed.external_sources.kafka_tally import Tally
-    from dali_feed.external_sources.kafka_topics import Topics
-    from dali_feed.external_sources.kafka_writes import Copied, Payload, Values
-    from dali_feed.external_sources.secrets import FromEnv, FromFile
+    from dali_feed.external_sources.kafka.dead_letter_topic import DeadLetterTopic
+    from dali_feed.external_sources.kafka.producer import Produced, Producer
+    from dali_feed.external_sources.kafka.secrets import FromEnv, FromFile
+    from dali_feed.external_sources.kafka.tally import Tally
+    from dali_feed.external_sources.kafka.topic import KafkaTopic
+    from dali_feed.external_sources.kafka.topics import Topics
+    from dali_feed.external_sources.kafka.writes import Copied, Payload, Values
     from dali_feed.external_sources.shards import ShardSet
 
 __all__ = [
@@ -44,19 +44,19 @@ __getattr__ = lazily(
     __name__,
     {
         "ArrowRows": "arrow_rows",
-        "Copied": "kafka_writes",
+        "Copied": "kafka.writes",
         "DeadLetterFolder": "dead_letter_folder",
-        "DeadLetterTopic": "dead_letter_topic",
+        "DeadLetterTopic": "kafka.dead_letter_topic",
         "FileList": "files",
-        "FromEnv": "secrets",
-        "FromFile": "secrets",
-        "KafkaTopic": "kafka",
-        "Payload": "kafka_writes",
-        "Produced": "kafka_producer",
-        "Producer": "kafka_producer",
+        "FromEnv": "kafka.secrets",
+        "FromFile": "kafka.secrets",
+        "KafkaTopic": "kafka.topic",
+        "Payload": "kafka.writes",
+        "Produced": "kafka.producer",
+        "Producer": "kafka.producer",
         "ShardSet": "shards",
-        "Tally": "kafka_tally",
-        "Topics": "kafka_topics",
-        "Values": "kafka_writes",
+        "Tally": "kafka.tally",
+        "Topics": "kafka.topics",
+        "Values": "kafka.writes",
     },
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 if TYPE_CHECKING:
-    from dali_feed.external_sources.kafka_writes import Writes
+    from dali_feed.external_sources.kafka.writes import Writes
     from dali_feed.records.source import Source
 
 __all__ = ["produce"]

@@ -19,7 +19,7 @@ from dali_feed.external_sources import (
     ShardSet,
 )
 from dali_feed.external_sources.files import IMG_EXTENSIONS
-from dali_feed.external_sources.secrets import is_secret
+from dali_feed.external_sources.kafka.secrets import is_secret
 from dali_feed.quarantine.letters import DeadLetters
 from dali_feed.records.source import Source
 

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dali_feed.errors import ConfigError, SourceError, SourceNotFoundError, SourceUnreachableError
-from dali_feed.external_sources.kafka_errors import QUIET, Trouble, unreachable
+from dali_feed.external_sources.kafka.errors import QUIET, Trouble, unreachable
 from dali_feed.testing.embedded import PARTITION_BYTES, running_at
 
 __all__ = ["Message", "publish"]

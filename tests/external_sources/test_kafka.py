@@ -16,8 +16,8 @@ from dali_feed.errors import (
     SourceChangedError,
     StateError,
 )
-from dali_feed.external_sources.kafka import KafkaTopic
-from dali_feed.external_sources.kafka_reader import KafkaReader
+from dali_feed.external_sources.kafka.reader import KafkaReader
+from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.records.extents import Extents, pack_ids
 from dali_feed.records.slabs import SlabPool
 from dali_feed.testing import Message

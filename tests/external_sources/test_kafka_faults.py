@@ -31,7 +31,7 @@ from dali_feed.errors import (
     SourceNotFoundError,
     SourceUnreachableError,
 )
-from dali_feed.external_sources.kafka import KafkaTopic
+from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.records.extents import Extents
 from dali_feed.records.source import Block
 from dali_feed.testing import Message, publish

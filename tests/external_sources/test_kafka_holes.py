@@ -15,8 +15,8 @@ from torchvision.transforms import v2
 from dali_feed.cli.app import main
 from dali_feed.errors import ConfigError, DataLostError, SourceEmptyError, StateError
 from dali_feed.external_sources import KafkaTopic
-from dali_feed.external_sources.kafka_reader import KafkaReader
-from dali_feed.external_sources.kafka_scan import scanned
+from dali_feed.external_sources.kafka.reader import KafkaReader
+from dali_feed.external_sources.kafka.scan import scanned
 from dali_feed.feed import Feed
 from dali_feed.plan.order import Shuffle
 from dali_feed.records.extents import Extents, unpack_ids

@@ -10,8 +10,8 @@ from broker.handle import Kafka, payloads
 from broker.real import Cluster
 
 from dali_feed.errors import SourceChangedError
-from dali_feed.external_sources.kafka import KafkaTopic
-from dali_feed.external_sources.kafka_identity import Asker, Witness
+from dali_feed.external_sources.kafka.identity import Asker, Witness
+from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.records.source import Extents
 
 RECORDS = 400

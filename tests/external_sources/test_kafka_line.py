@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from dali_feed.external_sources.kafka_line import Line
-from dali_feed.external_sources.kafka_tally import KINDS, Settled, Tally
+from dali_feed.external_sources.kafka.line import Line
+from dali_feed.external_sources.kafka.tally import KINDS, Settled, Tally
 from dali_feed.records.extents import Extents
 from dali_feed.records.present import Present
 from dali_feed.records.source import Snapshot

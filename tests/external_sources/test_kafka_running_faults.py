@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 
 from dali_feed import Shuffle, Tuning
 from dali_feed.errors import DaliFeedError, DataLostError, SourceChangedError, SourceUnreachableError
-from dali_feed.external_sources.kafka import KafkaTopic
+from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.feed import Feed
 from dali_feed.testing import publish
 

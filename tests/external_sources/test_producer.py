@@ -28,11 +28,11 @@ from dali_feed.errors import (
     StateError,
 )
 from dali_feed.external_sources import ArrowRows, Copied, FileList, KafkaTopic, Payload, Producer, Values
-from dali_feed.external_sources.kafka_journal import held
-from dali_feed.external_sources.kafka_lane import LaneOptions
-from dali_feed.external_sources.kafka_packed import is_packed
-from dali_feed.external_sources.kafka_transactions import TransactionLane, name_of
-from dali_feed.external_sources.kafka_writes import Written
+from dali_feed.external_sources.kafka.journal import held
+from dali_feed.external_sources.kafka.lane import LaneOptions
+from dali_feed.external_sources.kafka.packed import is_packed
+from dali_feed.external_sources.kafka.transactions import TransactionLane, name_of
+from dali_feed.external_sources.kafka.writes import Written
 from dali_feed.formats import Json
 from dali_feed.testing import Broker, Message
 

@@ -16,7 +16,7 @@ from dali_feed import BadRecords, DataLoader, Tuning
 from dali_feed.engines.host.engine import HostEngine
 from dali_feed.engines.host.image import ImageSteps
 from dali_feed.errors import ConfigError
-from dali_feed.external_sources.kafka import KafkaTopic
+from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.quarantine.letters import Letter, LetterWriter
 from dali_feed.records.source import Source
 from dali_feed.testing.scripted import Corrupt, Item, ScriptedSource, Stall

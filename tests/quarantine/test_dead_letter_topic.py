@@ -13,8 +13,8 @@ from shelves import letter
 
 from dali_feed.errors import DeadLetterError, SourceNotFoundError, SourceUnreachableError
 from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic, KafkaTopic
-from dali_feed.external_sources.kafka_messages import as_original, messages
-from dali_feed.external_sources.kafka_options import KafkaOptions
+from dali_feed.external_sources.kafka.messages import as_original, messages
+from dali_feed.external_sources.kafka.options import KafkaOptions
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords
 from dali_feed.quarantine.letters import DeadLetters, Letter, Original, with_original

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dali_feed.external_sources import Producer, ShardSet
-from dali_feed.external_sources.kafka_lanes import SharedLanes, TransactionLanes
+from dali_feed.external_sources.kafka.lanes import SharedLanes, TransactionLanes
 
 __all__ = ["killed_at", "producer"]
 

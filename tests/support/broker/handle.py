@@ -11,7 +11,7 @@ import numpy as np
 from confluent_kafka import Producer
 
 from broker import real
-from dali_feed.external_sources.kafka import KafkaTopic
+from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.records.extents import Extents
 from dali_feed.records.source import Block
 from dali_feed.testing import Broker, Message, publish

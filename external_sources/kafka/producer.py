@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dali_feed.errors import ConfigError, SourceChangedError, StateError
-from dali_feed.external_sources.kafka_journal import Journal, held, load, save
-from dali_feed.external_sources.kafka_lane import OURS, LaneOptions
-from dali_feed.external_sources.kafka_lanes import CODECS, Lanes, SharedLanes, TransactionLanes
-from dali_feed.external_sources.kafka_line import Ahead, Line
-from dali_feed.external_sources.kafka_made import Maker
-from dali_feed.external_sources.kafka_tally import Tally
-from dali_feed.external_sources.kafka_target import target_at
-from dali_feed.external_sources.kafka_topics import Topics
-from dali_feed.external_sources.kafka_transactions import AbortedError
-from dali_feed.external_sources.kafka_writes import Payload, Writes, Written
+from dali_feed.external_sources.kafka.journal import Journal, held, load, save
+from dali_feed.external_sources.kafka.lane import OURS, LaneOptions
+from dali_feed.external_sources.kafka.lanes import CODECS, Lanes, SharedLanes, TransactionLanes
+from dali_feed.external_sources.kafka.line import Ahead, Line
+from dali_feed.external_sources.kafka.made import Maker
+from dali_feed.external_sources.kafka.tally import Tally
+from dali_feed.external_sources.kafka.target import target_at
+from dali_feed.external_sources.kafka.topics import Topics
+from dali_feed.external_sources.kafka.transactions import AbortedError
+from dali_feed.external_sources.kafka.writes import Payload, Writes, Written
 from dali_feed.records.members import Members
 from dali_feed.records.source import Source
 

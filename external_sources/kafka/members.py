@@ -43,7 +43,7 @@ def by_path(name: str) -> str:
 
 
 class MemberRows:
-    """Columns of members that are being filled. See `kafka_records.Rows`."""
+    """Columns of members that are being filled. See `records.Rows`."""
 
     def __init__(self, asked: Asked, n: int, lease: Lease) -> None:
         self.payloads: list[memoryview | None] = [None] * n

@@ -17,11 +17,11 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from dali_feed.errors import ConfigError, DaliFeedError, ProduceError, SourceDeniedError
-from dali_feed.external_sources.kafka_errors import DENIED, GONE, QUIET, Trouble, denied, gone, unreachable
-from dali_feed.external_sources.kafka_options import opened
-from dali_feed.external_sources.kafka_tally import Settled
-from dali_feed.external_sources.kafka_writes import Written
-from dali_feed.external_sources.secrets import hidden
+from dali_feed.external_sources.kafka.errors import DENIED, GONE, QUIET, Trouble, denied, gone, unreachable
+from dali_feed.external_sources.kafka.options import opened
+from dali_feed.external_sources.kafka.secrets import hidden
+from dali_feed.external_sources.kafka.tally import Settled
+from dali_feed.external_sources.kafka.writes import Written
 
 __all__ = ["OURS", "WAIT_SECONDS", "Lane", "LaneOptions"]
 
@@ -88,7 +88,7 @@ class LaneOptions:
     config: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold passwords
 
     def librdkafka(self, compression: str, config: Mapping[str, Any]) -> dict[str, Any]:
-        """As librdkafka's own options, with `config` as `kafka_options.opened` gives it."""
+        """As librdkafka's own options, with `config` as `options.opened` gives it."""
         most = min(1_000_000_000, max(1000, 64 << 20 if self.most is None else self.most))
         tuning: dict[str, Any] = {
             "batch.num.messages": 100_000,

@@ -20,10 +20,10 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from dali_feed.errors import ConfigError, DataLostError, ProduceError
-from dali_feed.external_sources.kafka_errors import QUIET
-from dali_feed.external_sources.kafka_lane import WAIT_SECONDS, Lane, LaneOptions
-from dali_feed.external_sources.kafka_options import KafkaOptions, admin_options
-from dali_feed.external_sources.kafka_tally import Settled, Tally
+from dali_feed.external_sources.kafka.errors import QUIET
+from dali_feed.external_sources.kafka.lane import WAIT_SECONDS, Lane, LaneOptions
+from dali_feed.external_sources.kafka.options import KafkaOptions, admin_options
+from dali_feed.external_sources.kafka.tally import Settled, Tally
 
 __all__ = ["AbortedError", "TransactionLane", "name_of"]
 

@@ -14,9 +14,9 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, 
 from confluent_kafka.admin import ClusterMetadata
 
 from dali_feed.errors import ConfigError, SourceDeniedError, SourceError, SourceNotFoundError
-from dali_feed.external_sources.kafka_errors import DENIED, GONE, Trouble, denied, unreachable
-from dali_feed.external_sources.kafka_options import KafkaOptions
-from dali_feed.external_sources.kafka_tls import speaks_tls
+from dali_feed.external_sources.kafka.errors import DENIED, GONE, Trouble, denied, unreachable
+from dali_feed.external_sources.kafka.options import KafkaOptions
+from dali_feed.external_sources.kafka.tls import speaks_tls
 from dali_feed.records.extents import MAX_PARTITION, Int64s
 
 __all__ = ["Cluster"]

@@ -25,13 +25,13 @@ from confluent_kafka.admin import (
 )
 
 from dali_feed.errors import ConfigError, SourceDeniedError, SourceError
-from dali_feed.external_sources.kafka_cluster import Cluster
-from dali_feed.external_sources.kafka_errors import DENIED, GONE, Trouble, gone, unreachable
-from dali_feed.external_sources.kafka_identity import Asker
-from dali_feed.external_sources.kafka_options import KafkaOptions, admin_options, connect
-from dali_feed.external_sources.kafka_reader import KafkaReader
-from dali_feed.external_sources.kafka_sample import Sample, sampled
-from dali_feed.external_sources.kafka_topic_facts import PartitionFacts, TopicFacts
+from dali_feed.external_sources.kafka.cluster import Cluster
+from dali_feed.external_sources.kafka.errors import DENIED, GONE, Trouble, gone, unreachable
+from dali_feed.external_sources.kafka.identity import Asker
+from dali_feed.external_sources.kafka.options import KafkaOptions, admin_options, connect
+from dali_feed.external_sources.kafka.reader import KafkaReader
+from dali_feed.external_sources.kafka.sample import Sample, sampled
+from dali_feed.external_sources.kafka.topic_facts import PartitionFacts, TopicFacts
 from dali_feed.records.extents import MAX_PARTITION
 from dali_feed.records.source import Int64s
 

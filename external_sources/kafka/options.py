@@ -9,12 +9,12 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException
 
 from dali_feed.errors import ConfigError
-from dali_feed.external_sources.kafka_errors import QUIET, Trouble
-from dali_feed.external_sources.kafka_members import Asked
-from dali_feed.external_sources.kafka_records import Codec
-from dali_feed.external_sources.kafka_tls import check_files
-from dali_feed.external_sources.kafka_tokens import Tokens
-from dali_feed.external_sources.secrets import hidden, revealed
+from dali_feed.external_sources.kafka.errors import QUIET, Trouble
+from dali_feed.external_sources.kafka.members import Asked
+from dali_feed.external_sources.kafka.records import Codec
+from dali_feed.external_sources.kafka.secrets import hidden, revealed
+from dali_feed.external_sources.kafka.tls import check_files
+from dali_feed.external_sources.kafka.tokens import Tokens
 
 __all__ = ["OURS", "SLICE_SECONDS", "Identity", "KafkaOptions", "admin_options", "connect", "opened"]
 

@@ -13,8 +13,8 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaExcep
 from confluent_kafka.admin import AdminClient
 
 from dali_feed.errors import SourceError
-from dali_feed.external_sources.kafka_errors import Trouble
-from dali_feed.external_sources.kafka_options import KafkaOptions, admin_options
+from dali_feed.external_sources.kafka.errors import Trouble
+from dali_feed.external_sources.kafka.options import KafkaOptions, admin_options
 from dali_feed.records.source import Int64s
 
 __all__ = ["COMMIT_SECONDS", "commit_offsets"]

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from dali_feed.errors import SourceError
-from dali_feed.external_sources.kafka_errors import DENIED, GONE, Trouble, denied, unreachable
-from dali_feed.external_sources.kafka_options import SLICE_SECONDS, KafkaOptions, connect
+from dali_feed.external_sources.kafka.errors import DENIED, GONE, Trouble, denied, unreachable
+from dali_feed.external_sources.kafka.options import SLICE_SECONDS, KafkaOptions, connect
 from dali_feed.quarantine.letters import Original
 
 __all__ = ["as_original", "messages", "original"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dali_feed.errors import SourceNotFoundError
-from dali_feed.external_sources.kafka_identity import Asker
-from dali_feed.external_sources.kafka_topics import Topics
+from dali_feed.external_sources.kafka.identity import Asker
+from dali_feed.external_sources.kafka.topics import Topics
 
 __all__ = ["Target", "target_at"]
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.errors import ClosedError
-from dali_feed.external_sources.kafka_reader import KafkaReader
-from dali_feed.external_sources.kafka_sample import Sizes
+from dali_feed.external_sources.kafka.reader import KafkaReader
+from dali_feed.external_sources.kafka.sample import Sizes
 from dali_feed.records.present import Present
 from dali_feed.records.source import Extents, Int64s
 

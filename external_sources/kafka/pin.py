@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dali_feed.errors import DataLostError, SourceChangedError, StateError
-from dali_feed.external_sources.kafka_errors import remade
+from dali_feed.external_sources.kafka.errors import remade
 from dali_feed.records.present import Present, packed, unpacked
 from dali_feed.records.source import Int64s, Snapshot
 

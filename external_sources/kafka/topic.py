@@ -17,18 +17,18 @@ import numpy as np
 
 from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.external_sources.formatted import VALUE, forms_of, with_formats
-from dali_feed.external_sources.kafka_cluster import Cluster
-from dali_feed.external_sources.kafka_commit import commit_offsets
-from dali_feed.external_sources.kafka_errors import LOG, Trouble, remade
-from dali_feed.external_sources.kafka_identity import Asker
-from dali_feed.external_sources.kafka_members import Asked, Seen, by_path
-from dali_feed.external_sources.kafka_messages import original
-from dali_feed.external_sources.kafka_options import OURS, Identity, KafkaOptions, connect
-from dali_feed.external_sources.kafka_pin import Pin, pin_of
-from dali_feed.external_sources.kafka_reader import KafkaReader
-from dali_feed.external_sources.kafka_records import LABEL, Codec
-from dali_feed.external_sources.kafka_sample import Sample, sampled
-from dali_feed.external_sources.kafka_scan import scanned
+from dali_feed.external_sources.kafka.cluster import Cluster
+from dali_feed.external_sources.kafka.commit import commit_offsets
+from dali_feed.external_sources.kafka.errors import LOG, Trouble, remade
+from dali_feed.external_sources.kafka.identity import Asker
+from dali_feed.external_sources.kafka.members import Asked, Seen, by_path
+from dali_feed.external_sources.kafka.messages import original
+from dali_feed.external_sources.kafka.options import OURS, Identity, KafkaOptions, connect
+from dali_feed.external_sources.kafka.pin import Pin, pin_of
+from dali_feed.external_sources.kafka.reader import KafkaReader
+from dali_feed.external_sources.kafka.records import LABEL, Codec
+from dali_feed.external_sources.kafka.sample import Sample, sampled
+from dali_feed.external_sources.kafka.scan import scanned
 from dali_feed.formats.contract import Format
 from dali_feed.quarantine.letters import Original
 from dali_feed.records.members import Member

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from dali_feed.external_sources.kafka_lane import Lane, LaneOptions
-from dali_feed.external_sources.kafka_made import Item
-from dali_feed.external_sources.kafka_packed import is_packed
-from dali_feed.external_sources.kafka_tally import Settled, Tally
-from dali_feed.external_sources.kafka_transactions import TransactionLane, name_of
-from dali_feed.external_sources.kafka_writes import Written
+from dali_feed.external_sources.kafka.lane import Lane, LaneOptions
+from dali_feed.external_sources.kafka.made import Item
+from dali_feed.external_sources.kafka.packed import is_packed
+from dali_feed.external_sources.kafka.tally import Settled, Tally
+from dali_feed.external_sources.kafka.transactions import TransactionLane, name_of
+from dali_feed.external_sources.kafka.writes import Written
 
 __all__ = ["AUTO", "CODECS", "Lanes", "SharedLanes", "TransactionLanes"]
 

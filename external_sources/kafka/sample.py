@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from confluent_kafka import Message
 
-from dali_feed.external_sources.kafka_reader import KafkaReader
+from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.records.source import Extents, Int64s
 
 __all__ = ["Sample", "Sizes", "sampled"]

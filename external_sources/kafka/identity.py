@@ -21,8 +21,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from dali_feed.errors import ClosedError
-from dali_feed.external_sources.kafka_errors import DENIED, GONE, QUIET, Trouble, denied, unreachable
-from dali_feed.external_sources.kafka_options import SLICE_SECONDS, KafkaOptions, admin_options
+from dali_feed.external_sources.kafka.errors import DENIED, GONE, QUIET, Trouble, denied, unreachable
+from dali_feed.external_sources.kafka.options import SLICE_SECONDS, KafkaOptions, admin_options
 
 __all__ = ["Asker", "Witness"]
 

@@ -20,11 +20,11 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChangedError, SourceError
-from dali_feed.external_sources.kafka_errors import DENIED, GONE, LOG, Trouble, denied, gone, remade, unreachable
-from dali_feed.external_sources.kafka_identity import Asker, Witness
-from dali_feed.external_sources.kafka_members import MemberRows
-from dali_feed.external_sources.kafka_options import SLICE_SECONDS, Identity, KafkaOptions, connect
-from dali_feed.external_sources.kafka_records import Rows, Takes, rows_for
+from dali_feed.external_sources.kafka.errors import DENIED, GONE, LOG, Trouble, denied, gone, remade, unreachable
+from dali_feed.external_sources.kafka.identity import Asker, Witness
+from dali_feed.external_sources.kafka.members import MemberRows
+from dali_feed.external_sources.kafka.options import SLICE_SECONDS, Identity, KafkaOptions, connect
+from dali_feed.external_sources.kafka.records import Rows, Takes, rows_for
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Slabs
 

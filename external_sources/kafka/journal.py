@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dali_feed.errors import ConfigError, SourceChangedError, StateError
-from dali_feed.external_sources.kafka_tally import Tally
+from dali_feed.external_sources.kafka.tally import Tally
 
 __all__ = ["Journal", "held", "load", "save"]
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import numpy as np
 
 from dali_feed.errors import ConfigError, FormatError
-from dali_feed.external_sources.kafka import KafkaTopic
+from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.formats.written import Encode, encoder
 from dali_feed.records.source import LABEL, Source
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dali_feed.errors import ConfigError, DaliFeedError, FormatError, MissingPackageError
-from dali_feed.external_sources.kafka_writes import Writes, Written
+from dali_feed.external_sources.kafka.writes import Writes, Written
 from dali_feed.quarantine.reasons import place_of
 from dali_feed.records.source import Block
 

@@ -16,11 +16,11 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from dali_feed.errors import ConfigError, DeadLetterError, SourceDeniedError, SourceEmptyError
-from dali_feed.external_sources.kafka import KafkaTopic
-from dali_feed.external_sources.kafka_errors import QUIET, Trouble
-from dali_feed.external_sources.kafka_messages import as_original, messages
-from dali_feed.external_sources.kafka_options import KafkaOptions, opened
-from dali_feed.external_sources.secrets import hidden
+from dali_feed.external_sources.kafka.errors import QUIET, Trouble
+from dali_feed.external_sources.kafka.messages import as_original, messages
+from dali_feed.external_sources.kafka.options import KafkaOptions, opened
+from dali_feed.external_sources.kafka.secrets import hidden
+from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.quarantine.letters import Letter, Original
 
 __all__ = ["DeadLetterTopic"]

@@ -1,0 +1,110 @@
+"""What a source is whose records never end: it has no snapshot and no plan, only a position that moves on.
+
+The law: a record is given to one rank, once, in the order of its partition; which records come together in a block is the
+network's doing, so nothing may depend on it but the borders of batches. What a reader gave is not consumed: the training
+loop's position is, and that is what a state holds. A stream that goes on from a state gives what came behind it: nothing is
+lost and nothing comes twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from dali_feed.records.source import Block, Slabs
+
+__all__ = ["Drain", "LiveBlock", "LiveReader", "LiveSource", "Pace", "Positions"]
+
+Positions = Mapping[int, int]  # partition -> the next position to read there
+
+# Called in the reader's thread with the partitions that are taken away and the seconds there are: waits until the loop
+# has finished what it was handed of them, and returns how far that is.
+Drain = Callable[[Collection[int], float], Positions]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """When a batch of a stream is handed over; the first that holds decides.
+
+    timeout  seconds after its first record has come; None: only when it is full
+    size     bytes of its payloads, so that large and small records fill a batch of equal cost; None: by count alone.
+             A record larger than that is a batch by itself
+    idle     seconds without any record, after which an empty batch is handed over, so that no rank keeps the others
+             waiting in a collective; None: wait
+    """
+
+    timeout: float | None = None
+    size: int | None = None
+    idle: float | None = None
+
+
+@dataclass(slots=True)
+class LiveBlock:
+    """Records in the order in which they came, none absent, and where their partitions stand behind them.
+
+    `position` has each partition that has moved, by records or by offsets that hold none.
+    """
+
+    block: Block
+    position: dict[int, int]
+
+
+class LiveReader(Protocol):
+    """One thread's way into a stream. Not shared between threads, but for `commit`; never inherited through fork.
+
+    Where it has an attribute `trouble`, a str, the watchdog shows it.
+    """
+
+    def poll(self, records: int, size: float, seconds: float) -> LiveBlock:
+        """Up to `records` records: as soon as so many are there, or `size` bytes of payload, or after `seconds`.
+
+        The record that would pass `size` is left for the next call, unless it is the first. Seconds 0 asks for
+        what has come already. Raises ClosedError when the stop event is set, and a SourceError where it cannot go on.
+        """
+        ...
+
+    def commit(self, position: Positions) -> None:
+        """Publish how far the loop is. Raises a SourceError after a few seconds where that cannot be done."""
+        ...
+
+    def close(self) -> None:
+        """Release connections. Safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class LiveSource(Protocol):
+    """Where records come from that never end. Cheap to make: nothing is opened before `live`."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields beside the image, in the order a batch gives them; usually ('label',)."""
+        ...
+
+    @property
+    def pace(self) -> Pace:
+        """When a batch is handed over."""
+        ...
+
+    def live(  # noqa: PLR0913  where it begins, whose part it is, and what it lives in
+        self,
+        at: Mapping[str, Any] | None,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        slabs: Slabs | None = None,
+        stop: threading.Event | None = None,
+        drain: Drain | None = None,
+    ) -> LiveReader:
+        """A reader of this rank's partitions, from `at` on, a `mark` of before; None: from where the source begins."""
+        ...
+
+    def mark(self, position: Positions) -> dict[str, Any]:
+        """A position as plain JSON, with what it was made for; of one rank's partitions, or of several ranks'."""
+        ...
+
+    def where(self, partition: int, position: int) -> str:
+        """A record's coordinates as people write them: `clicks[3]@41872`."""
+        ...
