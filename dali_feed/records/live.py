@@ -88,7 +88,7 @@ class LiveSource(Protocol):
         """When a batch is handed over."""
         ...
 
-    def live(  # noqa: PLR0913  where it begins, whose part it is, and what it lives in
+    def live(
         self,
         at: Mapping[str, Any] | None,
         *,
