@@ -1,9 +1,9 @@
 """What a source is whose records never end: it has no snapshot and no plan, only a position that moves on.
 
-The law: a record is given to one rank, once, in the order of its partition; which records come together in a block is the
-network's doing, so nothing may depend on it but the borders of batches. What a reader gave is not consumed: the training
-loop's position is, and that is what a state holds. A stream that goes on from a state gives what came behind it: nothing is
-lost and nothing comes twice.
+The law: a record is given to one rank, once, in the order of its partition; which records come together in a block
+is the network's doing, so nothing may depend on it but the borders of batches. What a reader gave is not consumed: the
+training loop's position is, and that is what a state holds. A stream that goes on from a state gives what came behind
+it: nothing is lost and nothing comes twice.
 """
 
 from __future__ import annotations
