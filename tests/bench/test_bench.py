@@ -42,6 +42,7 @@ def test_the_loader_is_measured_beside_the_ceiling_the_loop_and_peers(
     assert float(found["host", "tar"]["feed us"]) > 0
 
 
+@pytest.mark.long
 def test_a_missing_spdl_is_said_and_not_hidden(
     run: Run, toy: tuple[object, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

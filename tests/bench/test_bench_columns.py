@@ -9,7 +9,7 @@ from toy_runs import Run, not_measured, rows, run
 
 __all__ = ["run"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
+pytestmark = [pytest.mark.slow, pytest.mark.whole_machine, pytest.mark.long]
 
 
 def test_small_records_are_measured_beside_a_straight_read_and_peers(run: Run, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from toy_runs import Run, cache, rows, run, toy
 
 __all__ = ["cache", "run", "toy"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
+pytestmark = [pytest.mark.slow, pytest.mark.whole_machine, pytest.mark.long]
 
 
 def test_decoding_is_swept_over_its_settings(run: Run, toy: tuple[object, ...], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ __all__ = ["run"]
 pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
 
 
-@pytest.mark.parametrize("count", [160, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [80, pytest.param(1000, marks=pytest.mark.long)])
 def test_damaged_images_cost_their_slots(run: Run, tmp_path: Path, count: int) -> None:
     """fuzz: so many damaged images on each engine are delivered or quarantined, every one; no crash, no hang."""
     run("fuzz.py", "--count", count, "--first", 10**6, "--part", 500, "--results", tmp_path)
@@ -21,6 +21,7 @@ def test_damaged_images_cost_their_slots(run: Run, tmp_path: Path, count: int) -
         assert (row["errors"], row["crashes"], row["hangs"]) == ("0", "0", "0")
 
 
+@pytest.mark.long
 def test_the_screen_is_measured(run: Run) -> None:
     """bench_screen prints a line per kind of file."""
     said = run("bench_screen.py", "--batch", 8, "--passes", 1, "--min-kb", 1)

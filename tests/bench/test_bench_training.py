@@ -9,7 +9,7 @@ from toy_runs import Run, cache, rows, run, toy
 
 __all__ = ["cache", "run", "toy"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
+pytestmark = [pytest.mark.slow, pytest.mark.whole_machine, pytest.mark.long]
 
 
 def test_training_is_timed_beside_nothing_and_torch(run: Run, toy: tuple[object, ...], tmp_path: Path) -> None:
