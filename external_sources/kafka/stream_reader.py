@@ -90,7 +90,8 @@ class StreamReader:
         before: dict[int, int] = {}  # of the partitions that move
         taken = Taken(self._options, self._slabs, records)
         try:
-            self._take(taken, before, size, time.monotonic() + seconds)
+            if records > 0:
+                self._take(taken, before, size, time.monotonic() + seconds)
             if taken.count and not self._witness.vouches(self._identity.topic_id):
                 self._identify(next(iter(before)))
             position = {p: self._at[p] for p in before} if self._told else dict(self._at)
