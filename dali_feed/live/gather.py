@@ -100,6 +100,7 @@ class Gatherer:
         self._quiet = 0.0  # since when none has come
         self._known: set[int] = set()  # partitions
         self._lost: set[int] = set()  # those of them that were taken away since the last poll
+        self._told = False  # whether the first block has come
         self._hurry = False  # partitions are being taken away: no batch waits for more records
         self._came = time.monotonic()
         self._reader: LiveReader
@@ -218,7 +219,8 @@ class Gatherer:
         lost, self._lost = self._lost, set()
         self._known -= lost
         fresh = _begin(found, self._known)
-        if fresh:
+        if fresh or not self._told:  # a rank may have no partition
+            self._told = True
             self._known |= fresh.keys()
             self._progress.begins(fresh)
         came = len(found.block.ids) > 0
