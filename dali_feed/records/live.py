@@ -62,7 +62,7 @@ class LiveReader(Protocol):
         """Up to `records` records: as soon as so many are there, or `size` bytes of payload, or after `seconds`.
 
         The record that would pass `size` is left for the next call, unless it is the first. Seconds 0 asks for
-        what has come already. Raises ClosedError when the stop event is set, and a SourceError where it cannot go on.
+        what has come already, records 0 for none: it is only to say that somebody is there. Raises ClosedError when the stop event is set, and a SourceError where it cannot go on.
         """
         ...
 

@@ -154,7 +154,6 @@ class KafkaStream(TopicSource):
             options,
             self._identity,
             positions,
-            count,
             rank=rank,
             world_size=world_size,
             group=self._group,
