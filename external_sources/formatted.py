@@ -16,6 +16,7 @@ from dali_feed.external_sources.member_source import MemberSource
 from dali_feed.formats.contract import Format, Parse, bound
 from dali_feed.formats.named import format_of
 from dali_feed.records.members import alternatives
+from dali_feed.records.passing import PassingOn
 from dali_feed.records.source import Block, Extents, Reader, Slabs, Source
 
 __all__ = ["VALUE", "FormOf", "forms_of", "split_path", "with_formats"]
@@ -136,16 +137,12 @@ class _Formatted(MemberSource):
         return _Reader(self, self._source.reader(slabs, stop))
 
 
-class _Reader:
+class _Reader(PassingOn):
     """Reads members, and opens those that were asked for."""
 
     def __init__(self, of: _Formatted, reader: Reader) -> None:
-        self._of, self._reader = of, reader
-
-    @property
-    def trouble(self) -> str:
-        """The source's reader's, where it has one."""
-        return getattr(self._reader, "trouble", "")
+        super().__init__(reader)
+        self._of = of
 
     def read(self, extents: Extents) -> Block:
         """Of the source's block, with what the formats found; see `records.Reader`."""
@@ -155,10 +152,6 @@ class _Reader:
         except BaseException:
             block.lease.release()
             raise
-
-    def close(self) -> None:
-        """Safe to call twice."""
-        self._reader.close()
 
     def _opened(self, block: Block) -> Block:
         found = {member: _needed(member, opener, block) for member, opener in self._of.openers.items()}

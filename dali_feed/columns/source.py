@@ -15,6 +15,7 @@ from dali_feed.columns.late import Late
 from dali_feed.errors import ConfigError
 from dali_feed.plan.order import canonical
 from dali_feed.records.members import Members
+from dali_feed.records.passing import PassingOn
 from dali_feed.records.source import Block, Extents, Reader, Slabs, Snapshot, Source
 from dali_feed.screen.scans import MAX_WORK
 from dali_feed.screen.screen import MAX_PIXELS
@@ -154,16 +155,12 @@ def _first(block: Block, field: str) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-class _Reader:
+class _Reader(PassingOn):
     """Reads members, and makes of them what their columns keep."""
 
     def __init__(self, reader: Reader, kinds: Callable[[], dict[str, Kind]]) -> None:
-        self._reader, self._kinds = reader, kinds
-
-    @property
-    def trouble(self) -> str:
-        """The source's reader's, where it has one."""
-        return getattr(self._reader, "trouble", "")
+        super().__init__(reader)
+        self._kinds = kinds
 
     def read(self, extents: Extents) -> Block:
         """Of the source's block, its members made into columns; see `records.Reader`."""
@@ -182,10 +179,6 @@ class _Reader:
             block.lease.release()
             raise
         return Block(block.ids, block.payloads, fields, block.lease, block.faults)
-
-    def close(self) -> None:
-        """Safe to call twice."""
-        self._reader.close()
 
 
 def with_columns(
