@@ -28,7 +28,8 @@ class PartitionStats:
     size        bytes of these records' keys and values
     rate        bytes of these per second, between the last two statistics
     leader      id of the broker that is asked for them
-    time        Unix seconds of the record before `position`, where the reader knows it
+    seconds     of a stream: how long ago the last record was made that was read of it, by its own time; 0 where no
+                record is to come
     """
 
     partition: int
@@ -39,7 +40,7 @@ class PartitionStats:
     size: int = 0
     rate: float | None = None
     leader: int | None = None
-    time: float | None = None
+    seconds: float | None = None
 
     @property
     def lag(self) -> int | None:
@@ -114,6 +115,11 @@ class KafkaStats:
         return sum(known) if known else None
 
     @property
+    def lag_seconds(self) -> float | None:
+        """The largest of the partitions' `seconds`; None where none is known."""
+        return max((each.seconds for each in self.partitions if each.seconds is not None), default=None)
+
+    @property
     def rate(self) -> float | None:
         """Bytes per second; None before the second statistics."""
         known = [each.rate for each in self.partitions if each.rate is not None]
@@ -127,7 +133,8 @@ class KafkaStats:
         for number in numbers:
             found = known.get(number) or PartitionStats(number)
             end = found.end if ends is None else ends.get(number, found.end)
-            placed.append(dataclasses.replace(found, position=positions.get(number, found.position), end=end))
+            at = dataclasses.replace(found, position=positions.get(number, found.position), end=end)
+            placed.append(dataclasses.replace(at, seconds=0.0) if at.lag == 0 and at.seconds is not None else at)
         return dataclasses.replace(self, partitions=tuple(placed))
 
 
@@ -178,7 +185,7 @@ def _both(a: PartitionStats, b: PartitionStats) -> PartitionStats:
         size=a.size + b.size,
         rate=_of(lambda x, y: x + y, a.rate, b.rate),
         leader=a.leader if a.leader is not None else b.leader,
-        time=_of(max, a.time, b.time),
+        seconds=_of(min, a.seconds, b.seconds),
     )
 
 

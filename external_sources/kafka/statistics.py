@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+from confluent_kafka import Message
 
 from dali_feed.records.gauges import BrokerStats, KafkaStats, PartitionStats, merged
 
@@ -50,9 +53,11 @@ class Statistics:
             self._texts, self._made = texts, None
         return keep
 
-    def seen(self, partition: int, milliseconds: int) -> None:
-        """Keep when the last record that was read of a partition was made."""
-        self._times[partition] = milliseconds / 1000
+    def seen(self, batch: Sequence[Message]) -> None:
+        """Keep when the last records were made that came of each partition."""
+        for partition, message in {message.partition(): message for message in batch}.items():
+            if partition is not None and (made := message.timestamp()[1]) > 0:
+                self._times[partition] = made / 1000
 
     def gauges(self) -> KafkaStats | None:
         """The figures; None before the first text. See `records.gauges.Gauged`."""
@@ -65,8 +70,14 @@ class Statistics:
                 both = now if self._before is None else merged([now, replace(self._before, at=now.at)])
                 self._made = texts[-1], both
             found = self._made[1]
-        times = dict(self._times)
-        return replace(found, partitions=tuple(replace(one, time=times.get(one.partition)) for one in found.partitions))
+        now, times = time.time(), self._times.copy()
+        return replace(
+            found,
+            partitions=tuple(
+                replace(one, seconds=max(0.0, now - times[one.partition])) if one.partition in times else one
+                for one in found.partitions
+            ),
+        )
 
 
 def figures(topic: str, *texts: Mapping[str, Any]) -> KafkaStats:
