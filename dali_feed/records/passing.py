@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dali_feed.records.gauges import Gauged, KafkaStats
+from dali_feed.records.live import LiveReader
 from dali_feed.records.source import Reader
 
 __all__ = ["PassingOn"]
 
 
 class PassingOn:
-    """The base of such a reader; its subclass has `read`."""
+    """The base of such a reader; its subclass has `read`, or `poll` and `commit`."""
 
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
+    def __init__(self, reader: Reader | LiveReader) -> None:
+        self._reader: Any = reader
 
     @property
     def trouble(self) -> str:

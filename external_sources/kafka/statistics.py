@@ -66,8 +66,8 @@ class Statistics:
             if not texts:
                 return self._before
             if self._made is None or self._made[0] is not texts[-1]:
-                now = figures(self._topic, *map(json.loads, texts))
-                both = now if self._before is None else merged([now, replace(self._before, at=now.at)])
+                new = figures(self._topic, *map(json.loads, texts))
+                both = new if self._before is None else merged([new, replace(self._before, at=new.at)])
                 self._made = texts[-1], both
             found = self._made[1]
         now, times = time.time(), self._times.copy()

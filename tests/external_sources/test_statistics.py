@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 from broker.handle import Kafka, payloads, read, rows
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from images import QUICK, jpeg
 
 from dali_feed import DataLoader
 from dali_feed.errors import DataLostError
-from dali_feed.external_sources import KafkaTopic
+from dali_feed.external_sources import KafkaStream, KafkaTopic
 from dali_feed.external_sources.kafka.statistics import figures
 from dali_feed.feed import reading
+from dali_feed.live import gather
 from dali_feed.plan.order import Shuffle
 from dali_feed.records.gauges import BrokerStats, KafkaStats, PartitionStats, merged
 from dali_feed.testing import Message, ScriptedSource
@@ -154,6 +155,32 @@ def test_statistics_do_not_pile_up_while_nothing_is_read(embedded: Kafka, monkey
         assert sorted(ids) == list(range(40))
 
 
+def test_nor_while_a_streams_loop_is_slow(embedded: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream whose batches nobody takes goes on taking them, and its records keep their order."""
+    monkeypatch.setattr(gather, "REST_S", 0.01)
+    topic, told, calls = embedded.topic, threading.Event(), []
+    embedded.publish(topic, [Message(jpeg(n % 4), headers=(("label", b"%d" % n),)) for n in range(60)], partitions=1)
+
+    def listens(text: str) -> None:
+        calls.append(text)
+        if len(calls) >= seen + 5:
+            told.set()
+
+    seen = 1 << 30
+    config = {"statistics.interval.ms": 10, "stats_cb": listens}
+    stream = KafkaStream(topic, embedded.servers, start="earliest", config=config)
+    with DataLoader(stream, 2, device="cpu", tuning=QUICK) as loader:
+        given = iter(loader)
+        labels = next(given)[1].tolist()
+        for _ in range(2):
+            told.clear()
+            seen = len(calls)
+            assert told.wait(30)
+        while len(labels) < 60:
+            labels += next(given)[1].tolist()
+        assert labels == list(range(60))
+
+
 def test_a_loader_has_them_with_its_own_position(embedded: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """Position and end are the loop's and the snapshot's, as commit() counts; the rest is the consumers'."""
     monkeypatch.setattr(reading, "REST_SECONDS", 0.01)
@@ -177,6 +204,32 @@ def test_a_loader_has_them_with_its_own_position(embedded: Kafka, monkeypatch: p
     with DataLoader(ScriptedSource([jpeg(1)] * 4), 2, device="cpu") as loader:
         next(iter(loader))
         assert loader.stats().kafka is None
+
+
+def test_a_streams_loader_has_its_lag(embedded: Kafka) -> None:
+    """Offsets to go behind what the loop was handed, and how old the last record is that was read; 0 at the end."""
+    topic, came = embedded.create(embedded.topic, 2), threading.Event()
+    producer, made = Producer({"bootstrap.servers": embedded.servers}), int((time.time() - 1000) * 1000)
+    for n in range(12):
+        producer.produce(topic, jpeg(n % 4), headers=[("label", b"1")], partition=n % 2, timestamp=made)
+    producer.flush()
+    config = FAST | {"stats_cb": lambda text: came.set() if json.loads(text)["rxmsgs"] == 12 else None}
+    stream = KafkaStream(topic, embedded.servers, start="earliest", config=config)
+    with DataLoader(stream, 4, device="cpu", tuning=QUICK) as loader:
+        assert loader.stats().kafka is None
+        given = iter(loader)
+        next(given)
+        assert came.wait(30)
+        found = loader.stats().kafka
+        assert found is not None
+        assert [each.end for each in found.partitions] == [6, 6]
+        assert (found.lag, sum(each.position or 0 for each in found.partitions)) == (8, 4)
+        assert 1000 <= (found.lag_seconds or 0) < 2000
+        for _ in range(2):
+            next(given)
+        found = loader.stats().kafka
+        assert found is not None
+        assert (found.lag, found.lag_seconds) == (0, 0.0)
 
 
 def test_nobody_measures_unless_it_reads(embedded: Kafka) -> None:

@@ -22,9 +22,11 @@ HOUR = 3600.0
 NOW = 1_000_000.0
 
 
-def options(kafka: Kafka, servers: str = "", timeout: float = 30.0, **config: object) -> KafkaOptions:
+def options(
+    kafka: Kafka, servers: str = "", timeout: float = 30.0, config: dict[str, str] | None = None
+) -> KafkaOptions:
     """The test's topic."""
-    return KafkaOptions(kafka.topic, servers or kafka.servers, None, None, (), timeout, config)
+    return KafkaOptions(kafka.topic, servers or kafka.servers, None, None, (), timeout, config or {})
 
 
 def facts(*partitions: PartitionLag, keeps: float | None = None, ends: dict[int, int] | None = None) -> LagFacts:
@@ -149,6 +151,6 @@ def test_who_is_not_there_and_who_may_not_ask(real_broker: Cluster, real_kafka: 
     for made in real_broker.admin.create_acls([rule]).values():
         made.result(30)
     with pytest.raises(SourceDeniedError, match="the right Describe on it"):
-        look(options(real_kafka, real_broker.sasl_servers, **alice), "training-of-may")
+        look(options(real_kafka, real_broker.sasl_servers, config=alice), "training-of-may")
     with pytest.raises(SourceUnreachableError):
         look(options(real_kafka, f"127.0.0.1:{free_ports(1)[0]}", timeout=0.3), "g")
