@@ -16,6 +16,7 @@ from dali_feed.external_sources.member_source import MemberSource
 from dali_feed.formats.contract import Format, Parse, bound
 from dali_feed.formats.named import format_of
 from dali_feed.records.members import alternatives
+from dali_feed.records.passing import PassingOn
 from dali_feed.records.source import Block, Extents, Reader, Slabs, Source
 
 __all__ = ["VALUE", "FormOf", "Formatted", "FormattedReader", "forms_of", "split_path", "with_formats"]
@@ -139,16 +140,12 @@ class Formatted(MemberSource):
         return FormattedReader(self, self._source.reader(slabs, stop))
 
 
-class FormattedReader:
+class FormattedReader(PassingOn):
     """Reads members, and opens those that were asked for."""
 
     def __init__(self, of: Any, reader: Any) -> None:
-        self._of, self._reader = of, reader
-
-    @property
-    def trouble(self) -> str:
-        """The source's reader's, where it has one."""
-        return getattr(self._reader, "trouble", "")
+        super().__init__(reader)
+        self._of = of
 
     def read(self, extents: Extents) -> Block:
         """Of the source's block, with what the formats found; see `records.Reader`."""
@@ -158,10 +155,6 @@ class FormattedReader:
         except BaseException:
             block.lease.release()
             raise
-
-    def close(self) -> None:
-        """Safe to call twice."""
-        self._reader.close()
 
     def opened(self, block: Block) -> Block:
         """The block, with what the formats found."""

@@ -10,6 +10,7 @@ from dali_feed.columns.kind import Kind
 from dali_feed.columns.source import Columnar, columns_of
 from dali_feed.errors import ConfigError
 from dali_feed.records.live import Drain, LiveBlock, LiveReader, Pace, Positions
+from dali_feed.records.passing import PassingOn
 from dali_feed.records.source import Block, Slabs
 
 __all__ = ["LiveColumnar"]
@@ -68,16 +69,12 @@ class LiveColumnar(Columnar):
         return columns_of(block, self.kinds) if len(block.ids) else block
 
 
-class _LiveReader:
+class _LiveReader(PassingOn):
     """Polls members, and makes of them what their columns keep."""
 
     def __init__(self, reader: LiveReader, source: LiveColumnar) -> None:
-        self._reader, self._source = reader, source
-
-    @property
-    def trouble(self) -> str:
-        """The source's reader's, where it has one."""
-        return getattr(self._reader, "trouble", "")
+        super().__init__(reader)
+        self._source = source
 
     def poll(self, records: int, size: float, seconds: float) -> LiveBlock:
         """Of the source's block, its members made into columns; see `records.live.LiveReader`."""
@@ -87,7 +84,3 @@ class _LiveReader:
     def commit(self, position: Positions) -> None:
         """The source's."""
         self._reader.commit(position)
-
-    def close(self) -> None:
-        """Safe to call twice."""
-        self._reader.close()

@@ -15,6 +15,7 @@ from dali_feed.columns.late import Late
 from dali_feed.errors import ConfigError
 from dali_feed.plan.order import canonical
 from dali_feed.records.members import Members
+from dali_feed.records.passing import PassingOn
 from dali_feed.records.source import Block, Extents, Reader, Slabs, Snapshot, Source
 from dali_feed.screen.scans import MAX_WORK
 from dali_feed.screen.screen import MAX_PIXELS
@@ -174,24 +175,16 @@ def columns_of(block: Block, its_kinds: Callable[[], Mapping[str, Kind]]) -> Blo
     return Block(block.ids, block.payloads, fields, block.lease, block.faults)
 
 
-class _Reader:
+class _Reader(PassingOn):
     """Reads members, and makes of them what their columns keep."""
 
     def __init__(self, reader: Reader, kinds: Callable[[], dict[str, Kind]]) -> None:
-        self._reader, self._kinds = reader, kinds
-
-    @property
-    def trouble(self) -> str:
-        """The source's reader's, where it has one."""
-        return getattr(self._reader, "trouble", "")
+        super().__init__(reader)
+        self._kinds = kinds
 
     def read(self, extents: Extents) -> Block:
         """Of the source's block, its members made into columns; see `records.Reader`."""
         return columns_of(self._reader.read(extents), self._kinds)
-
-    def close(self) -> None:
-        """Safe to call twice."""
-        self._reader.close()
 
 
 def with_columns(

@@ -1,4 +1,4 @@
-"""Publishes how much a run has consumed, for lag tools.
+"""Tells how much a run has consumed: a group, for lag tools, and whoever asks for stats.
 
 The law: only the checkpoint's position is ever read. What is published here is for people who watch, and
 where it cannot be published the training goes on.
@@ -6,16 +6,19 @@ where it cannot be published the training goes on.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable
 
 import numpy as np
 
+from dali_feed.feed.planning import Planning
+from dali_feed.feed.stats import Stats
 from dali_feed.plan.order import EpochPlan
 from dali_feed.plan.position import Position
 from dali_feed.records.source import Commits, Int64s, Snapshot, Source
 
-__all__ = ["commit", "progress"]
+__all__ = ["commit", "placed", "progress"]
 
 log = logging.getLogger("dali_feed")
 
@@ -33,6 +36,17 @@ def progress(snapshot: Snapshot, plan: EpochPlan, at: Position, *, left: bool) -
     if snapshot.present is None:
         return np.asarray(np.minimum(snapshot.starts + given, snapshot.stops), np.int64)
     return snapshot.present.reached(given, snapshot.starts, snapshot.stops)
+
+
+def placed(stats: Stats, planning: Planning, at: Position) -> Stats:
+    """The same, with where the loop stands in each partition. Nothing is planned, or looked at, for it."""
+    plan = planning.made(at.epoch)
+    if stats.kafka is None or plan is None:
+        return stats
+    snapshot = planning.snapshot
+    reached = progress(snapshot, plan, at, left=bool(planning.counts(at.epoch, at.consumed)))
+    positions, ends = (dict(enumerate(each.tolist())) for each in (reached, snapshot.stops))
+    return dataclasses.replace(stats, kafka=stats.kafka.at_positions(positions, ends))
 
 
 def commit(source: Source, rank: int, found: Callable[[], Int64s]) -> None:

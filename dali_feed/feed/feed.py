@@ -14,7 +14,7 @@ from dali_feed.columns.kind import Kind
 from dali_feed.columns.source import with_columns
 from dali_feed.engines.pictures import compile_pictures
 from dali_feed.feed.beside import Companions, none
-from dali_feed.feed.commit import commit, progress
+from dali_feed.feed.commit import commit, placed, progress
 from dali_feed.feed.describe import described, running
 from dali_feed.feed.epoch import EpochRun
 from dali_feed.feed.life import Life
@@ -266,7 +266,7 @@ class Feed(Dealt):
 
     def stats(self) -> Stats:
         """Counts and waits since the start."""
-        return self._machine.stats()
+        return placed(self._machine.stats(), self._planning, self._passes.at)
 
     def close(self) -> None:
         """Stop all threads and release engine and connections. Safe to call twice and in any state.

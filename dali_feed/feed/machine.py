@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
 from dali_feed.columns.source import Columnar
@@ -129,7 +129,8 @@ class Machine:
     def stats(self) -> Stats:
         """Counts and waits since the start."""
         self.meter.bytes_read = self.slabs.filled
-        return self.meter.stats(self.slabs.peak)
+        found = self.meter.stats(self.slabs.peak)
+        return found if self.pool is None else replace(found, kafka=self.pool.gauges())
 
     def close(self, when_free: Callable[[Callable[[], None]], None]) -> None:
         """End the readers; end the engine in the function given to `when_free`, which calls it when that is safe."""

@@ -98,6 +98,10 @@ class Planning:
             self._digest = None if indices is None else digest_of(self._sampler, indices)
         return self._plan
 
+    def made(self, epoch: int) -> EpochPlan | None:
+        """The plan of that epoch, where it is there already."""
+        return self._plan if self._plan is not None and self._plan.epoch == epoch else None
+
     def counts(self, epoch: int, consumed: int = 0) -> list[int]:
         """How many slots of each lane every batch takes, from where `consumed` of a lane have been given."""
         return self.shares.counts(self.plan(epoch).lane_length - consumed, drop_last=self.drop_last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -9,9 +10,12 @@ from collections.abc import Callable
 
 from dali_feed.engines.ranges import READ
 from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceError
+from dali_feed.records.gauges import KafkaStats, summed
 from dali_feed.records.source import Block, Extents, Reader, Slabs, Source, unpack_id
 
 __all__ = ["ReadPool", "ReadTask"]
+
+REST_SECONDS = 5.0  # without a task, after which a reader that wants to may look after itself
 
 
 class ReadTask:
@@ -73,6 +77,7 @@ class ReadPool:
         self._asked = 0  # tasks requested and not finished
         self._closed = False
         self._at: dict[int, tuple[ReadTask, float, Reader]] = {}  # thread -> what it reads, since when
+        self._readers: dict[int, Reader] = {}  # thread -> its reader
         self._threads = [
             threading.Thread(target=self._work, args=(n,), name=f"dali_feed-read-{n}", daemon=True)
             for n in range(count)
@@ -96,15 +101,30 @@ class ReadPool:
         """The reads under way: each with the time it began (`time.monotonic`), and its reader's `trouble`."""
         return [(task, since, getattr(reader, "trouble", "")) for task, since, reader in list(self._at.values())]
 
+    def gauges(self) -> KafkaStats | None:
+        """What the readers have measured; None where they do not measure, or have not yet."""
+        return summed(list(self._readers.values()))
+
+    def _next(self, reader: Reader | None) -> ReadTask | None:
+        """The next task; None to end."""
+        rest: Callable[[], None] | None = getattr(reader, "rest", None)
+        while rest is not None:
+            try:
+                return self._tasks.get(timeout=REST_SECONDS)
+            except queue.Empty:
+                with contextlib.suppress(Exception):  # what is wrong with it shows in the next read
+                    rest()
+        return self._tasks.get()
+
     def _work(self, thread: int) -> None:
         reader: Reader | None = None
         try:
-            while (task := self._tasks.get()) is not None:
+            while (task := self._next(reader)) is not None:
                 try:
                     if self._stop.is_set():
                         msg = "read: cancelled before it began"
                         raise ClosedError(msg)
-                    reader = reader or self._source.reader(self._slabs, self._stop)
+                    reader = self._readers[thread] = reader or self._source.reader(self._slabs, self._stop)
                     self._at[thread] = task, time.monotonic(), reader
                     with READ:
                         block = reader.read(task.extents)

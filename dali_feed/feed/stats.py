@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from dali_feed.records.gauges import KafkaStats
+
 __all__ = ["Meter", "Stats"]
 
 KEPT_WAITS = 4096
@@ -34,6 +36,7 @@ class Stats:
                       "torch" or "trainer"; `engine_wait` is the loop's time in next(), `trainer_wait` the time
                       between, and what torch does not count is 0
     recent_bad        the last bad records, (where, reason)
+    kafka             what the consumers of a Kafka source measure; None: another source, or nothing yet
     """
 
     samples: int
@@ -51,9 +54,11 @@ class Stats:
     step_wait_p99: float
     bottleneck: str
     recent_bad: tuple[tuple[str, str], ...]
+    kafka: KafkaStats | None = None
 
     def __str__(self) -> str:
-        lines = [f"{f.name:14} {getattr(self, f.name)}" for f in fields(self) if f.name != "recent_bad"]
+        lines = [f"{f.name:14} {getattr(self, f.name)}" for f in fields(self) if f.name not in {"recent_bad", "kafka"}]
+        lines += [] if self.kafka is None else [f"{'kafka':14} {self.kafka}"]
         return "\n".join(lines + [f"{'':14} {where}: {reason}" for where, reason in self.recent_bad[-5:]])
 
 

@@ -36,6 +36,7 @@ from dali_feed.plan.draws import check_seed
 from dali_feed.plan.shares import Dealt, Shares
 from dali_feed.quarantine.budget import Quarantine
 from dali_feed.quarantine.outbox import Outbox
+from dali_feed.records.gauges import summed
 from dali_feed.records.live import Drain, LiveReader, LiveSource
 from dali_feed.records.source import Slabs, unpack_id
 from dali_feed.transforms.rules import Decoding, Layout
@@ -282,7 +283,9 @@ class LiveFeed(Dealt):
 
     def stats(self) -> Stats:
         """Counts and waits since the start; empty batches do not count."""
-        return self._machine.stats()
+        found, run = self._machine.stats(), self._run
+        kafka = None if run is None else summed([run.gatherer.reader])
+        return found if kafka is None else replace(found, kafka=kafka.at_positions(self._progress.state() or {}))
 
     def close(self) -> None:
         """Stop all threads and release engine and connections. Safe to call twice and in any state.

@@ -6,6 +6,7 @@ pace and the clock; nothing else depends on it. Reading never runs more than som
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -26,6 +27,7 @@ __all__ = ["Gathered", "Gatherer", "Opened"]
 
 AHEAD = 2  # batches that wait for the feed thread
 SLICE_S = 1.0  # how long a wait may be without a look at the reader
+REST_S = 5.0  # of a wait for the loop, after which a reader that wants to may look after itself
 _ROOM_S = 0.02  # how often memory is looked at again
 
 
@@ -102,7 +104,7 @@ class Gatherer:
         self._lost: set[int] = set()  # those of them that were taken away since the last poll
         self._told = False  # whether the first block has come
         self._hurry = False  # partitions are being taken away: no batch waits for more records
-        self._came = time.monotonic()
+        self._came = self._rested = time.monotonic()
         self._reader: LiveReader
         self._thread = threading.Thread(target=self._run, name="dali_feed-live", daemon=True)
         self._thread.start()
@@ -250,10 +252,20 @@ class Gatherer:
     def _put(self) -> None:
         """Hand whole batches on, and wait until there is room for another one."""
         while self._waiting and not self._stop.is_set():
+            self._rest()
             if self._out.offer(self._waiting[0], SLICE_S):
                 self._waiting.pop(0)
         while not (self._stop.is_set() or self._part.count or self._slabs.room_left()):
+            self._rest()
             self._progress.wait(_ROOM_S)
+
+    def _rest(self) -> None:
+        """Nothing is read now; see `records.source.Reader`."""
+        now = time.monotonic()
+        if now - self._rested >= REST_S and (rest := getattr(self._reader, "rest", None)) is not None:
+            self._rested = now
+            with contextlib.suppress(Exception):  # what is wrong with it shows in the next poll
+                rest()
 
     def _drain(self, partitions: Collection[int], seconds: float) -> Positions:
         """Called by the reader, when partitions are taken away: what was given of them is handed on and waited for.

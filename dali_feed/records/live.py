@@ -55,7 +55,7 @@ class LiveBlock:
 class LiveReader(Protocol):
     """One thread's way into a stream. Not shared between threads, but for `commit`; never inherited through fork.
 
-    Where it has an attribute `trouble`, a str, the watchdog shows it.
+    Where it has an attribute `trouble`, a str, the watchdog shows it; for `gauges` and `rest` see `source.Reader`.
     """
 
     def poll(self, records: int, size: float, seconds: float) -> LiveBlock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from dali_feed.external_sources.kafka.errors import QUIET, Trouble
 from dali_feed.external_sources.kafka.members import Asked
 from dali_feed.external_sources.kafka.records import Codec
 from dali_feed.external_sources.kafka.secrets import hidden, revealed
+from dali_feed.external_sources.kafka.statistics import INTERVAL_MS
 from dali_feed.external_sources.kafka.tls import check_files
 from dali_feed.external_sources.kafka.tokens import Tokens
 
@@ -77,11 +78,17 @@ class KafkaOptions:
 
 
 def connect(
-    options: KafkaOptions, trouble: Trouble, *, modest: bool = False, logger: Any = QUIET, debug: str = ""
+    options: KafkaOptions,
+    trouble: Trouble,
+    *,
+    modest: bool = False,
+    logger: Any = QUIET,
+    debug: str = "",
+    statistics: Callable[[str], None] | None = None,
 ) -> Consumer:
     """A consumer with our settings and the user's; opens no connection by itself. A `modest` one fetches less at once.
 
-    Its `logger` is told what `debug` names, beside what the user asked for.
+    Its `logger` is told what `debug` names, beside what the user asked for; `statistics` librdkafka's, as JSON.
 
     Raises:
         ConfigError: librdkafka does not take an option of `config`.
@@ -94,6 +101,7 @@ def connect(
                 **_TUNING,
                 **config,
                 **(dict.fromkeys(_FETCH, min([_MODEST, *asked])) if modest else {}),
+                **({} if statistics is None else _measuring(config, statistics)),
                 **_LAWS,
                 **({"debug": ",".join(filter(None, (config.get("debug"), debug)))} if debug else {}),
                 "bootstrap.servers": options.servers,
@@ -105,6 +113,18 @@ def connect(
         said = error.args[0].str() if isinstance(error, KafkaException) else str(error)
         msg = f"{options.topic}: config= must hold options of librdkafka; {hidden(said)}"
         raise ConfigError(msg) from None  # which may show a value as it was given
+
+
+def _measuring(config: Mapping[str, Any], statistics: Callable[[str], None]) -> dict[str, Any]:
+    """Options for statistics: at the user's interval, and for the user's function too."""
+    interval, theirs = config.get("statistics.interval.ms", INTERVAL_MS), config.get("stats_cb")
+
+    def both(text: str) -> None:
+        statistics(text)
+        if theirs is not None:
+            theirs(text)
+
+    return {"statistics.interval.ms": interval, "stats_cb": both if theirs is None or callable(theirs) else theirs}
 
 
 def opened(subject: str, config: Mapping[str, Any], trouble: Trouble) -> dict[str, Any]:

@@ -35,6 +35,8 @@ from dali_feed.external_sources.kafka.identity import Asker, Witness, identify
 from dali_feed.external_sources.kafka.members import MemberRows
 from dali_feed.external_sources.kafka.options import SLICE_SECONDS, Identity, KafkaOptions, connect
 from dali_feed.external_sources.kafka.records import Rows, Takes, rows_for
+from dali_feed.external_sources.kafka.statistics import Statistics
+from dali_feed.records.gauges import KafkaStats
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Slabs
 
@@ -75,6 +77,7 @@ class KafkaReader:
         self._pid = os.getpid()
         self._closed = False
         self._trouble = Trouble()
+        self._statistics = Statistics(options.topic)
         self._consumer: Consumer | None = None
         self._at = (-1, -1)  # the partition, and the offset from which everything is in _left or still to come
         self._left: list[Message] = []
@@ -123,6 +126,15 @@ class KafkaReader:
     def trouble(self) -> str:
         """The last error of librdkafka; empty while records come."""
         return self._trouble.last
+
+    def gauges(self) -> KafkaStats | None:
+        """What its consumers have measured; see `records.gauges.Gauged`."""
+        return self._statistics.gauges()
+
+    def rest(self) -> None:
+        """Take librdkafka's statistics, which pile up in it otherwise; see `records.source.Reader`."""
+        if self._consumer is not None and self._consumer.poll(0) is not None:
+            self._forget()  # a record came along; the next read assigns anew
 
     def close(self) -> None:
         """Close the connection, within two seconds whatever the broker does. Safe to call twice."""
@@ -305,8 +317,10 @@ class KafkaReader:
             self._trouble.clear()
             options, debug = self._options, Witness.DEBUG if self._identity.topic_id else ""
             self._witness = Witness(options.topic, aloud="debug" in options.config)
+            keep = None if self._modest else self._statistics.begin()
+            small = modest or self._modest
             self._consumer = connect(
-                options, self._trouble, modest=modest or self._modest, logger=self._witness, debug=debug
+                options, self._trouble, modest=small, logger=self._witness, debug=debug, statistics=keep
             )
         self._consumer.assign([TopicPartition(self._options.topic, partition, offset)])
         self._at = (partition, offset)

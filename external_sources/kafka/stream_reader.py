@@ -24,8 +24,10 @@ from dali_feed.external_sources.kafka.held import check_usable, hang_up, held, l
 from dali_feed.external_sources.kafka.identity import Asker, Witness, identify
 from dali_feed.external_sources.kafka.options import SLICE_SECONDS, Identity, KafkaOptions, connect
 from dali_feed.external_sources.kafka.overdue import Overdue
+from dali_feed.external_sources.kafka.statistics import Statistics
 from dali_feed.external_sources.kafka.taken import Taken
 from dali_feed.external_sources.kafka.watch import Look, Watch
+from dali_feed.records.gauges import KafkaStats
 from dali_feed.records.live import LiveBlock, Positions
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Slabs
@@ -69,6 +71,7 @@ class StreamReader:
         self._pid = os.getpid()
         self._closed = self._told = False
         self._trouble = Trouble()
+        self._statistics = Statistics(options.topic)
         self._witness = Witness(options.topic, aloud=True)
         self._asker: Asker | None = None
         self._consumer: Consumer | None = None
@@ -118,6 +121,19 @@ class StreamReader:
     def trouble(self) -> str:
         """The last error of librdkafka; empty while records come."""
         return self._trouble.last or self._watch.trouble
+
+    def gauges(self) -> KafkaStats | None:
+        """What its consumers have measured; see `records.gauges.Gauged`."""
+        return self._statistics.gauges()
+
+    def rest(self) -> None:
+        """Take librdkafka's statistics, which pile up in it otherwise; see `records.live.LiveReader`."""
+        message = None if self._consumer is None or self._stop.is_set() else self._consumer.poll(0)
+        if message is None:
+            return
+        self._left.append(message)
+        if len(self._left) > MORE or self._witness.doubts(self._identity.topic_id):
+            self._drop()  # its records come again, from our positions
 
     def close(self) -> None:
         """Close the connections, within two seconds whatever the broker does. Safe to call twice."""
@@ -181,6 +197,7 @@ class StreamReader:
             return []
         self._heard, self._doubting = time.monotonic(), 0.0
         self._received += sum(map(len, batch))
+        self._statistics.seen(batch)
         return batch
 
     def _looked(self, look: Look, before: dict[int, int]) -> None:
@@ -307,7 +324,10 @@ class StreamReader:
             self._trouble.clear()
             options, debug = self._options, Witness.DEBUG if self._identity.topic_id else ""
             self._witness = Witness(options.topic, aloud="debug" in options.config)
-            self._consumer = connect(options, self._trouble, modest=modest, logger=self._witness, debug=debug)
+            keep = self._statistics.begin()
+            self._consumer = connect(
+                options, self._trouble, modest=modest, logger=self._witness, debug=debug, statistics=keep
+            )
             self._consumer.assign([TopicPartition(options.topic, p, offset) for p, offset in self._at.items()])
         return self._consumer
 

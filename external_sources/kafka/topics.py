@@ -6,29 +6,17 @@ done; first it is made sure that somebody answers and lets us in, then the wish 
 
 from __future__ import annotations
 
-import concurrent.futures
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    ConfigResource,
-    ListOffsetsResultInfo,
-    NewPartitions,
-    NewTopic,
-    OffsetSpec,
-    ResourceType,
-)
+from confluent_kafka.admin import NewPartitions, NewTopic
 
-from dali_feed.errors import ConfigError, SourceDeniedError, SourceError
-from dali_feed.external_sources.kafka.cluster import Cluster
-from dali_feed.external_sources.kafka.errors import DENIED, GONE, Trouble, gone, unreachable
+from dali_feed.errors import ConfigError, SourceDeniedError
+from dali_feed.external_sources.kafka.at_topic import AtTopic, at_topic
 from dali_feed.external_sources.kafka.identity import Asker
-from dali_feed.external_sources.kafka.options import KafkaOptions, admin_options, connect
+from dali_feed.external_sources.kafka.options import KafkaOptions
 from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.external_sources.kafka.sample import Sample, sampled
 from dali_feed.external_sources.kafka.topic_facts import PartitionFacts, TopicFacts
@@ -39,19 +27,7 @@ __all__ = ["PARTITIONS", "Topics"]
 
 PARTITIONS = 32
 MESSAGE_BYTES = 8 << 20
-PAUSE_SECONDS = 0.05
 CODECS = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
-_REFUSED = frozenset(
-    {
-        KafkaError.INVALID_CONFIG,
-        KafkaError.INVALID_PARTITIONS,
-        KafkaError.INVALID_REPLICATION_FACTOR,
-        KafkaError.INVALID_REQUEST,
-        KafkaError.POLICY_VIOLATION,
-        KafkaError.TOPIC_DELETION_DISABLED,
-        KafkaError.TOPIC_EXCEPTION,
-    }
-)
 
 
 class Topics:
@@ -215,120 +191,11 @@ class Topics:
         finally:
             reader.close()
 
-    @contextmanager
-    def _at(self, topic: str) -> Iterator[_At]:
+    def _at(self, topic: str) -> AbstractContextManager[AtTopic]:
         if not isinstance(topic, str) or not topic:
             msg = f"topic: a topic's name is needed; found {topic!r}"
             raise ConfigError(msg)
-        options = KafkaOptions(topic, self._servers, None, None, (), self._timeout, self._config)
-        trouble = Trouble()
-        consumer = connect(options, trouble)
-        try:
-            admin = AdminClient(admin_options(options, trouble))
-            yield _At(options, trouble, consumer, Cluster(options, consumer, trouble), admin)
-        finally:
-            consumer.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _At:
-    """One topic of a cluster, while something is done to it."""
-
-    options: KafkaOptions
-    trouble: Trouble
-    consumer: Consumer
-    cluster: Cluster
-    admin: AdminClient
-
-    def controller(self) -> None:
-        """Make sure that somebody is there to do it."""
-        if not self.cluster.answers():
-            msg = (
-                f"{self.options.topic}: a broker must answer an admin client; {self.options.servers} has no controller"
-                " that does; on the embedded broker use `dali_feed.testing.Broker.create`"
-            )
-            raise SourceError(msg)
-
-    def done(self, doing: str, right: str, ask: Callable[..., dict[str, concurrent.futures.Future[Any]]]) -> None:
-        """Have it done; raises what the controller says, in our words."""
-        topic, servers, timeout = self.options.topic, self.options.servers, self.options.timeout
-        begun = time.monotonic()
-        try:
-            (future,) = ask(operation_timeout=timeout, request_timeout=timeout).values()
-            future.result(timeout + 1)
-        except concurrent.futures.TimeoutError:
-            raise unreachable(topic, servers, time.monotonic() - begun, self.trouble.last) from None
-        except ValueError as error:
-            msg = f"{topic}: {doing}: {error}"
-            raise ConfigError(msg) from error
-        except KafkaException as error:
-            code, said = error.args[0].code(), error.args[0].str()
-            if code == KafkaError.TOPIC_ALREADY_EXISTS:
-                msg = (
-                    f"{topic}: a new topic needs a name of its own; {servers} has one of this name; choose another, "
-                    "or grow or delete that one"
-                )
-                raise ConfigError(msg) from error
-            if code in GONE:
-                raise gone(topic, servers, said) from error
-            if code in DENIED:
-                msg = (
-                    f"{topic}: {doing} needs the right {right} on the topic; {servers} refuses: {said}; check "
-                    "security.protocol, sasl.* and ssl.* in config= and the topic's ACLs"
-                )
-                raise SourceDeniedError(msg) from error
-            if code in _REFUSED:
-                msg = f"{topic}: {doing}: the cluster must agree to it; {servers} refuses: {said}"
-                raise ConfigError(msg) from error
-            if code in (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT):
-                raise unreachable(topic, servers, time.monotonic() - begun, self.trouble.last or said) from error
-            msg = f"{topic}: {doing} at {servers} failed: {said}"
-            raise SourceError(msg) from error
-
-    def until(self, wanted: Callable[[list[int] | None], bool]) -> None:
-        """Wait, at most the timeout, until the list of its partitions' leaders is as wanted (None: no topic)."""
-        topic, deadline = self.options.topic, time.monotonic() + self.options.timeout
-        while time.monotonic() < deadline:
-            try:
-                found = self.consumer.list_topics(topic, timeout=1.0).topics.get(topic)
-            except KafkaException as error:
-                self.trouble.last = error.args[0].str()
-                continue
-            missing = found is None or (found.error is not None and found.error.code() in GONE)
-            leaders = None if missing or found is None else [each.leader for each in found.partitions.values()]
-            if wanted(leaders or None):
-                return
-            time.sleep(PAUSE_SECONDS)
-        msg = f"{topic}: it was done, and the list of topics of {self.options.servers} has not followed; look again"
-        raise SourceError(msg)
-
-    def settings(self) -> tuple[dict[str, str], str]:
-        """The topic's configuration, or why it could not be had."""
-        asked = ConfigResource(ResourceType.TOPIC, self.options.topic)
-        try:
-            entries = self.admin.describe_configs([asked], request_timeout=self.options.timeout)[asked].result()
-        except KafkaException as error:
-            if error.args[0].code() in DENIED:
-                return {}, "they need the right DescribeConfigs on the topic"
-            return {}, error.args[0].str()
-        return {name: str(entry.value) for name, entry in entries.items() if entry.value is not None}, ""
-
-    def times(self, partitions: list[int]) -> tuple[dict[int, float], dict[int, float]]:
-        """Unix seconds of the first and the newest record of each partition, where the broker knows them."""
-        newest = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
-        return self._times(partitions, OffsetSpec.for_timestamp(0)), self._times(partitions, newest)
-
-    def _times(self, partitions: list[int], which: OffsetSpec) -> dict[int, float]:
-        wanted = {TopicPartition(self.options.topic, p): which for p in partitions}
-        found: dict[int, float] = {}
-        for at, future in self.admin.list_offsets(wanted, request_timeout=self.options.timeout).items():
-            try:
-                told: ListOffsetsResultInfo = future.result()
-            except KafkaException:
-                continue  # an older broker, or a partition without a leader
-            if told.offset >= 0 and told.timestamp >= 0:
-                found[at.partition] = told.timestamp / 1000
-        return found
+        return at_topic(KafkaOptions(topic, self._servers, None, None, (), self._timeout, self._config))
 
 
 def _whole(topic: str, **numbers: object) -> None:

@@ -1,0 +1,83 @@
+"""`dali-feed lag`: how far a group, or a loader's state, is in a topic. What it needs is imported when it runs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from dali_feed.external_sources.kafka.lag_facts import Stand
+
+__all__ = ["lag"]
+
+
+def lag(  # noqa: PLR0913, PLR0917  an option each
+    target: Annotated[str, typer.Argument(help="kafka://host:port/topic, or kafka://host:port,host:port/topic.")],
+    group: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The consumer group that it is about, by what it committed.")
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Or a loader's state: JSON of state_dict(), or a list of all ranks'."),
+    ] = None,
+    watch: Annotated[float | None, typer.Option(metavar="SECONDS", min=0.1, help="Look again so often.")] = None,
+    looks: Annotated[
+        int | None, typer.Option(min=1, help="End after so many.", show_default="with --watch none, else 1")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 where the last look has a warning.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object per look, one a line.")] = False,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka; a secret as env:NAME or file:PATH."
+        ),
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")] = 10.0,
+) -> None:
+    """How far a reader is in a topic, per partition: records and time to go, and what retention may take first.
+
+    The time is that of the oldest record that was not read yet: one record of each partition is looked at. Nothing is
+    joined, committed or changed. With --watch the table is live, and has rates.
+    """
+    from dali_feed.cli.lag_view import shown
+    from dali_feed.cli.targets import KAFKA, named, options_of
+    from dali_feed.errors import ConfigError
+    from dali_feed.external_sources.kafka.lag import look
+    from dali_feed.external_sources.kafka.lag_facts import lag_warnings, since
+    from dali_feed.external_sources.kafka.options import KafkaOptions
+
+    if not target.startswith(KAFKA):
+        msg = f"target: a topic is named kafka://host:port/topic; found {target!r}"
+        raise ConfigError(msg)
+    topic, servers = named(target)
+    reader = _reader(group, state, topic, servers)
+    options = KafkaOptions(topic, servers, None, None, (), timeout, options_of(config or []))
+    left = looks if looks is not None else 1 if watch is None else -1
+    before, found = None, list[str]()
+    with shown(as_json=as_json, live=watch is not None) as show:
+        while left:
+            facts = look(options, reader)
+            now = facts if before is None else since(before, facts)
+            before, found, left = facts, lag_warnings(now), left - 1
+            show(now, found)
+            if left and watch is not None:
+                time.sleep(watch)
+    if found and strict:
+        raise typer.Exit(1)
+
+
+def _reader(group: str | None, state: Path | None, topic: str, servers: str) -> str | Stand:
+    """Whose lag it is: a group by its name, or where a state stands."""
+    from dali_feed.cli.lag_state import stand_of_state
+    from dali_feed.errors import ConfigError
+
+    if group is not None and state is None:
+        return group
+    if state is not None and group is None:
+        return stand_of_state(state, topic, servers)
+    found = "neither" if group is None else "both"
+    msg = f"--group, --state: one of them says whose lag it is; found {found}; give the group, or a state's file"
+    raise ConfigError(msg)

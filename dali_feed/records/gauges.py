@@ -1,0 +1,207 @@
+"""What the clients of a cluster measure, as plain figures: per partition and per broker, summed over readers.
+
+The law: what is not known is None, never 0. Nothing here asks a cluster, and nothing here is ever read by a run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar, runtime_checkable
+
+__all__ = ["BrokerStats", "Gauged", "KafkaStats", "PartitionStats", "merged", "summed"]
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStats:
+    """One partition. What is not known is None.
+
+    partition   its number
+    position    offset of the next record for the training loop; of a shuffled topic its first offset plus the records
+                that the loop got of it, as `loader.commit()` counts
+    end         offset where it ends: of a topic the snapshot's, of a stream the one behind the last stable record
+    low         first offset that the broker keeps
+    records     that the brokers sent since the loader was made: a fetch brings more than was asked for, and some twice
+    size        bytes of these records' keys and values
+    rate        bytes of these per second, between the last two statistics
+    leader      id of the broker that is asked for them
+    seconds     of a stream: how long ago the last record was made that was read of it, by its own time; 0 where no
+                record is to come
+    """
+
+    partition: int
+    position: int | None = None
+    end: int | None = None
+    low: int | None = None
+    records: int = 0
+    size: int = 0
+    rate: float | None = None
+    leader: int | None = None
+    seconds: float | None = None
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets that are still to come."""
+        return None if self.position is None or self.end is None else max(0, self.end - self.position)
+
+    @property
+    def headroom(self) -> int | None:
+        """Offsets between the first that is kept and the position; below 0 records are gone that were to come.
+
+        Of a stream, and of a topic read in order; a shuffled one needs any offset from its snapshot's start on.
+        """
+        return None if self.position is None or self.low is None else self.position - self.low
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStats:
+    """The connections to one broker. Times in seconds, over the last statistics' interval; None where none were made.
+
+    broker       its address and id, `host:9092/1`
+    state        "UP", or what else librdkafka calls it; of several readers the worst. "": there is no connection now
+    latency      mean time from a request to its whole answer; an idle fetch waits for `fetch.wait.max.ms` in it
+    latency_p99  99 of 100 answers came within it; of several readers the longest
+    throttle     mean time that the broker held an answer back (quotas)
+    fetches      fetch requests, since the loader was made
+    disconnects  connections that were lost or closed, since the loader was made
+    """
+
+    broker: str
+    state: str
+    latency: float | None = None
+    latency_p99: float | None = None
+    throttle: float | None = None
+    fetches: int = 0
+    disconnects: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaStats:
+    """What the consumers of one loader measured, each every `statistics.interval.ms` (5,000).
+
+    topic          its name
+    partitions     in the order of their numbers; those that were read or that are known to be the run's
+    brokers        those that were connected to
+    readers        consumers that have given statistics
+    queue_records  records (and a few events) that came and were not asked for yet, in the queues of all consumers
+    queue_bytes    bytes of their payloads
+    rebalances     times that a group's partitions were dealt anew; 0 for a topic, which joins no group
+    at             Unix seconds of the oldest of the figures
+    """
+
+    topic: str
+    partitions: tuple[PartitionStats, ...] = ()
+    brokers: tuple[BrokerStats, ...] = ()
+    readers: int = 1
+    queue_records: int = 0
+    queue_bytes: int = 0
+    rebalances: int = 0
+    at: float = 0.0
+
+    def __str__(self) -> str:
+        lag = "" if self.lag is None else f"{self.lag:,} to come, "
+        rate = "" if self.rate is None else f"{self.rate / 1e6:,.1f} MB/s, "
+        waits = [each.latency for each in self.brokers if each.latency is not None]
+        slow = f"fetches of {1e3 * max(waits):,.0f} ms, " if waits else ""
+        return f"{lag}{rate}{slow}{self.queue_records:,} queued, {self.readers} readers, {self.rebalances} rebalances"
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets that are still to come; None where no partition knows."""
+        known = [each.lag for each in self.partitions if each.lag is not None]
+        return sum(known) if known else None
+
+    @property
+    def lag_seconds(self) -> float | None:
+        """The largest of the partitions' `seconds`; None where none is known."""
+        return max((each.seconds for each in self.partitions if each.seconds is not None), default=None)
+
+    @property
+    def rate(self) -> float | None:
+        """Bytes per second; None before the second statistics."""
+        known = [each.rate for each in self.partitions if each.rate is not None]
+        return sum(known) if known else None
+
+    def at_positions(self, positions: Mapping[int, int], ends: Mapping[int, int] | None = None) -> KafkaStats:
+        """The same, with where the training loop stands, and where its source ends (None: what the brokers say)."""
+        known = {each.partition: each for each in self.partitions}
+        numbers = sorted({*known, *positions})
+        placed = []
+        for number in numbers:
+            found = known.get(number) or PartitionStats(number)
+            end = found.end if ends is None else ends.get(number, found.end)
+            at = dataclasses.replace(found, position=positions.get(number, found.position), end=end)
+            placed.append(dataclasses.replace(at, seconds=0.0) if at.lag == 0 and at.seconds is not None else at)
+        return dataclasses.replace(self, partitions=tuple(placed))
+
+
+@runtime_checkable
+class Gauged(Protocol):
+    """A reader whose client measures. Most do not."""
+
+    def gauges(self) -> KafkaStats | None:
+        """What it has measured by now; None: nothing yet. Called from any thread, while the reader reads."""
+        ...
+
+
+def summed(readers: Iterable[object]) -> KafkaStats | None:
+    """What the readers that measure have measured, as one; None where none has yet."""
+    parts = [found for each in readers if isinstance(each, Gauged) and (found := each.gauges()) is not None]
+    return merged(parts) if parts else None
+
+
+def merged(parts: Sequence[KafkaStats]) -> KafkaStats:
+    """What several consumers of one topic have measured, as one."""
+    partitions: dict[int, PartitionStats] = {}
+    brokers: dict[str, BrokerStats] = {}
+    for part in parts:
+        for one in part.partitions:
+            partitions[one.partition] = _both(partitions[one.partition], one) if one.partition in partitions else one
+        for broker in part.brokers:
+            brokers[broker.broker] = _links(brokers[broker.broker], broker) if broker.broker in brokers else broker
+    return KafkaStats(
+        topic=parts[0].topic,
+        partitions=tuple(partitions[number] for number in sorted(partitions)),
+        brokers=tuple(brokers[name] for name in sorted(brokers)),
+        readers=sum(part.readers for part in parts),
+        queue_records=sum(part.queue_records for part in parts),
+        queue_bytes=sum(part.queue_bytes for part in parts),
+        rebalances=sum(part.rebalances for part in parts),
+        at=min(part.at for part in parts),
+    )
+
+
+def _both(a: PartitionStats, b: PartitionStats) -> PartitionStats:
+    """One partition by two readers: what they received together, and what the one that knows more knows."""
+    return PartitionStats(
+        a.partition,
+        position=_of(max, a.position, b.position),
+        end=_of(max, a.end, b.end),
+        low=_of(max, a.low, b.low),
+        records=a.records + b.records,
+        size=a.size + b.size,
+        rate=_of(lambda x, y: x + y, a.rate, b.rate),
+        leader=a.leader if a.leader is not None else b.leader,
+        seconds=_of(min, a.seconds, b.seconds),
+    )
+
+
+def _links(a: BrokerStats, b: BrokerStats) -> BrokerStats:
+    return BrokerStats(
+        a.broker,
+        a.state if a.state not in ("UP", "") else b.state or a.state,
+        latency=_of(lambda x, y: (x + y) / 2, a.latency, b.latency),
+        latency_p99=_of(max, a.latency_p99, b.latency_p99),
+        throttle=_of(max, a.throttle, b.throttle),
+        fetches=a.fetches + b.fetches,
+        disconnects=a.disconnects + b.disconnects,
+    )
+
+
+def _of(both: Callable[[_T, _T], _T], a: _T | None, b: _T | None) -> _T | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return both(a, b)

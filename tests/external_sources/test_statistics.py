@@ -1,0 +1,239 @@
+"""librdkafka's statistics as figures: what is known, what is not, and that they never pile up."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import Any
+
+import pytest
+from broker.handle import Kafka, payloads, read, rows
+from confluent_kafka import Consumer, Producer, TopicPartition
+from images import QUICK, jpeg
+
+from dali_feed import DataLoader
+from dali_feed.errors import DataLostError
+from dali_feed.external_sources import KafkaStream, KafkaTopic
+from dali_feed.external_sources.kafka.statistics import figures
+from dali_feed.feed import reading
+from dali_feed.live import gather
+from dali_feed.plan.order import Shuffle
+from dali_feed.records.gauges import BrokerStats, KafkaStats, PartitionStats, merged
+from dali_feed.testing import Message, ScriptedSource
+
+SIZE = 1000
+FAST = {"statistics.interval.ms": 20}
+
+
+def told(kafka: Kafka, topic: str, partitions: int, wanted: int) -> list[dict[str, Any]]:
+    """Statistics of a consumer that takes nothing but the few records that come along with them, until all came."""
+    texts: list[dict[str, Any]] = []
+    consumer = Consumer(
+        {"bootstrap.servers": kafka.servers, "group.id": "g", "stats_cb": lambda text: texts.append(json.loads(text))}
+        | {"log_level": 0, "fetch.wait.max.ms": 10, **FAST}
+    )
+    try:
+        consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            for _ in range(20):  # time goes by, and no record is taken
+                consumer.list_topics(timeout=30)
+            consumer.poll(0)
+            found = texts[-1]["topics"].get(topic, {"partitions": {}})["partitions"].values() if texts else ()
+            if len(texts) > 1 and sum(each["rxmsgs"] for each in found) == wanted:
+                break
+        return texts
+    finally:
+        consumer.close()
+
+
+def test_what_a_consumer_says(embedded: Kafka) -> None:
+    """Offsets, records and bytes of the partitions it came to; a queue that they share is counted once."""
+    topic = embedded.topic
+    embedded.publish(topic, [Message(bytes(SIZE), partition=n % 4) for n in range(400)], partitions=5)
+    found = figures(topic, *told(embedded, topic, 4, 400)[-2:])
+    assert [each.partition for each in found.partitions] == [0, 1, 2, 3]
+    for each in found.partitions:
+        assert (each.low, each.end, each.records, each.size, each.leader) == (0, 100, 100, 100 * SIZE, 1)
+        assert each.rate is not None
+    assert (found.readers, found.rebalances, found.topic) == (1, 0, topic)
+    assert 390 < found.queue_records < 800  # not four times as many; the statistics that wait are counted too
+    assert 390 * SIZE < found.queue_bytes <= 400 * SIZE
+    (broker,) = found.brokers
+    assert (broker.state, broker.disconnects) == ("UP", 0)
+    assert broker.fetches > 0
+    assert 0 < (broker.latency or 0) <= (broker.latency_p99 or 0) < 30
+
+
+def test_a_topic_that_nothing_is_known_of(embedded: Kafka) -> None:
+    """No partition and no rate, rather than zeros."""
+    found = figures("another", *told(embedded, embedded.topic, 0, 0)[:1])
+    assert (found.partitions, found.rate, found.lag, found.queue_bytes) == ((), None, None, 0)
+
+
+def test_several_readers_are_one() -> None:
+    """Counts are added, offsets are those of the reader that knows more, the slowest connection is shown."""
+    a = KafkaStats(
+        "t",
+        (PartitionStats(0, 5, 9, 1, 10, 100, 50.0, 1), PartitionStats(2, None, None, None)),
+        (BrokerStats("b/1", "UP", 0.1, 0.2, None, 4, 1),),
+        queue_records=3,
+        queue_bytes=7,
+        at=20.0,
+    )
+    b = KafkaStats(
+        "t", (PartitionStats(0, None, 12, 2, 1, 10, 5.0),), (BrokerStats("b/1", "CONNECT", 0.3, 0.4),), at=10.0
+    )
+    both = merged([a, b])
+    assert both.partitions == (PartitionStats(0, 5, 12, 2, 11, 110, 55.0, 1), PartitionStats(2))
+    assert both.brokers == (BrokerStats("b/1", "CONNECT", 0.2, 0.4, None, 4, 1),)
+    assert (both.readers, both.queue_bytes, both.queue_records, both.rate, both.lag, both.at) == (
+        2,
+        7,
+        3,
+        55.0,
+        7,
+        10.0,
+    )
+    placed = both.at_positions({0: 8, 1: 3}, {0: 12, 1: 3})
+    assert [(each.partition, each.lag, each.headroom) for each in placed.partitions] == [
+        (0, 4, 6),
+        (1, 0, None),
+        (2, None, None),
+    ]
+    assert "4 to come, 0.0 MB/s, fetches of 200 ms, 3 queued, 2 readers, 0 rebalances" in str(placed)
+
+
+def test_what_a_consumer_counted_outlasts_it(embedded: Kafka) -> None:
+    """A reader that had to connect anew goes on counting."""
+    topic = embedded.topic
+    embedded.publish(topic, [(bytes(SIZE), 0)] * 50, partitions=1)
+    came = threading.Event()
+    config = FAST | {"stats_cb": lambda text: came.set() if json.loads(text)["rxmsgs"] == 50 else None}
+    reader = KafkaTopic(topic, embedded.servers, label=None, config=config).reader()
+    assert reader.gauges() is None
+    try:
+        for times in (1, 2):
+            came.clear()
+            deadline = time.monotonic() + 30
+            while not came.is_set() and time.monotonic() < deadline:
+                assert len(payloads(reader.read(rows((0, 0, 50))))) == 50
+                reader.rest()
+            found = reader.gauges()
+            assert found is not None
+            assert found.partitions[0].records >= 50 * times
+            with pytest.raises(DataLostError):
+                reader.read(rows((0, 1_000_000, 1_000_001)))  # the consumer is closed
+        assert found is not None
+        assert found.brokers[0].state == "UP"
+    finally:
+        reader.close()
+
+
+def test_statistics_do_not_pile_up_while_nothing_is_read(embedded: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loader that waits for its loop takes them all the same, tells the user's function, and loses no record."""
+    monkeypatch.setattr(reading, "REST_SECONDS", 0.01)
+    topic, told, calls = embedded.topic, threading.Event(), []
+    embedded.publish(topic, [Message(jpeg(n), headers=(("label", b"%d" % n),)) for n in range(40)], partitions=1)
+
+    def listens(text: str) -> None:
+        calls.append(text)
+        if len(calls) >= seen + 5:
+            told.set()
+
+    seen = 0
+    source = KafkaTopic(topic, embedded.servers, config={"statistics.interval.ms": 10, "stats_cb": listens})
+    with DataLoader(source, 4, shuffle=Shuffle(4, 2), device="cpu", info=True, tuning=QUICK) as loader:
+        ids = []
+        for images, _, info in loader:
+            ids += info.ids.tolist()
+            assert len(images) == 4
+            seen = len(calls)
+            told.clear()
+            assert told.wait(30)
+        assert sorted(ids) == list(range(40))
+
+
+def test_nor_while_a_streams_loop_is_slow(embedded: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream whose batches nobody takes goes on taking them, and its records keep their order."""
+    monkeypatch.setattr(gather, "REST_S", 0.01)
+    topic, told, calls = embedded.topic, threading.Event(), []
+    embedded.publish(topic, [Message(jpeg(n % 4), headers=(("label", b"%d" % n),)) for n in range(60)], partitions=1)
+
+    def listens(text: str) -> None:
+        calls.append(text)
+        if len(calls) >= seen + 5:
+            told.set()
+
+    seen = 1 << 30
+    config = {"statistics.interval.ms": 10, "stats_cb": listens}
+    stream = KafkaStream(topic, embedded.servers, start="earliest", config=config)
+    with DataLoader(stream, 2, device="cpu", tuning=QUICK) as loader:
+        given = iter(loader)
+        labels = next(given)[1].tolist()
+        for _ in range(2):
+            told.clear()
+            seen = len(calls)
+            assert told.wait(30)
+        while len(labels) < 60:
+            labels += next(given)[1].tolist()
+        assert labels == list(range(60))
+
+
+def test_a_loader_has_them_with_its_own_position(embedded: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Position and end are the loop's and the snapshot's, as commit() counts; the rest is the consumers'."""
+    monkeypatch.setattr(reading, "REST_SECONDS", 0.01)
+    topic, came = embedded.topic, threading.Event()
+    records = [Message(jpeg(n), headers=(("label", b"%d" % n),), partition=n % 2) for n in range(24)]
+    embedded.publish(topic, records, partitions=3)
+    config = FAST | {"stats_cb": lambda text: came.set() if json.loads(text)["rxmsgs"] else None}
+    with DataLoader(KafkaTopic(topic, embedded.servers, config=config), 6, device="cpu", tuning=QUICK) as loader:
+        assert loader.stats().kafka is None
+        given = iter(loader)
+        next(given)
+        embedded.publish(topic, records)  # not this run's
+        assert came.wait(30)
+        found = loader.stats().kafka
+        assert found is not None
+        assert sum(each.position or 0 for each in found.partitions) == 6
+        assert [each.end for each in found.partitions] == [12, 12, 0]
+        assert found.lag == 18
+        assert sum(each.records for each in found.partitions) > 0
+        assert "18 to come" in str(loader.stats())
+    with DataLoader(ScriptedSource([jpeg(1)] * 4), 2, device="cpu") as loader:
+        next(iter(loader))
+        assert loader.stats().kafka is None
+
+
+def test_a_streams_loader_has_its_lag(embedded: Kafka) -> None:
+    """Offsets to go behind what the loop was handed, and how old the last record is that was read; 0 at the end."""
+    topic, came = embedded.create(embedded.topic, 2), threading.Event()
+    producer, made = Producer({"bootstrap.servers": embedded.servers}), int((time.time() - 1000) * 1000)
+    for n in range(12):
+        producer.produce(topic, jpeg(n % 4), headers=[("label", b"1")], partition=n % 2, timestamp=made)
+    producer.flush()
+    config = FAST | {"stats_cb": lambda text: came.set() if json.loads(text)["rxmsgs"] == 12 else None}
+    stream = KafkaStream(topic, embedded.servers, start="earliest", config=config)
+    with DataLoader(stream, 4, device="cpu", tuning=QUICK) as loader:
+        assert loader.stats().kafka is None
+        given = iter(loader)
+        next(given)
+        assert came.wait(30)
+        found = loader.stats().kafka
+        assert found is not None
+        assert [each.end for each in found.partitions] == [6, 6]
+        assert (found.lag, sum(each.position or 0 for each in found.partitions)) == (8, 4)
+        assert 1000 <= (found.lag_seconds or 0) < 2000
+        for _ in range(2):
+            next(given)
+        found = loader.stats().kafka
+        assert found is not None
+        assert (found.lag, found.lag_seconds) == (0, 0.0)
+
+
+def test_nobody_measures_unless_it_reads(embedded: Kafka) -> None:
+    """An interval of 0 turns them off."""
+    embedded.publish(embedded.topic, [(bytes(SIZE), 0)], partitions=1)
+    source = KafkaTopic(embedded.topic, embedded.servers, label=None, config={"statistics.interval.ms": 0})
+    assert len(read(source, rows((0, 0, 1))).ids) == 1

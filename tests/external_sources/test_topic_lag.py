@@ -1,0 +1,156 @@
+"""How far a reader is in a topic: by what a group committed or a state says, and what of it will cost records."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import pytest
+from broker.handle import Kafka, in_transactions
+from broker.real import ALICE, PASSWORD, Cluster, RealBroker, free_ports
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+
+from dali_feed.errors import SourceDeniedError, SourceNotFoundError, SourceUnreachableError
+from dali_feed.external_sources.kafka.commit import commit_offsets
+from dali_feed.external_sources.kafka.lag import look
+from dali_feed.external_sources.kafka.lag_facts import LagFacts, PartitionLag, Stand, lag_warnings, since
+from dali_feed.external_sources.kafka.options import KafkaOptions
+from dali_feed.testing import Message
+
+HOUR = 3600.0
+NOW = 1_000_000.0
+
+
+def options(
+    kafka: Kafka, servers: str = "", timeout: float = 30.0, config: dict[str, str] | None = None
+) -> KafkaOptions:
+    """The test's topic."""
+    return KafkaOptions(kafka.topic, servers or kafka.servers, None, None, (), timeout, config or {})
+
+
+def facts(*partitions: PartitionLag, keeps: float | None = None, ends: dict[int, int] | None = None) -> LagFacts:
+    """Of a group, or of a state with these ends."""
+    stand = Stand("group 'g'", {}, {}, ends, "A")
+    return LagFacts("t", "h:1", stand, "A", partitions, keeps, "", NOW)
+
+
+def at(position: int | None, *, low: int = 0, high: int = 100, age: float = 60, **more: float | None) -> PartitionLag:
+    """A partition of a group that stands there, whose next record is so old."""
+    made = None if position is None else NOW - age
+    one = PartitionLag(0, low, high, high, position, position, made, made)
+    return dataclasses.replace(one, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (facts(at(40), keeps=24 * HOUR), []),
+        (facts(at(40)), []),  # kept for ever
+        (facts(at(None)), ["group 'g' has no position in t[0]"]),
+        (facts(at(101)), ["beyond the end of t[0]", "truncated"]),
+        (facts(at(40, low=50)), ["t[0]: offsets 40..49 are gone", "DataLostError"]),
+        (facts(at(100, low=101, high=101)), ["t[0]: offsets 100..100 are gone"]),
+        (facts(at(100, age=25 * HOUR), keeps=24 * HOUR), []),  # it has had all
+        (facts(at(40, age=25 * HOUR), keeps=24 * HOUR), ["t[0]: the records from offset 40 on", "at any time"]),
+        (facts(at(40, age=23.5 * HOUR), keeps=24 * HOUR), ["from 30 min on", "set retention.ms=-1"]),
+        (facts(at(40, age=23.5 * HOUR, read=60.0), keeps=24 * HOUR), []),  # it will be through before
+        (facts(at(40, age=20 * HOUR, read=0.001), keeps=24 * HOUR), ["takes 16 h 40 min", "from 4 h on"]),
+        (facts(at(40, read=5.0, written=7.0)), ["falls behind: 7 records/s are written and 5 read"]),
+        (facts(at(40, read=7.0, written=7.0)), []),
+        (facts(at(100, need=0, oldest=NOW - 25 * HOUR), keeps=24 * HOUR, ends={0: 100}), ["offset 0 on", "any time"]),
+        (facts(at(100, low=1, need=0), ends={0: 100}), ["offsets 0..0 are gone"]),  # a resume wants its whole snapshot
+        (dataclasses.replace(facts(at(40)), topic_id="B"), ["whose id is A; found one of id B"]),
+    ],
+)
+def test_what_will_cost_records(found: LagFacts, words: list[str]) -> None:
+    """A warning says where, and what cures it; what is well, or not known, is none."""
+    said = lag_warnings(found)
+    assert len(said) == bool(words)
+    assert all(word in said[0] for word in words)
+
+
+def test_rates_are_of_two_looks() -> None:
+    """Records per second; none of a position that went back, as at the beginning of an epoch."""
+    first = facts(at(40), dataclasses.replace(at(40), partition=1))
+    later = dataclasses.replace(
+        facts(at(60, high=110), dataclasses.replace(at(0), partition=1), dataclasses.replace(at(0), partition=2)),
+        at=NOW + 10,
+    )
+    rated = since(first, later)
+    assert [(each.read, each.written) for each in rated.partitions] == [(2.0, 1.0), (None, 0.0), (None, None)]
+    assert (rated.rate("read"), rated.rate("written")) == (2.0, 1.0)
+    assert since(first, first).rate("read") is None
+
+
+def test_a_record_waits_since_its_own_time(real_kafka: Kafka) -> None:
+    """Behind by the time of the first record that was not read, holes in between or not; nothing of what has none."""
+    topic, servers = real_kafka.create(real_kafka.topic, 4), real_kafka.servers
+    producer, now = Producer({"bootstrap.servers": servers}), time.time()
+    for partition in (0, 1):
+        for n in range(10):
+            producer.produce(topic, b"x", partition=partition, timestamp=int((now - 1000 + 10 * n) * 1000))
+    producer.flush()
+    in_transactions(real_kafka, topic, [Message(b"x", partition=2)] * 6, 3, lambda _: True)  # nothing to read
+    real_kafka.delete_records(topic, 1, 5)
+    commit_offsets(options(real_kafka), "g", {0: 4, 1: 2, 2: 0, 3: 0})
+    found = look(options(real_kafka), "g")
+    zero, one, two, three = found.partitions
+    assert [each.lag for each in found.partitions] == [6, 8, 8, 0]
+    assert found.seconds(zero) == pytest.approx(960, abs=30)
+    assert found.seconds(one) == pytest.approx(950, abs=30)  # what is left of it
+    assert (found.seconds(two), found.seconds(three)) == (None, 0.0)
+    assert [each.headroom for each in (zero, one, three)] == [4, -3, 0]
+    assert found.left(zero) == pytest.approx((found.keeps or 0) - 960, abs=30)
+    assert (found.keeps, found.unknown) == (7 * 24 * HOUR, "")
+    assert (found.stand.state, found.stand.members) == ("empty", 0)
+    assert len(found.topic_id) > 10
+    (said,) = lag_warnings(found)
+    assert f"{topic}[1]: offsets 2..4 are gone" in said
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_the_members_of_a_group(real_kafka: Kafka, protocol: str) -> None:
+    """Who reads which partition; of the newer kind of group its state."""
+    topic, group = real_kafka.create(real_kafka.topic, 2), f"g-{real_kafka.topic}"
+    consumer = Consumer(
+        {"bootstrap.servers": real_kafka.servers, "group.id": group, "client.id": "worker-7", "log_level": 0}
+        | {"group.protocol": protocol, "auto.offset.reset": "earliest"}
+    )
+    try:
+        consumer.subscribe([topic])
+        deadline = time.monotonic() + 60
+        while not consumer.assignment() and time.monotonic() < deadline:
+            consumer.poll(0.1)
+        found = look(options(real_kafka), group)
+        assert found.stand.state == "stable"
+        assert found.lag is None
+        if protocol == "classic":
+            assert found.stand.members == 1
+            assert [each.member for each in found.partitions] == ["worker-7 at 127.0.0.1"] * 2
+        assert "has no position" in lag_warnings(found)[0]
+    finally:
+        consumer.close()
+
+
+def test_who_is_not_there_and_who_may_not_ask(real_broker: Cluster, real_kafka: Kafka) -> None:
+    """No topic, no group, no right on the group, no broker: named errors in plain words."""
+    if not isinstance(real_broker, RealBroker):
+        pytest.skip("KAFKA_BOOTSTRAP names a broker without our listeners")
+    topic = real_kafka.create(real_kafka.topic)
+    commit_offsets(options(real_kafka), "training-of-may", {0: 0})
+    with pytest.raises(SourceNotFoundError, match="did you mean training-of-may"):
+        look(options(real_kafka), "training-of-mai")
+    with pytest.raises(SourceNotFoundError, match="the topic must exist"):
+        look(dataclasses.replace(options(real_kafka), topic="absent-topic"), "training-of-may")
+    alice = {**ALICE, "sasl.password": PASSWORD}
+    rule = AclBinding(
+        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:alice", "*", AclOperation.DESCRIBE,
+        AclPermissionType.ALLOW,
+    )  # fmt: skip
+    for made in real_broker.admin.create_acls([rule]).values():
+        made.result(30)
+    with pytest.raises(SourceDeniedError, match="the right Describe on it"):
+        look(options(real_kafka, real_broker.sasl_servers, config=alice), "training-of-may")
+    with pytest.raises(SourceUnreachableError):
+        look(options(real_kafka, f"127.0.0.1:{free_ports(1)[0]}", timeout=0.3), "g")
