@@ -45,6 +45,10 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
     quality: Annotated[
         int | None, typer.Option(min=1, max=100, help="Of JPEGs that are written.", show_default="90 with --resize")
     ] = None,
+    claim: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Larger values lie there; the records say where.")
+    ] = None,
+    claim_above: Annotated[str, typer.Option(metavar="SIZE", help="Of the largest value in the topic itself.")] = "8MB",
     acks: Annotated[str, typer.Option(help="all: every in-sync replica has it; 1: the leader has.")] = "all",
     compression: Annotated[str, typer.Option(help="auto, none, lz4, zstd, snappy or gzip.")] = "auto",
     linger: Annotated[float, typer.Option(min=0, help="Seconds that a record may wait for others.")] = 0.02,
@@ -65,7 +69,7 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
     from dali_feed.cli.produce_view import progress, show
     from dali_feed.cli.targets import KAFKA, named, options_of
     from dali_feed.errors import ConfigError
-    from dali_feed.external_sources import Producer
+    from dali_feed.external_sources import Claim, Producer
 
     if not target.startswith(KAFKA):
         msg = f"target: a topic is named kafka://host:port/topic; found {target!r}"
@@ -89,6 +93,7 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
         writes=_writes(is_topic, key, tuple(header or ()), format, value or [], tuple(base64 or ())),
         map=change,
         readers=workers,
+        claim=None if claim is None else Claim(claim, bytes_of("--claim-above", claim_above)),
         journal=kept,
         transactional=transactional,
         by="turn" if by_turn else "key",

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dali_feed.errors import ConfigError, DaliFeedError, FormatError, MissingPackageError
+from dali_feed.external_sources.kafka.claim import Claim
 from dali_feed.external_sources.kafka.writes import Writes, Written
 from dali_feed.quarantine.reasons import place_of
 from dali_feed.records.source import Block
@@ -20,12 +21,21 @@ Item = Written | str | None  # a record, why there is none, or that there is non
 class Maker:
     """Makes an item of each row of blocks: of the payload and its fields where they are wanted, then of the members."""
 
-    def __init__(self, writes: Writes, map: Callable[[bytes], bytes] | None) -> None:  # noqa: A002  what users call it
-        self._writes, self._map = writes, map
+    def __init__(
+        self,
+        writes: Writes,
+        map: Callable[[bytes], bytes] | None,  # noqa: A002  what users call it
+        claim: Claim | None,
+    ) -> None:
+        self._writes, self._map, self._claim = writes, map, claim
 
     def __call__(self, blocks: list[Block]) -> list[Item]:
         """An item per row."""
-        return [self._row(blocks, row) for row in range(len(blocks[0].payloads))]
+        made = (self._row(blocks, row) for row in range(len(blocks[0].payloads)))
+        claim = self._claim
+        if claim is None:
+            return list(made)
+        return [claim.checked(item) if isinstance(item, Written) else item for item in made]
 
     def _row(self, blocks: list[Block], row: int) -> Item:
         for block in blocks:

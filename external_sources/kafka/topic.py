@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ import numpy as np
 
 from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.external_sources.formatted import VALUE, forms_of, with_formats
+from dali_feed.external_sources.kafka.claims import UNTOLD, Claims
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.commit import commit_offsets
 from dali_feed.external_sources.kafka.errors import LOG, Trouble, remade
@@ -68,6 +70,8 @@ class KafkaTopic:
         format: what a value holds, for `columns=`: an object of `dali_feed.formats`, or "json", "msgpack", "npy",
             or a name that a package registers. The members of columns are then what it finds there, `body.label`.
             Or a mapping, member -> format, where headers or keys hold such too: `headers.meta:size`.
+        claims: the folder that payloads may lie in which records only refer to (`Claim`, a producer's): they are read
+            from there, and checked. None: such a record is a bad one.
 
     Raises:
         ConfigError: a value that is not allowed, or an option in `config` that decides what is read.
@@ -86,6 +90,7 @@ class KafkaTopic:
         holes: Literal["auto", "scan", "replace"] = "auto",
         group: str | None = None,
         format: Format | str | Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
+        claims: str | os.PathLike[str] | None = None,
     ) -> None:
         if not isinstance(topic, str) or not topic:
             msg = f"topic: a topic's name is needed; found {topic!r}"
@@ -108,8 +113,10 @@ class KafkaTopic:
             msg = f"{topic}: codec= and format= both say what is made of a value; leave one of them out"
             raise ConfigError(msg)
         self._forms = forms_of(format, VALUE, topic)
+        names = _field_names(topic, label, codec, fields)
+        follows = UNTOLD if claims is None else Claims(os.path.abspath(claims))
         self._options = KafkaOptions(
-            topic, address, label, codec, _field_names(topic, label, codec, fields), timeout, _checked(topic, config)
+            topic, address, label, codec, names, timeout, _checked(topic, config), None, follows
         )
 
     @property
@@ -218,7 +225,7 @@ class KafkaTopic:
         """What is between these offsets, as far as it takes to plan an epoch."""
         reader = KafkaReader(self._options, None, None, self._identity, modest=True)
         try:
-            sample = sampled(reader, starts, ends)
+            sample = sampled(reader, starts, ends, self._options.claims.weigh)
         finally:
             reader.close()
         present, record_bytes, absent = None, sample.record_bytes, sample.absent
@@ -242,7 +249,11 @@ class KafkaTopic:
                 total * (1 - sample.absent) * sample.record_bytes / 1e9,
             )
         present, size = scanned(
-            lambda stop: KafkaReader(self._options, None, stop, self._identity), topic, starts, ends
+            lambda stop: KafkaReader(self._options, None, stop, self._identity),
+            topic,
+            starts,
+            ends,
+            self._options.claims.weigh,
         )
         if not len(present):
             msg = f"{topic}: the topic must hold records; none of its {total} offsets has one"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import numpy as np
 
 from dali_feed.errors import ConfigError, FormatError
+from dali_feed.external_sources.kafka.claims import AsTheyAre
 from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.formats.written import Encode, encoder
 from dali_feed.records.source import LABEL, Source
@@ -21,11 +22,12 @@ _NAMES = frozenset(".[]$\"'")  # a member's name is a path where it is read
 
 
 class Written(NamedTuple):
-    """A Kafka record."""
+    """A Kafka record, and how many bytes of its payload lie elsewhere."""
 
     value: bytes
     key: bytes | None
     headers: list[tuple[str, bytes]]
+    elsewhere: int = 0
 
 
 class Writes(Protocol):
@@ -168,7 +170,7 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """Records of another topic as they are there: value, key and all headers."""
+    """Records of another topic as they are there: value, key, all headers; payloads that lie elsewhere stay there."""
 
     payload: bool = field(default=True, init=False)
     members: tuple[str, ...] = field(default=(), init=False)
@@ -179,7 +181,9 @@ class Copied:
             msg = f"Copied: the source must be a KafkaTopic, whose records have keys and headers; found {source!r}"
             raise ConfigError(msg)
         made = copy.copy(source)
-        made._options = replace(source._options, label=None, codec=_whole, fields=("key", "headers"), asked=None)
+        made._options = replace(
+            source._options, label=None, codec=_whole, fields=("key", "headers"), asked=None, claims=AsTheyAre()
+        )
         return made
 
     def record(self, payload: bytes, fields: Fields, members: Fields) -> Written:

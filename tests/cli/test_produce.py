@@ -60,6 +60,22 @@ def test_values_of_a_format_and_failures(cli: Cli, embedded: Kafka, tmp_path: Pa
     assert values_in(embedded.servers, topic)[0][:2] == [b'{"text":"0","cls":"0"}', b'{"text":"1","cls":"1"}']
 
 
+def test_large_values_into_a_folder(cli: Cli, embedded: Kafka, tmp_path: Path) -> None:
+    """--claim and --claim-above: the topic has the small ones, the folder the others, and the bytes of both count."""
+    values, topic = numbered(9), embedded.create(embedded.topic)
+    shard_of(tmp_path, values)
+    command = ("produce", tmp_path / "s.tar", f"kafka://{embedded.servers}/{topic}", "--payload", "bin")
+    options = ("--claim-above", "110B", "--journal", tmp_path / "journal")
+    assert_one_line(cli(*command, *options, "--claim", tmp_path / "none"), "the folder must be there")
+    (tmp_path / "claims").mkdir()
+    done = cli(*command, *options, "--claim", tmp_path / "claims")
+    assert (done.code, done.err) == (0, "")
+    assert f"written 9 records, {sum(map(len, values))} bytes" in " ".join(done.out.split())
+    source = KafkaTopic(topic, embedded.servers, claims=tmp_path / "claims")
+    assert [bytes(view or b"") for view in block_of(source, 0).payloads] == values
+    assert values_in(embedded.servers, topic)[0].count(b"") == sum(len(value) > 110 for value in values)
+
+
 def test_mistakes_are_one_line(cli: Cli, embedded: Kafka, tmp_path: Path) -> None:
     """No topic's address, no topic, two sources, options that do not belong together."""
     shard_of(tmp_path, numbered(2))
