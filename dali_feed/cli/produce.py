@@ -9,6 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from dali_feed.external_sources.kafka.writes import Writes
+    from dali_feed.formats import Format
     from dali_feed.records.source import Source
 
 __all__ = ["produce"]
@@ -34,9 +35,10 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
     key: Annotated[str | None, typer.Option(metavar="MEMBER", help="The records' key.")] = None,
     header: Annotated[Names, typer.Option(metavar="MEMBER", help="A header of that name; several times.")] = None,
     format: Annotated[  # noqa: A002  the option's name
-        str | None, typer.Option(help="json or msgpack: values hold the members that --value names.")
+        str | None, typer.Option(help="json, msgpack, npy or avro: values hold the members that --value names.")
     ] = None,
     value: Annotated[Names, typer.Option(metavar="NAME[=MEMBER]", help="A member of the value; several times.")] = None,
+    schema: Annotated[Path | None, typer.Option(dir_okay=False, help="Of --format avro: its .avsc file.")] = None,
     base64: Annotated[Names, typer.Option(metavar="NAME", help="A value of bytes, in JSON; several times.")] = None,
     by_turn: Annotated[bool, typer.Option("--by-turn", help="Partitions in turn, for records with a key too.")] = False,
     resize: Annotated[
@@ -90,7 +92,7 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
         reads,
         topic,
         servers,
-        writes=_writes(is_topic, key, tuple(header or ()), format, value or [], tuple(base64 or ())),
+        writes=_writes(is_topic, key, tuple(header or ()), _format(format, schema), value or [], tuple(base64 or ())),
         map=change,
         readers=workers,
         claim=None if claim is None else Claim(claim, bytes_of("--claim-above", claim_above)),
@@ -136,11 +138,21 @@ def _source(targets: list[str], payload: str | None, config: dict[str, str], tim
     return ShardSet(found[0].paths, image=tuple(payload.split(";"))), False
 
 
+def _format(name: str | None, schema: Path | None) -> Format | str | None:
+    from dali_feed.errors import ConfigError
+    from dali_feed.formats import Avro
+
+    if (name == "avro") != (schema is not None):
+        msg = f"--schema: is the file of --format avro, which needs one; found --format {name} and --schema {schema}"
+        raise ConfigError(msg)
+    return name if schema is None else Avro(schema)
+
+
 def _writes(
     is_topic: bool,
     key: str | None,
     headers: tuple[str, ...],
-    form: str | None,
+    form: Format | str | None,
     values: list[str],
     coded: tuple[str, ...],
 ) -> Writes:

@@ -58,6 +58,14 @@ def test_values_of_a_format_and_failures(cli: Cli, embedded: Kafka, tmp_path: Pa
     assert "failed 1" in " ".join(done.out.split())
     assert "s.tar#4: json: text: must be text in UTF-8" in done.out
     assert values_in(embedded.servers, topic)[0][:2] == [b'{"text":"0","cls":"0"}', b'{"text":"1","cls":"1"}']
+    (tmp_path / "r.avsc").write_text('{"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}')
+    other = embedded.create(f"{topic}-avro")
+    done = cli(
+        "produce", tmp_path / "s.tar", f"kafka://{embedded.servers}/{other}", "--format", "avro", "--schema",
+        tmp_path / "r.avsc", "--value", "n=cls", "--journal", tmp_path / "other",
+    )  # fmt: skip
+    assert done.code == 0
+    assert values_in(embedded.servers, other) == [[bytes([2 * n]) for n in range(6)]]
 
 
 def test_large_values_into_a_folder(cli: Cli, embedded: Kafka, tmp_path: Path) -> None:
@@ -87,6 +95,7 @@ def test_mistakes_are_one_line(cli: Cli, embedded: Kafka, tmp_path: Path) -> Non
     assert_one_line(cli("produce", shards, target, target), "source: one at a time")
     assert_one_line(cli("produce", shards, target, "--value", "a"), "--value", "give --format")
     assert_one_line(cli("produce", shards, target, "--acks", "2"), "acks must be one of all, 1")
+    assert_one_line(cli("produce", shards, target, "--format", "avro", "--value", "cls"), "--schema", "needs one")
     assert_one_line(cli("produce", target, target, "--payload", "jpg"), "--payload", "leave it out")
 
 
