@@ -32,7 +32,9 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
     payload: Annotated[
         str | None, typer.Option(metavar="SUFFIX", help="The shards' files that are values.", show_default="images")
     ] = None,
-    key: Annotated[str | None, typer.Option(metavar="MEMBER", help="The records' key.")] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="MEMBER", help="The records' key; where: their coordinates.")
+    ] = None,
     header: Annotated[Names, typer.Option(metavar="MEMBER", help="A header of that name; several times.")] = None,
     format: Annotated[  # noqa: A002  the option's name
         str | None, typer.Option(help="json, msgpack, npy or avro: values hold the members that --value names.")
@@ -157,7 +159,10 @@ def _writes(
     coded: tuple[str, ...],
 ) -> Writes:
     from dali_feed.external_sources import Copied, Payload, Values
+    from dali_feed.external_sources.kafka.writes import WHERE
 
+    if key == "where":
+        key = WHERE
     if form is not None:
         pairs = (text.partition("=") for text in values)
         return Values(form, {name: member or name for name, _, member in pairs}, coded, key, headers)

@@ -25,7 +25,7 @@ from dali_feed.errors import SourceDeniedError, SourceNotFoundError, SourceUnrea
 from dali_feed.external_sources.one_file import LARGEST, load_file
 from dali_feed.records.source import Lease
 
-__all__ = ["SHA256", "SIZE", "UNTOLD", "URI", "AsTheyAre", "Claims", "Follows", "Told", "told_in", "value_of"]
+__all__ = ["SHA256", "SIZE", "UNTOLD", "URI", "AsTheyAre", "Claims", "Follows", "Told", "Untold", "told_in", "value_of"]
 
 URI, SIZE, SHA256 = "claim.uri", "claim.size", "claim.sha256"  # headers, in text
 _SHOWN = 200  # letters of a URI

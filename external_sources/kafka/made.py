@@ -9,9 +9,9 @@ import numpy as np
 
 from dali_feed.errors import ConfigError, DaliFeedError, FormatError, MissingPackageError
 from dali_feed.external_sources.kafka.claim import Claim
-from dali_feed.external_sources.kafka.writes import Writes, Written
+from dali_feed.external_sources.kafka.writes import WHERE, Writes, Written
 from dali_feed.quarantine.reasons import place_of
-from dali_feed.records.source import Block
+from dali_feed.records.source import Block, unpack_id
 
 __all__ = ["Item", "Maker"]
 
@@ -26,8 +26,11 @@ class Maker:
         writes: Writes,
         map: Callable[[bytes], bytes] | None,  # noqa: A002  what users call it
         claim: Claim | None,
+        where: Callable[[int, int], str],
     ) -> None:
         self._writes, self._map, self._claim = writes, map, claim
+        self._where = where if WHERE in writes.members else None
+        self._has_members = bool(set(writes.members) - {WHERE})
 
     def __call__(self, blocks: list[Block]) -> list[Item]:
         """An item per row."""
@@ -51,7 +54,10 @@ class Maker:
                 value = self._map(value)
             stage = self._writes.record
             fields = _values(blocks[0], row) if self._writes.payload else {}
-            made = self._writes.record(value, fields, _values(blocks[-1], row) if self._writes.members else {})
+            members = _values(blocks[-1], row) if self._has_members else {}
+            if self._where is not None:
+                members[WHERE] = self._where(*unpack_id(int(blocks[0].ids[row])))
+            made = self._writes.record(value, fields, members)
             if not isinstance(made.value, bytes):
                 msg = f"a value must be bytes; found {type(made.value).__name__}"
                 raise TypeError(msg)

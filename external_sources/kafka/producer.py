@@ -26,7 +26,7 @@ from dali_feed.external_sources.kafka.tally import Tally
 from dali_feed.external_sources.kafka.target import target_at
 from dali_feed.external_sources.kafka.topics import Topics
 from dali_feed.external_sources.kafka.transactions import AbortedError
-from dali_feed.external_sources.kafka.writes import Payload, Writes, Written
+from dali_feed.external_sources.kafka.writes import WHERE, Payload, Writes, Written
 from dali_feed.records.members import Members
 from dali_feed.records.source import Source
 
@@ -172,7 +172,7 @@ class Producer:
             return _Run(self, tell or (lambda _: None)).whole()
 
     def _read_from(self) -> list[Source]:
-        members = self._writes.members
+        members = tuple(name for name in self._writes.members if name != WHERE)
         if not members:
             return [self._main]
         if not isinstance(self._source, Members):
@@ -256,7 +256,7 @@ class _Run:
     def _through(self, lanes: Lanes) -> None:
         """Send what is left."""
         of, turns = self._of, self._journal.partitions
-        maker = Maker(of._writes, of._map, of._claim)
+        maker = Maker(of._writes, of._map, of._claim, of._main.where)
         ahead = Ahead(of._sources, self._line, lanes.position, maker, of._readers)
         number, by_key = lanes.position, of._by == "key"
         due = time.monotonic() + of._every

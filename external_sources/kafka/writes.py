@@ -16,9 +16,10 @@ from dali_feed.formats.paths import steps_of
 from dali_feed.formats.written import Encode, encoder, has_paths, told_of
 from dali_feed.records.source import LABEL, Source
 
-__all__ = ["Copied", "Payload", "Values", "Writes", "Written"]
+__all__ = ["WHERE", "Copied", "Payload", "Values", "Writes", "Written"]
 
 Fields = Mapping[str, Any]
+WHERE = "$where"  # no member of anybody: the record's coordinates, `train-0007.tar#118`
 _NAMES = frozenset(".[]$\"'")  # a member's name is a path where it is read
 
 
@@ -35,7 +36,7 @@ class Writes(Protocol):
     """What becomes of a record. Frozen, and called by several threads at once.
 
     payload  whether it wants the source's payload, and its fields
-    members  the members (`source.members()`) that it wants beside
+    members  the members (`source.members()`) that it wants beside; WHERE, the coordinates, may be among them
     """
 
     @property
@@ -65,7 +66,7 @@ class Writes(Protocol):
 class Payload:
     """The payload as it is, as the value; the label in a header, where `KafkaTopic` looks for it.
 
-    key      the member that is the key; None: records have none
+    key      the member that is the key, or "$where", the record's coordinates; None: records have none
     headers  members that become headers of their names
     label    the header that the source's label becomes, in decimal text; None: no such header
 
@@ -112,7 +113,7 @@ class Values:
     format   "json", "msgpack" or "npy"; or the format that it is to be read with: Avro(schema), Protobuf(message), ...
     values   member of the source by the name that it has in the value; or names that are both
     base64   names whose bytes become base64 text, in JSON; bytes of other names are text in UTF-8
-    key      the member that is the key; None: records have none
+    key      the member that is the key, or "$where", the record's coordinates; None: records have none
     headers  members that become headers of their names
 
     Of .npy the one name is `array`. With Avro and Protobuf names are paths of the schema's fields, `body.label`; a

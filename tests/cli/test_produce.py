@@ -68,6 +68,21 @@ def test_values_of_a_format_and_failures(cli: Cli, embedded: Kafka, tmp_path: Pa
     assert values_in(embedded.servers, other) == [[bytes([2 * n]) for n in range(6)]]
 
 
+def test_coordinates_as_keys(cli: Cli, embedded: Kafka, tmp_path: Path) -> None:
+    """--key where: each record's key says which one of the source it is, beside the headers or alone."""
+    values = numbered(6)
+    shard_of(tmp_path, values)
+    for k, more in enumerate(((), ("--header", "txt"), ("--format", "json", "--value", "n=cls"))):
+        topic = embedded.create(f"{embedded.topic}-{k}")
+        target = f"kafka://{embedded.servers}/{topic}"
+        journal = ("--journal", tmp_path / topic)
+        assert (
+            cli("produce", tmp_path / "s.tar", target, "--payload", "bin", "--key", "where", *journal, *more).code == 0
+        )
+        keys = block_of(KafkaTopic(topic, embedded.servers).giving(None, ("key",)), 0).fields["key"]
+        assert [bytes(key).decode() for key in keys] == [f"s.tar#{n}" for n in range(6)]
+
+
 def test_large_values_into_a_folder(cli: Cli, embedded: Kafka, tmp_path: Path) -> None:
     """--claim and --claim-above: the topic has the small ones, the folder the others, and the bytes of both count."""
     values, topic = numbered(9), embedded.create(embedded.topic)
