@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from broker.handle import Kafka
 from images import QUICK, jpeg
+from killed_producer import CLAIMED_ABOVE, killed_at, producer
 from produced import block_of, numbered, shard_of, values_in
 
 from dali_feed import BadRecords, DataLoader
 from dali_feed.errors import ConfigError, ProduceError, SourceNotFoundError, StateError
-from dali_feed.external_sources import Claim, Copied, KafkaTopic, Producer
+from dali_feed.external_sources import Claim, Copied, KafkaStream, KafkaTopic, Producer
 from dali_feed.records.source import Block
 from dali_feed.testing import Message
 
@@ -229,6 +230,36 @@ def test_where_payloads_cannot_be_is_told_at_once(embedded: Kafka, tmp_path: Pat
         Claim(tmp_path, 1000).check(topic, 1000)
     with pytest.raises(ConfigError, match="above must be a number of bytes, 0 or more; found -1"):
         Claim(tmp_path, -1)
+
+
+def test_a_stream_reads_them_too(embedded: Kafka, tmp_path: Path) -> None:
+    """Its records are the payloads, whose bytes make a batch full; a replay reads them as well."""
+    folder, values = made(tmp_path), [b"%d" % n * 1000 for n in range(4)]
+    embedded.publish(embedded.topic, [claimed(folder, value) for value in values], 1)
+    source = KafkaStream(embedded.topic, embedded.servers, start="earliest", claims=folder)
+    reader = source.live()
+    found, end = [], {0: 0}
+    while end[0] < 4:
+        got = reader.poll(4, 2500, 30.0)
+        found.append(payloads(got.block))
+        end |= got.position
+        got.block.lease.release()
+    reader.close()
+    assert [each for each in found if each] == [values[:2], values[2:]]
+    replay = source.replay(source.mark({0: 1}), source.mark({0: 3}))
+    assert payloads(block_of(replay, 0)) == values[1:3]
+
+
+def test_a_killed_run_goes_on_with_its_payloads(embedded: Kafka, tmp_path: Path) -> None:
+    """After kill -9 every record is there, and what it refers to."""
+    values, topic = numbered(60), embedded.create(embedded.topic)
+    shard_of(tmp_path, values)
+    run = (tmp_path / "s.tar", embedded.servers, topic, tmp_path / "journal", False, made(tmp_path))
+    assert killed_at(40, *run) == -9
+    assert producer(*run).run().tally.records == 60
+    block = block_of(KafkaTopic(topic, embedded.servers, claims=run[-1]), 0)
+    assert (sorted(set(payloads(block))), block.faults) == (values, {})
+    assert sorted(objects(run[-1]).values()) == sorted(value for value in values if len(value) > CLAIMED_ABOVE)
 
 
 def test_a_copy_of_a_topic_refers_to_the_same_payloads(embedded: Kafka, tmp_path: Path) -> None:
