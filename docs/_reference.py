@@ -45,7 +45,7 @@ SECTIONS = {
     },
     "Formats": {"dali_feed.formats": "Avro MsgPack Npy Protobuf"},
     "Sources": {"dali_feed.external_sources": "KafkaTopic ShardSet FileList ArrowRows Topics FromEnv FromFile"},
-    "Into a topic": {"dali_feed.external_sources": "Producer Payload Values Copied Produced Tally"},
+    "Into a topic": {"dali_feed.external_sources": "Producer Payload Values Copied Claim Produced Tally"},
     "Dead letters": {"dali_feed.external_sources": "DeadLetterFolder DeadLetterTopic"},
     "Without torch": {"dali_feed.feed": "Feed Batch"},
     "DALI's iterators": {"dali_feed.dali": "DALIGenericIterator DALIClassificationIterator LastBatchPolicy"},

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.arrow_rows import ArrowRows
     from dali_feed.external_sources.dead_letter_folder import DeadLetterFolder
     from dali_feed.external_sources.files import FileList
+    from dali_feed.external_sources.kafka.claim import Claim
     from dali_feed.external_sources.kafka.dead_letter_topic import DeadLetterTopic
     from dali_feed.external_sources.kafka.producer import Produced, Producer
     from dali_feed.external_sources.kafka.secrets import FromEnv, FromFile
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArrowRows",
+    "Claim",
     "Copied",
     "DeadLetterFolder",
     "DeadLetterTopic",
@@ -46,6 +48,7 @@ __getattr__ = lazily(
     __name__,
     {
         "ArrowRows": "arrow_rows",
+        "Claim": "kafka.claim",
         "Copied": "kafka.writes",
         "DeadLetterFolder": "dead_letter_folder",
         "DeadLetterTopic": "kafka.dead_letter_topic",

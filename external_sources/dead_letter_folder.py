@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dali_feed.errors import DataLostError, DeadLetterError, SourceDeniedError, SourceNotFoundError
+from dali_feed.external_sources.durable import sync_folder, write_whole
 from dali_feed.quarantine.letters import Letter, Original
 
 __all__ = ["LINES", "DeadLetterFolder"]
@@ -101,10 +102,10 @@ class _Writer:
         try:
             if not self._made:
                 self._path.mkdir(parents=True, exist_ok=True)
-                _sync_folder(self._path.parent)
+                sync_folder(self._path.parent)
                 self._made = True
             lines = b"".join(self._keep(letter) for letter in letters)
-            _sync_folder(self._path)
+            sync_folder(self._path)
             self._append(lines)
         except OSError as error:
             msg = (
@@ -140,12 +141,7 @@ class _Writer:
 
     def _file(self, name: str, held: bytes) -> None:
         """Whole or not at all under its name."""
-        fresh = self._path / f"{name}.{os.getpid()}.tmp"
-        with fresh.open("wb") as file:
-            file.write(held)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self._path / name)
+        write_whole(self._path / name, held)
 
     def _append(self, lines: bytes) -> None:
         path = self._path / LINES
@@ -160,21 +156,13 @@ class _Writer:
                 left = left[file.write(left) :]
             os.fsync(file.fileno())
         if fresh:
-            _sync_folder(self._path)
+            sync_folder(self._path)
 
 
 def _file_name(letter: Letter) -> str:
     """Letters, digits, '-' and '.' only, and short; the hash keeps sources apart that share a folder."""
     mark = hashlib.blake2b(f"{letter.source}\0{letter.where}".encode(errors="surrogatepass"), digest_size=4).hexdigest()
     return f"{letter.partition:05d}-{letter.position:012d}-{mark}.bin"
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:

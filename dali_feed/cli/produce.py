@@ -9,6 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from dali_feed.external_sources.kafka.writes import Writes
+    from dali_feed.formats import Format
     from dali_feed.records.source import Source
 
 __all__ = ["produce"]
@@ -31,12 +32,15 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
     payload: Annotated[
         str | None, typer.Option(metavar="SUFFIX", help="The shards' files that are values.", show_default="images")
     ] = None,
-    key: Annotated[str | None, typer.Option(metavar="MEMBER", help="The records' key.")] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="MEMBER", help="The records' key; where: their coordinates.")
+    ] = None,
     header: Annotated[Names, typer.Option(metavar="MEMBER", help="A header of that name; several times.")] = None,
     format: Annotated[  # noqa: A002  the option's name
-        str | None, typer.Option(help="json or msgpack: values hold the members that --value names.")
+        str | None, typer.Option(help="json, msgpack, npy or avro: values hold the members that --value names.")
     ] = None,
     value: Annotated[Names, typer.Option(metavar="NAME[=MEMBER]", help="A member of the value; several times.")] = None,
+    schema: Annotated[Path | None, typer.Option(dir_okay=False, help="Of --format avro: its .avsc file.")] = None,
     base64: Annotated[Names, typer.Option(metavar="NAME", help="A value of bytes, in JSON; several times.")] = None,
     by_turn: Annotated[bool, typer.Option("--by-turn", help="Partitions in turn, for records with a key too.")] = False,
     resize: Annotated[
@@ -45,6 +49,10 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
     quality: Annotated[
         int | None, typer.Option(min=1, max=100, help="Of JPEGs that are written.", show_default="90 with --resize")
     ] = None,
+    claim: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Larger values lie there; the records say where.")
+    ] = None,
+    claim_above: Annotated[str, typer.Option(metavar="SIZE", help="Of the largest value in the topic itself.")] = "8MB",
     acks: Annotated[str, typer.Option(help="all: every in-sync replica has it; 1: the leader has.")] = "all",
     compression: Annotated[str, typer.Option(help="auto, none, lz4, zstd, snappy or gzip.")] = "auto",
     linger: Annotated[float, typer.Option(min=0, help="Seconds that a record may wait for others.")] = 0.02,
@@ -65,7 +73,7 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
     from dali_feed.cli.produce_view import progress, show
     from dali_feed.cli.targets import KAFKA, named, options_of
     from dali_feed.errors import ConfigError
-    from dali_feed.external_sources import Producer
+    from dali_feed.external_sources import Claim, Producer
 
     if not target.startswith(KAFKA):
         msg = f"target: a topic is named kafka://host:port/topic; found {target!r}"
@@ -86,9 +94,10 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
         reads,
         topic,
         servers,
-        writes=_writes(is_topic, key, tuple(header or ()), format, value or [], tuple(base64 or ())),
+        writes=_writes(is_topic, key, tuple(header or ()), _format(format, schema), value or [], tuple(base64 or ())),
         map=change,
         readers=workers,
+        claim=None if claim is None else Claim(claim, bytes_of("--claim-above", claim_above)),
         journal=kept,
         transactional=transactional,
         by="turn" if by_turn else "key",
@@ -131,16 +140,29 @@ def _source(targets: list[str], payload: str | None, config: dict[str, str], tim
     return ShardSet(found[0].paths, image=tuple(payload.split(";"))), False
 
 
+def _format(name: str | None, schema: Path | None) -> Format | str | None:
+    from dali_feed.errors import ConfigError
+    from dali_feed.formats import Avro
+
+    if (name == "avro") != (schema is not None):
+        msg = f"--schema: is the file of --format avro, which needs one; found --format {name} and --schema {schema}"
+        raise ConfigError(msg)
+    return name if schema is None else Avro(schema)
+
+
 def _writes(
     is_topic: bool,
     key: str | None,
     headers: tuple[str, ...],
-    form: str | None,
+    form: Format | str | None,
     values: list[str],
     coded: tuple[str, ...],
 ) -> Writes:
     from dali_feed.external_sources import Copied, Payload, Values
+    from dali_feed.external_sources.kafka.writes import WHERE
 
+    if key == "where":
+        key = WHERE
     if form is not None:
         pairs = (text.partition("=") for text in values)
         return Values(form, {name: member or name for name, _, member in pairs}, coded, key, headers)

@@ -16,7 +16,7 @@ from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats.contract import Parse, Value
 from dali_feed.formats.paths import MOST, Steps, path_of, steps_of
 
-__all__ = ["Protobuf"]
+__all__ = ["Protobuf", "is_map", "is_repeated"]
 
 Get = Callable[[Any], Any]
 
@@ -73,21 +73,23 @@ class Protobuf:
                 path = (*steps, each.name)
                 if each.cpp_type != _MESSAGE:
                     found[path_of(path)] = _given(each)(held)
-                elif not _repeated(each):
+                elif not is_repeated(each):
                     ahead.append((path, held))
-                elif not _is_map(each):
+                elif not is_map(each):
                     ahead += [((*path, k), one) for k, one in enumerate(held[:MOST])]
                 elif each.message_type.fields_by_name["value"].cpp_type != _MESSAGE:
                     found[path_of(path)] = dict(held)
         return found
 
 
-def _repeated(each: Any) -> bool:
+def is_repeated(each: Any) -> bool:
+    """Whether a field holds several, a map too."""
     told = getattr(each, "is_repeated", None)  # newer than `label`, which is gone where this is there
     return bool(each.label == each.LABEL_REPEATED if told is None else told)
 
 
-def _is_map(each: Any) -> bool:
+def is_map(each: Any) -> bool:
+    """Whether a field is a map."""
     return each.message_type is not None and bool(each.message_type.GetOptions().map_entry)
 
 
@@ -107,14 +109,14 @@ def _getter(about: Any, steps: Steps) -> Get:
             raise ConfigError(msg)
         done += 1
         inner = each
-        if not _repeated(each):
+        if not is_repeated(each):
             gets.append(_field(each, _lost(steps, done, "is not set")))
         elif done < len(steps):
-            inner = each.message_type.fields_by_name["value"] if _is_map(each) else each
+            inner = each.message_type.fields_by_name["value"] if is_map(each) else each
             gets.append(_one_of(each, steps, done))
             done += 1
         else:
-            if each.cpp_type == _MESSAGE and not (_is_map(each) and _plain_map(each)):
+            if each.cpp_type == _MESSAGE and not (is_map(each) and _plain_map(each)):
                 msg = _lost(steps, done, "is a list of messages: ask for fields of one, as in x[0].y")
                 raise ConfigError(msg)
             gets.append(_many(each))
@@ -157,15 +159,15 @@ def _field(each: Any, unset: str) -> Get:
 
 def _one_of(each: Any, steps: Steps, done: int) -> Get:
     """An item of a repeated field, or what a map has under a key."""
-    name, step, is_map = each.name, steps[done], _is_map(each)
-    keyed = is_map and each.message_type.fields_by_name["key"].cpp_type
-    if isinstance(step, int) == (keyed == _TEXT) or (is_map and keyed not in (1, 2, 3, 4, _TEXT)):
-        msg = _lost(steps, done, f"has {'keys of another kind' if is_map else 'numbered items'}")
+    name, step, keys = each.name, steps[done], is_map(each)
+    keyed = keys and each.message_type.fields_by_name["key"].cpp_type
+    if isinstance(step, int) == (keyed == _TEXT) or (keys and keyed not in (1, 2, 3, 4, _TEXT)):
+        msg = _lost(steps, done, f"has {'keys of another kind' if keys else 'numbered items'}")
         raise ConfigError(msg)
 
     def get(message: Any) -> Any:
         held = getattr(message, name)
-        if step not in (held if is_map else range(len(held))):
+        if step not in (held if keys else range(len(held))):
             msg = _lost(steps, done, f"has {len(held)} items")
             raise FormatError(msg)
         return held[step]
@@ -178,13 +180,13 @@ def _one(each: Any) -> Get:
 
 
 def _many(each: Any) -> Get:
-    name, given = each.name, dict if _is_map(each) else _given(each)
+    name, given = each.name, dict if is_map(each) else _given(each)
     return lambda message: given(getattr(message, name))
 
 
 def _given(each: Any) -> Get:
     """How what a field holds is given."""
-    if not _repeated(each):
+    if not is_repeated(each):
         return _one(each)
     if each.type == _BYTES:
         return lambda held: [memoryview(one) for one in held]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dali_feed.errors import ConfigError, SourceChangedError, StateError
+from dali_feed.external_sources.durable import sync_folder, write_whole
 from dali_feed.external_sources.kafka.tally import Tally
 
 __all__ = ["Journal", "held", "load", "save"]
@@ -111,20 +112,10 @@ def load(path: Path) -> Journal | None:
 
 def save(path: Path, journal: Journal) -> None:
     """Write it; when this returns it outlasts a power cut."""
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        with fresh.open("w", encoding="utf-8") as file:
-            json.dump({"version": VERSION, **asdict(journal)}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_whole(path, json.dumps({"version": VERSION, **asdict(journal)}).encode())
+        sync_folder(path.parent)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
         msg = f"{path}: the journal must be written, or a killed run could not go on; found: {error.strerror}"
         raise ConfigError(msg) from error
 

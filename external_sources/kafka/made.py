@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from dali_feed.errors import ConfigError, DaliFeedError, FormatError, MissingPackageError
-from dali_feed.external_sources.kafka.writes import Writes, Written
+from dali_feed.external_sources.kafka.claim import Claim
+from dali_feed.external_sources.kafka.writes import WHERE, Writes, Written
 from dali_feed.quarantine.reasons import place_of
-from dali_feed.records.source import Block
+from dali_feed.records.source import Block, unpack_id
 
 __all__ = ["Item", "Maker"]
 
@@ -20,12 +21,24 @@ Item = Written | str | None  # a record, why there is none, or that there is non
 class Maker:
     """Makes an item of each row of blocks: of the payload and its fields where they are wanted, then of the members."""
 
-    def __init__(self, writes: Writes, map: Callable[[bytes], bytes] | None) -> None:  # noqa: A002  what users call it
-        self._writes, self._map = writes, map
+    def __init__(
+        self,
+        writes: Writes,
+        map: Callable[[bytes], bytes] | None,  # noqa: A002  what users call it
+        claim: Claim | None,
+        where: Callable[[int, int], str],
+    ) -> None:
+        self._writes, self._map, self._claim = writes, map, claim
+        self._where = where if WHERE in writes.members else None
+        self._has_members = bool(set(writes.members) - {WHERE})
 
     def __call__(self, blocks: list[Block]) -> list[Item]:
         """An item per row."""
-        return [self._row(blocks, row) for row in range(len(blocks[0].payloads))]
+        made = (self._row(blocks, row) for row in range(len(blocks[0].payloads)))
+        claim = self._claim
+        if claim is None:
+            return list(made)
+        return [claim.checked(item) if isinstance(item, Written) else item for item in made]
 
     def _row(self, blocks: list[Block], row: int) -> Item:
         for block in blocks:
@@ -41,7 +54,10 @@ class Maker:
                 value = self._map(value)
             stage = self._writes.record
             fields = _values(blocks[0], row) if self._writes.payload else {}
-            made = self._writes.record(value, fields, _values(blocks[-1], row) if self._writes.members else {})
+            members = _values(blocks[-1], row) if self._has_members else {}
+            if self._where is not None:
+                members[WHERE] = self._where(*unpack_id(int(blocks[0].ids[row])))
+            made = self._writes.record(value, fields, members)
             if not isinstance(made.value, bytes):
                 msg = f"a value must be bytes; found {type(made.value).__name__}"
                 raise TypeError(msg)

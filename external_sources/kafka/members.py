@@ -12,6 +12,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
+from dali_feed.external_sources.kafka.claims import UNTOLD, Follows, value_of
 from dali_feed.formats.contract import Format
 from dali_feed.records.members import Member, alternatives
 from dali_feed.records.source import Lease
@@ -45,10 +46,10 @@ def by_path(name: str) -> str:
 class MemberRows:
     """Columns of members that are being filled. See `records.Rows`."""
 
-    def __init__(self, asked: Asked, n: int, lease: Lease) -> None:
+    def __init__(self, asked: Asked, n: int, lease: Lease, claims: Follows = UNTOLD) -> None:
         self.payloads: list[memoryview | None] = [None] * n
         self.faults: dict[int, str] = {}
-        self._room = lease.room
+        self._room, self._lease, self._claims = lease.room, lease, claims
         self._image = None if asked.image is None else alternatives(asked.image)
         self._asked = {name: alternatives(name) for name in asked.members}
         self._fields: dict[str, list[Any]] = {name: [None] * n for name in asked.members}
@@ -65,20 +66,23 @@ class MemberRows:
         known: dict[Any, Any] = dict(headers)
         self.payloads[row] = _NOTHING
         if self._image is not None:
-            found = self._found(message, known, self._image)
+            found = self._found(row, message, known, self._image)
             if isinstance(found, memoryview):
                 self.payloads[row] = found
             else:
-                self.faults[row] = f"the record has no member {';'.join(self._image)} with an image"
+                self.faults.setdefault(row, f"the record has no member {';'.join(self._image)} with an image")
         for name, parts in self._asked.items():
-            self._fields[name][row] = self._found(message, known, parts)
+            self._fields[name][row] = self._found(row, message, known, parts)
 
     def _take_plain(self, row: int, message: Message, plain: dict[str, list[Any]]) -> None:
         """The fast way: what the record itself has, each by one name."""
         self.payloads[row] = _NOTHING
-        if (values := plain.get("value")) is not None and (value := message.value()) is not None:
-            view = values[row] = self._room(len(value))
-            view[:] = value
+        if (values := plain.get("value")) is not None:
+            if value := message.value():
+                view = values[row] = self._room(len(value))
+                view[:] = value
+            else:
+                values[row] = self._elsewhere(row, message)
         if self._wants_headers:
             headers: Any = message.headers()
             for name, text in headers or ():
@@ -93,12 +97,12 @@ class MemberRows:
         """The members that are no payload."""
         return dict(self._fields)
 
-    def _found(self, message: Message, headers: dict[Any, Any], names: tuple[str, ...]) -> Any:
+    def _found(self, row: int, message: Message, headers: dict[Any, Any], names: tuple[str, ...]) -> Any:
         """The foremost of the members that the record has; None where it has none."""
         for name in names:
             found: Any
             if name == _VALUE:
-                found = self._value(message, headers)
+                found = self._value(row, message, headers)
             elif name == "key":
                 found = message.key()
             elif name == "timestamp":
@@ -109,11 +113,20 @@ class MemberRows:
                 return memoryview(found) if found.__class__ is bytes else found  # a view, as of the value
         return None
 
-    def _value(self, message: Message, known: dict[Any, Any]) -> memoryview | None:
+    def _value(self, row: int, message: Message, known: dict[Any, Any]) -> memoryview | None:
         """The value, copied into the slab once for all members that it is; kept beside the headers."""
-        found: memoryview | None = known.get(_COPIED)
-        if found is None and (value := message.value()) is not None:
-            found = known[_COPIED] = self._copied(value)
+        if _COPIED not in known:
+            value = message.value()
+            known[_COPIED] = self._copied(value) if value else self._elsewhere(row, message)
+        found: memoryview | None = known[_COPIED]
+        return found
+
+    def _elsewhere(self, row: int, message: Message) -> memoryview | None:
+        """The value of a record that has an empty one, or none."""
+        found = value_of(self._claims, message, self._lease)
+        if isinstance(found, str):
+            self.faults[row] = found
+            return None
         return found
 
     def _copied(self, value: bytes | bytearray | str) -> memoryview:

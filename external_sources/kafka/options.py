@@ -9,6 +9,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException
 
 from dali_feed.errors import ConfigError
+from dali_feed.external_sources.kafka.claims import UNTOLD, Follows
 from dali_feed.external_sources.kafka.errors import QUIET, Trouble
 from dali_feed.external_sources.kafka.members import Asked
 from dali_feed.external_sources.kafka.records import Codec
@@ -75,6 +76,7 @@ class KafkaOptions:
     timeout: float
     config: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold passwords
     asked: Asked | None = None  # members in the place of image and fields
+    claims: Follows = UNTOLD  # what is done with values that lie elsewhere
 
 
 def connect(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dali_feed.errors import ConfigError, SourceChangedError, StateError
+from dali_feed.external_sources.kafka.claim import Claim
 from dali_feed.external_sources.kafka.journal import Journal, held, load, save
 from dali_feed.external_sources.kafka.lane import OURS, LaneOptions
 from dali_feed.external_sources.kafka.lanes import CODECS, Lanes, SharedLanes, TransactionLanes
@@ -25,7 +26,7 @@ from dali_feed.external_sources.kafka.tally import Tally
 from dali_feed.external_sources.kafka.target import target_at
 from dali_feed.external_sources.kafka.topics import Topics
 from dali_feed.external_sources.kafka.transactions import AbortedError
-from dali_feed.external_sources.kafka.writes import Payload, Writes, Written
+from dali_feed.external_sources.kafka.writes import WHERE, Payload, Writes, Written
 from dali_feed.records.members import Members
 from dali_feed.records.source import Source
 
@@ -69,6 +70,7 @@ class Producer:
         map: a function of a payload (bytes) that gives another. It runs in the threads that read; what it raises is a
             failure of that record.
         readers: those threads.
+        claim: `Claim(folder, above)`: larger values lie in that folder, and their records say where.
         journal: a file that says how far the run is. With it a run that was killed goes on where it was; a journal of
             another source or other options is an error. One process at a time has it. None: there is no going on.
         transactional: each record is in the topic once, for readers with isolation.level=read_committed, however
@@ -98,6 +100,7 @@ class Producer:
         writes: Writes | None = None,
         map: Callable[[bytes], bytes] | None = None,  # noqa: A002  what it is
         readers: int = 2,
+        claim: Claim | None = None,
         journal: str | PathLike[str] | None = None,
         transactional: bool = False,
         every: float = 2.0,
@@ -140,6 +143,7 @@ class Producer:
             raise ConfigError(msg)
         self._sources = self._read_from()
         self._map, self._readers, self._by, self._compression = map, readers, by, compression
+        self._claim = claim
         self._journal = None if journal is None else Path(journal)
         self._transactional, self._every = transactional, every
         self._options = LaneOptions(
@@ -159,15 +163,16 @@ class Producer:
             SourceChangedError: the source, or the topic, is not the one that the journal is of, or is gone.
             StateError: the journal is of a run with other options, or is none.
             DataLostError: the broker has forgotten the position of a transactional run.
-            ProduceError: the broker refuses for another reason, or another process has taken the run over.
+            ProduceError: the broker refuses for another reason, another process has taken the run over, or a payload
+                cannot be written where `claim` says.
             SourceError: the source cannot be read.
-            ConfigError: another process has the journal, or it cannot be written.
+            ConfigError: another process has the journal, it cannot be written, or `claim` does not fit the topic.
         """
         with nullcontext() if self._journal is None else held(self._journal):
             return _Run(self, tell or (lambda _: None)).whole()
 
     def _read_from(self) -> list[Source]:
-        members = self._writes.members
+        members = tuple(name for name in self._writes.members if name != WHERE)
         if not members:
             return [self._main]
         if not isinstance(self._source, Members):
@@ -181,7 +186,8 @@ class Producer:
         named = self._map and f"{self._map.__module__}.{getattr(self._map, '__qualname__', repr(self._map))}"
         told = {"map": getattr(self._map, "told", named), "by": self._by, "transactional": self._transactional}
         # Which records are whose is part of a transactional run alone.
-        return {**self._writes.told(), **told} | ({"compression": self._compression} if self._transactional else {})
+        told |= {"compression": self._compression} if self._transactional else {}
+        return {**self._writes.told(), **told} | ({} if self._claim is None else {"claim": self._claim.told()})
 
 
 class _Run:
@@ -191,6 +197,8 @@ class _Run:
         self._of, self._path, self._tell = of, of._journal, tell
         self._begun_at = time.monotonic()
         target = target_at(of._topics, of._topic)
+        if of._claim is not None:
+            of._claim.check(of._topic, target.most)
         known = None if self._path is None else load(self._path)
         pin = None if known is None else known.pin
         snapshot = of._main.snapshot(pin)
@@ -248,7 +256,7 @@ class _Run:
     def _through(self, lanes: Lanes) -> None:
         """Send what is left."""
         of, turns = self._of, self._journal.partitions
-        maker = Maker(of._writes, of._map)
+        maker = Maker(of._writes, of._map, of._claim, of._main.where)
         ahead = Ahead(of._sources, self._line, lanes.position, maker, of._readers)
         number, by_key = lanes.position, of._by == "key"
         due = time.monotonic() + of._every

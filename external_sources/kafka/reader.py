@@ -92,9 +92,9 @@ class KafkaReader:
         count = int(extents.lengths.sum())
         rows: Rows
         if options.asked is not None:
-            rows = MemberRows(options.asked, count, lease)
+            rows = MemberRows(options.asked, count, lease, options.claims)
         else:
-            rows = rows_for(options.label, options.codec, options.fields, count, lease)
+            rows = rows_for(options.label, options.codec, options.fields, count, lease, options.claims)
         try:
             self.fill(extents, rows)
         except BaseException:
@@ -166,6 +166,7 @@ class KafkaReader:
         self._passed += stop - self._at[1]
         batch, self._left = self._left, []
         while True:
+            before = want
             for n, message in enumerate(batch):
                 error = message.error()
                 if error is not None:
@@ -186,6 +187,8 @@ class KafkaReader:
                 if want == stop:
                     self._at, self._left = (partition, stop), batch[n + 1 :]
                     return
+            if want > before:
+                wait.worked()
             batch = self._more(partition, want, stop, wait)
 
     def _more(self, partition: int, want: int, stop: int, wait: _Wait) -> list[Message]:
@@ -361,6 +364,10 @@ class _Wait:
         self._since = time.monotonic()
         self._renewed = False
         self.end_seen = None
+
+    def worked(self) -> None:
+        """Records were made of what came, which may take long where their payloads lie elsewhere: it was no silence."""
+        self._since = time.monotonic()
 
     def due(self) -> bool:
         """True once, when half of the timeout has passed."""

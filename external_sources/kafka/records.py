@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from confluent_kafka import Message
 
+from dali_feed.external_sources.kafka.claims import UNTOLD, Follows, value_of
 from dali_feed.quarantine.reasons import place_of
 from dali_feed.records.source import LABEL, Lease
 
@@ -24,6 +25,7 @@ Codec = Callable[[memoryview, bytes | None, list[tuple[str, bytes]]], Mapping[st
 
 _INT64 = 1 << 63
 _NOTHING = memoryview(b"")
+_TOMBSTONE = "a record must hold an image; this one is a tombstone (no value)"
 
 
 class Takes(Protocol):
@@ -45,42 +47,47 @@ class Rows(Takes, Protocol):
         ...
 
 
-def rows_for(label: str | None, codec: Codec | None, fields: tuple[str, ...], n: int, lease: Lease) -> Rows:
-    """Empty columns of n rows, whose payloads will lie in `lease`."""
-    return _Plain(label, n, lease) if codec is None else _Coded(codec, fields, n, lease)
+def rows_for(
+    label: str | None, codec: Codec | None, fields: tuple[str, ...], n: int, lease: Lease, claims: Follows = UNTOLD
+) -> Rows:
+    """Empty columns of n rows, whose payloads will lie in `lease`; `claims` follows those that lie elsewhere."""
+    return _Plain(label, n, lease, claims) if codec is None else _Coded(codec, fields, n, lease, claims)
 
 
 class _Plain:
     """value = image, one header = label."""
 
-    def __init__(self, header: str | None, n: int, lease: Lease) -> None:
+    def __init__(self, header: str | None, n: int, lease: Lease, claims: Follows) -> None:
         self.payloads: list[memoryview | None] = [None] * n
         self.faults: dict[int, str] = {}
         self._header = header
         self._labels = [0] * n
-        self._room = lease.room
+        self._room, self._lease, self._claims = lease.room, lease, claims
 
     def take(self, row: int, message: Message) -> None:
         """Copy a record into its row."""
         value = message.value()
-        if value is None:
-            self.payloads[row] = _NOTHING
-            self.faults[row] = "a record must hold an image; this one is a tombstone (no value)"
-            return
-        view = self._room(len(value))
-        view[:] = value
-        self.payloads[row] = view
+        if value:
+            view = self._room(len(value))
+            view[:] = value
+            self.payloads[row] = view
+        else:
+            found = value_of(self._claims, message, self._lease)
+            if not isinstance(found, memoryview):
+                self.payloads[row], self.faults[row] = _NOTHING, found or _TOMBSTONE
+                return
+            self.payloads[row] = found
         if self._header is None:
             return
-        found: Any = _ABSENT
+        label: Any = _ABSENT
         headers: Any = message.headers()
         for name, text in headers or ():
             if name == self._header:
-                found = text  # the last one counts, as Kafka's lastHeader has it
-        if found.__class__ is bytes and found.isdigit() and len(found) < 19:
-            self._labels[row] = int(found)
+                label = text  # the last one counts, as Kafka's lastHeader has it
+        if label.__class__ is bytes and label.isdigit() and len(label) < 19:
+            self._labels[row] = int(label)
         else:
-            self._odd_label(row, found)
+            self._odd_label(row, label)
 
     def _odd_label(self, row: int, found: Any) -> None:
         if found is _ABSENT:
@@ -109,19 +116,18 @@ _ABSENT = _Absent()
 class _Coded:
     """What the user's codec makes of a record."""
 
-    def __init__(self, codec: Codec, fields: tuple[str, ...], n: int, lease: Lease) -> None:
+    def __init__(self, codec: Codec, fields: tuple[str, ...], n: int, lease: Lease, claims: Follows) -> None:
         self.payloads: list[memoryview | None] = [None] * n
         self.faults: dict[int, str] = {}
         self._codec = codec
-        self._room = lease.room
+        self._room, self._lease, self._claims = lease.room, lease, claims
         self._values: dict[str, list[Any]] = {name: [0 if name == LABEL else None] * n for name in fields}
 
     def take(self, row: int, message: Message) -> None:
         """Copy a record into its row; where the codec fails, its whole value, so that it can be looked at."""
-        value = message.value()
-        if value is None:
-            self.payloads[row] = _NOTHING
-            self.faults[row] = "a record must hold an image; this one is a tombstone (no value)"
+        value = message.value() or value_of(self._claims, message, self._lease)
+        if not isinstance(value, bytes | memoryview):
+            self.payloads[row], self.faults[row] = _NOTHING, value or _TOMBSTONE
             return
         try:
             headers: Any = message.headers() or []

@@ -7,7 +7,7 @@ for its part of them: a topic whose first records are small ones says nothing of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,8 @@ PLACE_BYTES = 1 << 20
 MOST_BYTES = 64 << 20  # of all places, where single records are large
 LEAST = 4  # places, whatever their size
 
+Weigh = Callable[[Message], int]  # bytes that a record takes where it is read
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -36,14 +38,14 @@ class Sample:
 class Sizes:
     """Payload sizes of records in rows, -1 where there is none; no more are taken once they pass `most` bytes."""
 
-    def __init__(self, rows: int, most: int | None = None) -> None:
+    def __init__(self, rows: int, most: int | None = None, weigh: Weigh = len) -> None:
         self.found = [-1] * rows
         self.size = 0
-        self._most = most
+        self._most, self._weigh = most, weigh
 
     def take(self, row: int, message: Message) -> None:
         """Note a record."""
-        size = len(message)
+        size = self._weigh(message)
         self.found[row] = size
         self.size += size
         if self._most is not None and self.size > self._most:
@@ -58,21 +60,21 @@ class _EnoughError(Exception):
         self.rows = rows
 
 
-def sampled(reader: KafkaReader, starts: Int64s, stops: Int64s) -> Sample:
+def sampled(reader: KafkaReader, starts: Int64s, stops: Int64s, weigh: Weigh = len) -> Sample:
     """Look at a few records of the offsets starts..stops-1 of each partition, of which there must be some."""
     size = records = looked = 0.0
     read = 0
     for n, (partition, start, stop, part) in enumerate(_places(starts, stops)):
         if n >= LEAST and read > MOST_BYTES:
             break
-        found = _place(reader, partition, start, stop)
+        found = _place(reader, partition, start, stop, weigh)
         there = [each for each in found if each >= 0]
         size += sum(there) * part / len(found)
         records += len(there) * part / len(found)
         looked += part
         read += sum(there)
     if not records:
-        size, records = _further(reader, starts, stops)
+        size, records = _further(reader, starts, stops, weigh)
         return Sample(max(1, round(size / max(1, records))), 1.0)
     return Sample(max(1, round(size / records)), max(0.0, round(1 - records / looked, 6)))
 
@@ -94,9 +96,9 @@ def _places(starts: Int64s, stops: Int64s) -> Iterator[tuple[int, int, int, int]
         yield partition, start, min(start + min(RUN, part), int(stops[partition])), part
 
 
-def _place(reader: KafkaReader, partition: int, start: int, stop: int) -> list[int]:
+def _place(reader: KafkaReader, partition: int, start: int, stop: int, weigh: Weigh) -> list[int]:
     """Sizes of the records at offsets start..stop-1, -1 for a hole; fewer of them where they are large."""
-    sizes = Sizes(stop - start, PLACE_BYTES)
+    sizes = Sizes(stop - start, PLACE_BYTES, weigh)
     try:
         reader.fill(Extents.one(partition, start, stop), sizes)
     except _EnoughError as enough:
@@ -104,12 +106,13 @@ def _place(reader: KafkaReader, partition: int, start: int, stop: int) -> list[i
     return sizes.found
 
 
-def _further(reader: KafkaReader, starts: Int64s, stops: Int64s) -> tuple[float, float]:
+def _further(reader: KafkaReader, starts: Int64s, stops: Int64s, weigh: Weigh) -> tuple[float, float]:
     """Bytes and number of the first records, from the first partitions on; where all places were holes."""
     for partition in np.flatnonzero(stops > starts).tolist():
         at, span = int(starts[partition]), RUN
         while at < stops[partition]:
-            there = [each for each in _place(reader, partition, at, min(at + span, int(stops[partition]))) if each >= 0]
+            found = _place(reader, partition, at, min(at + span, int(stops[partition])), weigh)
+            there = [each for each in found if each >= 0]
             if there:
                 return float(sum(there)), float(len(there))
             at, span = at + span, span * 8

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dali_feed.errors import ClosedError
 from dali_feed.external_sources.kafka.reader import KafkaReader
-from dali_feed.external_sources.kafka.sample import Sizes
+from dali_feed.external_sources.kafka.sample import Sizes, Weigh
 from dali_feed.records.present import Present
 from dali_feed.records.source import Extents, Int64s
 
@@ -32,14 +32,14 @@ Flags = NDArray[np.bool_]
 
 
 def scanned(
-    reader: Callable[[threading.Event], KafkaReader], topic: str, starts: Int64s, stops: Int64s
+    reader: Callable[[threading.Event], KafkaReader], topic: str, starts: Int64s, stops: Int64s, weigh: Weigh = len
 ) -> tuple[Present, int]:
     """The offsets in starts..stops-1 of each partition that hold a record, and the bytes of all of them.
 
     Raises what `KafkaReader.read` does.
     """
     flags = [np.zeros(length, bool) for length in (stops - starts).tolist()]
-    scan = _Scan(reader, starts.tolist(), flags)
+    scan = _Scan(reader, starts.tolist(), flags, weigh)
     try:
         scan.run(topic)
     finally:
@@ -50,8 +50,10 @@ def scanned(
 class _Scan:
     """Threads that take partitions in turn."""
 
-    def __init__(self, reader: Callable[[threading.Event], KafkaReader], starts: list[int], flags: list[Flags]) -> None:
-        self._reader, self._starts, self._flags = reader, starts, flags
+    def __init__(
+        self, reader: Callable[[threading.Event], KafkaReader], starts: list[int], flags: list[Flags], weigh: Weigh
+    ) -> None:
+        self._reader, self._starts, self._flags, self._weigh = reader, starts, flags, weigh
         self._todo: queue.SimpleQueue[int] = queue.SimpleQueue()
         for partition in sorted(range(len(flags)), key=lambda p: -len(flags[p])):
             if len(flags[partition]):
@@ -107,7 +109,7 @@ class _Scan:
         first, flags = self._starts[partition], self._flags[partition]
         for a in range(0, len(flags), STEP):
             b = min(a + STEP, len(flags))
-            sizes = Sizes(b - a)
+            sizes = Sizes(b - a, None, self._weigh)
             reader.fill(Extents.one(partition, first + a, first + b), sizes)
             flags[a:b] = np.asarray(sizes.found) >= 0
             self._done.put((b - a, sizes.size))

@@ -6,6 +6,7 @@ mark says; a stream that goes on from a mark gives what came behind it: nothing 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -49,7 +50,7 @@ class KafkaStream(TopicSource):
         batch_timeout: seconds after its first record until a batch is handed over; None: only when it is full.
         batch_bytes: bytes of payloads that make a batch full; None: `batch_size` alone does.
         idle_timeout: seconds without any record until an empty batch is handed over; None: never.
-        label, codec, fields, config, format: as `KafkaTopic`'s.
+        label, codec, fields, config, format, claims: as `KafkaTopic`'s.
         timeout: seconds without any answer, reconnects included, after which the broker counts as unreachable. That
             nothing is produced is no silence of the broker's.
         group: the consumer group whose offsets `loader.commit()` sets, for lag tools and for `start="group"`; None:
@@ -75,6 +76,7 @@ class KafkaStream(TopicSource):
         timeout: float = 30.0,
         group: str | None = None,
         format: Format | str | Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
+        claims: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__(
             topic,
@@ -86,6 +88,7 @@ class KafkaStream(TopicSource):
             timeout=timeout,
             group=group,
             format=format,
+            claims=claims,
         )
         self._pace = Pace(batch_timeout, batch_bytes, idle_timeout)
         names = ("batch_timeout", "batch_bytes", "idle_timeout")
@@ -214,4 +217,5 @@ class KafkaStream(TopicSource):
             config=known.config,
             timeout=known.timeout,
             format=self._forms or None,
+            claims=self._claims,
         )

@@ -160,7 +160,7 @@ class StreamReader:
                 elif message.error() is not None:
                     self._event(message, partition, before)
                 elif offset >= want:  # else an older assignment's
-                    if taken.count and taken.size + len(message) > size:
+                    if taken.count and taken.size + taken.weigh(message) > size:
                         self._left = batch[n:]
                         return
                     taken.take(partition, offset, message)

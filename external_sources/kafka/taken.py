@@ -20,20 +20,22 @@ class Taken:
     """Up to `records` records, copied once into a lease of `slabs`.
 
     count  how many there are
-    size   bytes of their values
+    size   bytes of their payloads
+    weigh  those of one record
     """
 
     def __init__(self, options: KafkaOptions, slabs: Slabs, records: int) -> None:
         self.most = min(records, MOST)
         self.count = self.size = 0
+        self.weigh = options.claims.weigh
         self._lease = slabs.lease()
         self._partitions: list[int] = []
         self._offsets: list[int] = []
         self._rows: Rows
         if options.asked is not None:
-            self._rows = MemberRows(options.asked, self.most, self._lease)
+            self._rows = MemberRows(options.asked, self.most, self._lease, options.claims)
         else:
-            self._rows = rows_for(options.label, options.codec, options.fields, self.most, self._lease)
+            self._rows = rows_for(options.label, options.codec, options.fields, self.most, self._lease, options.claims)
 
     @property
     def full(self) -> bool:
@@ -46,7 +48,7 @@ class Taken:
         self._partitions.append(partition)
         self._offsets.append(offset)
         self.count += 1
-        self.size += len(message)
+        self.size += self.weigh(message)
 
     def block(self) -> Block:
         """The records."""

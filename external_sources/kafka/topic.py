@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -65,6 +66,8 @@ class KafkaTopic(TopicSource):
         format: what a value holds, for `columns=`: an object of `dali_feed.formats`, or "json", "msgpack", "npy",
             or a name that a package registers. The members of columns are then what it finds there, `body.label`.
             Or a mapping, member -> format, where headers or keys hold such too: `headers.meta:size`.
+        claims: the folder that payloads may lie in which records only refer to (`Claim`, a producer's): they are read
+            from there, and checked. None: such a record is a bad one.
 
     Raises:
         ConfigError: a value that is not allowed, or an option in `config` that decides what is read.
@@ -83,6 +86,7 @@ class KafkaTopic(TopicSource):
         holes: Literal["auto", "scan", "replace"] = "auto",
         group: str | None = None,
         format: Format | str | Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
+        claims: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__(
             topic,
@@ -94,6 +98,7 @@ class KafkaTopic(TopicSource):
             timeout=timeout,
             group=group,
             format=format,
+            claims=claims,
         )
         if holes not in ("auto", "scan", "replace"):
             msg = f'{topic}: holes must be "auto", "scan" or "replace"; found {holes!r}'
@@ -183,7 +188,7 @@ class KafkaTopic(TopicSource):
         """What is between these offsets, as far as it takes to plan an epoch."""
         reader = KafkaReader(self._options, None, None, self._identity, modest=True)
         try:
-            sample = sampled(reader, starts, ends)
+            sample = sampled(reader, starts, ends, self._options.claims.weigh)
         finally:
             reader.close()
         present, record_bytes, absent = None, sample.record_bytes, sample.absent
@@ -207,7 +212,11 @@ class KafkaTopic(TopicSource):
                 total * (1 - sample.absent) * sample.record_bytes / 1e9,
             )
         present, size = scanned(
-            lambda stop: KafkaReader(self._options, None, stop, self._identity), topic, starts, ends
+            lambda stop: KafkaReader(self._options, None, stop, self._identity),
+            topic,
+            starts,
+            ends,
+            self._options.claims.weigh,
         )
         if not len(present):
             msg = f"{topic}: the topic must hold records; none of its {total} offsets has one"

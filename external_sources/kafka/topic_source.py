@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources.formatted import VALUE, forms_of, with_formats
+from dali_feed.external_sources.kafka.claims import UNTOLD, Claims
 from dali_feed.external_sources.kafka.errors import remade
 from dali_feed.external_sources.kafka.identity import Asker
 from dali_feed.external_sources.kafka.members import Asked, by_path
@@ -36,6 +38,7 @@ class TopicSource:
         timeout: float,
         group: str | None,
         format: Format | str | Mapping[str, Format | str] | None,  # noqa: A002  what users call it
+        claims: str | os.PathLike[str] | None,
     ) -> None:
         if not isinstance(topic, str) or not topic:
             msg = f"topic: a topic's name is needed; found {topic!r}"
@@ -50,13 +53,15 @@ class TopicSource:
         if group is not None and (not isinstance(group, str) or not group):
             msg = f"{topic}: group must be a consumer group's name, or None; found {group!r}"
             raise ConfigError(msg)
-        self._group, self._identity = group, Identity()
+        self._group, self._claims, self._identity = group, claims, Identity()
         if codec is not None and format is not None:
             msg = f"{topic}: codec= and format= both say what is made of a value; leave one of them out"
             raise ConfigError(msg)
         self._forms = forms_of(format, VALUE, topic)
+        names = _field_names(topic, label, codec, fields)
+        follows = UNTOLD if claims is None else Claims(os.path.abspath(claims))
         self._options = KafkaOptions(
-            topic, address, label, codec, _field_names(topic, label, codec, fields), timeout, _checked(topic, config)
+            topic, address, label, codec, names, timeout, _checked(topic, config), None, follows
         )
 
     @property

@@ -7,32 +7,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, cast
 
-import numpy as np
-
 from dali_feed.errors import ConfigError, FormatError
+from dali_feed.external_sources.kafka.claims import AsTheyAre
 from dali_feed.external_sources.kafka.topic import KafkaTopic
-from dali_feed.formats.written import Encode, encoder
+from dali_feed.formats.contract import Format
+from dali_feed.formats.fitted import plain
+from dali_feed.formats.paths import steps_of
+from dali_feed.formats.written import Encode, encoder, has_paths, told_of
 from dali_feed.records.source import LABEL, Source
 
-__all__ = ["Copied", "Payload", "Values", "Writes", "Written"]
+__all__ = ["WHERE", "Copied", "Payload", "Values", "Writes", "Written"]
 
 Fields = Mapping[str, Any]
+WHERE = "$where"  # no member of anybody: the record's coordinates, `train-0007.tar#118`
 _NAMES = frozenset(".[]$\"'")  # a member's name is a path where it is read
 
 
 class Written(NamedTuple):
-    """A Kafka record."""
+    """A Kafka record, and how many bytes of its payload lie elsewhere."""
 
     value: bytes
     key: bytes | None
     headers: list[tuple[str, bytes]]
+    elsewhere: int = 0
 
 
 class Writes(Protocol):
     """What becomes of a record. Frozen, and called by several threads at once.
 
     payload  whether it wants the source's payload, and its fields
-    members  the members (`source.members()`) that it wants beside
+    members  the members (`source.members()`) that it wants beside; WHERE, the coordinates, may be among them
     """
 
     @property
@@ -62,7 +66,7 @@ class Writes(Protocol):
 class Payload:
     """The payload as it is, as the value; the label in a header, where `KafkaTopic` looks for it.
 
-    key      the member that is the key; None: records have none
+    key      the member that is the key, or "$where", the record's coordinates; None: records have none
     headers  members that become headers of their names
     label    the header that the source's label becomes, in decimal text; None: no such header
 
@@ -106,16 +110,19 @@ class Payload:
 class Values:
     """Several members in one value, which `KafkaTopic(format=...)` reads.
 
-    format   "json" or "msgpack"
+    format   "json", "msgpack" or "npy"; or the format that it is to be read with: Avro(schema), Protobuf(message), ...
     values   member of the source by the name that it has in the value; or names that are both
     base64   names whose bytes become base64 text, in JSON; bytes of other names are text in UTF-8
-    key      the member that is the key; None: records have none
+    key      the member that is the key, or "$where", the record's coordinates; None: records have none
     headers  members that become headers of their names
 
-    A member that a record lacks is a null.
+    Of .npy the one name is `array`. With Avro and Protobuf names are paths of the schema's fields, `body.label`; a
+    number may be decimal text, several in a row the bytes of a .npy file.
+
+    A member that a record lacks is a null; in Protobuf its field is not set.
     """
 
-    format: str
+    format: Format | str
     values: Mapping[str, str] | tuple[str, ...]
     base64: tuple[str, ...] = ()
     key: str | None = None
@@ -128,14 +135,19 @@ class Values:
         if not isinstance(self.values, Mapping):
             _names("values", self.values)
             object.__setattr__(self, "values", dict(zip(self.values, self.values, strict=True)))
-        odd = [name for name in self._by_name if not name or _NAMES.intersection(name)]
+        odd = [name for name in self._by_name if not self._fits(name)]
         if odd or not self._by_name:
             msg = f"Values: values must be names without any of . [ ] $ \" and '; found {odd}; give {{name: member}}"
             raise ConfigError(msg)
         if lacking := [name for name in self.base64 if name not in self._by_name]:
             msg = f"Values: base64 must name values; found {lacking[0]!r} where there are {', '.join(self._by_name)}"
             raise ConfigError(msg)
-        object.__setattr__(self, "_encode", encoder(self.format, self.base64))
+        object.__setattr__(self, "_encode", encoder(self.format, tuple(self._by_name), self.base64))
+
+    def _fits(self, name: str) -> bool:
+        if has_paths(self.format):
+            return isinstance(name, str) and all(isinstance(step, str) for step in steps_of(name))
+        return bool(name) and not _NAMES.intersection(name)
 
     @property
     def _by_name(self) -> Mapping[str, str]:
@@ -152,13 +164,13 @@ class Values:
 
     def record(self, payload: bytes, fields: Fields, members: Fields) -> Written:
         """See `Writes`."""
-        value = self._encode({name: _plain(members[member]) for name, member in self._by_name.items()})
+        value = self._encode({name: members[member] for name, member in self._by_name.items()})
         return Written(value, _key(self.key, members), _headers(self.headers, members))
 
     def told(self) -> dict[str, Any]:
         """See `Writes`."""
         return {
-            "writes": self.format,
+            "writes": told_of(self.format),
             "values": dict(self._by_name),
             "base64": list(self.base64),
             "key": self.key,
@@ -168,7 +180,7 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """Records of another topic as they are there: value, key and all headers."""
+    """Records of another topic as they are there: value, key, all headers; payloads that lie elsewhere stay there."""
 
     payload: bool = field(default=True, init=False)
     members: tuple[str, ...] = field(default=(), init=False)
@@ -179,7 +191,9 @@ class Copied:
             msg = f"Copied: the source must be a KafkaTopic, whose records have keys and headers; found {source!r}"
             raise ConfigError(msg)
         made = copy.copy(source)
-        made._options = replace(source._options, label=None, codec=_whole, fields=("key", "headers"), asked=None)
+        made._options = replace(
+            source._options, label=None, codec=_whole, fields=("key", "headers"), asked=None, claims=AsTheyAre()
+        )
         return made
 
     def record(self, payload: bytes, fields: Fields, members: Fields) -> Written:
@@ -218,7 +232,7 @@ def _headers(names: tuple[str, ...], members: Fields) -> list[tuple[str, bytes]]
 
 def _text(name: str, value: Any) -> bytes | None:
     """What stands in a header or a key."""
-    value = _plain(value)
+    value = plain(value)
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -227,12 +241,3 @@ def _text(name: str, value: Any) -> bytes | None:
         return repr(value).encode()
     msg = f"member {name!r}: a key or a header must be bytes, a text or a number; found {type(value).__name__}"
     raise FormatError(msg)
-
-
-def _plain(value: Any) -> Any:
-    """A member without NumPy and without views of memory that is given back."""
-    if isinstance(value, memoryview | bytearray):
-        return bytes(value)
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    return value

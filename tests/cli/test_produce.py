@@ -58,6 +58,45 @@ def test_values_of_a_format_and_failures(cli: Cli, embedded: Kafka, tmp_path: Pa
     assert "failed 1" in " ".join(done.out.split())
     assert "s.tar#4: json: text: must be text in UTF-8" in done.out
     assert values_in(embedded.servers, topic)[0][:2] == [b'{"text":"0","cls":"0"}', b'{"text":"1","cls":"1"}']
+    (tmp_path / "r.avsc").write_text('{"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}')
+    other = embedded.create(f"{topic}-avro")
+    done = cli(
+        "produce", tmp_path / "s.tar", f"kafka://{embedded.servers}/{other}", "--format", "avro", "--schema",
+        tmp_path / "r.avsc", "--value", "n=cls", "--journal", tmp_path / "other",
+    )  # fmt: skip
+    assert done.code == 0
+    assert values_in(embedded.servers, other) == [[bytes([2 * n]) for n in range(6)]]
+
+
+def test_coordinates_as_keys(cli: Cli, embedded: Kafka, tmp_path: Path) -> None:
+    """--key where: each record's key says which one of the source it is, beside the headers or alone."""
+    values = numbered(6)
+    shard_of(tmp_path, values)
+    for k, more in enumerate(((), ("--header", "txt"), ("--format", "json", "--value", "n=cls"))):
+        topic = embedded.create(f"{embedded.topic}-{k}")
+        target = f"kafka://{embedded.servers}/{topic}"
+        journal = ("--journal", tmp_path / topic)
+        assert (
+            cli("produce", tmp_path / "s.tar", target, "--payload", "bin", "--key", "where", *journal, *more).code == 0
+        )
+        keys = block_of(KafkaTopic(topic, embedded.servers).giving(None, ("key",)), 0).fields["key"]
+        assert [bytes(key).decode() for key in keys] == [f"s.tar#{n}" for n in range(6)]
+
+
+def test_large_values_into_a_folder(cli: Cli, embedded: Kafka, tmp_path: Path) -> None:
+    """--claim and --claim-above: the topic has the small ones, the folder the others, and the bytes of both count."""
+    values, topic = numbered(9), embedded.create(embedded.topic)
+    shard_of(tmp_path, values)
+    command = ("produce", tmp_path / "s.tar", f"kafka://{embedded.servers}/{topic}", "--payload", "bin")
+    options = ("--claim-above", "110B", "--journal", tmp_path / "journal")
+    assert_one_line(cli(*command, *options, "--claim", tmp_path / "none"), "the folder must be there")
+    (tmp_path / "claims").mkdir()
+    done = cli(*command, *options, "--claim", tmp_path / "claims")
+    assert (done.code, done.err) == (0, "")
+    assert f"written 9 records, {sum(map(len, values))} bytes" in " ".join(done.out.split())
+    source = KafkaTopic(topic, embedded.servers, claims=tmp_path / "claims")
+    assert [bytes(view or b"") for view in block_of(source, 0).payloads] == values
+    assert values_in(embedded.servers, topic)[0].count(b"") == sum(len(value) > 110 for value in values)
 
 
 def test_mistakes_are_one_line(cli: Cli, embedded: Kafka, tmp_path: Path) -> None:
@@ -71,6 +110,7 @@ def test_mistakes_are_one_line(cli: Cli, embedded: Kafka, tmp_path: Path) -> Non
     assert_one_line(cli("produce", shards, target, target), "source: one at a time")
     assert_one_line(cli("produce", shards, target, "--value", "a"), "--value", "give --format")
     assert_one_line(cli("produce", shards, target, "--acks", "2"), "acks must be one of all, 1")
+    assert_one_line(cli("produce", shards, target, "--format", "avro", "--value", "cls"), "--schema", "needs one")
     assert_one_line(cli("produce", target, target, "--payload", "jpg"), "--payload", "leave it out")
 
 

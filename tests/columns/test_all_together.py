@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from images import QUICK
+from images import QUICK, encoded
 from PIL import Image as Pillow
 from torchvision.transforms import v2
 
@@ -23,13 +23,6 @@ COUNT = 9
 CROP = v2.Compose([v2.RandomCrop(24), v2.RandomHorizontalFlip()])  # both engines give the same pixels
 
 
-def png(pixels: np.ndarray[Any, Any], **options: Any) -> bytes:
-    """As a PNG."""
-    out = io.BytesIO()
-    Pillow.fromarray(pixels).save(out, "PNG", **options)
-    return out.getvalue()
-
-
 def shard(path: Path, *, turned: bool) -> ShardSet:
     """Pairs of images of different sizes; `turned`: the right ones lie on their side, with an EXIF that says so."""
     exif = Pillow.Exif()
@@ -39,9 +32,9 @@ def shard(path: Path, *, turned: bool) -> ShardSet:
             rng = np.random.default_rng(n)
             left, right = (rng.integers(0, 255, (high, wide, 3), np.uint8) for high, wide in ((40, 30), (32, 52)))
             members = {
-                "left": png(left),
-                "right": png(np.ascontiguousarray(np.rot90(right)), exif=exif) if turned else png(right),
-                "mask": png(right[..., 0] // 8),
+                "left": encoded(left),
+                "right": encoded(np.ascontiguousarray(np.rot90(right)), exif=exif) if turned else encoded(right),
+                "mask": encoded(right[..., 0] // 8),
                 "boxes": b"[[1, 2, 20, 30]]",
                 "cls": b"%d" % n,
                 "f32": np.full(3, n, np.float32).tobytes() if n != 4 else b"bad",

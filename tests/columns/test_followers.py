@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from images import QUICK
+from images import QUICK, encoded
 from PIL import Image as Pillow
 from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
@@ -82,25 +82,14 @@ def points(n: int) -> list[list[float]]:
     return [[5.0 * k + 1, 7.0 + n] for k in range(n % 3)]
 
 
-def png(pixels: np.ndarray[Any, Any], mode: str = "L") -> bytes:
-    """An image of these numbers."""
-    out = io.BytesIO()
-    image = Pillow.fromarray(pixels, mode) if mode != "P" else Pillow.fromarray(pixels, "L").convert("P")
-    if mode == "P":
-        image = Pillow.fromarray(pixels, "P")
-        image.putpalette(list(range(256)) * 3)
-    image.save(out, "PNG")
-    return out.getvalue()
-
-
 def pictured(folder: Path, **instead: bytes | None) -> ShardSet:
     """A shard of images, masks (each second one a palette's), boxes, points; `instead`: of number 3's members."""
     with tarfile.open(folder / "0.tar", "w") as tar:
         for n in range(COUNT):
             mask = classes(n)
             members = {
-                "jpg": png(np.stack([mask * 20] * 3, axis=2), "RGB"),
-                "mask": png(mask, "P" if n % 2 else "L"),
+                "jpg": encoded(np.stack([mask * 20] * 3, axis=2)),
+                "mask": encoded(mask, palette=bool(n % 2)),
                 "boxes": json.dumps(boxes(n)).encode(),
                 "points": json.dumps(points(n)).encode(),
                 "cls": str(n).encode(),
@@ -196,10 +185,10 @@ def test_a_nest_moves_what_follows_where_it_moved_the_image(tmp_path: Path) -> N
     [
         ("mask", None, "column 'mask' of member 'mask': the record has no such member"),
         ("mask", b"junk", "column 'mask' of member 'mask': "),
-        ("mask", png(np.zeros((9, 9), np.uint8)), "a mask must have its image's size, 56x40; found 9x9"),
+        ("mask", encoded(np.zeros((9, 9), np.uint8)), "a mask must have its image's size, 56x40; found 9x9"),
         (
             "mask",
-            png(np.zeros((40, 56, 3), np.uint8), "RGB"),
+            encoded(np.zeros((40, 56, 3), np.uint8)),
             "one number a pixel; found an image of mode RGB",
         ),
         ("boxes", b"[[1, 2, 3]]", "rows of 5 numbers are needed; found an array of shape (1, 3)"),
@@ -242,9 +231,9 @@ def test_a_batch_that_was_halted_leaves_nothing_to_the_next(name: str) -> None:
 
     def work(numbers: list[int]) -> Work:
         sizes, ids = np.array([classes(n).shape for n in numbers], np.int32), np.array(numbers)
-        payloads = [memoryview(png(np.stack([classes(n)] * 3, axis=2), "RGB")) for n in numbers]
+        payloads = [memoryview(encoded(np.stack([classes(n)] * 3, axis=2))) for n in numbers]
         made = whole.parameters(sizes, ids, 0, 0)
-        return Work(engine.prepare(payloads), made.arrays, {"mask": [memoryview(png(classes(n))) for n in numbers]})
+        return Work(engine.prepare(payloads), made.arrays, {"mask": [memoryview(encoded(classes(n))) for n in numbers]})
 
     engine.enter()
     wanted = engine.redo(work([2, 3])).columns["mask"]
@@ -370,11 +359,10 @@ def test_what_follows_a_turned_image_belongs_to_the_upright_one(tmp_path: Path, 
     exif[0x0112] = 6
     files: list[dict[str, bytes]] = []
     for own, size in ((True, (5, 8)), (False, (8, 5)), (False, (5, 8))):
-        image, around = io.BytesIO(), io.BytesIO()
-        Pillow.fromarray(np.stack([mask] * 3, axis=2)).save(image, "PNG", exif=exif)
+        image = encoded(np.stack([mask] * 3, axis=2), exif=exif)
         shown = mask if own else (np.rot90(mask, -1) if size == (8, 5) else mask)
-        Pillow.fromarray(shown).save(around, "PNG", **({"exif": exif} if own else {}))
-        files.append({"png": image.getvalue(), "mask": around.getvalue(), "boxes": b"[[1, 2, 4, 7]]"})
+        around = encoded(shown, exif=exif if own else None)
+        files.append({"png": image, "mask": around, "boxes": b"[[1, 2, 4, 7]]"})
     with tarfile.open(tmp_path / "0.tar", "w") as tar:
         for n, members in enumerate(files):
             for suffix, data in members.items():

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from images import QUICK, broken_png
-from PIL import Image as Pillow
+from images import QUICK, broken_png, encoded
 from torchvision.transforms import v2
 from torchvision_way import applied
 
@@ -46,13 +45,6 @@ def pixels(n: int, side: str) -> np.ndarray[Any, Any]:
     high, wide = (40, 56) if n % 2 else (50, 44)
     rng = np.random.default_rng([n, *side.encode()])
     return rng.integers(0, 255, (high // 4 + 1, wide // 4 + 1, 3), np.uint8).repeat(4, 0).repeat(4, 1)[:high, :wide]
-
-
-def encoded(array: np.ndarray[Any, Any]) -> bytes:
-    """As a PNG."""
-    out = io.BytesIO()
-    Pillow.fromarray(array).save(out, "PNG")
-    return out.getvalue()
 
 
 def pairs(folder: Path, **instead: bytes | None) -> ShardSet:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ import pyarrow as pa
 import pytest
 from broker.handle import Kafka
 from broker.real import Cluster
-from images import QUICK, jpeg
-from PIL import Image as Pictures
+from images import QUICK, encoded, jpeg
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader
@@ -28,17 +26,10 @@ COUNT = 20
 CROP = v2.Compose([v2.RandomCrop(8), v2.RandomHorizontalFlip()])
 
 
-def png(array: Any) -> bytes:
-    """A file of these pixels."""
-    file = io.BytesIO()
-    Pictures.fromarray(array).save(file, "PNG")
-    return file.getvalue()
-
-
 # member -> (a good record's bytes, a bad one's)
 MEMBERS: dict[str, tuple[Any, bytes]] = {
     "jpg": (lambda n: jpeg(n, 16, 16), b"no image"),
-    "seg": (lambda n: png(np.full((16, 16), n, np.uint8)), b"no mask"),
+    "seg": (lambda n: encoded(np.full((16, 16), n, np.uint8)), b"no mask"),
     "boxes": (lambda n: json.dumps([[0, 0, n + 1, 9]]).encode(), b"[[1, 2]]"),
     "points": (lambda n: json.dumps([[n, 3]]).encode(), b"[[1]]"),
     "f32": (lambda n: np.full(3, n, "<f4").tobytes(), b"123"),

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from images import jpeg
 from killed_producer import killed_at, producer
 from produced import block_of, numbered, shard_of, values_in
+from written import message_class, npy
 
 from dali_feed.errors import (
     ConfigError,
@@ -27,14 +28,15 @@ from dali_feed.errors import (
     SourceUnreachableError,
     StateError,
 )
-from dali_feed.external_sources import ArrowRows, Copied, FileList, KafkaTopic, Payload, Producer, Values
+from dali_feed.external_sources import ArrowRows, Copied, FileList, KafkaTopic, Payload, Producer, ShardSet, Values
 from dali_feed.external_sources.kafka.journal import held
 from dali_feed.external_sources.kafka.lane import LaneOptions
 from dali_feed.external_sources.kafka.packed import is_packed
 from dali_feed.external_sources.kafka.transactions import TransactionLane, name_of
 from dali_feed.external_sources.kafka.writes import Written
-from dali_feed.formats import Json
+from dali_feed.formats import Avro, Json, Protobuf
 from dali_feed.testing import Broker, Message
+from dali_feed.testing.shards import write_shard
 
 
 def _sent(values: list[bytes], partitions: int) -> list[list[bytes]]:
@@ -126,10 +128,47 @@ def test_several_members_in_one_value_are_read_by_the_format(embedded: Kafka, tm
             [each if isinstance(each, str) else bytes(each).decode() for each in row] for row in block.fields.values()
         ]
         assert texts == [[str(n) for n in range(6)], [f"text {n}" for n in range(6)]]
-    with pytest.raises(ConfigError, match="'json' and 'msgpack' are written; found 'avro'"):
+    with pytest.raises(ConfigError, match=r"Avro\(schema\) and Protobuf\(message\) are written; found 'avro'"):
         Values("avro", ("cls",))
     with pytest.raises(ConfigError, match=r"found \['a.b'\]"):
         Values("json", ("a.b",))
+
+
+def test_what_a_schema_says_is_read_by_the_same_format(embedded: Kafka, tmp_path: Path) -> None:
+    """Avro, Protobuf and .npy: a shard's texts become the fields' numbers; a record that does not fit costs itself."""
+    arrays = [np.arange(n, n + 3, dtype=np.float32) for n in range(5)]
+    rows = [{"npy": npy(each), "cls": b"%d" % n, "bin": b"\xff%d" % n} for n, each in enumerate(arrays)]
+    rows[3]["npy"] = b"no array"
+    write_shard(tmp_path / "s.tar", rows)
+    source = ShardSet(tmp_path / "s.tar", image=("bin",), index_dir=tmp_path)
+    schema = {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": "label", "type": "int"},
+            {"name": "image", "type": ["null", "bytes"]},
+            {"name": "features", "type": {"type": "array", "items": "float"}},
+        ],
+    }
+    fields = {"body.label": "cls", "body.image": "bin", "body.features": "npy"}
+    forms: list[tuple[Any, dict[str, str]]] = [
+        (Avro(schema), {name.removeprefix("body."): member for name, member in fields.items()}),
+        (Protobuf(message_class()), fields),
+        ("npy", {"array": "npy"}),
+    ]
+    for n, (form, names) in enumerate(forms):
+        topic = embedded.create(f"{embedded.topic}-{n}")
+        done = Producer(source, topic, embedded.servers, writes=Values(form, names), journal=tmp_path / f"{n}").run()
+        assert (done.tally.records, done.tally.failed) == (4, 1)
+        ((reason, _),) = done.tally.failures.items()
+        assert "must be" in reason
+        there = KafkaTopic(topic, embedded.servers, label=None, format=form)
+        found = block_of(there.giving(None, tuple(names)), 0).fields
+        kept = [k for k in range(5) if k != 3]
+        *others, features = (found[name] for name in names)
+        assert [each.tolist() for each in features] == [arrays[k].tolist() for k in kept]
+        if others:
+            assert (others[0], list(map(bytes, others[1]))) == (kept, [b"\xff%d" % k for k in kept])
 
 
 def test_a_full_queue_is_waited_for(kafka: Kafka, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ __all__ = [
     "bad_tables",
     "broken_png",
     "cut_jpeg",
+    "encoded",
     "huge_jpeg",
     "jpeg",
     "labelled",
@@ -43,10 +45,18 @@ def pixels(n: int, height: int = 16, width: int = 16) -> NDArray[np.uint8]:
     return out
 
 
-def _saved(n: int, height: int, width: int, kind: str, **options: int) -> bytes:
+def encoded(array: Any, kind: str = "PNG", *, palette: bool = False, **options: Any) -> bytes:
+    """A file of these pixels, uint8 (height, width) or (height, width, 3); `palette`: they are numbers of colours."""
     out = io.BytesIO()
-    Image.fromarray(pixels(n, height, width)).save(out, kind, **options)
+    image = Image.fromarray(array)
+    if palette:
+        image.putpalette(list(range(256)) * 3)  # a grey image becomes one with a palette, its numbers as they are
+    image.save(out, kind, **options)
     return out.getvalue()
+
+
+def _saved(n: int, height: int, width: int, kind: str, **options: Any) -> bytes:
+    return encoded(pixels(n, height, width), kind, **options)
 
 
 def jpeg(n: int, height: int = 16, width: int = 16) -> bytes:

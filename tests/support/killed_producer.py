@@ -1,4 +1,4 @@
-"""A run that kills itself at a record: `killed_producer.py SHARD SERVERS TOPIC JOURNAL RECORD [transactional]`."""
+"""A run that kills itself at a record: `killed_producer.py SHARD SERVERS TOPIC JOURNAL RECORD True|False [CLAIMS]`."""
 
 from __future__ import annotations
 
@@ -9,22 +9,32 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dali_feed.external_sources import Producer, ShardSet
+from dali_feed.external_sources import Claim, Producer, ShardSet
 from dali_feed.external_sources.kafka.lanes import SharedLanes, TransactionLanes
 
-__all__ = ["killed_at", "producer"]
+__all__ = ["CLAIMED_ABOVE", "killed_at", "producer"]
+
+CLAIMED_ABOVE = 110
 
 
-def producer(shard: Path, servers: str, topic: str, journal: Path, transactional: bool) -> Producer:
+def producer(
+    shard: Path, servers: str, topic: str, journal: Path, transactional: bool, claims: Path | None = None
+) -> Producer:
     """The run; it keeps where it is after each few records."""
     source = ShardSet(shard, image=("bin",), index_dir=shard.parent)
-    return Producer(source, topic, servers, journal=journal, transactional=transactional, every=0.02, linger=0)
+    claim = None if claims is None else Claim(claims, CLAIMED_ABOVE)
+    return Producer(
+        source, topic, servers, claim=claim, journal=journal, transactional=transactional, every=0.02, linger=0
+    )
 
 
-def killed_at(record: int, shard: Path, servers: str, topic: str, journal: Path, transactional: bool) -> int:
+def killed_at(
+    record: int, shard: Path, servers: str, topic: str, journal: Path, transactional: bool, claims: Path | None = None
+) -> int:
     """Run it in a process of its own; how that ended."""
     command = [sys.executable, "-P", __file__, str(shard), servers, topic, str(journal), str(record)]
-    done = subprocess.run([*command, *(["transactional"] if transactional else [])], capture_output=True, check=False)
+    more = [str(transactional), *([] if claims is None else [str(claims)])]
+    done = subprocess.run([*command, *more], capture_output=True, check=False)
     assert done.returncode in (0, -signal.SIGKILL), done.stderr.decode()
     return done.returncode
 
@@ -43,4 +53,6 @@ def _dies(lanes: Any, record: int) -> None:
 if __name__ == "__main__":
     _dies(SharedLanes, int(sys.argv[5]))
     _dies(TransactionLanes, int(sys.argv[5]))
-    producer(Path(sys.argv[1]), sys.argv[2], sys.argv[3], Path(sys.argv[4]), len(sys.argv) > 6).run()
+    shard, servers, topic, journal, _, transactional, *claims = sys.argv[1:]
+    folder = Path(claims[0]) if claims else None
+    producer(Path(shard), servers, topic, Path(journal), transactional == "True", folder).run()

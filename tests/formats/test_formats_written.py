@@ -1,0 +1,158 @@
+"""Members written as one value and read back by the same format; what it cannot hold, and what nobody can ask of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from written import EXAMPLE, avro, example, message_class, npy
+
+from dali_feed.errors import ConfigError, FormatError
+from dali_feed.formats import Avro, Json, MsgPack, Npy, Protobuf, bound
+from dali_feed.formats.written import encoder, told_of
+
+BODY = ("body.image_id", "body.features", "body.label", "body.image")
+HEADER = ("header.version", "header.timestamp", "header.source")
+FLOATS = st.floats(width=32, allow_nan=False)
+
+
+def through(form: Any, members: dict[str, Any]) -> list[Any]:
+    """What is read of what was written, without NumPy and views."""
+    found = bound(form, list(members))(encoder(form, tuple(members))(members))
+    return [
+        each.tolist() if isinstance(each, np.ndarray) else bytes(each) if isinstance(each, memoryview) else each
+        for each in found
+    ]
+
+
+@given(
+    st.text(max_size=5),
+    st.lists(FLOATS, max_size=20),
+    st.integers(-(1 << 31), (1 << 31) - 1),
+    st.none() | st.binary(max_size=9),
+)
+@settings(deadline=None, max_examples=40)
+def test_what_is_written_comes_back(source: str, features: list[float], label: int, image: bytes | None) -> None:
+    """Texts, rows of numbers, whole numbers, bytes and nulls, in records of records, from lists and from arrays."""
+    header = dict(zip(HEADER, (3, 1 << 40, source), strict=True))
+    for row in (features, np.array(features, np.float32)):
+        body = dict(zip(BODY, (source, row, label, image), strict=True))
+        assert through(Avro(EXAMPLE), header | body) == [3, 1 << 40, source, source, features, label, image]
+        told = {"source": source, "body.features": row, "body.label": label, "body.image": image or b""}
+        assert through(Protobuf(message_class()), told) == [source, features, label, image or b""]
+        assert through(MsgPack(), {"features": row, "label": label}) == [features, label]
+        assert through(Npy(), {"array": row}) == [features]
+
+
+def test_avro_is_as_its_own_library_has_it() -> None:
+    """Byte for byte, so that whoever reads Avro reads it."""
+    record = example()
+    members = {f"{outer}.{name}": value for outer, inner in record.items() for name, value in inner.items()}
+    assert encoder(Avro(EXAMPLE), tuple(members))(members) == avro(EXAMPLE, record)
+
+
+def test_fields_of_every_kind() -> None:
+    """Unions by the value's type, enums, fixed bytes, maps, lists of records, defaults, booleans."""
+    kinds: dict[str, Any] = {
+        "u": ["null", "string", "bytes", "long"],
+        "e": {"type": "enum", "name": "E", "symbols": ["a", "b"]},
+        "f": {"type": "fixed", "name": "F", "size": 2},
+        "m": {"type": "map", "values": "int"},
+        "r": {
+            "type": "array",
+            "items": {"type": "record", "name": "I", "fields": [{"name": "x", "type": "boolean"}]},
+        },
+    }
+    fields = [{"name": name, "type": kind} for name, kind in kinds.items()]
+    form = Avro({"type": "record", "name": "R", "fields": [*fields, {"name": "d", "type": "int", "default": 7}]})
+    for value in (None, "text", b"\xff", 1 << 40):
+        members = {"u": value, "e": b"b", "f": b"12", "m": {"k": 1}, "r": [{"x": True}]}
+        assert through(form, members) == [value, "b", b"12", {"k": 1}, [{"x": True}]]
+        assert bound(form, ["d"])(encoder(form, tuple(members))(members)) == (7,)
+    made = Protobuf(message_class())
+    assert through(made, {"scores": {"a": 0.5}, "weight": 2, "body.ids": np.array([1 << 40])}) == [
+        {"a": 0.5},
+        2.0,
+        [1 << 40],
+    ]
+    unset = encoder(made, ("weight", "source"))({"weight": None, "source": "x"})
+    with pytest.raises(FormatError, match="weight: no such member"):
+        bound(made, ["weight"])(unset)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("label", b"7x", "must be a number in decimal text; found '7x'"),
+        ("label", 1 << 31, "must be a whole number in -2147483648..2147483647; found 2147483648"),
+        ("label", True, "must be a whole number; found bool"),
+        ("label", 1.5, "must be a whole number; found float"),
+        ("features", 1.5, "must be a list; found float"),
+        ("features", [1e39], "must be a number of 32 bits; found 1e"),
+        ("features", [b"1e999"], "must be a number in decimal text; found '1e999'"),
+        ("features", np.zeros((2, 2)), r"must be numbers in a row; found an array of shape \(2, 2\)"),
+        ("image", "text", "must be bytes; found str"),
+        ("names", [b"\xff"], "must be text in UTF-8; "),
+    ],
+)
+def test_what_a_field_cannot_hold_is_a_bad_record(name: str, value: Any, said: str) -> None:
+    """Whichever of the two formats with a schema: the reason names the field, and nothing is made smaller to fit."""
+    kinds = {"label": "int", "image": "bytes"}
+    kind = kinds.get(name, {"type": "array", "items": "float" if name == "features" else "string"})
+    form = Avro({"type": "record", "name": "R", "fields": [{"name": name, "type": kind}]})
+    for encode, path in (
+        (encoder(form, (name,)), name),
+        (encoder(Protobuf(message_class()), (f"body.{name}",)), f"body.{name}"),
+    ):
+        with pytest.raises(FormatError, match=f"^(avro|protobuf): {path}: {said}"):
+            encode({path: value})
+
+
+@pytest.mark.parametrize("value", [b"x", "x", None, [[1], [1, 2]], [object()], np.array(["a"]), b"\x93NUMPY cut"])
+def test_what_is_no_array_of_numbers_is_not_written(value: Any) -> None:
+    """As .npy: its reader would not take it."""
+    with pytest.raises(FormatError, match="^npy: "):
+        encoder("npy", ("array",))({"array": value})
+
+
+def test_a_npy_file_is_written_as_it_is() -> None:
+    """With its own dtype and order."""
+    held = npy(np.asfortranarray(np.arange(6, dtype=">i2").reshape(2, 3)))
+    assert encoder(Npy(), ("array",))({"array": memoryview(held)}) == held
+
+
+@pytest.mark.parametrize(
+    ("form", "names", "said"),
+    [
+        (Avro(EXAMPLE), ("body.label",), "body.image_id: the schema needs it, and has no default"),
+        (
+            Avro(EXAMPLE),
+            (*BODY, *HEADER, "body.lable"),
+            "body.lable: no such field; cameras.Body has image_id, features,",
+        ),
+        (Avro(EXAMPLE), (*BODY, *HEADER, "body"), "body: must be the path of a field that no other name is"),
+        (Avro(EXAMPLE), (*BODY, *HEADER[1:], "header.version.x"), "header.version: must be a record to have fields"),
+        (Avro("long"), ("x",), "a schema that is written must be a record's; found long"),
+        (Avro(schemas=lambda number: number), ("x",), "schema= is needed to write"),
+        (Protobuf(message_class()), ("lable",), "lable: no such field; Record has source, body, weight, scores"),
+        (Protobuf(message_class()), ("body",), "body: is a message, or a list of them: name fields of one"),
+        (Protobuf(message_class()), ("source.x",), "source: must be a message to have fields of its own"),
+        (Npy(), ("features",), "a .npy value has 'array' alone; found features"),
+        (object(), ("x",), "are written; found <object"),
+    ],
+)
+def test_what_cannot_be_written_is_told_at_once(form: Any, names: tuple[str, ...], said: str) -> None:
+    """Before any record: a field that there is not, one that lacks, a format that is read alone."""
+    with pytest.raises(ConfigError, match=said):
+        encoder(form, names)
+
+
+def test_a_format_is_told_in_a_line() -> None:
+    """The same for the same schema, however it is given, so that a journal's run goes on with no other."""
+    other = EXAMPLE | {"name": "Other"}
+    assert told_of(Avro(EXAMPLE)) == told_of(Avro(dict(reversed(EXAMPLE.items())))) != told_of(Avro(other))
+    told = [told_of(each) for each in ("json", Json(), Json(base64=("a",)), Npy(), Protobuf(message_class()))]
+    assert told == ["json", "json", "json a", "npy", "protobuf made.Record"]
