@@ -27,7 +27,7 @@ log.cleaner.dedupe.buffer.size=4194304
 
 
 class Trio(Cluster):
-    """The three, started together; killed at exit. A context manager. Topics have three replicas, two must be in step."""
+    """The three, started together; killed at exit. A context manager. Topics have three replicas."""
 
     def __init__(self, heap: str = "192m") -> None:
         ports, name = tuple(free_ports(3)), cluster_id()
