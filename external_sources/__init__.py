@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.kafka.dead_letter_topic import DeadLetterTopic
     from dali_feed.external_sources.kafka.producer import Produced, Producer
     from dali_feed.external_sources.kafka.secrets import FromEnv, FromFile
+    from dali_feed.external_sources.kafka.stream import KafkaStream
     from dali_feed.external_sources.kafka.tally import Tally
     from dali_feed.external_sources.kafka.topic import KafkaTopic
     from dali_feed.external_sources.kafka.topics import Topics
@@ -30,6 +31,7 @@ __all__ = [
     "FileList",
     "FromEnv",
     "FromFile",
+    "KafkaStream",
     "KafkaTopic",
     "Payload",
     "Produced",
@@ -50,6 +52,7 @@ __getattr__ = lazily(
         "FileList": "files",
         "FromEnv": "kafka.secrets",
         "FromFile": "kafka.secrets",
+        "KafkaStream": "kafka.stream",
         "KafkaTopic": "kafka.topic",
         "Payload": "kafka.writes",
         "Produced": "kafka.producer",

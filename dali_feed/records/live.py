@@ -9,7 +9,7 @@ it: nothing is lost and nothing comes twice.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -44,7 +44,8 @@ class Pace:
 class LiveBlock:
     """Records in the order in which they came, none absent, and where their partitions stand behind them.
 
-    `position` has each partition that has moved, by records or by offsets that hold none.
+    `position` has each partition that has moved, by records or by offsets that hold none. A reader's first block, with
+    records or without, has all partitions of its rank: where they stand before anything came of them.
     """
 
     block: Block
@@ -98,11 +99,22 @@ class LiveSource(Protocol):
         stop: threading.Event | None = None,
         drain: Drain | None = None,
     ) -> LiveReader:
-        """A reader of this rank's partitions, from `at` on, a `mark` of before; None: from where the source begins."""
+        """A reader of this rank's partitions, from `at` on, a mark of before; None: from where the source begins.
+
+        Where it begins is captured here, once. Raises StateError where `at` is of something else, or lacks a partition
+        of this rank.
+        """
         ...
 
-    def mark(self, position: Positions) -> dict[str, Any]:
-        """A position as plain JSON, with what it was made for; of one rank's partitions, or of several ranks'."""
+    def mark(self, position: Positions, *, rank: int = 0, world_size: int = 1) -> dict[str, Any]:
+        """A rank's position as plain JSON, with what it was made for: all of its partitions, as blocks said them."""
+        ...
+
+    def merged(self, marks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """One mark of those of several ranks of one run, which a run of any world size goes on from.
+
+        Raises StateError where they are not of one run, or two are of one rank.
+        """
         ...
 
     def where(self, partition: int, position: int) -> str:
