@@ -74,9 +74,10 @@ bench: .venv/.stamp  ## samples per second beside the ceiling and the usual load
 	$(PY) bench/bench_reduction.py
 	$(PY) bench/bench_lock.py
 
-chaos: .venv/.stamp system  ## kill training and producing processes (KILLS=20) and a broker at random, and compare
+chaos: .venv/.stamp system  ## kill training, producing and following processes (KILLS=20), a broker at random, and compare
 	@$(PY) bench/chaos.py --kills $(KILLS)
 	$(PY) bench/chaos_produce.py --kills $(KILLS)
+	$(PY) bench/chaos_stream.py --kills $(KILLS)
 
 reference: .venv/.stamp  ## write docs/reference.md from the signatures and docstrings
 	@$(PY) -P docs/_reference.py

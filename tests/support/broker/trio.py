@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from broker.real import Cluster, RealBroker, Seat, cluster_id, free_ports
+from broker.real import START_SECONDS, Cluster, RealBroker, Seat, cluster_id, free_ports
 
 __all__ = ["NODES", "Trio"]
 
@@ -50,6 +51,16 @@ class Trio(Cluster):
         """The nodes that have all records of all of the topic's partitions."""
         partitions = self.admin.list_topics(topic, timeout=60).topics[topic].partitions.values()
         return set.intersection(*(set(partition.isrs) for partition in partitions))
+
+    def whole(self, *topics: str) -> None:
+        """Start those that were killed, and wait until each has all records of these topics."""
+        for each in self.brokers.values():
+            if each.pid is None:
+                each.start()
+        deadline = time.monotonic() + START_SECONDS
+        while any(self.in_step(topic) != {*NODES} for topic in topics):
+            assert time.monotonic() < deadline, {topic: self.in_step(topic) for topic in topics}
+            time.sleep(0.1)
 
     def __enter__(self) -> Self:
         with ExitStack() as stack, ThreadPoolExecutor() as at_once:
