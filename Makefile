@@ -74,9 +74,10 @@ bench: .venv/.stamp  ## samples per second beside the ceiling and the usual load
 	$(PY) bench/bench_reduction.py
 	$(PY) bench/bench_lock.py
 
-chaos: .venv/.stamp system  ## kill training and producing processes (KILLS=20) and a broker at random, and compare
+chaos: .venv/.stamp system  ## kill training, producing and following processes (KILLS=20), a broker at random, and compare
 	@$(PY) bench/chaos.py --kills $(KILLS)
 	$(PY) bench/chaos_produce.py --kills $(KILLS)
+	$(PY) bench/chaos_stream.py --kills $(KILLS)
 
 reference: .venv/.stamp  ## write docs/reference.md from the signatures and docstrings
 	@$(PY) -P docs/_reference.py
@@ -102,10 +103,12 @@ clean:  ## remove .venv and everything else that is made here
 	$(PY) -Im pip install --quiet --disable-pip-version-check -e '.[cuda$(CUDA),vision,dev]'
 	printf 'cuda$(CUDA)' > $@
 
-# The broker tests run Apache Kafka from Maven Central (Java 17 or newer), one bench is in C++. Missing, they are skipped.
+# The broker tests run Apache Kafka from Maven Central (Java 17 or newer; with a JDK its own client too), one bench is in
+# C++. Missing, they are skipped.
 system:
 	@$(SHELL_LIB)
 	java=$$(java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' || true)
-	[ "$${java:-0}" -ge 17 ] || install "no Java 17" default-jre-headless || echo "make: going on without Kafka's own broker" >&2
+	[ "$${java:-0}" -ge 17 ] || install "no Java 17" default-jdk-headless || echo "make: going on without Kafka's own broker" >&2
 	command -v mvn >/dev/null || install "no Maven" maven || echo "make: going on without Kafka's own broker" >&2
+	command -v kcat >/dev/null || install "no kcat" kcat || echo "make: going on without kcat as another client" >&2
 	command -v g++ >/dev/null || install "no g++" g++ || echo "make: going on without the C++ comparison" >&2

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
 from dali_feed.testing import Message, publish
 
-__all__ = ["Topic", "broker_module", "kafka_missing", "topic"]
+__all__ = ["Topic", "broker_module", "committed", "kafka_missing", "topic"]
 
 PARTITIONS = 4
 
@@ -38,6 +40,27 @@ def kafka_missing() -> str | None:
         return None
     reason: str | None = broker_module().missing()
     return reason
+
+
+def committed(servers: str, topic: str, partitions: int) -> list[list[tuple[int, bytes]]]:
+    """The (offset, value) of each record of each partition."""
+    options: dict[str, Any] = {"bootstrap.servers": servers, "group.id": "chaos", "enable.partition.eof": True}
+    consumer = Consumer(options | {"isolation.level": "read_committed"})
+    consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in range(partitions)])
+    found: list[list[tuple[int, bytes]]] = [[] for _ in range(partitions)]
+    ended: set[int] = set()
+    while len(ended) < partitions:
+        message = consumer.poll(60)
+        assert message is not None, "nothing came for a minute"
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
+        assert offset is not None
+        if message.error() is None:
+            found[partition].append((offset, message.value() or b""))
+        else:
+            ended.add(partition)
+    consumer.close()
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from _harness import RESULTS, append, facts, table
-from _kafka import broker_module, kafka_missing
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from _kafka import broker_module, committed, kafka_missing
 
 from dali_feed.external_sources import Produced, Producer, ShardSet
 from dali_feed.external_sources.kafka.packed import is_packed
@@ -71,26 +70,6 @@ def killed(args: Args, rng: random.Random) -> bool:
         msg = f"a run ended with an error: {said.decode()[-500:]}"
         raise RuntimeError(msg)
     return process.returncode < 0
-
-
-def committed(servers: str, topic: str) -> list[list[bytes]]:
-    """The values of each partition."""
-    options: dict[str, Any] = {"bootstrap.servers": servers, "group.id": "chaos", "enable.partition.eof": True}
-    consumer = Consumer(options | {"isolation.level": "read_committed"})
-    consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in range(PARTITIONS)])
-    found: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
-    ended: set[int] = set()
-    while len(ended) < PARTITIONS:
-        message = consumer.poll(60)
-        assert message is not None, "nothing came for a minute"
-        partition = message.partition()
-        assert partition is not None
-        if message.error() is None:
-            found[partition].append(message.value() or b"")
-        else:
-            ended.add(partition)
-    consumer.close()
-    return found
 
 
 def ordered(part: list[bytes], place: dict[bytes, int]) -> bool:
@@ -140,7 +119,7 @@ def main() -> None:
                     kills += 1
                 run(*told)
                 chains += 1
-                found = committed(broker.servers, topic)
+                found = [[value for _, value in part] for part in committed(broker.servers, topic, PARTITIONS)]
                 counts = Counter(value for part in found for value in part)
                 lost += sum(value not in counts for value in values)
                 repeated += sum(count - 1 for count in counts.values())

@@ -21,6 +21,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -39,7 +40,7 @@ _BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _PROPERTIES = """\
 process.roles={roles}
 node.id={node}
-controller.quorum.bootstrap.servers=127.0.0.1:{control}
+{quorum}
 listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl},LINK://127.0.0.1:{behind}{others}{controls}
 advertised.listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl},LINK://127.0.0.1:{link}{others}
 controller.listener.names=CONTROLLER
@@ -170,10 +171,25 @@ class Cluster:
                 raise TimeoutError(msg)
 
 
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A broker's place in a cluster whose brokers are all controllers.
+
+    ports  of their controllers, by node from 1 on
+    like   a broker whose formatted storage, all but the node's number, is taken: a process of Java less
+    """
+
+    node: int
+    ports: tuple[int, ...]
+    cluster_id: str
+    like: RealBroker | None = None
+
+
 class RealBroker(Cluster):
     """One Apache Kafka broker in a process group of its own; killed at exit. A context manager.
 
     joins      a broker, of whose cluster it is the second node; the first stays its controller
+    seat       or its place among equals: see `broker.trio`
     brief      not worth what Java's second compiler costs: it takes five seconds of CPU less to start, and gives less
                of what is measured
     listeners  further ones: name -> (port of 127.0.0.1, protocol)
@@ -186,6 +202,7 @@ class RealBroker(Cluster):
         heap: str = "512m",
         joins: RealBroker | None = None,
         *,
+        seat: Seat | None = None,
         brief: bool = False,
         listeners: Mapping[str, tuple[int, str]] | None = None,
         more: str = "",
@@ -193,7 +210,13 @@ class RealBroker(Cluster):
     ) -> None:
         self._plain, self._sasl, self._behind, self._link, own = free_ports(5)
         self._control: int = own if joins is None else joins._control
-        self._cluster_id: str = _cluster_id() if joins is None else joins._cluster_id
+        self._cluster_id: str = cluster_id() if joins is None else joins._cluster_id
+        quorum, node = f"controller.quorum.bootstrap.servers=127.0.0.1:{self._control}", 1 if joins is None else 2
+        if seat is not None:
+            self._control, self._cluster_id, node = seat.ports[seat.node - 1], seat.cluster_id, seat.node
+            own = self._control
+            voters = ",".join(f"{n}@127.0.0.1:{port}" for n, port in enumerate(seat.ports, 1))
+            quorum = f"controller.quorum.voters={voters}"
         super().__init__(f"127.0.0.1:{self._plain}")
         self.sasl_servers = f"127.0.0.1:{self._sasl}"
         self.link_servers = f"127.0.0.1:{self._link}"
@@ -204,12 +227,12 @@ class RealBroker(Cluster):
         self._properties.write_text(
             _PROPERTIES.format(
                 roles="broker,controller" if joins is None else "broker",
-                node=1 if joins is None else 2,
+                node=node,
+                quorum=quorum,
                 plain=self._plain,
                 sasl=self._sasl,
                 behind=self._behind,
                 link=self._link,
-                control=self._control,
                 controls=f",CONTROLLER://127.0.0.1:{own}" if joins is None else "",
                 others="".join(f",{name}://127.0.0.1:{port}" for name, (port, _) in (listeners or {}).items()),
                 protocols="".join(f",{name}:{protocol}" for name, (_, protocol) in (listeners or {}).items()),
@@ -219,9 +242,12 @@ class RealBroker(Cluster):
             )
         )
         atexit.register(self.close)
+        if seat is not None and seat.like is not None:
+            _copy_storage(seat.like.home / "data", self.home / "data", seat.node)
+            return
         format_ = ["kafka.tools.StorageTool", "format", "-t", self._cluster_id]
         format_ += [part for user in users for part in ("--add-scram", user)]
-        format_ += ["--standalone", "-c"] if joins is None else ["-c"]
+        format_ += ["--standalone", "-c"] if joins is None and seat is None else ["-c"]
         done = subprocess.run(self._java(*format_), capture_output=True, text=True, check=False)
         if done.returncode:
             msg = f"Kafka's storage could not be formatted:\n{done.stdout}{done.stderr}"
@@ -296,7 +322,15 @@ class RealBroker(Cluster):
         self.close()
 
 
-def _cluster_id() -> str:
+def _copy_storage(from_: Path, to: Path, node: int) -> None:
+    shutil.copytree(from_, to)
+    meta = to / "meta.properties"
+    own = re.sub(r"(?m)^node\.id=.*$", f"node.id={node}", meta.read_text())
+    meta.write_text(re.sub(r"(?m)^directory\.id=.*$", f"directory.id={cluster_id()}", own))
+
+
+def cluster_id() -> str:
+    """An id for a new cluster."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A", 1)
 
 

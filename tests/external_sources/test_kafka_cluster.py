@@ -1,0 +1,184 @@
+"""Three brokers of which one is killed: what was written, read or followed meanwhile is as if nothing had been."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from broker.trio import NODES, Trio
+from images import Seen, jpeg, padded, seen
+from limits import LONG
+from produced import numbered, shard_of, values_in
+from torchvision.transforms import v2
+
+from dali_feed import Shuffle, Tuning
+from dali_feed.external_sources import KafkaStream, KafkaTopic, Produced, Producer
+from dali_feed.feed import Feed
+from dali_feed.records import unpack_id
+from dali_feed.testing import publish
+
+pytestmark = pytest.mark.slow
+
+RECORDS = 240
+BYTES = 20_000  # more in all than the loader may hold, so that the brokers are asked all along
+BATCH = 16
+AFTER = 4  # batches
+PARTITIONS = 3  # each broker leads one
+
+
+@pytest.fixture(scope="module")
+def trio(needs_kafka: None) -> Iterator[Trio]:
+    """The three brokers."""
+    with Trio() as running:
+        yield running
+
+
+def _readable(trio: Trio, name: str) -> str:
+    trio.whole()
+    trio.create(name, PARTITIONS)
+    publish(trio.servers, name, [(padded(jpeg(n), BYTES), n) for n in range(RECORDS)])
+    return name
+
+
+def _epoch(trio: Trio, topic: str, fault: Callable[[int], object] = lambda _: None) -> list[Seen]:
+    """What an epoch gives; `fault` is told how many batches there were."""
+    got: list[Seen] = []
+    with Feed(
+        KafkaTopic(topic, trio.servers, timeout=60),
+        BATCH,
+        shuffle=Shuffle(extent=16, window=2),
+        transform=v2.RandomResizedCrop(16),
+        seed=3,
+        tuning=Tuning(threads=1, readers=2, memory=3 << 20),
+    ) as feed:
+        for batch in feed:
+            got.append(seen(batch))
+            fault(len(got))
+    return got
+
+
+@contextmanager
+def _stopping() -> Iterator[threading.Event]:
+    """An event that is set at the end, whatever it is: nobody waits then for records that do not come."""
+    stop = threading.Event()
+    try:
+        yield stop
+    finally:
+        stop.set()
+
+
+class _Between:
+    """Holds a producer's loop while something happens; what it handed over before goes on being sent."""
+
+    def __init__(self) -> None:
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self, so_far: Produced) -> None:
+        """Told by the producer."""
+        if so_far.position > so_far.begun and not self.reached.is_set():
+            self.reached.set()
+            assert self.go_on.wait(LONG)
+
+
+def _followed(trio: Trio, topic: str, count: int, stop: threading.Event) -> list[list[bytes]]:
+    """The first `count` records of a stream, by partition."""
+    found: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
+    reader = KafkaStream(topic, trio.servers, start="earliest", timeout=60).live(stop=stop)
+    given = 0
+    while given < count:
+        block = reader.poll(64, 1 << 20, 0.1).block
+        for record, view in zip(block.ids.tolist(), block.payloads, strict=True):
+            assert view is not None
+            found[unpack_id(record)[0]].append(bytes(view))
+        given += len(block.ids)
+        block.lease.release()
+    extra = reader.poll(64, 1 << 20, 0.5).block
+    assert not len(extra.ids)
+    extra.lease.release()
+    reader.close()
+    return found
+
+
+def test_one_of_three_brokers_killed_while_a_topic_is_written_followed_and_another_read(
+    trio: Trio, tmp_path: Path
+) -> None:
+    """The batches are those of an undisturbed epoch; topic and stream have each record once, in order."""
+    read, written = _readable(trio, "read"), "written"
+    trio.create(written, PARTITIONS)
+    values = numbered(6_000)
+    dealt = [values[p::PARTITIONS] for p in range(PARTITIONS)]
+    want = _epoch(trio, read)
+    victim, between = trio.leader(read), _Between()
+    with ThreadPoolExecutor() as beside, _stopping() as stop:
+        producer = Producer(shard_of(tmp_path, values), written, trio.servers, queue_bytes=64 << 10, timeout=60)
+        done = beside.submit(producer.run, between)
+        followed = beside.submit(_followed, trio, written, len(values), stop)
+
+        def fault(batches: int) -> None:
+            if batches == AFTER:
+                assert between.reached.wait(LONG)
+                trio.brokers[victim].kill()
+                between.go_on.set()
+
+        got = _epoch(trio, read, fault)
+        assert done.result(LONG).tally.records == len(values)
+        assert followed.result(LONG) == dealt
+    assert got == want
+    assert values_in(trio.servers, written) == dealt
+    assert {trio.leader(topic, p) for topic in (read, written) for p in range(PARTITIONS)} == {*NODES} - {victim}
+
+
+class _Turns:
+    """Kills the brokers one after the other, each when a third more of the way is gone and all are up again."""
+
+    def __init__(self, trio: Trio, way: int, *topics: str) -> None:
+        self._trio, self._topics = trio, topics
+        self._due = {way * turn // len(NODES): node for turn, node in enumerate(NODES)}
+
+    def __call__(self, gone: int) -> None:
+        """Told how far something is."""
+        for at in [each for each in self._due if each < gone]:
+            self._trio.whole(*self._topics)
+            self._trio.brokers[self._due.pop(at)].kill()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("transactional", [False, True])
+def test_each_broker_killed_in_turn_while_a_topic_is_written_and_followed(
+    trio: Trio, tmp_path: Path, transactional: bool
+) -> None:
+    """Whatever it was: leader, coordinator of the transactions, controller."""
+    topic = f"turns-{transactional}"
+    trio.whole()
+    trio.create(topic, PARTITIONS)
+    values = numbered(6_000)
+    dealt = [values[p::PARTITIONS] for p in range(PARTITIONS)]
+    turns = _Turns(trio, len(values), topic)
+    producer = Producer(
+        shard_of(tmp_path, values),
+        topic,
+        trio.servers,
+        queue_bytes=64 << 10,
+        timeout=60,
+        every=0.2,
+        transactional=transactional,
+        journal=tmp_path / "journal" if transactional else None,
+    )
+    with ThreadPoolExecutor() as beside, _stopping() as stop:
+        followed = beside.submit(_followed, trio, topic, len(values), stop)
+        done = producer.run(lambda so_far: turns(so_far.position))
+        assert done.tally.records == len(values)
+        assert followed.result(LONG) == dealt
+    assert values_in(trio.servers, topic) == dealt
+
+
+@pytest.mark.long
+def test_each_broker_killed_in_turn_while_a_topic_is_read(trio: Trio) -> None:
+    """The batches are those of an undisturbed epoch."""
+    topic = _readable(trio, "read-in-turns")
+    want = _epoch(trio, topic)
+    assert _epoch(trio, topic, _Turns(trio, len(want), topic)) == want
