@@ -85,6 +85,14 @@ class Cluster:
         """
         return self._offsets(partitions, OFFSET_BEGINNING), self._offsets(partitions, OFFSET_END)
 
+    def since(self, partitions: list[int], milliseconds: int) -> Int64s:
+        """Each partition's first offset whose record is of that time since 1970 or later; its end where none is."""
+        found = self._offsets(partitions, milliseconds)
+        late = np.flatnonzero(found < 0)  # librdkafka's word for the end
+        if len(late):
+            found[late] = self._offsets([partitions[k] for k in late.tolist()], OFFSET_END)
+        return found
+
     def _offsets(self, partitions: list[int], end: int) -> Int64s:
         found: dict[int, int] = {}
         while len(found) < len(partitions):
