@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.dead_letter_folder import DeadLetterFolder
     from dali_feed.external_sources.files import FileList
     from dali_feed.external_sources.kafka.dead_letter_topic import DeadLetterTopic
+    from dali_feed.external_sources.kafka.fleet import Fleet
     from dali_feed.external_sources.kafka.producer import Produced, Producer
     from dali_feed.external_sources.kafka.secrets import FromEnv, FromFile
+    from dali_feed.external_sources.kafka.stream import KafkaStream
     from dali_feed.external_sources.kafka.tally import Tally
     from dali_feed.external_sources.kafka.topic import KafkaTopic
     from dali_feed.external_sources.kafka.topics import Topics
@@ -28,8 +30,10 @@ __all__ = [
     "DeadLetterFolder",
     "DeadLetterTopic",
     "FileList",
+    "Fleet",
     "FromEnv",
     "FromFile",
+    "KafkaStream",
     "KafkaTopic",
     "Payload",
     "Produced",
@@ -48,8 +52,10 @@ __getattr__ = lazily(
         "DeadLetterFolder": "dead_letter_folder",
         "DeadLetterTopic": "kafka.dead_letter_topic",
         "FileList": "files",
+        "Fleet": "kafka.fleet",
         "FromEnv": "kafka.secrets",
         "FromFile": "kafka.secrets",
+        "KafkaStream": "kafka.stream",
         "KafkaTopic": "kafka.topic",
         "Payload": "kafka.writes",
         "Produced": "kafka.producer",

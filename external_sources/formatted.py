@@ -18,7 +18,7 @@ from dali_feed.formats.named import format_of
 from dali_feed.records.members import alternatives
 from dali_feed.records.source import Block, Extents, Reader, Slabs, Source
 
-__all__ = ["VALUE", "FormOf", "forms_of", "split_path", "with_formats"]
+__all__ = ["VALUE", "FormOf", "Formatted", "FormattedReader", "forms_of", "split_path", "with_formats"]
 
 VALUE = "value"  # the member of a Kafka record whose name is left out of reasons
 FormOf = Callable[[str], Format | None]
@@ -71,11 +71,13 @@ def with_formats(
     image: str | None,
     members: tuple[str, ...],
     full: Callable[[str], str] = str,
+    made: Callable[..., Any] | None = None,
 ) -> Source:
     """`giving(image, members)` of a source, with paths into members among the names.
 
     form_of  the format of a member; None where it has none, and a colon is a letter of its name
     full     the full name of a member that may be called by a shorter one
+    made     what is made where there are such paths; `Formatted` unless told
 
     Raises ConfigError for a path that no value of its format can have.
     """
@@ -100,7 +102,8 @@ def with_formats(
     wanted = asked.values() if inside is not None else [asked[name] for name in members]
     plain = [part for each in wanted for part in each.parts if isinstance(part, str)]
     base = giving(image if inside is None else None, tuple(dict.fromkeys([*plain, *openers])))
-    return _Formatted(base, inside, tuple(asked[name] for name in members), openers)
+    found: Source = (made or Formatted)(base, inside, tuple(asked[name] for name in members), openers)
+    return found
 
 
 def _parts(name: str, form_of: FormOf, full: Callable[[str], str]) -> _Asked:
@@ -117,7 +120,7 @@ def _parts(name: str, form_of: FormOf, full: Callable[[str], str]) -> _Asked:
     return _Asked(name, tuple(parts))
 
 
-class _Formatted(MemberSource):
+class Formatted(MemberSource):
     """A source's records with what formats find in their members. `image` is made of those, or the source's payload."""
 
     def __init__(
@@ -133,13 +136,13 @@ class _Formatted(MemberSource):
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
         """The source's, and the formats behind it."""
-        return _Reader(self, self._source.reader(slabs, stop))
+        return FormattedReader(self, self._source.reader(slabs, stop))
 
 
-class _Reader:
+class FormattedReader:
     """Reads members, and opens those that were asked for."""
 
-    def __init__(self, of: _Formatted, reader: Reader) -> None:
+    def __init__(self, of: Any, reader: Any) -> None:
         self._of, self._reader = of, reader
 
     @property
@@ -151,7 +154,7 @@ class _Reader:
         """Of the source's block, with what the formats found; see `records.Reader`."""
         block = self._reader.read(extents)
         try:
-            return self._opened(block)
+            return self.opened(block)
         except BaseException:
             block.lease.release()
             raise
@@ -160,7 +163,8 @@ class _Reader:
         """Safe to call twice."""
         self._reader.close()
 
-    def _opened(self, block: Block) -> Block:
+    def opened(self, block: Block) -> Block:
+        """The block, with what the formats found."""
         found = {member: _needed(member, opener, block) for member, opener in self._of.openers.items()}
 
         def values(asked: _Asked) -> Any:

@@ -9,7 +9,7 @@ it: nothing is lost and nothing comes twice.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,7 +20,7 @@ __all__ = ["Drain", "LiveBlock", "LiveReader", "LiveSource", "Pace", "Positions"
 Positions = Mapping[int, int]  # partition -> the next position to read there
 
 # Called in the reader's thread with the partitions that are taken away and the seconds there are: waits until the loop
-# has finished what it was handed of them, and returns how far that is.
+# has finished what it was handed of them, and returns how far that is; at once where its own stop event is set.
 Drain = Callable[[Collection[int], float], Positions]
 
 
@@ -44,7 +44,8 @@ class Pace:
 class LiveBlock:
     """Records in the order in which they came, none absent, and where their partitions stand behind them.
 
-    `position` has each partition that has moved, by records or by offsets that hold none.
+    `position` has each partition that has moved, by records or by offsets that hold none. A reader's first block, with
+    records or without, has all partitions of its rank: where they stand before anything came of them.
     """
 
     block: Block
@@ -61,7 +62,9 @@ class LiveReader(Protocol):
         """Up to `records` records: as soon as so many are there, or `size` bytes of payload, or after `seconds`.
 
         The record that would pass `size` is left for the next call, unless it is the first. Seconds 0 asks for
-        what has come already. Raises ClosedError when the stop event is set, and a SourceError where it cannot go on.
+        what has come already. `records` 0 asks for none: whoever has no room does so every second or two, as the member
+        of a group must hear what becomes of its partitions (`drain` is called in here). Raises ClosedError when the
+        stop event is set, and a SourceError where it cannot go on.
         """
         ...
 
@@ -98,11 +101,22 @@ class LiveSource(Protocol):
         stop: threading.Event | None = None,
         drain: Drain | None = None,
     ) -> LiveReader:
-        """A reader of this rank's partitions, from `at` on, a `mark` of before; None: from where the source begins."""
+        """A reader of this rank's partitions, from `at` on, a mark of before; None: from where the source begins.
+
+        Where it begins is captured here, once. Raises StateError where `at` is of something else, or lacks a partition
+        of this rank.
+        """
         ...
 
-    def mark(self, position: Positions) -> dict[str, Any]:
-        """A position as plain JSON, with what it was made for; of one rank's partitions, or of several ranks'."""
+    def mark(self, position: Positions, *, rank: int = 0, world_size: int = 1) -> dict[str, Any]:
+        """A rank's position as plain JSON, with what it was made for: all of its partitions, as blocks said them."""
+        ...
+
+    def merged(self, marks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """One mark of those of several ranks of one run, which a run of any world size goes on from.
+
+        Raises StateError where they are not of one run, or two are of one rank.
+        """
         ...
 
     def where(self, partition: int, position: int) -> str:

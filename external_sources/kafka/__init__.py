@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
+    from dali_feed.external_sources.kafka.stream import KafkaStream
     from dali_feed.external_sources.kafka.topic import KafkaTopic
 
-__all__ = ["KafkaTopic"]
+__all__ = ["KafkaStream", "KafkaTopic"]
 
-__getattr__ = lazily(__name__, {"KafkaTopic": "topic"})
+__getattr__ = lazily(__name__, {"KafkaStream": "stream", "KafkaTopic": "topic"})

@@ -7,13 +7,14 @@ of an election answers a moment later. No request here creates a topic.
 from __future__ import annotations
 
 import difflib
+import threading
 import time
 
 import numpy as np
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ClusterMetadata
 
-from dali_feed.errors import ConfigError, SourceDeniedError, SourceError, SourceNotFoundError
+from dali_feed.errors import ClosedError, ConfigError, SourceDeniedError, SourceError, SourceNotFoundError
 from dali_feed.external_sources.kafka.errors import DENIED, GONE, Trouble, denied, unreachable
 from dali_feed.external_sources.kafka.options import KafkaOptions
 from dali_feed.external_sources.kafka.tls import speaks_tls
@@ -28,12 +29,21 @@ SILENT_SECONDS = 3.0  # before we look whether it speaks TLS
 class Cluster:
     """Requests about one topic, each repeated until it is answered or the timeout is over."""
 
-    def __init__(self, options: KafkaOptions, consumer: Consumer, trouble: Trouble) -> None:
+    def __init__(
+        self,
+        options: KafkaOptions,
+        consumer: Consumer,
+        trouble: Trouble,
+        stop: threading.Event | None = None,
+        *,
+        probe: bool = True,
+    ) -> None:
         self._options = options
         self._consumer = consumer
         self._trouble = trouble
         self._begin = time.monotonic()
-        self._probed = False
+        self._probed = not probe  # whether it speaks TLS
+        self._stop = stop or threading.Event()
 
     def partitions(self) -> list[int]:
         """The topic's partitions."""
@@ -85,13 +95,18 @@ class Cluster:
         """
         return self._offsets(partitions, OFFSET_BEGINNING), self._offsets(partitions, OFFSET_END)
 
+    def ends(self, partitions: list[int]) -> Int64s:
+        """Last stable offset of each partition."""
+        return self._offsets(partitions, OFFSET_END)
+
     def since(self, partitions: list[int], milliseconds: int) -> Int64s:
-        """Each partition's first offset whose record is of that time since 1970 or later; its end where none is."""
+        """The first offset of each partition whose record is of that time since 1970 or later; the end where none is.
+
+        The ends are asked for first: what is produced in between is of that time, or comes behind it.
+        """
+        ends = self._offsets(partitions, OFFSET_END)
         found = self._offsets(partitions, milliseconds)
-        late = np.flatnonzero(found < 0)  # librdkafka's word for the end
-        if len(late):
-            found[late] = self._offsets([partitions[k] for k in late.tolist()], OFFSET_END)
-        return found
+        return np.where(found < 0, ends, found)  # below 0 is librdkafka's word for the end
 
     def _offsets(self, partitions: list[int], end: int) -> Int64s:
         found: dict[int, int] = {}
@@ -119,6 +134,9 @@ class Cluster:
         self._trouble.last = self._trouble.last or error.str()
 
     def _patience(self, which: str) -> None:
+        if self._stop.is_set():
+            msg = f"{self._options.topic}: reading was stopped"
+            raise ClosedError(msg)
         if self._trouble.denied:
             raise denied(self._options.topic, self._options.servers, self._trouble.denied, self._options.config)
         seconds = time.monotonic() - self._begin
@@ -135,7 +153,7 @@ class Cluster:
         return max(0.05, min(1.0, self._begin + self._options.timeout - time.monotonic()))
 
     def _pause(self) -> None:
-        time.sleep(0.05)  # an answer that will change soon, such as an election's
+        self._stop.wait(0.05)  # an answer that will change soon, such as an election's
 
     def _missing(self) -> SourceNotFoundError:
         topic = self._options.topic

@@ -16,7 +16,7 @@ from dali_feed.errors import SourceChangedError, SourceDeniedError, SourceUnreac
 from dali_feed.external_sources.kafka.secrets import hidden
 from dali_feed.external_sources.kafka.tls import refused_by_tls, told_by_tls
 
-__all__ = ["DENIED", "GONE", "LOG", "QUIET", "Trouble", "denied", "gone", "remade", "unreachable"]
+__all__ = ["BROKEN", "DENIED", "GONE", "LOG", "QUIET", "Trouble", "denied", "gone", "remade", "unreachable"]
 
 LOG = logging.getLogger("dali_feed.kafka")
 
@@ -30,6 +30,7 @@ DENIED = frozenset(
     }
 )
 GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+BROKEN = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaError.MSG_SIZE_TOO_LARGE})
 
 
 class _Quiet:

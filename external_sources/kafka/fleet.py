@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dali_feed.errors import ConfigError
+from dali_feed.errors import ConfigError, StateError
 
 __all__ = ["Fleet", "fleet_of"]
 
@@ -96,8 +96,27 @@ class Fleet:
             found["heartbeat.interval.ms"] = round(min(1000.0, 1000 * (self.session or _POLLS) / _HEARTBEATS))
         return found
 
-    def check(self, topic: str, config: Mapping[str, Any]) -> None:
-        """Raise ConfigError where an option of `config` contradicts this."""
+    def mark(self, topic: str) -> dict[str, Any]:
+        """What a state holds of a fleet's stream: where its position is, and no position."""
+        return {"topic": topic, "fleet": self.group}
+
+    def check_mark(self, topic: str, told: Mapping[str, Any]) -> None:
+        """Raise StateError where a mark is not this fleet's: a position of its own would be a second one."""
+        if (found := dict(told)) != self.mark(topic):
+            msg = (
+                f"{topic}: a worker of the fleet {self.group!r} goes on where the group is, so its state must be the"
+                f" fleet's; found {found}; leave the state out, or read without fleet="
+            )
+            raise StateError(msg)
+
+    def check(self, topic: str, config: Mapping[str, Any], group: str | None, start: Any) -> None:
+        """Raise ConfigError where an option of `config`, or another argument of the stream, contradicts this."""
+        if group is not None:
+            msg = f"{topic}: fleet= names the group, which is joined, and group= one that is not; leave out {group!r}"
+            raise ConfigError(msg)
+        if isinstance(start, Mapping):
+            msg = f"{topic}: start= of a fleet cannot be a mark, as the group owns the position; leave it out"
+            raise ConfigError(msg)
         ours = {*_OTHERS, "session.timeout.ms"}
         if taken := sorted(ours.intersection(config)):
             msg = (

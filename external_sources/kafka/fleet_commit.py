@@ -1,8 +1,7 @@
 """A member's commits of the group's offsets.
 
 confluent_kafka lets one thread at a time into a consumer, and one that polls again and again keeps all others out. So
-who wants a commit asks for it, and who has the consumer's turn sends it and hears the answer, between two polls. No
-call here waits for a broker.
+who wants a commit asks for it, and who has the consumer's turn sends it and hears the answer, between two polls.
 """
 
 from __future__ import annotations
@@ -78,13 +77,38 @@ class Commits:
 
     def send(self, consumer: Consumer, offsets: Mapping[int, int], note: str) -> KafkaError | None:
         """Send one, whose answer nobody waits for; librdkafka sends it before it gives up a partition."""
-        places = [TopicPartition(self._options.topic, p, offset, metadata=note) for p, offset in offsets.items()]
         try:
-            consumer.commit(offsets=places, asynchronous=True)
+            consumer.commit(offsets=self._places(offsets, note), asynchronous=True)
         except KafkaException as error:
             found: KafkaError = error.args[0]
             return found
         return None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether an answer is to be heard."""
+        return self._flying is not None
+
+    def now(self, consumer: Consumer, note: str) -> None:
+        """Commit what was asked for and wait for the broker, however long; for a thread that can be left behind.
+
+        It runs no callback, as a poll would.
+        """
+        while self._asked and self._flying is None:
+            asked = self._asked.popleft()
+            asked.sent = asked.wanted()
+            if not asked.sent:
+                asked.done.set()
+                continue
+            try:
+                done = consumer.commit(offsets=self._places(asked.sent, note), asynchronous=False)
+            except KafkaException as error:
+                self._answer(asked, error.args[0])
+            except RuntimeError:  # closed
+                self._answer(asked, KafkaError(KafkaError._FATAL))
+            else:
+                self._answer(asked, next((each.error for each in done or () if each.error is not None), None))
+            time.sleep(0 if asked.done.is_set() else PAUSE_SECONDS)
 
     def __call__(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
         """Hear an answer."""
@@ -95,6 +119,9 @@ class Commits:
             self._answer(asked, wrong)
         elif wrong is not None:
             LOG.warning("%s; what was not committed comes again at others", self._said(wrong))
+
+    def _places(self, offsets: Mapping[int, int], note: str) -> list[TopicPartition]:
+        return [TopicPartition(self._options.topic, p, offset, metadata=note) for p, offset in offsets.items()]
 
     def _answer(self, asked: Asked, error: KafkaError | None) -> None:
         if error is None:

@@ -7,7 +7,7 @@ import time
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from dali_feed.errors import ConfigError, DataLostError, SourceChangedError, SourceError
-from dali_feed.external_sources.kafka.errors import GONE, LOG, Trouble, denied, gone, unreachable
+from dali_feed.external_sources.kafka.errors import BROKEN, GONE, LOG, Trouble, denied, gone, unreachable
 from dali_feed.external_sources.kafka.fleet import Fleet
 from dali_feed.external_sources.kafka.fleet_start import GROUP_RIGHT, REFUSED
 from dali_feed.external_sources.kafka.options import KafkaOptions
@@ -17,7 +17,6 @@ __all__ = ["Events"]
 PROBE_SECONDS = 1.0
 ASK_SECONDS = 2.0
 GONE_SECONDS = 2.0  # a restarted broker may say 'unknown' for a moment
-_BROKEN = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaError.MSG_SIZE_TOO_LARGE})
 _NO_MEMBER = frozenset(
     {
         KafkaError.INCONSISTENT_GROUP_PROTOCOL,
@@ -72,7 +71,7 @@ class Events:
             return None
         if code == KafkaError._FATAL or error.fatal() or code in _NO_MEMBER:
             raise self._refused(error)
-        if code in _BROKEN:
+        if code in BROKEN:
             where = f"{self._options.topic}[{message.partition()}]@{message.offset()}"
             msg = f"{where}: the broker's data cannot be read: {error.str()}"
             raise SourceError(msg)

@@ -6,7 +6,6 @@ an answer: what goes wrong is kept, and raised by the next `poll`.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -19,13 +18,12 @@ from dali_feed.external_sources.kafka.fleet import Fleet
 from dali_feed.external_sources.kafka.fleet_commit import Asked, Commits
 from dali_feed.external_sources.kafka.fleet_events import Events
 from dali_feed.external_sources.kafka.fleet_start import Start, begun
+from dali_feed.external_sources.kafka.held import hang_up
 from dali_feed.external_sources.kafka.identity import Witness
 from dali_feed.external_sources.kafka.options import KafkaOptions, connect
 from dali_feed.records.live import Drain, Positions
 
 __all__ = ["Member"]
-
-CLOSE_SECONDS = 1.5
 
 
 class Member:
@@ -115,16 +113,19 @@ class Member:
         """Have the offsets committed of partitions that are this worker's; of others, and what is already, none."""
         return self.commits.ask(lambda: self._new(position), self._landed)
 
+    def commit_now(self) -> None:
+        """Commit what was asked for, and wait for the broker; see `Commits.now`."""
+        self.commits.now(self.consumer, self._note)
+
     def leave(self) -> None:
         """Commit what the loop has finished and leave the group, within seconds whatever the broker does."""
         self._leaving = True
         if self._drain is not None and self.dealt and self._failed is None:
-            self._bye(self._drain(list(self.dealt), 0.0))
-        closing = threading.Thread(target=self.consumer.close, name="dali_feed-kafka-close", daemon=True)
-        closing.start()
-        closing.join(CLOSE_SECONDS)
-        if closing.is_alive():
-            LOG.warning("%s: the consumer did not close in %.1f s; left behind", self.events.who, CLOSE_SECONDS)
+            try:
+                self._bye(self._drain(list(self.dealt), 0.0))
+            except Exception as error:  # noqa: BLE001  whatever it is, the group must be left
+                LOG.warning("%s: left without a commit: %s", self.events.who, error)
+        hang_up(self._options.topic, self.consumer)
 
     def _new(self, position: Positions) -> dict[int, int]:
         """What of a position may be committed, and was not."""

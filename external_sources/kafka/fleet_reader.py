@@ -5,8 +5,9 @@ never below where the worker began there. What was read of a partition that goes
 what was given is waited for and committed before it goes. A partition that was lost, because the worker was thrown
 out, is another's: nothing is committed of it.
 
-Whoever polls may find that partitions are taken away, so the group must be polled while nobody wants records: a thread
-of the reader's own does, with all partitions paused, so that it meets no records. A slow loop stays in the group.
+While nobody wants records the group must be polled all the same, for a member hears in `poll` that partitions are taken
+away, behind all records that have come: `poll(0, ...)` does it with all partitions paused, so that it meets no records.
+So a slow loop stays in the group, and gives up in time what others are to have.
 """
 
 from __future__ import annotations
@@ -14,33 +15,32 @@ from __future__ import annotations
 import os
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Collection
 from typing import Any
 
-import numpy as np
 from confluent_kafka import KafkaException, Message
 
-from dali_feed.errors import ClosedError, ConfigError, SourceError
+from dali_feed.errors import SourceError
 from dali_feed.external_sources.kafka.errors import LOG
 from dali_feed.external_sources.kafka.fleet import Fleet
 from dali_feed.external_sources.kafka.fleet_member import Member
 from dali_feed.external_sources.kafka.fleet_start import Start
-from dali_feed.external_sources.kafka.members import MemberRows
+from dali_feed.external_sources.kafka.held import check_usable, held, let_go
 from dali_feed.external_sources.kafka.options import KafkaOptions
-from dali_feed.external_sources.kafka.records import Rows, rows_for
-from dali_feed.records.extents import pack_ids
+from dali_feed.external_sources.kafka.taken import MOST, Taken
 from dali_feed.records.live import Drain, LiveBlock, Positions
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Slabs
+from dali_feed.records.source import Slabs
 
 __all__ = ["FleetReader"]
+
+_NAME = "dali_feed-kafka-commit"
 
 SLICE_SECONDS = 0.01  # a commit waits so long for its turn
 WAIT_SECONDS = 0.002
 LATE_SECONDS = 1.0
-IDLE_SECONDS = 1.0  # without a poll, before the reader's own thread does it
+LINGER_SECONDS = 0.1  # to hear the answer of a commit, which else would wait for the next poll
 CLOSE_SECONDS = 2.0
 
 
@@ -75,14 +75,12 @@ class FleetReader:
         self._turn = threading.Lock()  # whose turn it is to poll
         self._ended = threading.Event()
         self._member: Member | None = None
-        self._failed: BaseException | None = None
-        self._polled = time.monotonic()
         self._left: deque[Message] = deque()  # polled and not yet given
         self._taken: list[Message] = []  # to be given by the poll that is under way
         self._filled = 0  # their bytes
         self._moved: dict[int, int] = {}  # where partitions stand behind what was taken, since the last block
         self._next: dict[int, int] = {}
-        _LIVE.add(self)
+        held(self)
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -107,8 +105,13 @@ class FleetReader:
         try:
             self._guard()
             member = self._member or self._joined()
-            member.resume()
-            self._gather(member, records, size, deadline)
+            if records > 0:
+                member.resume()
+                self._gather(member, records, size, deadline)
+            else:
+                member.pause()
+                self._look(member)
+            self._linger(member)
             taken, self._taken, self._filled = self._taken, [], 0
             moved, self._moved = self._moved, {}
             return self._block(taken, moved)
@@ -116,7 +119,6 @@ class FleetReader:
             msg = f"{self._options.topic} at {self._options.servers}: reading failed: {error.args[0].str()}"
             raise SourceError(msg) from error
         finally:
-            self._polled = time.monotonic()
             self._turn.release()
 
     def commit(self, position: Positions) -> None:
@@ -132,22 +134,24 @@ class FleetReader:
             if self._ended.is_set():
                 return
             if self._turn.acquire(blocking=False):  # nobody polls just now
-                try:
-                    if self._member is not None and (found := member.poll(SLICE_SECONDS)) is not None:
-                        self._left.append(found)
-                finally:
-                    self._turn.release()
+                threading.Thread(target=self._commit_now, args=(member,), name=_NAME, daemon=True).start()
             elif time.monotonic() > asked.deadline + LATE_SECONDS:
                 member.commits.give_up(asked)
         if asked.error is not None:
             raise asked.error
+
+    def _commit_now(self, member: Member) -> None:
+        try:
+            member.commit_now()
+        finally:
+            self._turn.release()
 
     def close(self) -> None:
         """Commit what the loop has finished and leave, within some seconds. Safe to call twice."""
         if self._ended.is_set():
             return
         self._ended.set()
-        _LIVE.discard(self)
+        let_go(self)
         if self._pid != os.getpid():
             return
         mine = self._turn.acquire(timeout=CLOSE_SECONDS)
@@ -163,8 +167,19 @@ class FleetReader:
         member = Member(self._options, self._fleet, self._start, self._settings, self._drain, self._forget, self._begin)
         member.join()
         self._member = member
-        threading.Thread(target=self._keep, name="dali_feed-kafka-fleet", daemon=True).start()
         return member
+
+    def _look(self, member: Member) -> None:
+        """Hear what there is, records apart."""
+        while (found := member.poll(0)) is not None:
+            self._left.append(found)
+        member.events.silence(member.consumer)
+
+    def _linger(self, member: Member) -> None:
+        ends = time.monotonic() + LINGER_SECONDS
+        while member.commits.under_way and time.monotonic() < ends:
+            if (found := member.poll(SLICE_SECONDS)) is not None:
+                self._left.append(found)
 
     def _gather(self, member: Member, records: int, size: float, deadline: float) -> None:
         """Take records until there are enough, or the time is over."""
@@ -183,6 +198,7 @@ class FleetReader:
     def _take(self, member: Member, records: int, size: float) -> bool:
         """Take what was polled; whether that is enough."""
         taken, left, known = self._taken, self._left, self._next
+        records = min(records, MOST)
         while left and len(taken) < records and member.may_give:
             message = left[0]
             partition, offset, error = message.partition(), message.offset(), message.error()
@@ -204,22 +220,15 @@ class FleetReader:
             member.events.progress()
         return len(taken) >= records or self._filled >= size
 
-    def _block(self, taken: list[Message], moved: dict[int, int]) -> LiveBlock:
-        options, lease = self._options, self._slabs.lease()
-        rows: Rows
-        if options.asked is not None:
-            rows = MemberRows(options.asked, len(taken), lease)
-        else:
-            rows = rows_for(options.label, options.codec, options.fields, len(taken), lease)
+    def _block(self, messages: list[Message], moved: dict[int, int]) -> LiveBlock:
+        taken = Taken(self._options, self._slabs, len(messages))
         try:
-            for row, message in enumerate(taken):
-                rows.take(row, message)
+            for message in messages:
+                taken.take(message.partition() or 0, message.offset() or 0, message)
         except BaseException:
-            lease.release()
+            taken.release()
             raise
-        partitions, offsets = (np.array([getattr(m, name)() for m in taken], np.int64) for name in _PLACE)
-        block = Block(pack_ids(partitions, offsets), rows.payloads, rows.columns(), lease, rows.faults)
-        return LiveBlock(block, moved)
+        return LiveBlock(taken.block(), moved)
 
     def _begin(self, dealt: Positions) -> None:
         self._next |= dealt
@@ -236,50 +245,9 @@ class FleetReader:
             self._next.pop(partition, None)
             self._moved.pop(partition, None)
 
-    def _keep(self) -> None:
-        """Poll for events while nobody polls for records."""
-        while not self._ended.wait(IDLE_SECONDS / 4):
-            if time.monotonic() - self._polled < IDLE_SECONDS or not self._turn.acquire(blocking=False):
-                continue
-            try:
-                if self._member is None or self._ended.is_set():
-                    return
-                self._member.pause()
-                while (found := self._member.poll(0)) is not None:
-                    self._left.append(found)
-            except BaseException as error:  # noqa: BLE001  raised by the next poll
-                self._failed = error
-                return
-            finally:
-                self._turn.release()
+    def clients(self) -> tuple[Any, ...]:
+        """What must not be destroyed in a child."""
+        return (self._member,)
 
     def _guard(self) -> None:
-        if self._pid != os.getpid():
-            msg = (
-                f"{self._options.topic}: a Kafka reader must be used in the process that made it; process "
-                f"{os.getpid()} was forked from {self._pid}; make a reader after the fork, or spawn"
-            )
-            raise ConfigError(msg)
-        if self._ended.is_set():
-            msg = f"{self._options.topic}: this reader is closed"
-            raise ClosedError(msg)
-        if self._stop.is_set():
-            msg = f"{self._options.topic}: reading was stopped"
-            raise ClosedError(msg)
-        if self._failed is not None:
-            raise self._failed
-
-
-_PLACE = ("partition", "offset")
-
-# librdkafka's threads do not survive a fork, and destroying its client in the child hangs: the child keeps the
-# consumers of its parent for ever, unused.
-_LIVE: weakref.WeakSet[FleetReader] = weakref.WeakSet()
-_INHERITED: list[Any] = []
-
-
-def _after_fork() -> None:
-    _INHERITED.extend(reader._member for reader in list(_LIVE))
-
-
-os.register_at_fork(after_in_child=_after_fork)
+        check_usable(self._options.topic, self._pid, self._stop, closed=self._ended.is_set())

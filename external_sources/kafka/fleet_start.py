@@ -8,6 +8,7 @@ each commit says, in its metadata, of how many partitions the topic was when the
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from dali_feed.external_sources.kafka.options import KafkaOptions, connect
 
 __all__ = ["GROUP_RIGHT", "REFUSED", "Begun", "Start", "begun"]
 
-Start = str | float  # "earliest", "latest", "group": there must be offsets; or seconds since 1970
+Start = str | float  # as `start.checked_start` gives it; "group": there must be offsets
 
 GROUP_RIGHT = "joining a group needs the right Read on it, and Describe and Read on the topic"
 REFUSED = DENIED | {KafkaError.GROUP_AUTHORIZATION_FAILED}
@@ -91,7 +92,7 @@ def _first_of(found: Mapping[int, TopicPartition]) -> int:
 def _none(topic: str, partition: int, group: str) -> DataLostError:
     return DataLostError(
         f"{topic}[{partition}]: the group {group!r} must have an offset of it; there is none: nobody has committed"
-        ' one, or the broker forgot it (offsets.retention.minutes); set it, or give start= "earliest" or "latest"'
+        ' one, or the broker forgot it (offsets.retention.minutes); set it, or give start="earliest" or "latest"'
     )
 
 
@@ -123,7 +124,7 @@ def _places(cluster: Cluster, start: Start, partitions: list[int]) -> dict[int, 
         return {}
     if isinstance(start, str):
         lows, highs = cluster.watermarks(partitions)
-        offsets = highs if start == "latest" else lows
+        offsets = highs if start.endswith("latest") else lows
     else:
-        offsets = cluster.since(partitions, round(1000 * start))
+        offsets = cluster.since(partitions, math.ceil(1000 * start))
     return dict(zip(partitions, offsets.tolist(), strict=True))

@@ -21,10 +21,10 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from dali_feed.errors import ClosedError
-from dali_feed.external_sources.kafka.errors import DENIED, GONE, QUIET, Trouble, denied, unreachable
+from dali_feed.external_sources.kafka.errors import DENIED, GONE, QUIET, Trouble, denied, gone, remade, unreachable
 from dali_feed.external_sources.kafka.options import SLICE_SECONDS, KafkaOptions, admin_options
 
-__all__ = ["Asker", "Witness"]
+__all__ = ["Asker", "Witness", "identify"]
 
 _ZERO = "AAAAAAAAAAAAAAAAAAAAAA"  # what brokers that know no ids say
 _NO_ID = {KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION}
@@ -131,3 +131,12 @@ class Asker:
         if time.monotonic() - begun >= self._options.timeout:
             raise unreachable(where, servers, time.monotonic() - begun, said)
         self._admin = self._connected()
+
+
+def identify(asker: Asker, known: str, where: str, servers: str) -> None:
+    """Raise SourceChangedError where the topic is gone, or no longer the one whose id is `known`."""
+    found = asker.ask(where)
+    if found is None:
+        raise gone(where, servers)
+    if found not in (known, ""):
+        raise remade(where, known, found)

@@ -14,14 +14,24 @@ from __future__ import annotations
 import os
 import threading
 import time
-import weakref
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChangedError, SourceError
-from dali_feed.external_sources.kafka.errors import DENIED, GONE, LOG, Trouble, denied, gone, remade, unreachable
-from dali_feed.external_sources.kafka.identity import Asker, Witness
+from dali_feed.errors import ClosedError, DataLostError, SourceChangedError, SourceError
+from dali_feed.external_sources.kafka.errors import (
+    BROKEN,
+    DENIED,
+    GONE,
+    LOG,
+    Trouble,
+    denied,
+    gone,
+    remade,
+    unreachable,
+)
+from dali_feed.external_sources.kafka.held import check_usable, hang_up, held, let_go
+from dali_feed.external_sources.kafka.identity import Asker, Witness, identify
 from dali_feed.external_sources.kafka.members import MemberRows
 from dali_feed.external_sources.kafka.options import SLICE_SECONDS, Identity, KafkaOptions, connect
 from dali_feed.external_sources.kafka.records import Rows, Takes, rows_for
@@ -33,7 +43,6 @@ __all__ = ["KafkaReader"]
 NEAR_BYTES = 4 << 20  # what is passed over rather than assigned anew: most of it has been fetched by then
 NEAR = 64  # offsets, before anything is known of their size
 MORE = 15  # records taken along with the one that was waited for: small enough that their bytes stay in cache
-CLOSE_SECONDS = 1.5
 
 
 class KafkaReader:
@@ -70,7 +79,7 @@ class KafkaReader:
         self._at = (-1, -1)  # the partition, and the offset from which everything is in _left or still to come
         self._left: list[Message] = []
         self._passed = self._received = 0  # offsets, and bytes of their records
-        _LIVE.add(self)
+        held(self)
 
     def read(self, extents: Extents) -> Block:
         """All records of `extents`, in their order, in one block; see `dali_feed.records.source.Reader.read`."""
@@ -119,9 +128,13 @@ class KafkaReader:
         """Close the connection, within two seconds whatever the broker does. Safe to call twice."""
         self._closed = True
         if self._pid == os.getpid():
-            _LIVE.discard(self)
+            let_go(self)
             self._drop()
             self._asker = None
+
+    def clients(self) -> tuple[Any, ...]:
+        """What must not be destroyed in a child."""
+        return self._consumer, self._asker
 
     def _is_near(self, partition: int, start: int) -> bool:
         """Whether it is better to read on to `start` than to assign the consumer anew."""
@@ -223,7 +236,7 @@ class KafkaReader:
         if code in GONE:
             self._trouble.gone = error.str()
             return want  # looked into when nothing more comes
-        if code in _BROKEN or error.fatal():
+        if code in BROKEN or error.fatal():
             msg = f"{where}: the broker's data cannot be read: {error.str()}"
             raise SourceError(msg)
         self._trouble.last = error.str()  # of the connection, or of the group that we do not use: librdkafka retries
@@ -235,11 +248,7 @@ class KafkaReader:
         if not known:
             return
         self._asker = self._asker or Asker(self._options, self._stop)
-        found = self._asker.ask(where)
-        if found is None:
-            raise gone(where, self._options.servers)
-        if found not in (known, ""):
-            raise remade(where, known, found)
+        identify(self._asker, known, where, self._options.servers)
 
     def _doubt(self, partition: int, want: int, wait: _Wait) -> None:
         """The consumer stands at another topic of the name: raise, unless a broker only lags behind the others."""
@@ -312,32 +321,13 @@ class KafkaReader:
         """Close the consumer; one that does not come to an end is left to its thread."""
         consumer, self._consumer = self._consumer, None
         self._forget()
-        if consumer is not None:
-            closing = threading.Thread(target=consumer.close, name="dali_feed-kafka-close", daemon=True)
-            closing.start()
-            closing.join(CLOSE_SECONDS)
-            if closing.is_alive():
-                LOG.warning("%s: the consumer did not close in %.1f s; left behind", self._options.topic, CLOSE_SECONDS)
+        hang_up(self._options.topic, consumer)
 
     def _guard(self) -> None:
-        if self._pid != os.getpid():
-            msg = (
-                f"{self._options.topic}: a Kafka reader must be used in the process that made it; process "
-                f"{os.getpid()} was forked from {self._pid}; make a reader after the fork, or spawn"
-            )
-            raise ConfigError(msg)
-        if self._closed:
-            msg = f"{self._options.topic}: this reader is closed"
-            raise ClosedError(msg)
-        if self._stop.is_set():
-            msg = f"{self._options.topic}: reading was stopped"
-            raise ClosedError(msg)
+        check_usable(self._options.topic, self._pid, self._stop, closed=self._closed)
 
     def _where(self, partition: int, offset: int) -> str:
         return f"{self._options.topic}[{partition}]@{offset}"
-
-
-_BROKEN = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaError.MSG_SIZE_TOO_LARGE})
 
 
 class _Wait:
@@ -364,16 +354,3 @@ class _Wait:
             return False
         self._renewed = True
         return True
-
-
-# librdkafka's threads do not survive a fork, and destroying its client in the child hangs: the child keeps the
-# consumers of its parent for ever, unused.
-_LIVE: weakref.WeakSet[KafkaReader] = weakref.WeakSet()
-_INHERITED: list[Any] = []
-
-
-def _after_fork() -> None:
-    _INHERITED.extend((reader._consumer, reader._asker) for reader in list(_LIVE))
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -10,27 +10,24 @@ import copy
 import math
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
 from dali_feed.errors import ConfigError, SourceEmptyError
-from dali_feed.external_sources.formatted import VALUE, forms_of, with_formats
+from dali_feed.external_sources.formatted import VALUE, Formatted
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.commit import commit_offsets
-from dali_feed.external_sources.kafka.errors import LOG, Trouble, remade
-from dali_feed.external_sources.kafka.identity import Asker
-from dali_feed.external_sources.kafka.members import Asked, Seen, by_path
-from dali_feed.external_sources.kafka.messages import original
-from dali_feed.external_sources.kafka.options import OURS, Identity, KafkaOptions, connect
+from dali_feed.external_sources.kafka.errors import LOG, Trouble
+from dali_feed.external_sources.kafka.members import Seen
+from dali_feed.external_sources.kafka.options import Identity, connect
 from dali_feed.external_sources.kafka.pin import Pin, pin_of
 from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.external_sources.kafka.records import LABEL, Codec
 from dali_feed.external_sources.kafka.sample import Sample, sampled
 from dali_feed.external_sources.kafka.scan import scanned
+from dali_feed.external_sources.kafka.topic_source import TopicSource
 from dali_feed.formats.contract import Format
-from dali_feed.quarantine.letters import Original
 from dali_feed.records.members import Member
 from dali_feed.records.present import Present
 from dali_feed.records.source import MANY_ABSENT, Extents, Int64s, Slabs, Snapshot, Source
@@ -42,7 +39,7 @@ EXTENT_BYTES = 32_000_000  # shuffled runs of this size read as fast as a partit
 MAX_EXTENT = 65_536
 
 
-class KafkaTopic:
+class KafkaTopic(TopicSource):
     """All records of a topic, from each partition's first kept offset to its end when the snapshot is taken.
 
     Args:
@@ -87,38 +84,29 @@ class KafkaTopic:
         group: str | None = None,
         format: Format | str | Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
     ) -> None:
-        if not isinstance(topic, str) or not topic:
-            msg = f"topic: a topic's name is needed; found {topic!r}"
-            raise ConfigError(msg)
-        address = servers if isinstance(servers, str) else ",".join(servers)
-        if not address.strip():
-            msg = f"{topic}: servers must be addresses as host:port; found {servers!r}"
-            raise ConfigError(msg)
-        if not timeout > 0:
-            msg = f"{topic}: timeout must be above 0 seconds; found {timeout!r}"
-            raise ConfigError(msg)
-        if group is not None and (not isinstance(group, str) or not group):
-            msg = f"{topic}: group must be a consumer group's name, or None; found {group!r}"
-            raise ConfigError(msg)
+        super().__init__(
+            topic,
+            servers,
+            label=label,
+            codec=codec,
+            fields=fields,
+            config=config,
+            timeout=timeout,
+            group=group,
+            format=format,
+        )
         if holes not in ("auto", "scan", "replace"):
             msg = f'{topic}: holes must be "auto", "scan" or "replace"; found {holes!r}'
             raise ConfigError(msg)
-        self._group, self._holes, self._identity = group, holes, Identity()
-        if codec is not None and format is not None:
-            msg = f"{topic}: codec= and format= both say what is made of a value; leave one of them out"
-            raise ConfigError(msg)
-        self._forms = forms_of(format, VALUE, topic)
-        self._options = KafkaOptions(
-            topic, address, label, codec, _field_names(topic, label, codec, fields), timeout, _checked(topic, config)
-        )
+        self._holes = holes
+        self._stretch: tuple[Int64s, Int64s] | None = None  # starts and ends, where it is a part of the topic
 
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Names of the fields beside the image."""
-        return self._options.fields
-
-    def __repr__(self) -> str:
-        return f"KafkaTopic({self._options.topic!r}, {self._options.servers!r})"
+    def between(self, starts: Int64s, ends: Int64s, topic_id: str = "") -> KafkaTopic:
+        """The offsets starts..ends-1 of each partition alone, of the topic of this id: a stretch of a stream."""
+        other = copy.copy(self)
+        other._stretch, other._identity = (starts, ends), Identity()
+        other._identity.topic_id = topic_id
+        return other
 
     def members(self) -> tuple[Member, ...]:
         """What a few records, spread over the topic, have: value, key, timestamp, and their headers by name."""
@@ -133,42 +121,15 @@ class KafkaTopic:
 
     def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
         """The same records with other members; see `records.members`."""
-        if self._options.codec is not None:
-            msg = f"{self._options.topic}: codec= and columns both say what is made of a value; leave one of them out"
-            raise ConfigError(msg)
-        full = by_path if VALUE in self._forms else str
-        return with_formats(self._giving, self._forms.get, image, members, full)
-
-    def _giving(self, image: str | None, members: tuple[str, ...]) -> Source:
-        other = copy.copy(self)
-        other._options = replace(self._options, label=None, fields=members, asked=Asked(image, members))
-        return other
-
-    def without_codec(self) -> KafkaTopic:
-        """The same records, their values as they are: a source that can give members."""
-        other = copy.copy(self)
-        other._options = replace(self._options, codec=None, label=None, fields=())
-        return other
-
-    def where(self, partition: int, position: int) -> str:
-        """A record's coordinates as text: `imagenet-train[3]@41872`."""
-        return f"{self._options.topic}[{partition}]@{position}"
-
-    def original(self, partition: int, position: int) -> Original | None:
-        """The record at an offset in full, with key and headers, read again; None where it is gone.
-
-        Raises SourceUnreachableError after `timeout` seconds of silence.
-        """
-        return original(self._options, partition, position)
+        found: Source = self._formed(image, members, Formatted)
+        return found
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> KafkaReader:
         """A new reader with a consumer of its own; it connects when it first reads.
 
         Raises ConfigError for `format=` without columns: it says nothing of images and labels.
         """
-        if self._forms and self._options.asked is None:
-            msg = f"{self._options.topic}: format= names members, for columns=; found no columns. Give them, or codec="
-            raise ConfigError(msg)
+        self._check_made()
         return KafkaReader(self._options, slabs, stop, self._identity)
 
     def commit(self, positions: Int64s) -> None:
@@ -178,7 +139,7 @@ class KafkaTopic:
             SourceError: not done within 5 seconds, no rights on the group, or the group has members.
         """
         if self._group is not None:
-            commit_offsets(self._options, self._group, positions)
+            commit_offsets(self._options, self._group, dict(enumerate(positions.tolist())))
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """What the topic holds now, or, given an earlier snapshot's pin, that one again.
@@ -208,6 +169,10 @@ class KafkaTopic:
             pinned.check(self.where, lows, highs, topic_id)
             self._identity.topic_id = pinned.topic_id or topic_id
             return pinned.snapshot(self._options.servers)
+        if self._stretch is not None:
+            held, (lows, highs) = (lows, highs), self._stretch
+            part = Pin(self._options.topic, self._identity.topic_id, lows, highs, 1, 1, None, 0.0)
+            part.check(self.where, *held, self._topic_id(part.topic_id))
         if not (highs > lows).any():
             msg = f"{self._options.topic}: the topic must hold records; its {len(lows)} partitions are empty"
             raise SourceEmptyError(msg)
@@ -251,35 +216,6 @@ class KafkaTopic:
         LOG.info("%s: %d of its %d offsets hold a record", topic, len(present), total)
         return (None if len(present) == total else present), record_bytes, 1 - len(present) / total
 
-    def _topic_id(self, known: str) -> str:
-        """The topic's id now. It must be the one that the source knew: readers compare what they read with it."""
-        asker = Asker(self._options)
-        if not known and not asker.answers():
-            return ""
-        found = asker.ask(self._options.topic) or ""
-        before = self._identity.topic_id
-        if before and found not in (before, ""):
-            raise remade(self._options.topic, before, found)
-        return found or known
-
-
-def _field_names(topic: str, label: str | None, codec: Codec | None, fields: Sequence[str] | None) -> tuple[str, ...]:
-    if codec is None:
-        if fields is not None:
-            msg = f"{topic}: fields= names what a codec gives; found {fields!r} and no codec; give codec="
-            raise ConfigError(msg)
-        return () if label is None else (LABEL,)
-    if label not in (LABEL, None):
-        msg = f"{topic}: label= names a header, which codec= reads itself; found {label!r}; leave one of them out"
-        raise ConfigError(msg)
-    if fields is None:
-        return () if label is None else (LABEL,)
-    names = (fields,) if isinstance(fields, str) else tuple(fields)
-    if "image" in names or len(set(names)) != len(names):
-        msg = f"{topic}: fields= must be distinct names beside the image; found {names!r}"
-        raise ConfigError(msg)
-    return names
-
 
 def _stretch(snapshot: Snapshot, start: int, stop: int) -> Extents:
     """Records start..stop-1 of all partitions end to end, as far as they lie in the partition of the first."""
@@ -288,14 +224,3 @@ def _stretch(snapshot: Snapshot, start: int, stop: int) -> Extents:
     partition = int(np.searchsorted(ends, start, side="right"))
     low = int(highs[partition] - (ends[partition] - start))
     return Extents.one(partition, low, min(low + stop - start, int(highs[partition])))
-
-
-def _checked(topic: str, config: Mapping[str, Any] | None) -> dict[str, Any]:
-    taken = sorted(OURS.intersection(config or {}))
-    if taken:
-        msg = (
-            f"{topic}: config= must not set what decides which records are read, in which order; found "
-            f"{', '.join(taken)}; the offsets come from the snapshot and the checkpoint"
-        )
-        raise ConfigError(msg)
-    return dict(config or {})

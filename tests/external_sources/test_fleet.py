@@ -9,11 +9,12 @@ import pytest
 from broker.handle import Kafka
 from broker.real import Cluster
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import NewPartitions
+from confluent_kafka.admin import AdminClient, NewPartitions
 from fleets import Worker, fleet_of_tests, seen, until
 
-from dali_feed.errors import ConfigError, DataLostError, SourceNotFoundError
+from dali_feed.errors import ConfigError, DataLostError, SourceNotFoundError, StateError
 from dali_feed.external_sources.kafka.fleet import Fleet, fleet_of
+from dali_feed.external_sources.kafka.stream import KafkaStream
 from dali_feed.testing import Message
 
 pytestmark = pytest.mark.slow
@@ -40,18 +41,22 @@ def fill(kafka: Kafka, partitions: int = 4, each: int = 60, first: int = 0) -> s
     return set(kafka.publish(kafka.topic, records, partitions=None if first else partitions))
 
 
+def admin_of(kafka: Kafka) -> AdminClient:
+    """Of Apache Kafka."""
+    assert isinstance(kafka.cluster, Cluster)
+    return kafka.cluster.admin
+
+
 def committed(kafka: Kafka, partitions: int = 4) -> dict[int, int]:
     """The group's offsets; it has the topic's name."""
     asked = [TopicPartition(kafka.topic, p) for p in range(partitions)]
-    (future,) = kafka.cluster.admin.list_consumer_group_offsets(
-        [ConsumerGroupTopicPartitions(kafka.topic, asked)]
-    ).values()
+    (future,) = admin_of(kafka).list_consumer_group_offsets([ConsumerGroupTopicPartitions(kafka.topic, asked)]).values()
     return {each.partition: each.offset for each in future.result(60).topic_partitions if each.offset >= 0}
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_workers_that_come_and_leave_in_order_read_each_record_once(
-    kafka: Kafka, workers: list[Worker], protocol: str
+    kafka: Kafka, workers: list[Worker], protocol: Any
 ) -> None:
     """A second worker comes in the middle and leaves again; nothing is lost and nothing comes twice."""
     records = fill(kafka)
@@ -59,7 +64,7 @@ def test_workers_that_come_and_leave_in_order_read_each_record_once(
     two = Worker(kafka.topic, kafka.servers, fleet_of_tests(kafka.topic, protocol))
     workers += [one, two]
     until(lambda: len(one.got) > 20, one.turn)
-    until(lambda: len(one.reader.partitions) == len(two.reader.partitions) == 2, one.turn, two.turn)
+    until(lambda: len(one.partitions) == len(two.partitions) == 2, one.turn, two.turn)
     records |= fill(kafka, first=60)
     until(lambda: seen([one, two]).keys() == records, one.turn, two.turn)
     two.close()
@@ -74,7 +79,7 @@ def test_workers_that_come_and_leave_in_order_read_each_record_once(
 def test_a_loop_that_takes_its_time_stays_a_member_and_gives_up_what_others_get(
     kafka: Kafka, workers: list[Worker]
 ) -> None:
-    """Nobody polls the first worker: the second gets its share, and only what the first has in hand comes twice."""
+    """The first wants no records: the second gets its share, and only what the first has in hand comes twice."""
     records = fill(kafka)
     fleet = fleet_of_tests(kafka.topic, drain=0.1)
     slow = {"max.poll.interval.ms": 1000}
@@ -83,8 +88,8 @@ def test_a_loop_that_takes_its_time_stays_a_member_and_gives_up_what_others_get(
     workers += [one, two]
     until(lambda: len(one.got) > 20, one.turn)
     hand = dict(one.held)
-    until(lambda: len(two.reader.partitions) == 2, two.turn)
-    assert len(one.reader.partitions) == 2
+    until(lambda: len(two.partitions) == 2, two.turn, one.look)
+    assert len(one.partitions) == 2
     until(lambda: seen([one, two]).keys() == records, one.turn, two.turn)
     twice = {place for place, times in seen([one, two]).items() if times > 1}
     assert {p for p, _ in twice} <= hand.keys()
@@ -96,11 +101,11 @@ def test_latest_is_looked_up_once_and_a_new_partition_has_its_beginning(kafka: K
     fill(kafka, 1)
     one = Worker(kafka.topic, kafka.servers, fleet_of_tests(kafka.topic), "latest")
     workers.append(one)
-    until(lambda: one.reader.partitions == (0,), one.turn)
+    until(lambda: one.partitions == (0,), one.turn)
     one.close()
     assert committed(kafka, 1) == {0: 60}
     kafka.publish(kafka.topic, [Message(b"x", partition=0)])
-    kafka.cluster.admin.create_partitions([NewPartitions(kafka.topic, 2)])[kafka.topic].result(60)
+    admin_of(kafka).create_partitions([NewPartitions(kafka.topic, 2)])[kafka.topic].result(60)
     kafka.publish(kafka.topic, [Message(b"y", partition=1)])
     two = Worker(kafka.topic, kafka.servers, fleet_of_tests(kafka.topic), "latest")
     workers.append(two)
@@ -134,7 +139,7 @@ def test_a_group_that_must_have_offsets_and_has_none(kafka: Kafka, workers: list
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_worker_with_a_name_comes_back_to_its_partitions(kafka: Kafka, workers: list[Worker], protocol: str) -> None:
+def test_a_worker_with_a_name_comes_back_to_its_partitions(kafka: Kafka, workers: list[Worker], protocol: Any) -> None:
     """Static membership: a restart moves no partition of others; two at once with one name are refused."""
     records = fill(kafka)
     one, two, again = (
@@ -142,11 +147,11 @@ def test_a_worker_with_a_name_comes_back_to_its_partitions(kafka: Kafka, workers
         for name in ("one", "two", "two")
     )
     workers += [one, two, again]
-    until(lambda: len(one.reader.partitions) == len(two.reader.partitions) == 2, one.turn, two.turn)
-    before = one.reader.partitions, two.reader.partitions
+    until(lambda: len(one.partitions) == len(two.partitions) == 2, one.turn, two.turn)
+    before = one.partitions, two.partitions
     two.close()
-    until(lambda: len(again.reader.partitions) == 2, one.turn, again.turn)
-    assert (one.reader.partitions, again.reader.partitions) == before
+    until(lambda: len(again.partitions) == 2, one.turn, again.turn)
+    assert (one.partitions, again.partitions) == before
     until(lambda: seen([one, two, again]).keys() == records, one.turn, again.turn)
     assert set(seen([one, two, again]).values()) == {1}
     fourth = Worker(kafka.topic, kafka.servers, Fleet(kafka.topic, protocol, instance="two"))
@@ -177,6 +182,28 @@ def test_a_missing_topic_is_named(kafka: Kafka, workers: list[Worker]) -> None:
         one.turn()
 
 
+def stream(**more: Any) -> KafkaStream:
+    """A fleet's."""
+    return KafkaStream("t", "nowhere:1", fleet="g", **more)
+
+
+def test_two_kinds_of_position_do_not_mix() -> None:
+    """A fleet's state names its group; positions are refused by a fleet, and a fleet's state by a stream without."""
+    fleet, alone = stream(), KafkaStream("t", "nowhere:1")
+    mark = fleet.mark({0: 5})
+    assert mark == {"topic": "t", "fleet": "g"}
+    assert fleet.merged([mark, mark]) == mark
+    fleet.live(mark).close()
+    position = alone.mark({0: 5})
+    for wrong in (position, {"topic": "t", "fleet": "h"}):
+        with pytest.raises(StateError, match="goes on where the group is"):
+            fleet.live(wrong)
+        with pytest.raises(StateError, match="goes on where the group is"):
+            fleet.merged([mark, wrong])
+    with pytest.raises(StateError, match="a fleet's state"):
+        alone.live(mark)
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -187,9 +214,13 @@ def test_a_missing_topic_is_named(kafka: Kafka, workers: list[Worker]) -> None:
         (lambda: Fleet("g", "consumer", session=9), "the broker decides"),
         (lambda: Fleet("g", drain=-1), "drain=.*found -1"),
         (lambda: fleet_of(3), "a consumer group's name or a Fleet"),  # type: ignore[arg-type]
-        (lambda: Fleet("g").check("t", {"session.timeout.ms": 6000}), "found session.timeout.ms; Fleet"),
-        (lambda: Fleet("g").check("t", {"partition.assignment.strategy": "range"}), "partition.assignment.strategy"),
-        (lambda: Fleet("g").check("t", {"max.poll.interval.ms": 30_000}), "above Fleet\\(drain=\\).*30000 ms and 30 s"),
+        (lambda: stream(group="h"), "leave out 'h'"),
+        (lambda: stream(start={"topic": "t"}), "cannot be a mark"),
+        (lambda: stream(start="yesterday"), "start must be"),
+        (lambda: stream(config={"group.instance.id": "x"}), "found group.instance.id"),
+        (lambda: stream(config={"session.timeout.ms": 6000}), "found session.timeout.ms; Fleet"),
+        (lambda: stream(config={"partition.assignment.strategy": "range"}), "partition.assignment.strategy"),
+        (lambda: stream(config={"max.poll.interval.ms": 30_000}), "above Fleet\\(drain=\\).*30000 ms and 30 s"),
     ],
 )
 def test_what_contradicts_is_refused(make: Any, said: str) -> None:

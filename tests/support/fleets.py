@@ -14,8 +14,7 @@ from typing import Any
 from limits import LONG
 
 from dali_feed.external_sources.kafka.fleet import Fleet
-from dali_feed.external_sources.kafka.fleet_reader import FleetReader
-from dali_feed.external_sources.kafka.options import KafkaOptions
+from dali_feed.external_sources.kafka.stream import KafkaStream
 from dali_feed.records.extents import unpack_ids
 from dali_feed.records.live import LiveBlock, Positions
 
@@ -39,10 +38,10 @@ def fleet_of_tests(group: str, protocol: Any = "classic", **more: Any) -> Fleet:
 class Worker:
     """A reader, and what its loop got of it; a block is finished when the next one is asked for."""
 
-    def __init__(self, topic: str, servers: str, fleet: Fleet, start: str | float = "earliest", **more: Any) -> None:
-        options = KafkaOptions(topic, servers, None, None, (), more.pop("timeout", 20.0), more.pop("config", {}))
+    def __init__(self, topic: str, servers: str, fleet: Fleet, start: Any = "earliest", config: Any = None) -> None:
         self.stop = threading.Event()
-        self.reader = FleetReader(options, fleet, start, stop=self.stop, drain=self.drain, **more)
+        self.stream = KafkaStream(topic, servers, start=start, fleet=fleet, label=None, timeout=20.0, config=config)
+        self.reader = self.stream.live(stop=self.stop, drain=self.drain)
         self.got: Counter[tuple[int, int]] = Counter()
         self.held: dict[int, int] = {}  # where partitions stand behind the block that the loop has
         self.done: dict[int, int] = {}
@@ -64,6 +63,17 @@ class Worker:
     def drain(self, partitions: Collection[int], seconds: float) -> Positions:
         """The loop waits in `poll` where this is called, so that it has finished everything."""
         return {p: offset for p, offset in self.done.items() if p in partitions}
+
+    def look(self) -> None:
+        """What a feed does that has no room, while its loop takes its time."""
+        self.reader.poll(0, 0, 0.0)
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """Those that it is dealt."""
+        reader: Any = self.reader
+        found: tuple[int, ...] = reader.partitions
+        return found
 
     def commit(self) -> None:
         """What `loader.commit()` does: all that came is finished."""

@@ -1,0 +1,66 @@
+"""What every reader of Kafka holds its clients to: ended in time, used in one process, and not after it is closed."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import Any
+
+from confluent_kafka import Consumer
+
+from dali_feed.errors import ClosedError, ConfigError
+from dali_feed.external_sources.kafka.errors import LOG
+
+__all__ = ["check_usable", "hang_up", "held", "let_go"]
+
+CLOSE_SECONDS = 1.5
+
+
+def hang_up(topic: str, consumer: Consumer | None) -> None:
+    """Close a consumer; one that does not come to an end is left to its thread."""
+    if consumer is not None:
+        closing = threading.Thread(target=consumer.close, name="dali_feed-kafka-close", daemon=True)
+        closing.start()
+        closing.join(CLOSE_SECONDS)
+        if closing.is_alive():
+            LOG.warning("%s: the consumer did not close in %.1f s; left behind", topic, CLOSE_SECONDS)
+
+
+def check_usable(topic: str, pid: int, stop: threading.Event, *, closed: bool) -> None:
+    """Raise ConfigError in a process that was forked from the reader's, ClosedError where it is closed or stopped."""
+    if pid != os.getpid():
+        msg = (
+            f"{topic}: a Kafka reader must be used in the process that made it; process "
+            f"{os.getpid()} was forked from {pid}; make a reader after the fork, or spawn"
+        )
+        raise ConfigError(msg)
+    if closed:
+        msg = f"{topic}: this reader is closed"
+        raise ClosedError(msg)
+    if stop.is_set():
+        msg = f"{topic}: reading was stopped"
+        raise ClosedError(msg)
+
+
+# librdkafka's threads do not survive a fork, and destroying its client in the child hangs: the child keeps the
+# clients of its parent for ever, unused.
+_LIVE: weakref.WeakSet[Any] = weakref.WeakSet()
+_INHERITED: list[Any] = []
+
+
+def held(reader: Any) -> None:
+    """From now on a child keeps what the reader's `clients()` are."""
+    _LIVE.add(reader)
+
+
+def let_go(reader: Any) -> None:
+    """It has none any more."""
+    _LIVE.discard(reader)
+
+
+def _after_fork() -> None:
+    _INHERITED.extend(reader.clients() for reader in list(_LIVE))
+
+
+os.register_at_fork(after_in_child=_after_fork)

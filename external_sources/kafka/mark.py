@@ -1,0 +1,116 @@
+"""A stream's mark: how far a run is in each partition, in plain JSON, and whose partitions these are.
+
+The law: a mark lacks nothing that its run had, or that is an error. Partition p is rank p % world_size's, and a rank's
+position has all that it knew of: one that is absent, and whose rank is among the mark's, came to the topic later and
+is read from its beginning; one whose rank is not among them may have been read, and nobody knows how far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dali_feed.errors import ConfigError, SourceChangedError, StateError
+
+__all__ = ["Mark", "made_mark", "mark_of", "merged_marks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Positions by partition, of these ranks of a run of `world_size`."""
+
+    topic: str
+    topic_id: str
+    world_size: int
+    ranks: tuple[int, ...]
+    positions: dict[int, int]
+
+    def told(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return {
+            "topic": self.topic,
+            "id": self.topic_id,
+            "world_size": self.world_size,
+            "ranks": list(self.ranks),
+            "positions": {str(p): self.positions[p] for p in sorted(self.positions)},
+        }
+
+    def of_rank(self, rank: int, world_size: int, count: int) -> dict[int, int]:
+        """The positions of a rank's partitions of a topic that has `count`.
+
+        Raises:
+            StateError: how far the run was in some of them is not known.
+            SourceChangedError: the topic has fewer partitions than the mark.
+        """
+        most = max(self.positions, default=-1)
+        if most >= count:
+            msg = f"{self.topic}: the state has {most + 1} partitions and the topic now {count}: it was made anew"
+            raise SourceChangedError(msg)
+        mine = range(rank, count, world_size)
+        lacking = [p for p in mine if p not in self.positions and p % self.world_size not in self.ranks]
+        if lacking:
+            ranks = ", ".join(str(r) for r in sorted({p % self.world_size for p in lacking}))
+            shown = ", ".join(map(str, lacking[:8])) + (f" and {len(lacking) - 8} more" if len(lacking) > 8 else "")
+            msg = (
+                f"{self.topic}: a state must say where each partition of rank {rank} of {world_size} stands; it lacks "
+                f"{shown}: it is of ranks {', '.join(map(str, self.ranks))} of {self.world_size}; give those of ranks "
+                f"{ranks} too"
+            )
+            raise StateError(msg)
+        return {p: self.positions.get(p, 0) for p in mine}
+
+
+def mark_of(topic: str, told: Mapping[str, Any]) -> Mark:
+    """A mark read back from JSON. Raises StateError where it is not one of this topic."""
+    if "fleet" in told:
+        group = told["fleet"]
+        msg = f"{topic}: a state must say where each partition stands; found a fleet's state: its group {group!r} does"
+        raise StateError(msg)
+    try:
+        positions = {int(p): int(v) for p, v in told["positions"].items()}
+        ranks, world_size = tuple(sorted(int(r) for r in told["ranks"])), int(told["world_size"])
+        of, topic_id = str(told["topic"]), str(told.get("id", ""))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        msg = f"{topic}: a state must be a mark of a stream of this topic; {type(error).__name__}: {error}"
+        raise StateError(msg) from error
+    if of != topic:
+        msg = f"{topic}: the state must be of the same topic; it is of {of}"
+        raise StateError(msg)
+    fits = world_size > 0 and all(0 <= r < world_size for r in ranks)
+    if not fits or any(p < 0 or v < 0 or p % world_size not in ranks for p, v in positions.items()):
+        msg = f"{topic}: a state must be a mark of a stream of this topic; its ranks and positions disagree"
+        raise StateError(msg)
+    return Mark(of, topic_id, world_size, ranks, positions)
+
+
+def made_mark(topic: str, topic_id: str, positions: Mapping[int, int], rank: int, world_size: int) -> Mark:
+    """A rank's. Raises ConfigError where its partitions are not those that the rank has."""
+    if sorted(positions) != list(range(rank, rank + len(positions) * world_size, world_size)):
+        msg = (
+            f"{topic}: a mark must have all partitions of rank {rank} of {world_size}, as its reader's blocks say;"
+            f" found {sorted(positions)}"
+        )
+        raise ConfigError(msg)
+    return Mark(topic, topic_id, world_size, (rank,), {int(p): int(v) for p, v in positions.items()})
+
+
+def merged_marks(topic: str, marks: Sequence[Mapping[str, Any]]) -> Mark:
+    """One mark of several ranks'. Raises StateError where they are not of one run, or two are of one rank."""
+    found = [mark_of(topic, told) for told in marks]
+    if not found:
+        msg = f"{topic}: a state of at least one rank is needed; found none"
+        raise StateError(msg)
+    ranks = sorted(rank for mark in found for rank in mark.ranks)
+    for name, kinds in (
+        ("of one topic's id", {mark.topic_id for mark in found}),
+        ("of ranks of one world size", {mark.world_size for mark in found}),
+    ):
+        if len(kinds) > 1:
+            msg = f"{topic}: states must be {name}; found {', '.join(map(str, sorted(kinds)))}"
+            raise StateError(msg)
+    if len(set(ranks)) < len(ranks):
+        msg = f"{topic}: states must be of different ranks of one run; found ranks {', '.join(map(str, ranks))}"
+        raise StateError(msg)
+    positions = {p: v for mark in found for p, v in mark.positions.items()}
+    return Mark(topic, found[0].topic_id, found[0].world_size, tuple(ranks), positions)

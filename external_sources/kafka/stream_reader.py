@@ -1,0 +1,321 @@
+"""One thread's way into a stream: the partitions of a rank, from their positions on, as long as it lives.
+
+The law: a record's position moves when it is given, or when the partition has ended behind it; never by a jump. After
+any error, and over any new connection, the reader goes on from its own positions. Records of a partition keep their
+order; which partition comes first is the network's doing.
+
+The consumer is assigned at our offsets and belongs to no group. A silence is judged by a lookout (`watch.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from dali_feed.errors import ClosedError, DataLostError, SourceChangedError, SourceError
+from dali_feed.external_sources.kafka.commit import commit_offsets
+from dali_feed.external_sources.kafka.errors import BROKEN, DENIED, GONE, LOG, Trouble, denied, remade, unreachable
+from dali_feed.external_sources.kafka.held import check_usable, hang_up, held, let_go
+from dali_feed.external_sources.kafka.identity import Asker, Witness, identify
+from dali_feed.external_sources.kafka.options import SLICE_SECONDS, Identity, KafkaOptions, connect
+from dali_feed.external_sources.kafka.overdue import Overdue
+from dali_feed.external_sources.kafka.taken import Taken
+from dali_feed.external_sources.kafka.watch import Look, Watch
+from dali_feed.records.live import LiveBlock, Positions
+from dali_feed.records.slabs import SlabPool
+from dali_feed.records.source import Slabs
+
+__all__ = ["StreamReader"]
+
+MORE = 31  # records taken along with the one that was waited for: few enough that their bytes stay in cache
+
+
+class StreamReader:
+    """Polls the partitions p of a topic with p % world_size == rank; see `dali_feed.records.live.LiveReader`.
+
+    at     the next offset to read of each of them
+    count  how many partitions the topic had then
+
+    Raises from `poll`:
+        DataLostError: records that come next are gone (retention, deleted records).
+        SourceChangedError: the topic was deleted, made anew or cut.
+        SourceUnreachableError: no answer for `timeout` seconds, or records that do not come.
+        SourceDeniedError: no rights.
+        ClosedError: closed, or the stop event is set (seen within 0.1 s).
+        ConfigError: used in a process that was forked from the reader's.
+    """
+
+    def __init__(  # noqa: PLR0913  what is read, and for whom
+        self,
+        options: KafkaOptions,
+        identity: Identity,
+        at: dict[int, int],
+        count: int,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        group: str | None = None,
+        slabs: Slabs | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        self._options, self._identity, self._group = options, identity, group
+        self._at, self._count = at, count
+        self._rank, self._world_size = rank, world_size
+        self._slabs: Slabs = SlabPool() if slabs is None else slabs
+        self._stop = threading.Event() if stop is None else stop
+        self._pid = os.getpid()
+        self._closed = self._told = False
+        self._trouble = Trouble()
+        self._witness = Witness(options.topic, aloud=True)
+        self._asker: Asker | None = None
+        self._consumer: Consumer | None = None
+        self._left: list[Message] = []
+        self._watch = Watch(options, rank, world_size)
+        self._look: Look | None = None
+        self._overdue = Overdue()
+        self._heard = 0.0  # when the consumer gave something, time.monotonic seconds
+        self._doubting = 0.0  # since when it stands at another topic
+        self._received = 0  # bytes
+        self._doubted: dict[int, int] = {}  # partition -> offset that the broker said it does not have
+        held(self)
+
+    def poll(self, records: int, size: float, seconds: float) -> LiveBlock:
+        """The records that have come; see `dali_feed.records.live.LiveReader.poll`."""
+        self._guard()
+        self._watch.begin()
+        before: dict[int, int] = {}  # of the partitions that move
+        taken = Taken(self._options, self._slabs, records)
+        try:
+            self._take(taken, before, size, time.monotonic() + seconds)
+            if taken.count and not self._witness.vouches(self._identity.topic_id):
+                self._identify(next(iter(before)))
+            position = {p: self._at[p] for p in before} if self._told else dict(self._at)
+            block = taken.block()
+        except BaseException as error:
+            taken.release()
+            self._at.update(before)  # nobody was given them: they come again
+            self._drop()
+            if isinstance(error, KafkaException):
+                msg = f"{self._options.topic} at {self._options.servers}: reading failed: {error.args[0].str()}"
+                raise SourceError(msg) from error
+            raise
+        self._told = True
+        return LiveBlock(block, position)
+
+    def commit(self, position: Positions) -> None:
+        """Set the group's offsets, for lag tools; does nothing without `group`. Raises SourceError within seconds."""
+        if self._group is not None:
+            commit_offsets(self._options, self._group, position)
+
+    @property
+    def trouble(self) -> str:
+        """The last error of librdkafka; empty while records come."""
+        return self._trouble.last or self._watch.trouble
+
+    def close(self) -> None:
+        """Close the connections, within two seconds whatever the broker does. Safe to call twice."""
+        self._closed = True
+        if self._pid == os.getpid():
+            let_go(self)
+            self._watch.close()
+            self._drop()
+            self._asker = None
+
+    def clients(self) -> tuple[Any, ...]:
+        """What must not be destroyed in a child."""
+        return self._consumer, self._asker, *self._watch.clients()
+
+    def _take(self, taken: Taken, before: dict[int, int], size: float, deadline: float) -> None:
+        """Records into `taken`, until one of the limits holds; `before` gets the old position of what moves."""
+        batch, self._left = self._left, []
+        while True:
+            for n, message in enumerate(batch):
+                partition, offset = message.partition(), message.offset()
+                want = -1 if partition is None else self._at.get(partition, -1)
+                if partition is None or offset is None or want < 0:
+                    self._event(message, -1, before)
+                elif message.error() is not None:
+                    self._event(message, partition, before)
+                elif offset >= want:  # else an older assignment's
+                    if taken.count and taken.size + len(message) > size:
+                        self._left = batch[n:]
+                        return
+                    taken.take(partition, offset, message)
+                    before.setdefault(partition, want)
+                    self._at[partition] = offset + 1
+                    if taken.full or taken.size >= size:
+                        self._left = batch[n + 1 :]
+                        return
+            seconds = deadline - time.monotonic()
+            batch = self._more(taken.most - taken.count, max(0.0, seconds), before)
+            if not batch and seconds <= 0:
+                return
+
+    def _more(self, most: int, seconds: float, before: dict[int, int]) -> list[Message]:
+        """Up to `most` of what comes next; nothing where none came in time, or the next look is due."""
+        if (look := self._watch.look) is not self._look and look is not None:
+            self._looked(look, before)
+        wait = min(SLICE_SECONDS, seconds)
+        if not self._at:
+            self._stop.wait(wait)
+            message = None
+        else:
+            consumer = self._connected()
+            message = consumer.poll(wait)
+        if self._stop.is_set():
+            msg = f"{self._options.topic}: reading was stopped"
+            raise ClosedError(msg)
+        if message is None:
+            self._silence()
+            return []
+        batch = [message, *consumer.consume(min(most - 1, MORE), 0)] if most > 1 else [message]
+        if self._witness.doubts(self._identity.topic_id):
+            self._doubt()
+            return []
+        self._heard, self._doubting = time.monotonic(), 0.0
+        self._received += sum(map(len, batch))
+        return batch
+
+    def _looked(self, look: Look, before: dict[int, int]) -> None:
+        """An answer has come: take up partitions that are new, and see who is late."""
+        self._look = look
+        new = [p for p in range(self._rank, look.count, self._world_size) if p not in self._at]
+        if new:
+            LOG.info("%s: partitions %s are new", self._options.topic, ", ".join(map(str, new)))
+            for p in new:
+                self._at[p] = before[p] = 0
+            if self._consumer is not None:
+                self._consumer.list_topics(self._options.topic, timeout=1.0)  # or it would not know them
+                self._consumer.incremental_assign([TopicPartition(self._options.topic, p, 0) for p in new])
+        self._count = max(self._count, look.count)
+        now = time.monotonic()
+        for p, since in look.headless.items():
+            if now - since >= self._options.timeout:
+                said = self._trouble.last or "the partition has no leader"
+                raise unreachable(self._where(p), self._options.servers, now - since, said)
+        self._overdue.looked(look, self._at, self._received, now)
+        self._late(now)
+
+    def _silence(self) -> None:
+        """Nothing came: all is well, or there is something to be said."""
+        now, options = time.monotonic(), self._options
+        where = self._where(next(iter(self._at), self._rank))
+        if self._trouble.denied:
+            raise denied(where, options.servers, self._trouble.denied, options.config)
+        if self._watch.failed is not None:
+            raise self._watch.failed
+        since, seconds = self._watch.unanswered()
+        if seconds >= options.timeout and self._heard < since:
+            raise unreachable(where, options.servers, seconds, self._trouble.last)
+        self._overdue.empty(self._at, now)
+        self._late(now)
+
+    def _late(self, now: float) -> None:
+        """Connect anew for a partition that gives nothing of what it has, once at half of the timeout; or give up."""
+        partition, seconds = self._overdue.longest(now)
+        if seconds >= self._options.timeout:
+            said = self._trouble.last or "records are there and do not come"
+            raise unreachable(self._where(partition), self._options.servers, seconds, said)
+        if seconds >= self._options.timeout / 2 and self._overdue.due(partition):
+            where = self._where(partition)
+            LOG.warning("%s: nothing came for %.0f s; connecting anew (%s)", where, seconds, self._trouble.last)
+            self._drop()
+            self._connected(modest=True)
+
+    def _event(self, message: Message, partition: int, before: dict[int, int]) -> None:
+        """Handle what is no record; `partition` is -1 where it is none of ours."""
+        error = message.error()
+        if error is None:
+            return
+        code, options = error.code(), self._options
+        where = self._where(partition) if partition >= 0 else options.topic
+        if code == KafkaError._PARTITION_EOF:
+            end = message.offset()
+            if partition >= 0 and end is not None and end > self._at[partition]:
+                before.setdefault(partition, self._at[partition])
+                self._at[partition] = end
+        elif code == KafkaError._AUTO_OFFSET_RESET:
+            if partition >= 0:
+                self._lost(partition)
+        elif code in DENIED:
+            raise denied(where, options.servers, error.str())
+        elif code in GONE:
+            self._trouble.gone = error.str()
+            self._watch.ask()  # which has the last word, and who is not gone is late
+        elif code in BROKEN or error.fatal():
+            msg = f"{where}: the broker's data cannot be read: {error.str()}"
+            raise SourceError(msg)
+        else:
+            self._trouble.last = error.str()  # of the connection: librdkafka retries
+
+    def _identify(self, partition: int) -> None:
+        """Raise where the topic is no longer the one that the stream began with."""
+        if self._identity.topic_id:
+            self._asker = self._asker or Asker(self._options, self._stop)
+            identify(self._asker, self._identity.topic_id, self._where(partition), self._options.servers)
+
+    def _doubt(self) -> None:
+        """The consumer stands at another topic of the name: raise, unless a broker only lags behind the others."""
+        partition = next(iter(self._at))
+        self._identify(partition)
+        now = time.monotonic()
+        self._doubting = self._doubting or now
+        if now - self._doubting >= self._options.timeout:
+            raise remade(self._where(partition), self._identity.topic_id, self._witness.topic_id)
+        self._stop.wait(SLICE_SECONDS)
+        self._drop()
+
+    def _lost(self, partition: int) -> None:
+        """The broker does not have the next offset: raise, or connect anew where it turns out that it has."""
+        self._identify(partition)
+        where, want = self._where(partition), self._at[partition]
+        low = high = -1
+        try:
+            asked = TopicPartition(self._options.topic, partition)
+            low, high = self._connected().get_watermark_offsets(asked, timeout=2.0)
+        except KafkaException as error:
+            LOG.debug("%s: watermarks: %s", where, error)
+        if low <= want <= high and self._doubted.get(partition) != want:
+            self._doubted[partition] = want
+            LOG.warning("%s: refused, and it is there (%d..%d); connecting anew", where, low, high - 1)
+            self._drop()
+            return
+        holds = (
+            "is silent" if high < 0 else f"holds {low}..{high - 1}" if high > low else f"holds none (next is {high})"
+        )
+        if 0 <= high < want:
+            msg = (
+                f"{where}: this offset comes next, and the partition ends at {high}: the topic was truncated or made "
+                "anew; begin without the old state"
+            )
+            raise SourceChangedError(msg)
+        msg = (
+            f"{where}: this offset comes next, and the broker {holds}: retention or deletion took what was not read; "
+            "give the topic a longer retention, and begin without the old state to go on without them"
+        )
+        raise DataLostError(msg)
+
+    def _connected(self, *, modest: bool = False) -> Consumer:
+        """The consumer, assigned at our positions."""
+        if self._consumer is None:
+            self._trouble.clear()
+            options, debug = self._options, Witness.DEBUG if self._identity.topic_id else ""
+            self._witness = Witness(options.topic, aloud="debug" in options.config)
+            self._consumer = connect(options, self._trouble, modest=modest, logger=self._witness, debug=debug)
+            self._consumer.assign([TopicPartition(options.topic, p, offset) for p, offset in self._at.items()])
+        return self._consumer
+
+    def _drop(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        self._left = []
+        hang_up(self._options.topic, consumer)
+
+    def _guard(self) -> None:
+        check_usable(self._options.topic, self._pid, self._stop, closed=self._closed)
+
+    def _where(self, partition: int) -> str:
+        return f"{self._options.topic}[{partition}]@{self._at.get(partition, 0)}"

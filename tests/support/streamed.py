@@ -1,0 +1,60 @@
+"""What a stream's reader gives, gathered until there is enough of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dali_feed.external_sources import KafkaStream
+from dali_feed.records.extents import unpack_ids
+from dali_feed.records.live import LiveReader
+
+__all__ = ["Gathered", "gather", "streamed"]
+
+SECONDS = 60.0  # until which a test's records must have come: no speed
+
+
+@dataclass
+class Gathered:
+    """Records by partition, as (offset, payload, label), and where the reader stands."""
+
+    records: dict[int, list[tuple[int, bytes, int]]] = field(default_factory=dict)
+    position: dict[int, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.records.values()))
+
+    @property
+    def labels(self) -> list[int]:
+        """Of all records, in no order."""
+        return sorted(label for each in self.records.values() for _, _, label in each)
+
+
+def gather(
+    reader: LiveReader, enough: Callable[[Gathered], bool], into: Gathered | None = None, records: int = 100
+) -> Gathered:
+    """What the reader gives until that is `enough`."""
+    found = Gathered() if into is None else into
+    deadline = time.monotonic() + SECONDS
+    while not enough(found):
+        assert time.monotonic() < deadline, f"not enough came: {found}"
+        got = reader.poll(records, float("inf"), 0.05)
+        labels = got.block.fields.get("label", [0] * len(got.block.ids))
+        partitions, offsets = unpack_ids(got.block.ids)
+        for k, (partition, offset) in enumerate(zip(partitions.tolist(), offsets.tolist(), strict=True)):
+            view = got.block.payloads[k]
+            assert view is not None
+            found.records.setdefault(partition, []).append((offset, bytes(view), int(labels[k])))
+        found.position |= got.position
+        got.block.lease.release()
+    return found
+
+
+def streamed(source: KafkaStream, count: int, **live: object) -> Gathered:
+    """The first `count` records of a new reader."""
+    reader = source.live(**live)  # type: ignore[arg-type]  of whatever the test says
+    try:
+        return gather(reader, lambda found: len(found) >= count)
+    finally:
+        reader.close()
