@@ -15,7 +15,7 @@ from dali_feed.columns.late import Late
 from dali_feed.errors import ConfigError
 from dali_feed.plan.order import canonical
 from dali_feed.records.members import Members
-from dali_feed.records.source import Block, Extents, Reader, Slabs, Snapshot, Source
+from dali_feed.records.source import Block, Extents, Reader, Scales, Slabs, Snapshot, Source
 from dali_feed.screen.scans import MAX_WORK
 from dali_feed.screen.screen import MAX_PIXELS
 
@@ -164,6 +164,11 @@ class _Reader:
     def trouble(self) -> str:
         """The source's reader's, where it has one."""
         return getattr(self._reader, "trouble", "")
+
+    def fetch_times(self, times: int) -> None:
+        """The source's reader's, where it has it."""
+        if isinstance(self._reader, Scales):
+            self._reader.fetch_times(times)
 
     def read(self, extents: Extents) -> Block:
         """Of the source's block, its members made into columns; see `records.Reader`."""

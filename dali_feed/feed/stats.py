@@ -34,6 +34,9 @@ class Stats:
                       "torch" or "trainer"; `engine_wait` is the loop's time in next(), `trainer_wait` the time
                       between, and what torch does not count is 0
     recent_bad        the last bad records, (where, reason)
+    readers           threads that read the source now; 0 before the first batch
+    fetch_times       how many times its usual amount a reader fetches at once; a Kafka source's can be more than 1
+    decisions         with `Tuning(readers="auto")` the last changes of the two, and why
     """
 
     samples: int
@@ -51,10 +54,15 @@ class Stats:
     step_wait_p99: float
     bottleneck: str
     recent_bad: tuple[tuple[str, str], ...]
+    readers: int = 0
+    fetch_times: int = 1
+    decisions: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        lines = [f"{f.name:14} {getattr(self, f.name)}" for f in fields(self) if f.name != "recent_bad"]
-        return "\n".join(lines + [f"{'':14} {where}: {reason}" for where, reason in self.recent_bad[-5:]])
+        lists = ("recent_bad", "decisions")
+        lines = [f"{f.name:14} {getattr(self, f.name)}" for f in fields(self) if f.name not in lists]
+        lines += [f"{'':14} {where}: {reason}" for where, reason in self.recent_bad[-5:]]
+        return "\n".join(lines + [f"{'':14} {each}" for each in self.decisions[-5:]])
 
 
 class _Wait:

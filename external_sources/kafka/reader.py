@@ -58,6 +58,7 @@ class KafkaReader:
         modest: bool = False,
     ) -> None:
         self._options, self._modest = options, modest  # one that is modest fetches little at once
+        self._times = 1
         self._identity = identity or Identity()
         self._asker: Asker | None = None
         self._witness = Witness(options.topic, aloud=True)
@@ -109,6 +110,12 @@ class KafkaReader:
                 msg = f"{self._options.topic} at {self._options.servers}: reading failed: {error.args[0].str()}"
                 raise SourceError(msg) from error
             raise
+
+    def fetch_times(self, times: int) -> None:
+        """See `dali_feed.records.source.Scales`. The consumer is made anew for it: librdkafka asks once."""
+        if times != self._times:
+            self._times = times
+            self._drop()
 
     @property
     def trouble(self) -> str:
@@ -297,7 +304,12 @@ class KafkaReader:
             options, debug = self._options, Witness.DEBUG if self._identity.topic_id else ""
             self._witness = Witness(options.topic, aloud="debug" in options.config)
             self._consumer = connect(
-                options, self._trouble, modest=modest or self._modest, logger=self._witness, debug=debug
+                options,
+                self._trouble,
+                modest=modest or self._modest,
+                times=self._times,
+                logger=self._witness,
+                debug=debug,
             )
         self._consumer.assign([TopicPartition(self._options.topic, partition, offset)])
         self._at = (partition, offset)

@@ -23,7 +23,7 @@ from dali_feed.external_sources.kafka.errors import LOG, Trouble, remade
 from dali_feed.external_sources.kafka.identity import Asker
 from dali_feed.external_sources.kafka.members import Asked, Seen, by_path
 from dali_feed.external_sources.kafka.messages import original
-from dali_feed.external_sources.kafka.options import OURS, Identity, KafkaOptions, connect
+from dali_feed.external_sources.kafka.options import OURS, Identity, KafkaOptions, connect, most_times
 from dali_feed.external_sources.kafka.pin import Pin, pin_of
 from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.external_sources.kafka.records import LABEL, Codec
@@ -170,6 +170,11 @@ class KafkaTopic:
             msg = f"{self._options.topic}: format= names members, for columns=; found no columns. Give them, or codec="
             raise ConfigError(msg)
         return KafkaReader(self._options, slabs, stop, self._identity)
+
+    @property
+    def most_fetch_times(self) -> int:
+        """How many times the usual amount its readers may fetch at once; 1 where `config` says how much."""
+        return most_times(self._options.config)
 
     def commit(self, positions: Int64s) -> None:
         """Set the group's offset of each partition, for lag tools; does nothing without `group`.
