@@ -11,7 +11,7 @@ from dali_feed.errors import ConfigError
 from dali_feed.quarantine.policy import BadRecords
 from dali_feed.screen.scans import MAX_WORK
 
-__all__ = ["BadRecords", "Tuning", "cpus", "whole"]
+__all__ = ["BadRecords", "Tuning", "whole"]
 
 
 GPU_THREADS = 16  # that prepare a GPU decoder's work: more wait for each other
@@ -87,17 +87,12 @@ class Tuning:
     @property
     def cpu_threads(self) -> int:
         """`threads`, or this process's part of the CPUs that it may use; ConfigError where that cannot be found out."""
-        return self.threads or cpus()
+        return self.threads or max(1, len(os.sched_getaffinity(0)) // _local_processes())
 
     @property
     def gpu_threads(self) -> int:
         """`cpu_threads` for a decoder that leaves most of its work to a GPU; unless given, 16 at most."""
         return self.threads or min(GPU_THREADS, self.cpu_threads)
-
-
-def cpus() -> int:
-    """This process's part of the CPUs that it may use, at least 1; ConfigError where that cannot be found out."""
-    return max(1, len(os.sched_getaffinity(0)) // _local_processes())
 
 
 def _local_processes() -> int:

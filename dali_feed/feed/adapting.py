@@ -1,9 +1,10 @@
 """How many threads read, and how much each fetches at once: facts of an interval in, the next choice out. Pure.
 
 The law: order and contents of batches never depend on it. It climbs, and keeps only what has paid: whoever waits
-for reads gets one more reader, or larger fetches, on trial; where an interval later neither the rate has risen by a
-tenth nor the waiting has ended, the change is taken back. A direction that did not pay, and each way down, rests for
-twice as many intervals as the time before; so whatever the facts are, changes become rare.
+for reads gets one more reader, or larger fetches, on trial. Where the rate has not risen by a tenth, that is taken
+back; where it has, it is taken back too and the rate measured once more, because machines have good and bad moments:
+what beats both is kept. A direction that did not pay, and each way down, rests for twice as many intervals as the
+time before; so whatever the facts are, changes become rare.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class Facts:
     waited   time that the feed waited for reads
     queued   reads at its end that were asked for and not begun: 0 where the memory allows no more
     cpu      CPU time of the process
-    cores    CPUs that the process may use, at least 1
+    used     CPU time of everybody, on the CPUs that the process may use
+    cores    how many these are, at least 1
     """
 
     seconds: float
@@ -76,6 +78,7 @@ class Facts:
     waited: float
     queued: int
     cpu: float
+    used: float
     cores: int
 
     @property
@@ -90,8 +93,8 @@ class Facts:
 
     @property
     def load(self) -> float:
-        """Share of the CPUs that is used."""
-        return self.cpu / self.seconds / self.cores
+        """Share of the CPUs that is used, by whomever: 0..1, but for rounding."""
+        return max(self.cpu, self.used) / self.seconds / self.cores
 
     def __str__(self) -> str:
         return (
@@ -115,11 +118,25 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
+class Trial:
+    """A change to be judged. `rates` are those before it, with it, and, where that was better, once more without."""
+
+    way: Way
+    before: Reading
+    tried: Reading
+    rates: tuple[float, ...]
+
+    def __str__(self) -> str:
+        names = ("before", "with it", "again without")
+        return ", ".join(f"{rate / 1e6:.0f} MB/s {name}" for rate, name in zip(self.rates, names, strict=False))
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
-    """What is known between intervals. `trial`: a change to be judged, from what, in which direction, at which rate."""
+    """What is known between intervals."""
 
     reading: Reading
-    trial: tuple[Reading, Way, float] | None = None
+    trial: Trial | None = None
     idle: int = 0  # intervals in a row in which a reader was not needed
     rests: dict[Way, int] = field(default_factory=dict)  # intervals that are left
     next_rests: dict[Way, int] = field(default_factory=dict)
@@ -143,7 +160,7 @@ def decide(standing: Standing, facts: Facts, bounds: Bounds) -> tuple[Standing, 
     if _wants_more(facts, reading):
         for way, tried in _more(facts, reading):
             if way not in standing.rests and bounds.hold(tried):
-                moved = replace(standing, reading=tried, trial=(reading, way, facts.rate), idle=0)
+                moved = replace(standing, reading=tried, trial=Trial(way, reading, tried, (facts.rate,)), idle=0)
                 return moved, Decision(reading, tried, str(facts))
         return replace(standing, idle=0), None
     return _fewer(standing, facts, bounds)
@@ -166,16 +183,20 @@ def _more(facts: Facts, reading: Reading) -> list[tuple[Way, Reading]]:
     return ways
 
 
-def _judged(standing: Standing, facts: Facts, trial: tuple[Reading, Way, float]) -> tuple[Standing, Decision | None]:
-    """Keep what was tried, or take it back."""
-    before, way, rate = trial
+def _judged(standing: Standing, facts: Facts, trial: Trial) -> tuple[Standing, Decision | None]:
+    """Keep what was tried, take it back, or take it back to compare."""
+    before, tried = trial.before, trial.tried
+    trial = replace(trial, rates=(*trial.rates, facts.rate))
     done = replace(standing, trial=None)
-    if facts.rate >= (1 + GAIN) * rate or facts.waits < WAITS:
+    if standing.reading == before:  # it was better, and is compared
+        if trial.rates[1] >= (1 + GAIN) * facts.rate:
+            return replace(done, reading=tried), Decision(before, tried, f"it pays: {trial}")
+        return done.resting(trial.way), None
+    if facts.waits < WAITS:
         return done, None
-    back = replace(done.resting(way), reading=before)
-    return back, Decision(
-        standing.reading, before, f"{facts.rate / 1e6:.0f} MB/s, and {rate / 1e6:.0f} MB/s before: it did not pay"
-    )
+    if facts.rate >= (1 + GAIN) * trial.rates[0]:
+        return replace(standing, reading=before, trial=trial), Decision(tried, before, f"to compare: {trial}")
+    return replace(done.resting(trial.way), reading=before), Decision(tried, before, f"it did not pay: {trial}")
 
 
 def _fewer(standing: Standing, facts: Facts, bounds: Bounds) -> tuple[Standing, Decision | None]:

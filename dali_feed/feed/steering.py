@@ -5,23 +5,26 @@ It has no thread and no timer: where nothing is read, nothing is to be decided.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 
 from dali_feed.feed.adapting import Bounds, Decision, Facts, Reading, Standing, decide
 from dali_feed.feed.stats import Meter
-from dali_feed.options import Tuning, cpus
+from dali_feed.options import Tuning
 
-__all__ = ["Counts", "Policy", "Steering", "steering_for"]
+__all__ = ["Counts", "Policy", "Steering", "steering_for", "used_cpus"]
 
 FIRST_READERS, MOST_READERS = 2, 8  # of "auto"
 FETCH_BYTES = 16 << 20  # what a reader may hold by itself at its usual amount: a queue and a fetch
 FETCH_PART = 8  # of the memory for payloads, one part for such
-SECONDS, READS = 2.0, 5  # an interval is at least so long, and has so many reads of each reader
+SECONDS, READS = 3.0, 5  # an interval is at least so long, and has so many reads of each reader
 KEPT = 20
 
 Policy = Callable[[Standing, Facts, Bounds], tuple[Standing, Decision | None]]
@@ -47,6 +50,24 @@ class _Mark:
     counts: Counts
     waited: float
     cpu: float
+    used: float
+
+
+def used_cpus(cpus: Collection[int], stat: str) -> float:
+    """Seconds that anybody used these CPUs, by the text of /proc/stat; 0 where it does not name them."""
+    ticks = 0
+    for line in stat.splitlines():
+        name, *columns = line.split()
+        if name.startswith("cpu") and name[3:].isdecimal() and int(name[3:]) in cpus:
+            user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, columns[:8])
+            ticks += user + nice + system + irq + softirq + steal
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _used() -> float:
+    with contextlib.suppress(OSError, ValueError):  # a system that hides it: the process's own time has to do
+        return used_cpus(os.sched_getaffinity(0), Path("/proc/stat").read_text(encoding="ascii"))
+    return 0.0
 
 
 class Steering:
@@ -56,7 +77,6 @@ class Steering:
         first: what the pool begins with.
         bounds: between what it may choose.
         meter: knows how long the feed has waited for reads.
-        cores: CPUs that this process may use.
         policy: what decides.
         clock: monotonic seconds.
     """
@@ -67,12 +87,11 @@ class Steering:
         bounds: Bounds,
         meter: Meter,
         *,
-        cores: int,
         policy: Policy = decide,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._standing, self._bounds, self._meter = Standing(first), bounds, meter
-        self._cores, self._policy, self._clock = cores, policy, clock
+        self._cores, self._policy, self._clock = len(os.sched_getaffinity(0)), policy, clock
         self._lock = threading.Lock()
         self._settles = True  # the interval has a change in it, or the first connections
         self._mark = self._now(Counts(0, 0, 0.0, 0))
@@ -103,6 +122,7 @@ class Steering:
                 waited=now.waited - mark.waited,
                 queued=counts.queued,
                 cpu=now.cpu - mark.cpu,
+                used=now.used - mark.used,
                 cores=self._cores,
             )
             self._standing, decision = self._policy(self._standing, facts, self._bounds)
@@ -118,7 +138,7 @@ class Steering:
     def _now(self, counts: Counts) -> _Mark:
         stage, seconds = self._meter.now()
         waited = self._meter.read_wait + (seconds if stage == "read_wait" else 0.0)
-        return _Mark(self._clock(), counts, waited, time.process_time())
+        return _Mark(self._clock(), counts, waited, time.process_time(), _used())
 
 
 def steering_for(tuning: Tuning, source: object, meter: Meter, policy: Policy = decide) -> Steering | None:
@@ -127,4 +147,4 @@ def steering_for(tuning: Tuning, source: object, meter: Meter, policy: Policy = 
         return None
     ahead = max(1, tuning.memory // FETCH_PART // FETCH_BYTES)
     bounds = Bounds(1, MOST_READERS, getattr(source, "most_fetch_times", 1), ahead)
-    return Steering(Reading(FIRST_READERS), bounds, meter, cores=cpus(), policy=policy)
+    return Steering(Reading(FIRST_READERS), bounds, meter, policy=policy)

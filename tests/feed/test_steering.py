@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import threading
 from collections.abc import Callable
@@ -117,22 +118,22 @@ def test_an_interval_has_its_seconds_its_reads_and_no_change_in_it(caplog: pytes
         new = Reading(standing.reading.readers + 1)
         return Standing(new), Decision(standing.reading, new, "because")
 
-    steers = Steering(Reading(2), Bounds(1, 8), meter, cores=2, policy=note, clock=clock.read)
+    steers = Steering(Reading(2), Bounds(1, 8), meter, policy=note, clock=clock.read)
     with caplog.at_level(logging.INFO, "dali_feed"):
         for second, reads, expected in [
-            (1.0, 50, None),  # too short
-            (2.0, 50, None),  # the first
-            (5.0, 59, None),  # too few reads
-            (6.0, 60, Reading(3)),
-            (8.0, 75, None),  # with the change in it
-            (10.0, 89, None),  # of three readers
-            (11.0, 90, Reading(4)),
+            (2.0, 50, None),  # too short
+            (3.0, 50, None),  # the first
+            (6.0, 59, None),  # too few reads
+            (7.0, 60, Reading(3)),
+            (10.0, 75, None),  # with the change in it
+            (13.0, 89, None),  # of three readers
+            (14.0, 90, Reading(4)),
         ]:
             clock.now, meter.read_wait = second, second / 2
             assert steers.look(Counts(reads, reads * 100, second * 1.5, 7)) == expected, second
     assert [(f.seconds, f.size, f.busy, f.waited, f.queued) for f in facts] == [
         (4.0, 1000, 6.0, 2.0, 7),
-        (3.0, 1500, 4.5, 1.5, 7),
+        (4.0, 1500, 6.0, 2.0, 7),
     ]
     assert steers.decisions == ("readers 2 -> 3: because", "readers 3 -> 4: because")
     assert caplog.messages == list(steers.decisions)
@@ -147,13 +148,21 @@ def test_a_wait_that_is_not_over_counts() -> None:
         return standing, None
 
     clock = Clock()
-    steers = Steering(Reading(1), Bounds(1, 8), meter, cores=2, policy=note, clock=clock.read)
+    steers = Steering(Reading(1), Bounds(1, 8), meter, policy=note, clock=clock.read)
     clock.now = 3.0
     steers.look(Counts(10, 10, 0.0, 0))
     with meter.waiting("read_wait"):
         clock.now = 6.0
         steers.look(Counts(20, 10, 0.0, 0))
     assert facts[0].waited > 0
+
+
+def test_what_others_take_of_our_cpus_counts() -> None:
+    """Of /proc/stat the CPUs that we may use, without the time in which they were idle or waited for a disk."""
+    stat = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 100 20 30 999 999 4 5 6 0 0\ncpu1 7 7 7 7 7 7 7 7 0 0\nintr 5 6 7\n"
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert steering.used_cpus({0}, stat) == 165 / ticks
+    assert steering.used_cpus({0, 1}, stat) == (165 + 42) / ticks
 
 
 class Counted(ScriptedSource):
