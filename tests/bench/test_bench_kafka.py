@@ -45,6 +45,17 @@ def test_producing_is_measured_beside_c(
     assert kinds["transactions"]["repeated"] == "0"
 
 
+def test_readers_that_adapt_are_measured_beside_pinned_ones(
+    run: Run, real_broker: real.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bench_adapting gives a row per number of readers, and one for "auto"."""
+    monkeypatch.setenv("KAFKA_BOOTSTRAP", real_broker.servers)
+    quick = ("--mb", 8, "--seconds", 0.4, "--repeats", 1, "--cases", "near", "far")
+    said = run("bench_adapting.py", *quick, "--results", tmp_path)
+    assert "far: NOT MEASURED" in said
+    assert [row["readers"] for row in rows(tmp_path, "adapting")] == ["1", "2", "4", "auto"]
+
+
 @pytest.mark.parametrize(("records", "kills"), [(150, 1), pytest.param(300, 2, marks=pytest.mark.long)])
 def test_nobody_can_tell_a_killed_run(
     run: Run, real_broker: real.Cluster, tmp_path: Path, records: int, kills: int
