@@ -1,10 +1,10 @@
 """How many threads read, and how much each fetches at once: facts of an interval in, the next choice out. Pure.
 
 The law: order and contents of batches never depend on it. It climbs, and keeps only what has paid: whoever waits
-for reads gets one more reader, or larger fetches, on trial. Where the rate has not risen by a tenth, that is taken
-back; where it has, it is taken back too and the rate measured once more, because machines have good and bad moments:
-what beats both is kept. A direction that did not pay, and each way down, rests for twice as many intervals as the
-time before; so whatever the facts are, changes become rare.
+for reads gets one more reader, or larger fetches, or less of them, on trial. Machines have good and bad moments, so
+that is tried twice, and taken back in between: what is not faster by a tenth each time, than before and than after, is
+taken back for good. A direction that did not pay, the opposite of one that did, and each way down for want of work
+rest for twice as many intervals as the time before; so whatever the facts are, changes become rare.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Literal
 
 __all__ = ["Bounds", "Decision", "Facts", "Reading", "Standing", "decide"]
 
-Way = Literal["readers", "fetch", "fewer"]
+Way = Literal["readers", "fetch", "less", "smaller", "fewer"]
+_OPPOSITE: dict[Way, Way] = {"readers": "less", "less": "readers", "fetch": "smaller", "smaller": "fetch"}
 
 WAITS = 0.1  # share of the time that the feed waits for reads, from which on more is tried
 CONTENT = 0.02  # and up to which one reader less may do
@@ -23,6 +24,7 @@ SPARE = 0.7  # share that those left may be busy, after one has gone
 FULL = 0.9  # share of the CPUs from which on nothing can be gained
 REMOTE = 0.5  # CPU seconds of the process per second of a reader, below which reads wait for the network
 GAIN = 0.1  # by how much the rate must rise
+TRIES = 2  # each of which must pay
 FEW = 5  # intervals in a row in which a reader was not needed, before it goes
 FIRST, LONGEST = 8, 256  # intervals that a direction rests
 
@@ -68,7 +70,6 @@ class Facts:
     waited   time that the feed waited for reads
     queued   reads at its end that were asked for and not begun: 0 where the memory allows no more
     cpu      CPU time of the process
-    used     CPU time of everybody, on the CPUs that the process may use
     cores    how many these are, at least 1
     """
 
@@ -78,7 +79,6 @@ class Facts:
     waited: float
     queued: int
     cpu: float
-    used: float
     cores: int
 
     @property
@@ -93,8 +93,8 @@ class Facts:
 
     @property
     def load(self) -> float:
-        """Share of the CPUs that is used, by whomever: 0..1, but for rounding."""
-        return max(self.cpu, self.used) / self.seconds / self.cores
+        """Share of the CPUs that the process uses."""
+        return self.cpu / self.seconds / self.cores
 
     def __str__(self) -> str:
         return (
@@ -119,7 +119,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A change to be judged. `rates` are those before it, with it, and, where that was better, once more without."""
+    """A change to be judged. `rates` are those without it and with it, in turns."""
 
     way: Way
     before: Reading
@@ -127,8 +127,8 @@ class Trial:
     rates: tuple[float, ...]
 
     def __str__(self) -> str:
-        names = ("before", "with it", "again without")
-        return ", ".join(f"{rate / 1e6:.0f} MB/s {name}" for rate, name in zip(self.rates, names, strict=False))
+        without, given = (" and ".join(f"{rate / 1e6:.0f}" for rate in self.rates[n::2]) for n in (0, 1))
+        return f"{given} MB/s with it, {without} without"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,26 +177,33 @@ def _wants_more(facts: Facts, reading: Reading) -> bool:
 
 def _more(facts: Facts, reading: Reading) -> list[tuple[Way, Reading]]:
     """What could be tried, the best first: larger fetches where reads wait for the network and not for the CPU."""
-    ways: list[tuple[Way, Reading]] = [("readers", replace(reading, readers=reading.readers + 1))]
+    readers, fetch = reading.readers, reading.fetch
+    ways: list[tuple[Way, Reading]] = [
+        ("readers", replace(reading, readers=readers + 1)),
+        ("less", replace(reading, readers=readers - 1)),
+        ("smaller", replace(reading, fetch=fetch // 2)),
+    ]
     if facts.cpu < REMOTE * facts.busy:
-        ways.insert(0, ("fetch", replace(reading, fetch=2 * reading.fetch)))
+        ways.insert(0, ("fetch", replace(reading, fetch=2 * fetch)))
     return ways
 
 
 def _judged(standing: Standing, facts: Facts, trial: Trial) -> tuple[Standing, Decision | None]:
-    """Keep what was tried, take it back, or take it back to compare."""
-    before, tried = trial.before, trial.tried
+    """Keep what is tried, take it back for good, or change over once more."""
+    before, tried, here = trial.before, trial.tried, standing.reading
     trial = replace(trial, rates=(*trial.rates, facts.rate))
-    done = replace(standing, trial=None)
-    if standing.reading == before:  # it was better, and is compared
-        if trial.rates[1] >= (1 + GAIN) * facts.rate:
-            return replace(done, reading=tried), Decision(before, tried, f"it pays: {trial}")
-        return done.resting(trial.way), None
-    if facts.waits < WAITS:
+    done, with_it = replace(standing, trial=None), here == tried
+    if with_it and facts.waits < WAITS:
         return done, None
-    if facts.rate >= (1 + GAIN) * trial.rates[0]:
-        return replace(standing, reading=before, trial=trial), Decision(tried, before, f"to compare: {trial}")
-    return replace(done.resting(trial.way), reading=before), Decision(tried, before, f"it did not pay: {trial}")
+    *_, last, now = trial.rates
+    if not (now >= (1 + GAIN) * last if with_it else last >= (1 + GAIN) * now):
+        done = replace(done.resting(trial.way), reading=before)
+        return done, Decision(here, before, f"it did not pay: {trial}") if with_it else None
+    if len(trial.rates) > 2 * TRIES:
+        done = replace(done.resting(_OPPOSITE[trial.way]), reading=tried)
+        return done, Decision(before, tried, f"it pays: {trial}")
+    other = before if with_it else tried
+    return replace(standing, reading=other, trial=trial), Decision(here, other, f"to compare: {trial}")
 
 
 def _fewer(standing: Standing, facts: Facts, bounds: Bounds) -> tuple[Standing, Decision | None]:

@@ -5,21 +5,19 @@ It has no thread and no timer: where nothing is read, nothing is to be decided.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from dali_feed.feed.adapting import Bounds, Decision, Facts, Reading, Standing, decide
 from dali_feed.feed.stats import Meter
 from dali_feed.options import Tuning
 
-__all__ = ["Counts", "Policy", "Steering", "steering_for", "used_cpus"]
+__all__ = ["Counts", "Policy", "Steering", "steering_for"]
 
 FIRST_READERS, MOST_READERS = 2, 8  # of "auto"
 FETCH_BYTES = 16 << 20  # what a reader may hold by itself at its usual amount: a queue and a fetch
@@ -50,24 +48,6 @@ class _Mark:
     counts: Counts
     waited: float
     cpu: float
-    used: float
-
-
-def used_cpus(cpus: Collection[int], stat: str) -> float:
-    """Seconds that anybody used these CPUs, by the text of /proc/stat; 0 where it does not name them."""
-    ticks = 0
-    for line in stat.splitlines():
-        name, *columns = line.split()
-        if name.startswith("cpu") and name[3:].isdecimal() and int(name[3:]) in cpus:
-            user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, columns[:8])
-            ticks += user + nice + system + irq + softirq + steal
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _used() -> float:
-    with contextlib.suppress(OSError, ValueError):  # a system that hides it: the process's own time has to do
-        return used_cpus(os.sched_getaffinity(0), Path("/proc/stat").read_text(encoding="ascii"))
-    return 0.0
 
 
 class Steering:
@@ -122,7 +102,6 @@ class Steering:
                 waited=now.waited - mark.waited,
                 queued=counts.queued,
                 cpu=now.cpu - mark.cpu,
-                used=now.used - mark.used,
                 cores=self._cores,
             )
             self._standing, decision = self._policy(self._standing, facts, self._bounds)
@@ -138,7 +117,7 @@ class Steering:
     def _now(self, counts: Counts) -> _Mark:
         stage, seconds = self._meter.now()
         waited = self._meter.read_wait + (seconds if stage == "read_wait" else 0.0)
-        return _Mark(self._clock(), counts, waited, time.process_time(), _used())
+        return _Mark(self._clock(), counts, waited, time.process_time())
 
 
 def steering_for(tuning: Tuning, source: object, meter: Meter, policy: Policy = decide) -> Steering | None:

@@ -12,7 +12,7 @@ from dali_feed.feed.adapting import FEW, LONGEST, Bounds, Decision, Facts, Readi
 
 BOUNDS = Bounds(1, 8, fetch=2, ahead=8)
 # A second in which two readers were busy all the time and the feed waited for half of it.
-HUNGRY = Facts(seconds=1.0, size=100 << 20, busy=2.0, waited=0.5, queued=3, cpu=1.2, used=1.5, cores=4)
+HUNGRY = Facts(seconds=1.0, size=100 << 20, busy=2.0, waited=0.5, queued=3, cpu=1.2, cores=4)
 CONTENT = replace(HUNGRY, waited=0.0, busy=0.3)
 
 times = st.floats(0, 20)
@@ -24,7 +24,6 @@ any_facts = st.builds(
     waited=times,
     queued=st.integers(0, 3),
     cpu=times,
-    used=times,
     cores=st.integers(1, 8),
 )
 
@@ -44,7 +43,7 @@ def source(rates: dict[int, float], reading: Reading, needed: float) -> Facts:
     rate = rates[reading.readers]
     used = min(1.0, needed / rate)
     busy = used * reading.readers
-    return Facts(1.0, int(min(rate, needed) * 1e6), busy, 1.0 - 1.0 / max(1.0, needed / rate), 3, busy, busy, 16)
+    return Facts(1.0, int(min(rate, needed) * 1e6), busy, 1.0 - 1.0 / max(1.0, needed / rate), 3, busy, 16)
 
 
 def steered(rates: dict[int, float], needed: float, intervals: int) -> list[int]:
@@ -65,11 +64,11 @@ def test_whatever_the_facts_it_stays_within_bounds_and_changes_become_rare(facts
         assert decision.before == at != decision.after
         assert BOUNDS.hold(decision.after)
         at = decision.after
-    # Three directions rest 8, 16, ... intervals; each rest costs a change there and one back. What pays costs three:
-    # each step up from 2 to 8 and after each way down, and x2.
+    # Of five directions each rests 8, 16, ... intervals. A trial that fails costs four changes at most and lets its
+    # direction rest; one that pays costs five, and lets the opposite rest.
     n = len(facts)
     rests = sum(8 * (2**k - 1) <= n for k in range(1, 7)) + n // LONGEST + 1
-    assert len(made) <= 2 * 2 * rests + rests + 3 * (7 + rests)
+    assert len(made) <= 5 * (5 * rests + 8)
 
 
 def test_readers_grow_while_each_pays_and_stop_where_it_does_not() -> None:
@@ -79,6 +78,7 @@ def test_readers_grow_while_each_pays_and_stop_where_it_does_not() -> None:
     assert seen[-1] == 4
     assert max(seen) == 5
     assert seen.count(5) <= 6
+    assert seen.count(3) <= 20
 
 
 def test_readers_that_get_in_each_others_way_are_taken_back() -> None:
@@ -113,33 +113,44 @@ def test_a_load_that_comes_and_goes_does_not_make_it_swing() -> None:
 
 def test_reads_that_wait_for_the_network_are_made_larger_first() -> None:
     """Readers that use little CPU fetch twice as much before there are more of them; where it pays, both stay."""
-    far = replace(HUNGRY, cpu=0.2, used=0.2)
+    far = replace(HUNGRY, cpu=0.2)
     twice = replace(far, size=2 * far.size)
     standing, made = run([far])
     assert standing.reading == Reading(2, 2)
     assert str(made[0]) == "fetches x1 -> x2: the feed waits 50 % of the time for reads, CPU 5 % of 4 cores, 105 MB/s"
-    standing, made = run([far, twice, far, twice])
+    standing, made = run([far, twice, far, twice, far, twice])
     assert standing.reading == Reading(3, 2)
-    assert [str(decision) for decision in made[1:3]] == [
-        "fetches x2 -> x1: to compare: 105 MB/s before, 210 MB/s with it",
-        "fetches x1 -> x2: it pays: 105 MB/s before, 210 MB/s with it, 105 MB/s again without",
+    assert [str(decision) for decision in made[1:5]] == [
+        "fetches x2 -> x1: to compare: 210 MB/s with it, 105 without",
+        "fetches x1 -> x2: to compare: 210 MB/s with it, 105 and 105 without",
+        "fetches x2 -> x1: to compare: 210 and 210 MB/s with it, 105 and 105 without",
+        "fetches x1 -> x2: it pays: 210 and 210 MB/s with it, 105 and 105 and 105 without",
     ]
-    assert str(made[3]).startswith("readers 2 -> 3: ")
+    assert str(made[5]).startswith("readers 2 -> 3: ")
 
 
 def test_what_did_not_pay_is_taken_back_and_said() -> None:
     """The rate stayed: the reader goes, and the reason has both rates."""
     standing, made = run([HUNGRY, HUNGRY])
     assert standing.reading == Reading(2)
-    assert str(made[1]) == "readers 3 -> 2: it did not pay: 105 MB/s before, 105 MB/s with it"
+    assert str(made[1]) == "readers 3 -> 2: it did not pay: 105 MB/s with it, 105 without"
 
 
-def test_a_machine_that_gets_faster_by_itself_is_no_merit_of_a_reader() -> None:
-    """All becomes twice as fast while a reader is tried: without it, it is as fast, so it goes."""
-    twice = replace(HUNGRY, size=2 * HUNGRY.size)
-    standing, made = run([HUNGRY, twice, twice, *[twice] * 6])
+@pytest.mark.parametrize("rates", [(1, 2, 2), (1, 2, 1, 2, 2)], ids=["once", "twice"])
+def test_a_machine_that_gets_faster_by_itself_is_no_merit_of_a_reader(rates: tuple[int, ...]) -> None:
+    """It is twice as fast while a reader is tried, and once without it, so the reader is gone for good."""
+    standing, made = run([replace(HUNGRY, size=rate * HUNGRY.size) for rate in rates])
     assert standing.reading == Reading(2)
-    assert len(made) == 2
+    assert standing.trial is None
+    assert len(made) == len(rates) - 1
+
+
+def test_a_reader_too_many_is_found_though_the_loop_waits() -> None:
+    """Begun where two readers get in each other's way, one it is in the end, and stays."""
+    rates = {1: 400.0, 2: 300.0, 3: 250.0}
+    seen = steered(rates, 1000.0, 300)
+    assert seen[-1] == 1
+    assert seen[100:].count(1) > 190
 
 
 def test_a_reader_that_ends_the_waiting_stays() -> None:
@@ -155,17 +166,9 @@ def test_a_reader_that_ends_the_waiting_stays() -> None:
         replace(HUNGRY, busy=1.5),
         replace(HUNGRY, queued=0),
         replace(HUNGRY, cpu=3.8),
-        replace(HUNGRY, used=3.8),
         replace(HUNGRY, size=0),
     ],
-    ids=[
-        "the loop does not wait",
-        "a reader has nothing to do",
-        "memory is full",
-        "we fill the CPUs",
-        "others fill the CPUs",
-        "no bytes",
-    ],
+    ids=["no wait", "an idle reader", "memory full", "CPUs full", "no bytes"],
 )
 def test_no_reader_is_added_where_it_could_not_help(facts: Facts) -> None:
     """Each of these alone keeps the number as it is."""
@@ -174,7 +177,7 @@ def test_no_reader_is_added_where_it_could_not_help(facts: Facts) -> None:
 
 def test_fetches_of_all_readers_together_are_bounded() -> None:
     """Larger fetches are no more than the memory for them allows, and a pinned source's stay as they are."""
-    far = replace(HUNGRY, cpu=0.2, used=0.2, busy=8.0)
-    assert run([far], 8)[1] == []
+    far = replace(HUNGRY, cpu=0.2, busy=8.0)
+    assert run([far], 8)[0].reading == Reading(7), "one less is tried, not twice as much"
     standing, _ = run([replace(far, busy=2.0)], bounds=replace(BOUNDS, fetch=1))
     assert standing.reading == Reading(3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import random
 import threading
 from collections.abc import Callable
@@ -155,14 +154,6 @@ def test_a_wait_that_is_not_over_counts() -> None:
         clock.now = 6.0
         steers.look(Counts(20, 10, 0.0, 0))
     assert facts[0].waited > 0
-
-
-def test_what_others_take_of_our_cpus_counts() -> None:
-    """Of /proc/stat the CPUs that we may use, without the time in which they were idle or waited for a disk."""
-    stat = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 100 20 30 999 999 4 5 6 0 0\ncpu1 7 7 7 7 7 7 7 7 0 0\nintr 5 6 7\n"
-    ticks = os.sysconf("SC_CLK_TCK")
-    assert steering.used_cpus({0}, stat) == 165 / ticks
-    assert steering.used_cpus({0, 1}, stat) == (165 + 42) / ticks
 
 
 class Counted(ScriptedSource):
