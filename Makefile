@@ -70,6 +70,7 @@ bench: .venv/.stamp  ## samples per second beside the ceiling and the usual load
 	$(PY) bench/bench_loader.py  # without -P: it finds its helpers in bench/, and the root folder stays off the path
 	$(PY) bench/bench_memory.py
 	$(PY) bench/bench_kafka.py
+	$(PY) bench/bench_adapting.py
 	$(PY) bench/bench_produce.py
 	$(PY) bench/bench_reduction.py
 	$(PY) bench/bench_lock.py

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Literal
 
 from dali_feed.checks import whole
 from dali_feed.errors import ConfigError
@@ -23,7 +24,8 @@ class Tuning:
     threads          decoder threads, as many for each image column and for functions of the user's on columns; None:
                      the CPUs this process may use, shared by the LOCAL_WORLD_SIZE processes that torchrun says are on
                      the machine; before a GPU decoder 16 at most
-    readers          threads that read the source, each with its own connection or open files
+    readers          threads that read the source, each with its own connection or open files; "auto": 2 to begin with,
+                     then from 1 to 8 by what is measured as they read (docs/kafka.md)
     prefetch         batches in flight in the engine, and as many finished ones waiting for the training loop
     memory           bytes of encoded images held at once. Two windows of records per lane must fit, and more of them
                      where they are small (docs/words.md explains window and lane). Checked with the source's mean
@@ -44,7 +46,7 @@ class Tuning:
     """
 
     threads: int | None = None
-    readers: int = 2
+    readers: int | Literal["auto"] = 2
     prefetch: int = 2
     memory: int = 1 << 30
     max_pixels: int = 1 << 27
@@ -58,7 +60,9 @@ class Tuning:
     def __post_init__(self) -> None:
         if self.threads is not None:
             whole("Tuning(threads=...)", self.threads, 1)
-        least_of = {"readers": 1, "prefetch": 1, "memory": 1 << 20, "max_pixels": 1, "max_work": 1}
+        if self.readers != "auto":
+            whole('Tuning(readers=...) other than "auto"', self.readers, 1)
+        least_of = {"prefetch": 1, "memory": 1 << 20, "max_pixels": 1, "max_work": 1}
         for name, least in least_of.items():
             whole(f"Tuning({name}=...)", getattr(self, name), least)
         if not isinstance(self.watchdog, int | float) or isinstance(self.watchdog, bool) or not self.watchdog > 0:

@@ -10,6 +10,7 @@ from dali_feed.columns.source import Columnar
 from dali_feed.engines.engine import Engine
 from dali_feed.engines.late import LateEngine
 from dali_feed.engines.pictures import Compiled, make_ready
+from dali_feed.feed.adapting import decide
 from dali_feed.feed.beside import Beside, Companions
 from dali_feed.feed.exits import Closes, close_at_exit
 from dali_feed.feed.hopeless import Proof
@@ -19,6 +20,7 @@ from dali_feed.feed.memory import slab_bytes
 from dali_feed.feed.reading import ReadPool
 from dali_feed.feed.setting import EpochSetting, Setting
 from dali_feed.feed.stats import Meter, Stats
+from dali_feed.feed.steering import FIRST_READERS, Policy, Steering, steering_for
 from dali_feed.feed.usable import Look, looker
 from dali_feed.feed.window import Empty, Window
 from dali_feed.options import Tuning
@@ -44,6 +46,8 @@ class Machine:
     slabs: SlabPool = field(init=False)
     engine: Engine | None = field(default=None, init=False)
     pool: ReadPool | None = field(default=None, init=False)
+    policy: Policy = field(default=decide, init=False)  # of readers that adapt
+    _steering: Steering | None = field(default=None, init=False)
     _beside: Beside | None = field(default=None, init=False)
     _proof: Proof = field(default_factory=Proof, init=False)
 
@@ -63,14 +67,16 @@ class Machine:
     ) -> EpochSetting:
         """The setting of that epoch; at the interpreter's end `owner`, which closes this machine, is closed."""
         if self.pool is None:
-            self.pool = ReadPool(self.source, self.slabs, self.tuning.readers)
+            self._steering = steering_for(self.tuning, self.source, self.meter, self.policy)
+            readers = self.tuning.readers if self.tuning.readers != "auto" else FIRST_READERS
+            self.pool = ReadPool(self.source, self.slabs, readers, self._steering)
         parts = self.parts(snapshot.source, seed, epoch, owner=owner, where=where, companions=companions)
         return EpochSetting(
             **{each.name: getattr(parts, each.name) for each in fields(parts)},
             pool=self.pool,
             memory=self.tuning.memory,
             sizes=Measured(snapshot.record_bytes, self.slabs.slab_bytes, self.tuning.memory),
-            readers=self.tuning.readers,
+            readers=self.pool.reading.readers,
         )
 
     def parts(
@@ -130,7 +136,17 @@ class Machine:
         """Counts and waits since the start."""
         self.meter.bytes_read = self.slabs.filled
         found = self.meter.stats(self.slabs.peak)
-        return found if self.pool is None else replace(found, kafka=self.pool.gauges())
+        if self.pool is None:
+            return found
+        reading, steering = self.pool.reading, self._steering
+        decisions = () if steering is None else steering.decisions
+        return replace(
+            found,
+            kafka=self.pool.gauges(),
+            readers=reading.readers,
+            fetch_times=reading.fetch,
+            decisions=decisions,
+        )
 
     def close(self, when_free: Callable[[Callable[[], None]], None]) -> None:
         """End the readers; end the engine in the function given to `when_free`, which calls it when that is safe."""

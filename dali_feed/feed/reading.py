@@ -10,8 +10,10 @@ from collections.abc import Callable
 
 from dali_feed.engines.ranges import READ
 from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceError
+from dali_feed.feed.adapting import Reading
+from dali_feed.feed.steering import Counts, Steering
 from dali_feed.records.gauges import KafkaStats, summed
-from dali_feed.records.source import Block, Extents, Reader, Slabs, Source, unpack_id
+from dali_feed.records.source import Block, Extents, Reader, Scales, Slabs, Source, unpack_id
 
 __all__ = ["ReadPool", "ReadTask"]
 
@@ -67,10 +69,13 @@ class ReadTask:
 
 
 class ReadPool:
-    """`count` threads that read a source. Between `halt` and `resume` every read ends at once, with a ClosedError."""
+    """`count` threads that read a source. Between `halt` and `resume` every read ends at once, with a ClosedError.
 
-    def __init__(self, source: Source, slabs: Slabs, count: int) -> None:
-        self._source, self._slabs = source, slabs
+    With a `steering`, which looks at what they do after each read, their number changes.
+    """
+
+    def __init__(self, source: Source, slabs: Slabs, count: int, steering: Steering | None = None) -> None:
+        self._source, self._slabs, self._steering = source, slabs, steering
         self._tasks: queue.SimpleQueue[ReadTask | None] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._idle = threading.Condition()
@@ -78,12 +83,29 @@ class ReadPool:
         self._closed = False
         self._at: dict[int, tuple[ReadTask, float, Reader]] = {}  # thread -> what it reads, since when
         self._readers: dict[int, Reader] = {}  # thread -> its reader
-        self._threads = [
-            threading.Thread(target=self._work, args=(n,), name=f"dali_feed-read-{n}", daemon=True)
-            for n in range(count)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []  # those that are about to leave too
+        self._begun = self._staying = 0  # threads
+        self._reads, self._size, self._busy = 0, 0, 0.0
+        self._reading = Reading(0)
+        self.choose(Reading(count))
+
+    @property
+    def reading(self) -> Reading:
+        """How many threads there are to be, and how much each fetches at once."""
+        return self._reading
+
+    def choose(self, reading: Reading) -> None:
+        """Begin threads at once; those that are too many leave when their read is done."""
+        with self._idle:
+            if self._closed:
+                return
+            self._reading = reading
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            while self._staying < reading.readers:
+                n, self._begun, self._staying = self._begun, self._begun + 1, self._staying + 1
+                thread = threading.Thread(target=self._work, args=(n,), name=f"dali_feed-read-{n}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
 
     def request(self, task: ReadTask) -> None:
         """Queue a task; a second request of the same task does nothing."""
@@ -125,6 +147,8 @@ class ReadPool:
                         msg = "read: cancelled before it began"
                         raise ClosedError(msg)
                     reader = self._readers[thread] = reader or self._source.reader(self._slabs, self._stop)
+                    if isinstance(reader, Scales):
+                        reader.fetch_times(self._reading.fetch)
                     self._at[thread] = task, time.monotonic(), reader
                     with READ:
                         block = reader.read(task.extents)
@@ -139,13 +163,39 @@ class ReadPool:
                     failure = SourceError(msg)
                     failure.__cause__ = error
                     task.finish(None, failure)
-                self._at.pop(thread, None)
-                with self._idle:
-                    self._asked -= 1
-                    self._idle.notify_all()
+                if self._ended(thread, task):
+                    self._readers.pop(thread, None)
+                    return
         finally:
             if reader is not None:
                 reader.close()
+
+    def _ended(self, thread: int, task: ReadTask) -> bool:
+        """A read has come to its end: count it, and say whether its thread is one too many."""
+        _, since, _ = self._at.pop(thread, (None, time.monotonic(), None))
+        with self._idle:
+            self._asked -= 1
+            self._reads, self._size, self._busy = (
+                self._reads + 1,
+                self._size + task.held,
+                self._busy + time.monotonic() - since,
+            )
+            self._idle.notify_all()
+        if self._steering is not None and not self._stop.is_set():
+            chosen = self._steering.look(self._counts())
+            if chosen is not None:
+                self.choose(chosen)
+        with self._idle:
+            leaves = self._staying > self._reading.readers and not self._closed
+            self._staying -= leaves
+        return leaves
+
+    def _counts(self) -> Counts:
+        """What was read since the beginning, reads under way for as long as they have been."""
+        now = time.monotonic()
+        under_way = sum(max(0.0, now - since) for _, since, _ in list(self._at.values()))
+        with self._idle:
+            return Counts(self._reads, self._size, self._busy + under_way, self._tasks.qsize())
 
     def _told(self, extents: Extents) -> str:
         """The records of a read, as text."""
@@ -167,7 +217,7 @@ class ReadPool:
         self._stop.set()
         with self._idle:  # a task queued after the marks that end the threads would never be done
             self._closed = True
-            for _ in self._threads:
+            for _ in range(self._staying):
                 self._tasks.put(None)
         for thread in self._threads:
             if thread is not threading.current_thread():  # the garbage collector may run here

@@ -37,6 +37,9 @@ class Stats:
                       between, and what torch does not count is 0
     recent_bad        the last bad records, (where, reason)
     kafka             what the consumers of a Kafka source measure; None: another source, or nothing yet
+    readers           threads that read the source now; 0 before the first batch
+    fetch_times       how many times its usual amount a reader fetches at once; a Kafka source's can be more than 1
+    decisions         with `Tuning(readers="auto")` the last changes of the two, and why
     """
 
     samples: int
@@ -55,11 +58,16 @@ class Stats:
     bottleneck: str
     recent_bad: tuple[tuple[str, str], ...]
     kafka: KafkaStats | None = None
+    readers: int = 0
+    fetch_times: int = 1
+    decisions: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        lines = [f"{f.name:14} {getattr(self, f.name)}" for f in fields(self) if f.name not in {"recent_bad", "kafka"}]
+        lists = ("recent_bad", "decisions", "kafka")
+        lines = [f"{f.name:14} {getattr(self, f.name)}" for f in fields(self) if f.name not in lists]
         lines += [] if self.kafka is None else [f"{'kafka':14} {self.kafka}"]
-        return "\n".join(lines + [f"{'':14} {where}: {reason}" for where, reason in self.recent_bad[-5:]])
+        lines += [f"{'':14} {where}: {reason}" for where, reason in self.recent_bad[-5:]]
+        return "\n".join(lines + [f"{'':14} {each}" for each in self.decisions[-5:]])
 
 
 class _Wait:

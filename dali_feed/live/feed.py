@@ -285,7 +285,7 @@ class LiveFeed(Dealt):
         """Counts and waits since the start; empty batches do not count."""
         found, run = self._machine.stats(), self._run
         kafka = None if run is None else summed([run.gatherer.reader])
-        return found if kafka is None else replace(found, kafka=kafka.at_positions(self._progress.state() or {}))
+        return found if kafka is None else replace(found, kafka=kafka.at_positions(self._progress.state(0) or {}))
 
     def close(self) -> None:
         """Stop all threads and release engine and connections. Safe to call twice and in any state.

@@ -6,7 +6,7 @@ from typing import Any
 
 from dali_feed.records.gauges import Gauged, KafkaStats
 from dali_feed.records.live import LiveReader
-from dali_feed.records.source import Reader
+from dali_feed.records.source import Reader, Scales
 
 __all__ = ["PassingOn"]
 
@@ -25,6 +25,11 @@ class PassingOn:
     def gauges(self) -> KafkaStats | None:
         """What the source's reader has measured, where it does."""
         return self._reader.gauges() if isinstance(self._reader, Gauged) else None
+
+    def fetch_times(self, times: int) -> None:
+        """How much it fetches at once, where it can choose; see `records.source.Scales`."""
+        if isinstance(self._reader, Scales):
+            self._reader.fetch_times(times)
 
     def rest(self) -> None:
         """Let the source's reader look after itself, where it has to."""

@@ -26,6 +26,7 @@ __all__ = [
     "Int64s",
     "Lease",
     "Reader",
+    "Scales",
     "Slabs",
     "Snapshot",
     "Source",
@@ -157,6 +158,18 @@ class Reader(Protocol):
 
     def close(self) -> None:
         """Release connections and files. Safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class Scales(Protocol):
+    """A reader that can fetch more at once than it usually does. Few can; `most_fetch_times` of a source says how much.
+
+    Which records are read, and what becomes of them, does not depend on it.
+    """
+
+    def fetch_times(self, times: int) -> None:
+        """From the next read on fetch so many times the usual amount at once. Called by the thread that reads."""
         ...
 
 

@@ -95,7 +95,7 @@ class _Feeds(ExitStack):
         super().__init__()
         self._feeds = [self.enter_context(feed) for feed in feeds]
 
-    def __enter__(self) -> list[LiveFeed]:  # type: ignore[override]  what is of use
+    def __enter__(self) -> list[LiveFeed]:  # type: ignore[override]  # what is of use
         return self._feeds
 
 

@@ -18,7 +18,17 @@ from dali_feed.external_sources.kafka.statistics import INTERVAL_MS
 from dali_feed.external_sources.kafka.tls import check_files
 from dali_feed.external_sources.kafka.tokens import Tokens
 
-__all__ = ["OURS", "SLICE_SECONDS", "Identity", "KafkaOptions", "admin_options", "connect", "opened"]
+__all__ = [
+    "OURS",
+    "SLICE_SECONDS",
+    "Identity",
+    "KafkaOptions",
+    "admin_options",
+    "amounts",
+    "connect",
+    "most_times",
+    "opened",
+]
 
 SLICE_SECONDS = 0.1  # the longest wait that does not look at the stop event
 
@@ -50,6 +60,10 @@ _TUNING: dict[str, Any] = {
 # Over a link so slow that a fetch outlasts the patience nothing would ever come whole: a smaller one does.
 _MODEST = 256 << 10
 _FETCH = ("fetch.message.max.bytes", "max.partition.fetch.bytes")  # one option by two names
+# What a consumer fetches and keeps, all of it twice as much at two `times`. With 20 ms to the broker twice as much
+# is 1.3 to 1.8 times as fast, and four times as much no faster than that; on the same machine it is none.
+_AMOUNTS = ("fetch.message.max.bytes", "fetch.max.bytes", "queued.max.messages.kbytes")
+MOST_TIMES = 2
 OURS = frozenset(_LAWS) | {
     "auto.commit.enable",
     "bootstrap.servers",
@@ -79,19 +93,31 @@ class KafkaOptions:
     claims: Follows = UNTOLD  # what is done with values that lie elsewhere
 
 
-def connect(
+def most_times(config: Mapping[str, Any]) -> int:
+    """How many times the usual amount a consumer may fetch: just that where the user has said how much."""
+    return 1 if {*_FETCH, *_AMOUNTS, "receive.message.max.bytes"}.intersection(config) else MOST_TIMES
+
+
+def amounts(config: Mapping[str, Any], times: int) -> dict[str, int]:
+    """What a consumer fetches and keeps at so many `times` the usual amount, as far as the user lets it."""
+    return {name: int(_TUNING[name]) * min(times, most_times(config)) for name in _AMOUNTS}
+
+
+def connect(  # noqa: PLR0913  whose consumer it is, and what for
     options: KafkaOptions,
     trouble: Trouble,
     *,
     modest: bool = False,
+    times: int = 1,
     logger: Any = QUIET,
     debug: str = "",
     statistics: Callable[[str], None] | None = None,
     tuning: Mapping[str, Any] | None = None,
     member: Mapping[str, Any] | None = None,
 ) -> Consumer:
-    """A consumer with our settings and the user's; opens no connection by itself. A `modest` one fetches less at once.
+    """A consumer with our settings and the user's; opens no connection by itself.
 
+    A `modest` one fetches less at once; others so many `times` the usual amount where the user does not say how much.
     Its `logger` is told what `debug` names, beside what the user asked for; `statistics` librdkafka's, as JSON.
     `tuning` are further settings that the user's go before, `member` those of a member of a group, which go before all.
 
@@ -104,6 +130,7 @@ def connect(
         return Consumer(
             {
                 **_TUNING,
+                **amounts(config, times),
                 **(tuning or {}),
                 **config,
                 **(dict.fromkeys(_FETCH, min([_MODEST, *asked])) if modest else {}),

@@ -69,6 +69,7 @@ class KafkaReader:
         modest: bool = False,
     ) -> None:
         self._options, self._modest = options, modest  # one that is modest fetches little at once
+        self._times = 1
         self._identity = identity or Identity()
         self._asker: Asker | None = None
         self._witness = Witness(options.topic, aloud=True)
@@ -121,6 +122,12 @@ class KafkaReader:
                 msg = f"{self._options.topic} at {self._options.servers}: reading failed: {error.args[0].str()}"
                 raise SourceError(msg) from error
             raise
+
+    def fetch_times(self, times: int) -> None:
+        """See `dali_feed.records.source.Scales`. The consumer is made anew for it: librdkafka asks once."""
+        if times != self._times:
+            self._times = times
+            self._drop()
 
     @property
     def trouble(self) -> str:
@@ -323,7 +330,13 @@ class KafkaReader:
             keep = None if self._modest else self._statistics.begin()
             small = modest or self._modest
             self._consumer = connect(
-                options, self._trouble, modest=small, logger=self._witness, debug=debug, statistics=keep
+                options,
+                self._trouble,
+                modest=small,
+                times=self._times,
+                logger=self._witness,
+                debug=debug,
+                statistics=keep,
             )
         self._consumer.assign([TopicPartition(self._options.topic, partition, offset)])
         self._at = (partition, offset)

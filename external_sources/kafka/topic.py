@@ -21,7 +21,7 @@ from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.commit import commit_offsets
 from dali_feed.external_sources.kafka.errors import LOG, Trouble
 from dali_feed.external_sources.kafka.members import Seen
-from dali_feed.external_sources.kafka.options import Identity, connect
+from dali_feed.external_sources.kafka.options import Identity, connect, most_times
 from dali_feed.external_sources.kafka.pin import Pin, pin_of
 from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.external_sources.kafka.records import LABEL, Codec
@@ -136,6 +136,11 @@ class KafkaTopic(TopicSource):
         """
         self._check_made()
         return KafkaReader(self._options, slabs, stop, self._identity)
+
+    @property
+    def most_fetch_times(self) -> int:
+        """How many times the usual amount its readers may fetch at once; 1 where `config` says how much."""
+        return most_times(self._options.config)
 
     def commit(self, positions: Int64s) -> None:
         """Set the group's offset of each partition, for lag tools; does nothing without `group`.

@@ -45,6 +45,18 @@ def test_producing_is_measured_beside_c(
     assert kinds["transactions"]["repeated"] == "0"
 
 
+@pytest.mark.long
+def test_readers_that_adapt_are_measured_beside_pinned_ones(
+    run: Run, real_broker: real.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bench_adapting gives a row per number of readers, and one for "auto"."""
+    monkeypatch.setenv("KAFKA_BOOTSTRAP", real_broker.servers)
+    quick = ("--mb", 8, "--seconds", 0.4, "--repeats", 1, "--cases", "near", "far")
+    said = run("bench_adapting.py", *quick, "--results", tmp_path)
+    assert "far: NOT MEASURED" in said
+    assert [row["readers"] for row in rows(tmp_path, "adapting")] == ["1", "2", "4", "auto"]
+
+
 @pytest.mark.parametrize(
     ("records", "kills", "of_broker"), [(150, 1, 0), pytest.param(300, 2, 1, marks=pytest.mark.long)]
 )

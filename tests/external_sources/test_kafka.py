@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from dali_feed.errors import (
     SourceChangedError,
     StateError,
 )
+from dali_feed.external_sources.kafka.options import amounts
 from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.records.extents import Extents, pack_ids
@@ -270,3 +272,30 @@ def test_two_readers_in_two_threads(kafka: Kafka) -> None:
         thread.join(LONG)
     assert not wrong
     assert pool.leased == 0
+
+
+def test_a_reader_that_is_to_fetch_more_reads_the_same_with_a_new_consumer(kafka: Kafka) -> None:
+    """Between two reads it fetches twice as much, and as much as before again; only then it connects anew."""
+    placed = kafka.publish(kafka.topic, [(value(i), i) for i in range(90)], partitions=1)
+    held = {place: i for i, place in enumerate(placed)}
+    source = KafkaTopic(kafka.topic, kafka.servers)
+    source.snapshot()
+    reader, consumers = source.reader(), list[object]()
+    for start, times in ((30, 1), (60, 2), (0, 2), (30, 1)):
+        reader.fetch_times(times)
+        block = reader.read(Extents.one(0, start, start + 30))
+        assert payloads(block) == [value(held[0, o]) for o in range(start, start + 30)]
+        block.lease.release()
+        consumers.append(reader._consumer)
+    reader.close()
+    assert [before is after for before, after in pairwise(consumers)] == [False, True, False]
+
+
+def test_fetches_that_the_user_sets_are_not_changed() -> None:
+    """Twice as much is twice of each amount; one of the user's own pins them all."""
+    once, twice = amounts({}, 1), amounts({}, 2)
+    assert (once["fetch.message.max.bytes"], once["fetch.max.bytes"]) == (4 << 20, 8 << 20)
+    assert twice == {name: 2 * amount for name, amount in once.items()}
+    assert amounts({"max.partition.fetch.bytes": 1 << 20}, 2) == once
+    assert KafkaTopic("t", "localhost:1").most_fetch_times == 2
+    assert KafkaTopic("t", "localhost:1", config={"queued.max.messages.kbytes": 4096}).most_fetch_times == 1
