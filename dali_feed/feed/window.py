@@ -56,6 +56,12 @@ def _tasks(plan: WindowPlan, sizes: Measured) -> tuple[list[ReadTask], Rows]:
     return tasks, np.asarray(edges, np.int64)
 
 
+def _different(tasks: Rows) -> list[int]:
+    """The numbers that occur, in ascending order: they are few, and the rows many."""
+    found: list[int] = np.flatnonzero(np.bincount(tasks)).tolist()
+    return found
+
+
 class Empty:
     """Windows of an epoch that were found without a record, and which one stands in for each. One thread's."""
 
@@ -96,7 +102,7 @@ class Window(Held):
         self._own, self._empty, self._others = plan, empty, others
         self._begin(plan)
         needed = np.zeros(len(self.tasks), bool)
-        needed[self._task_of(self.order[first_slot:])] = plan.at not in empty.stands_in
+        needed[self._task_at[first_slot:]] = plan.at not in empty.stands_in
         self.ahead = [self.tasks[n] for n in np.flatnonzero(needed)][::-1]  # reads to make, the next one last
 
     def _begin(self, plan: WindowPlan) -> None:
@@ -106,6 +112,7 @@ class Window(Held):
         order = plan.order if plan.order is not None else np.arange(rows, dtype=np.int64)
         self.order = order if rows == self.slots else np.resize(order, max(rows, self.slots))
         self.tasks, self._edges = _tasks(plan, self._measured)
+        self._task_at = self._task_of(self.order)
         self._installed = np.zeros(len(self.tasks), bool)
         self._all_installed = False
         self._leases: list[Lease] = []
@@ -121,18 +128,18 @@ class Window(Held):
     def loaded(self, first: int, stop: int) -> bool:
         """Whether slots first..stop-1 can be filled without waiting for a read."""
         return self._all_installed or all(
-            self._installed[n] or self.tasks[n].done.is_set() for n in np.unique(self._task_of(self.order[first:stop]))
+            self._installed[n] or self.tasks[n].done.is_set() for n in _different(self._task_at[first:stop])
         )
 
     def wait(self, first: int, stop: int) -> None:
         """Wait until the records of slots first..stop-1 have been read."""
         self._borrow_if_known()
-        self._load(self.order[first:stop])
+        self._load(self._task_at[first:stop])
 
-    def _load(self, rows: Rows) -> None:
+    def _load(self, tasks: Rows) -> None:
         if self._all_installed:
             return
-        needed = [n for n in np.unique(self._task_of(rows)).tolist() if not self._installed[n]]
+        needed = [n for n in _different(tasks) if not self._installed[n]]
         for n in needed:
             self._pool.request(self.tasks[n])
         for n in needed:
@@ -158,7 +165,7 @@ class Window(Held):
         """The rows that fill slots first..stop-1, and which of them are the slots' own. May wait for reads."""
         self._borrow_if_known()
         rows = self.order[first:stop].copy()
-        self._load(rows)
+        self._load(self._task_at[first:stop])
         ok = self.usable[rows]
         behind = None
         try:
@@ -194,8 +201,8 @@ class Window(Held):
 
     def _has_record(self) -> bool:
         """Whether any of its positions holds a record; reads no more than is needed to know."""
-        for row in self._edges[:-1].tolist():
-            self._load(np.asarray([row]))
+        for n in range(len(self.tasks)):
+            self._load(np.asarray([n]))
             if self.reasons or any(payload is not None for payload in self.payloads):
                 return True
         return False
@@ -205,7 +212,7 @@ class Window(Held):
         for k in range(slot + 1, slot + count):
             row = int(self.order[k % count])
             if not self.usable[row]:
-                self._load(self.order[k % count : k % count + 1])
+                self._load(self._task_at[k % count : k % count + 1])
             if self.usable[row]:
                 return row
         if not self.reasons:

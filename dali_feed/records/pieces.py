@@ -16,6 +16,7 @@ from dali_feed.records.extents import Int64s
 
 __all__ = ["Pieces"]
 
+_LARGE = 2048  # bytes of a row, of which a second copy costs more than a view
 _FEW = 8  # rows of one memory, on average, from which it is worth a call of NumPy's
 
 
@@ -93,8 +94,8 @@ class Pieces(Sequence[memoryview | None]):
         """The bytes of all rows, each of `size` bytes and none missing, uint8 (n, size): one copy of them."""
         if len(self) and size and (of := int(self.of[0])) == self.of.max() and of == self.of.min():
             return _rows(self.memories[of], self.at, size)
-        held = np.unique(self.of).tolist()
-        if not size or len(held) * _FEW > len(self):
+        held = np.flatnonzero(np.bincount(self.of)).tolist()
+        if not size or (len(held) and size >= _LARGE) or len(held) * _FEW > len(self):
             return np.frombuffer(bytearray().join(self), np.uint8).reshape(len(self), size)  # type: ignore[arg-type]
         out = np.empty((len(self), size), np.uint8)
         for of in held:

@@ -44,7 +44,9 @@ __all__ = ["KafkaReader"]
 
 NEAR_BYTES = 4 << 20  # what is passed over rather than assigned anew: most of it has been fetched by then
 NEAR = 64  # offsets, before anything is known of their size
-MORE = 15  # records taken along with the one that was waited for: small enough that their bytes stay in cache
+FIRST = 4  # records taken at once before their size is known
+MORE = 32  # at most
+CACHED = 256 << 10  # bytes of records taken at once, then: they are copied while a core still has them in its cache
 
 
 class KafkaReader:
@@ -202,20 +204,27 @@ class KafkaReader:
         """The next records or events; waits as long as the source's timeout allows."""
         consumer = self._live()
         while True:
-            message = consumer.poll(SLICE_SECONDS)
+            batch = self._taken(consumer)
             if self._stop.is_set():
                 msg = f"{self._where(partition, want)}: reading was stopped"
                 raise ClosedError(msg)
-            batch = [] if message is None else [message, *consumer.consume(MORE, 0)]
             if self._witness.doubts(self._identity.topic_id):
                 self._doubt(partition, want, wait)
                 consumer = self._live()
-            elif message is None:
+            elif not batch:
                 consumer = self._silence(partition, want, stop, wait)
             else:
-                if message.error() is None:
+                if batch[0].error() is None:
                     wait.progress()
                 return batch
+
+    def _taken(self, consumer: Consumer) -> list[Message]:
+        """What is there already, as much as a cache holds; where nothing is, what comes next within a slice of time."""
+        most = FIRST if not self._received else max(1, min(MORE, CACHED * self._passed // self._received))
+        batch = consumer.consume(most, 0)
+        if not batch and (message := consumer.poll(SLICE_SECONDS)) is not None:
+            batch = [message]
+        return batch
 
     def _silence(self, partition: int, want: int, stop: int, wait: _Wait) -> Consumer:
         """Nothing came: wait on, assign anew once at half of the timeout, or give up."""
