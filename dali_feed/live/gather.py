@@ -248,12 +248,18 @@ class Gatherer:
             self._part = Gathered()
 
     def _put(self) -> None:
-        """Hand whole batches on, and wait until there is room for another one."""
+        """Hand whole batches on, and wait until there is room for another one; the reader is asked for none then."""
         while self._waiting and not self._stop.is_set():
             if self._out.offer(self._waiting[0], SLICE_S):
                 self._waiting.pop(0)
+            else:
+                self._poll(0, 0.0)
+        looked = time.monotonic()
         while not (self._stop.is_set() or self._part.count or self._slabs.room_left()):
             self._progress.wait(_ROOM_S)
+            if time.monotonic() - looked > SLICE_S:
+                looked = time.monotonic()
+                self._poll(0, 0.0)
 
     def _drain(self, partitions: Collection[int], seconds: float) -> Positions:
         """Called by the reader, when partitions are taken away: what was given of them is handed on and waited for.
