@@ -75,6 +75,10 @@ def mark_of(topic: str, told: Told) -> Mark:
     if mark is None:
         msg = f"{topic}: a state must say how far a stream is; this one was taken before anything was read"
         raise StateError(msg)
+    if "fleet" in mark:
+        group = mark["fleet"]
+        msg = f"{topic}: a state must say where each partition stands; found a fleet's state: its group {group!r} does"
+        raise StateError(msg)
     try:
         positions = {int(p): int(v) for p, v in mark["positions"].items()}
         ranks, world_size = tuple(sorted(int(r) for r in mark["ranks"])), int(mark["world_size"])
