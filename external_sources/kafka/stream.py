@@ -234,7 +234,7 @@ class KafkaStream(TopicSource):
         """A worker, which joins when it is first polled."""
         if at is not None:
             fleet.check_mark(self._options.topic, at)
-        start = self._start if not isinstance(self._start, Mapping) else ""
+        start = self._start if isinstance(self._start, str | float) else ""
         return FleetReader(
             self._options, fleet, start, rank=rank, world_size=world_size, slabs=slabs, stop=stop, drain=drain
         )
