@@ -250,14 +250,20 @@ class Gatherer:
             self._part = Gathered()
 
     def _put(self) -> None:
-        """Hand whole batches on, and wait until there is room for another one."""
+        """Hand whole batches on, and wait until there is room for another one; the reader is asked for none then."""
         while self._waiting and not self._stop.is_set():
             self._rest()
             if self._out.offer(self._waiting[0], SLICE_S):
                 self._waiting.pop(0)
+            else:
+                self._poll(0, 0.0)
+        looked = time.monotonic()
         while not (self._stop.is_set() or self._part.count or self._slabs.room_left()):
             self._rest()
             self._progress.wait(_ROOM_S)
+            if time.monotonic() - looked > SLICE_S:
+                looked = time.monotonic()
+                self._poll(0, 0.0)
 
     def _rest(self) -> None:
         """Nothing is read now; see `records.source.Reader`."""

@@ -7,8 +7,8 @@ and a record has the same pixels wherever it comes.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from dali_feed.columns.kind import Kind
@@ -88,29 +88,21 @@ def assert_stream_resumes(  # noqa: PLR0913  what a run is made of, as in LiveFe
                 check.compare(wanted, found, f"{at}, gone on at {other}")
 
 
-class _Feeds(ExitStack):
-    """Feeds of all ranks, closed at the end."""
-
-    def __init__(self, feeds: list[LiveFeed]) -> None:
-        super().__init__()
-        self._feeds = [self.enter_context(feed) for feed in feeds]
-
-    def __enter__(self) -> list[LiveFeed]:  # type: ignore[override]  # what is of use
-        return self._feeds
-
-
 class _Check:
     def __init__(self, source: LiveSource, batch_size: int, given: dict[str, Any], timeout: float) -> None:
         self._source, self._batch_size, self._given, self._timeout = source, batch_size, given, timeout
 
-    def feeds(self, world_size: int, states: list[dict[str, Any]] | None) -> _Feeds:
-        made = []
-        for rank in range(world_size):
-            feed = LiveFeed(self._source, self._batch_size, rank=rank, world_size=world_size, **self._given)
-            if states is not None:
-                feed.load_state_dict(states if len(states) != world_size else states[rank])
-            made.append(feed)
-        return _Feeds(made)
+    @contextmanager
+    def feeds(self, world_size: int, states: list[dict[str, Any]] | None) -> Iterator[list[LiveFeed]]:
+        """Feeds of all ranks, that go on from these states, closed at the end."""
+        with ExitStack() as opened:
+            made = []
+            for rank in range(world_size):
+                feed = LiveFeed(self._source, self._batch_size, rank=rank, world_size=world_size, **self._given)
+                made.append(opened.enter_context(feed))
+                if states is not None:
+                    feed.load_state_dict(states if len(states) != world_size else states[rank])
+            yield made
 
     def take(self, feed: LiveFeed, into: Lines, at: str, *, until: int, batches: int | None = None) -> None:
         """Batches until so many good records have come, or so many batches."""

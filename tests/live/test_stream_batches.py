@@ -30,7 +30,7 @@ FLOATS = v2.Compose([v2.CenterCrop(8), v2.ToDtype(torch.float32, scale=True)])
 @contextlib.contextmanager
 def loading(source: ScriptedStream, batch_size: int = 4, **options: Any) -> Iterator[Any]:
     """A loader on the CPU, closed at the end."""
-    options = {"device": "cpu", "tuning": QUICK, "info": True, "timeout": 60} | options
+    options = {"device": "cpu", "tuning": QUICK, "info": True, "timeout": 60, **options}
     with DataLoader(source, batch_size, **options) as loader:
         yield loader
 
@@ -199,9 +199,10 @@ def test_close_ends_a_stalled_stream_and_a_slow_loop() -> None:
 def test_what_a_stream_does_not_have() -> None:
     """No length, no order to choose; what has no effect warns once."""
     source = ScriptedStream(records(0, 4))
-    for option in ({"shuffle": True}, {"sampler": [0]}, {"batch_size": None}):
+    wrong: list[dict[str, Any]] = [{"shuffle": True}, {"sampler": [0]}, {"batch_size": None}]
+    for option in wrong:
         with pytest.raises(ConfigError):
-            DataLoader(source, **{"batch_size": 2, "device": "cpu", **option})
+            DataLoader(source, **option)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         with loading(source, drop_last=True, lanes=2) as loader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -96,7 +97,7 @@ def test_a_state_of_something_else_is_refused() -> None:
         others = [{**state, "made_for": {**state["made_for"], "seed": 2, "exif": True}}, state]
         with pytest.raises(StateError, match=r"seed: state 0 has 2, this loader 1; exif: state 0 has True"):
             feed.load_state_dict(others)
-        wrong = [
+        wrong: list[tuple[Any, str]] = [
             ([], "one of each rank"),
             (7, "found int"),
             ({**state, "version": 9}, "found 9"),
@@ -106,7 +107,7 @@ def test_a_state_of_something_else_is_refused() -> None:
         ]
         for bad, why in wrong:
             with pytest.raises(StateError, match=why):
-                feed.load_state_dict(bad)  # type: ignore[arg-type]  what users do
+                feed.load_state_dict(bad)
         assert len(next(batches)) == 2
 
 
