@@ -37,7 +37,11 @@ This page is written from the code by `make reference`. Do not edit it: edit the
 
 # Section -> where users import from, and what.
 SECTIONS = {
-    "The loader": {"dali_feed": "DataLoader Info", "dali_feed.feed.stats": "Stats"},
+    "The loader": {
+        "dali_feed": "DataLoader Info",
+        "dali_feed.feed.stats": "Stats",
+        "dali_feed.records.gauges": "KafkaStats PartitionStats BrokerStats",
+    },
     "Options": {"dali_feed": "Shuffle BadRecords Tuning Mixing Views"},
     "Columns": {
         "dali_feed.columns": "Image Mask Boxes Keypoints Array Tokens Packed Number Text Json Bytes"
@@ -54,7 +58,16 @@ SECTIONS = {
     "Testing": {"dali_feed.testing": "broker Broker publish Message ScriptedSource assert_resumes_anywhere"},
 }
 NAMES = {name: module for homes in SECTIONS.values() for module, names in homes.items() for name in names.split()}
-RESULTS = {"Info", "Stats", "Batch", "Produced", "Tally"}  # that users read and never make
+RESULTS = {
+    "Info",
+    "Stats",
+    "KafkaStats",
+    "PartitionStats",
+    "BrokerStats",
+    "Batch",
+    "Produced",
+    "Tally",
+}  # that users read and never make
 
 ABOUT = {
     "The loader": """\

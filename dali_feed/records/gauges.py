@@ -24,7 +24,7 @@ class PartitionStats:
                 that the loop got of it, as `loader.commit()` counts
     end         offset where it ends: of a topic the snapshot's, of a stream the one behind the last stable record
     low         first offset that the broker keeps
-    records     that the brokers sent since the loader was made: a fetch brings more than was asked for, and some twice
+    records     that the brokers sent since its readers began: a fetch brings more than was asked for, and some twice
     size        bytes of these records' keys and values
     rate        bytes of these per second, between the last two statistics
     leader      id of the broker that is asked for them
@@ -65,8 +65,8 @@ class BrokerStats:
     latency      mean time from a request to its whole answer; an idle fetch waits for `fetch.wait.max.ms` in it
     latency_p99  99 of 100 answers came within it; of several readers the longest
     throttle     mean time that the broker held an answer back (quotas)
-    fetches      fetch requests, since the loader was made
-    disconnects  connections that were lost or closed, since the loader was made
+    fetches      fetch requests, since the readers began
+    disconnects  connections that were lost or closed, since the readers began
     """
 
     broker: str
