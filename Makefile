@@ -72,6 +72,7 @@ bench: .venv/.stamp  ## samples per second beside the ceiling and the usual load
 	$(PY) bench/bench_kafka.py
 	$(PY) bench/bench_adapting.py
 	$(PY) bench/bench_produce.py
+	$(PY) bench/bench_stream.py
 	$(PY) bench/bench_reduction.py
 	$(PY) bench/bench_lock.py
 

@@ -1,0 +1,68 @@
+"""A process that writes to a topic beside what is measured: at a rate, or as fast as it is told that records came."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from confluent_kafka import Producer
+
+__all__ = ["Writing", "writing"]
+
+AHEAD = 2000  # records, where there is no rate: so many more than have come
+SLICE = 0.001
+
+
+class Writing:
+    """What both processes see of it."""
+
+    def __init__(self) -> None:
+        at = multiprocessing.get_context("spawn")
+        self.taken, self.sent = at.Value("q", 0, lock=False), at.Value("q", 0, lock=False)
+        self.stop = at.Event()
+
+
+@contextmanager
+def writing(
+    servers: str, topic: str, values: Sequence[bytes], rate: float | None, partitions: int
+) -> Iterator[Writing]:
+    """Records of these values in turn, whose label is when they were sent, time.monotonic_ns; until the block ends.
+
+    rate  records a second, with gaps of random length; None: `AHEAD` more than `taken` says
+    """
+    told = Writing()
+    process = multiprocessing.get_context("spawn").Process(
+        target=_write, args=(told, servers, topic, values, rate, partitions), daemon=True
+    )
+    process.start()
+    try:
+        yield told
+    finally:
+        told.stop.set()
+        process.join(60)
+
+
+def _write(
+    told: Writing, servers: str, topic: str, values: Sequence[bytes], rate: float | None, partitions: int
+) -> None:
+    options: dict[str, Any] = {"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 0, "log_level": 0}
+    producer = Producer(options | {"queue.buffering.max.messages": 10 * AHEAD, "queue.buffering.max.kbytes": 1 << 20})
+    gaps = np.random.default_rng(0)
+    sent, due = 0, time.monotonic()
+    while not told.stop.is_set():
+        while (time.monotonic() < due) if rate else (sent >= told.taken.value + AHEAD):
+            producer.poll(SLICE)
+            if told.stop.is_set():
+                break
+        if rate:
+            due += gaps.uniform(0.5, 1.5) / rate
+        label: Any = [("label", b"%d" % time.monotonic_ns())]
+        producer.produce(topic, values[sent % len(values)], partition=sent % partitions, headers=label)
+        sent += 1
+        told.sent.value = sent
+        producer.poll(0)
+    producer.flush(30)
