@@ -55,7 +55,10 @@ SECTIONS = {
     "Dead letters": {"dali_feed.external_sources": "DeadLetterFolder DeadLetterTopic"},
     "Without torch": {"dali_feed.feed": "Feed Batch"},
     "DALI's iterators": {"dali_feed.dali": "DALIGenericIterator DALIClassificationIterator LastBatchPolicy"},
-    "Testing": {"dali_feed.testing": "broker Broker publish Message ScriptedSource assert_resumes_anywhere"},
+    "Testing": {
+        "dali_feed.testing": "broker Broker publish Message ScriptedSource assert_resumes_anywhere"
+        " ScriptedStream assert_stream_resumes"
+    },
 }
 NAMES = {name: module for homes in SECTIONS.values() for module, names in homes.items() for name in names.split()}
 RESULTS = {
