@@ -56,8 +56,8 @@ SECTIONS = {
     "Without torch": {"dali_feed.feed": "Feed Batch"},
     "DALI's iterators": {"dali_feed.dali": "DALIGenericIterator DALIClassificationIterator LastBatchPolicy"},
     "Testing": {
-        "dali_feed.testing": "broker Broker publish Message ScriptedSource assert_resumes_anywhere"
-        " ScriptedStream assert_stream_resumes"
+        "dali_feed.testing": "broker Broker publish Message ScriptedSource assert_resumes_anywhere ScriptedStream"
+        " assert_stream_resumes"
     },
 }
 NAMES = {name: module for homes in SECTIONS.values() for module, names in homes.items() for name in names.split()}
@@ -125,6 +125,7 @@ MEANINGS = {
     "Broker.brokers": "how many, 1 or more",
     "Batch.tail": "what the finish step still has to do to `images`; None where that is nothing",
     "ScriptedSource.items": "bytes, (bytes, label), or a fault of `dali_feed.testing.scripted`, such as `Gap`",
+    "ScriptedStream.partitions": "the items that each partition begins with, as of `ScriptedSource`",
     "ScriptedSource.partitions": "how many parts the items are divided into",
 }
 
