@@ -14,7 +14,7 @@ from dali_feed.columns.kind import Kind
 from dali_feed.columns.source import with_columns
 from dali_feed.engines.pictures import compile_pictures
 from dali_feed.feed.beside import Companions, none
-from dali_feed.feed.commit import commit, placed, progress
+from dali_feed.feed.commit import Placing, commit, progress
 from dali_feed.feed.describe import described, running
 from dali_feed.feed.epoch import EpochRun
 from dali_feed.feed.life import Life
@@ -114,6 +114,7 @@ class Feed(Dealt):
         self._machine = Machine(source, made, self.batch_size, device, self.tuning, self._outbox)
         self._slabs = self._machine.slabs
         self._passes = Passes(self._life, self._machine.meter)
+        self._placing = Placing()
 
     # What is fixed once the source has been looked at.
 
@@ -266,7 +267,7 @@ class Feed(Dealt):
 
     def stats(self) -> Stats:
         """Counts and waits since the start."""
-        return placed(self._machine.stats(), self._planning, self._passes.at)
+        return self._placing.placed(self._machine.stats(), self._planning, self._passes.at)
 
     def close(self) -> None:
         """Stop all threads and release engine and connections. Safe to call twice and in any state.

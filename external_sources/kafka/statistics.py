@@ -81,7 +81,10 @@ class Statistics:
 
 
 def figures(topic: str, *texts: Mapping[str, Any]) -> KafkaStats:
-    """What one consumer's statistics say of a topic: of the last of the texts, and rates since the one before it."""
+    """What one consumer's statistics say of a topic: of the last of the texts, and rates since the one before it.
+
+    Where the training loop stands no consumer knows.
+    """
     told, first = texts[-1], texts[0]
     seconds = (told["ts"] - first["ts"]) * _MICRO
     then = _partitions(first, topic)
@@ -95,7 +98,6 @@ def figures(topic: str, *texts: Mapping[str, Any]) -> KafkaStats:
         found.append(
             PartitionStats(
                 number,
-                position=_known(each["app_offset"]),
                 end=_known(each["ls_offset"]),
                 low=_known(each["lo_offset"]),
                 records=each["rxmsgs"],
@@ -147,7 +149,7 @@ def _over(found: KafkaStats) -> KafkaStats:
     """What is left of a consumer that is closed: what it counted."""
     return replace(
         found,
-        partitions=tuple(replace(one, position=None, rate=None) for one in found.partitions),
+        partitions=tuple(replace(one, rate=None) for one in found.partitions),
         brokers=tuple(replace(one, state="", latency=None, latency_p99=None, throttle=None) for one in found.brokers),
         readers=0,
         queue_records=0,

@@ -201,6 +201,11 @@ def test_a_loader_has_them_with_its_own_position(embedded: Kafka, monkeypatch: p
         assert found.lag == 18
         assert sum(each.records for each in found.partitions) > 0
         assert "18 to come" in str(loader.stats())
+        for _ in given:
+            pass
+        found = loader.stats().kafka
+        assert found is not None
+        assert ([each.position for each in found.partitions], found.lag) == ([12, 12, 0], 0)  # between two epochs
     with DataLoader(ScriptedSource([jpeg(1)] * 4), 2, device="cpu") as loader:
         next(iter(loader))
         assert loader.stats().kafka is None
