@@ -123,10 +123,11 @@ def main() -> None:
                 row |= {"cpus": f"{spread(each['cpus'] for each in turns)[0]:.2f}"}
                 row |= {name: ", ".join(str(each[name]) for each in turns) for name in ("at the end", "changes")}
                 rows.append(made | row)
+            path = append("adapting", rows[-len(found) :], args.results)
             print(table(rows[-len(found) :], SHOWN), flush=True)
             for each in found["auto"]:
                 print("auto:", *each["why"], sep="\n  ", flush=True)
-    print(f"\nadded {len(rows)} rows to {append('adapting', rows, args.results)}")
+            print(f"added {len(found)} rows to {path}", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from dali_feed.engines.ranges import READ
 from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceError
@@ -102,10 +103,17 @@ class ReadPool:
             self._reading = reading
             self._threads = [thread for thread in self._threads if thread.is_alive()]
             while self._staying < reading.readers:
-                n, self._begun, self._staying = self._begun, self._begun + 1, self._staying + 1
+                n = self._begun
                 thread = threading.Thread(target=self._work, args=(n,), name=f"dali_feed-read-{n}", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # the system gives no more threads: those there are go on
+                    if not self._staying:
+                        raise
+                    self._reading = replace(reading, readers=self._staying)
+                    return
                 self._threads.append(thread)
-                thread.start()
+                self._begun, self._staying = n + 1, self._staying + 1
 
     def request(self, task: ReadTask) -> None:
         """Queue a task; a second request of the same task does nothing."""
@@ -175,11 +183,9 @@ class ReadPool:
         _, since, _ = self._at.pop(thread, (None, time.monotonic(), None))
         with self._idle:
             self._asked -= 1
-            self._reads, self._size, self._busy = (
-                self._reads + 1,
-                self._size + task.held,
-                self._busy + time.monotonic() - since,
-            )
+            if not self._stop.is_set():
+                self._reads, self._size = self._reads + 1, self._size + task.held
+                self._busy += time.monotonic() - since
             self._idle.notify_all()
         if self._steering is not None and not self._stop.is_set():
             chosen = self._steering.look(self._counts())

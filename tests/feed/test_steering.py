@@ -201,3 +201,22 @@ def test_readers_come_at_once_and_leave_when_their_read_is_done() -> None:
     assert pool.reading == Reading(1)
     pool.choose(Reading(4))
     assert pool.reading == Reading(1), "closed"
+
+
+def test_a_system_without_threads_to_give_leaves_those_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers that cannot be begun are not counted, and what is read goes on."""
+    source = ScriptedSource(labelled(4))
+    pool = ReadPool(source, SlabPool(), 1)
+
+    def refuse(thread: threading.Thread) -> None:
+        msg = "can't start new thread"
+        raise RuntimeError(msg)
+
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        pool.choose(Reading(3))
+    assert pool.reading == Reading(1)
+    task = ReadTask(canonical(source.snapshot(), 4), lambda: 0)
+    pool.request(task)
+    assert len(task.take().ids) == 4
+    pool.close()
