@@ -19,7 +19,7 @@ from dali_feed.records.source import Block, Extents, Reader, Slabs, Snapshot, So
 from dali_feed.screen.scans import MAX_WORK
 from dali_feed.screen.screen import MAX_PIXELS
 
-__all__ = ["Columnar", "with_columns"]
+__all__ = ["Columnar", "columns_of", "with_columns"]
 
 _LOOKED_AT = 64  # records, for the first that a kind can be settled by
 
@@ -139,19 +139,39 @@ class Columnar:
         try:
             block = reader.read(few)
             try:
-                return {
-                    name: kind.settled(_first(block, kind.member)) if kind.open else kind
-                    for name, kind in self._kinds.items()
-                }
+                return self._settled_by(block)
             finally:
                 block.lease.release()
         finally:
             reader.close()
 
+    def _settled_by(self, block: Block) -> dict[str, Kind]:
+        return {
+            name: kind.settled(_first(block, kind.member)) if kind.open else kind for name, kind in self._kinds.items()
+        }
+
 
 def _first(block: Block, field: str) -> Any:
     values = (value for row, value in enumerate(block.fields[field]) if row not in block.faults)
     return next((value for value in values if value is not None), None)
+
+
+def columns_of(block: Block, its_kinds: Callable[[], Mapping[str, Kind]]) -> Block:
+    """A source's block, its members made into columns; its memory is released where that raises."""
+    try:
+        kinds = its_kinds()
+        absent = [row for row, payload in enumerate(block.payloads) if payload is None]
+        known: Faults = {**block.faults, **dict.fromkeys(absent, "")}
+        fields = {}
+        for name, kind in kinds.items():
+            faults = dict(known)
+            fields[name] = kind.read(block.fields[kind.member], faults)
+            for row in faults.keys() - known.keys():
+                block.faults.setdefault(row, f"column {name!r} of member {kind.member!r}: {faults[row]}")
+    except BaseException:
+        block.lease.release()
+        raise
+    return Block(block.ids, block.payloads, fields, block.lease, block.faults)
 
 
 class _Reader:
@@ -167,21 +187,7 @@ class _Reader:
 
     def read(self, extents: Extents) -> Block:
         """Of the source's block, its members made into columns; see `records.Reader`."""
-        kinds = self._kinds()
-        block = self._reader.read(extents)
-        try:
-            absent = [row for row, payload in enumerate(block.payloads) if payload is None]
-            known: Faults = {**block.faults, **dict.fromkeys(absent, "")}
-            fields = {}
-            for name, kind in kinds.items():
-                faults = dict(known)
-                fields[name] = kind.read(block.fields[kind.member], faults)
-                for row in faults.keys() - known.keys():
-                    block.faults.setdefault(row, f"column {name!r} of member {kind.member!r}: {faults[row]}")
-        except BaseException:
-            block.lease.release()
-            raise
-        return Block(block.ids, block.payloads, fields, block.lease, block.faults)
+        return columns_of(self._reader.read(extents), self._kinds)
 
     def close(self) -> None:
         """Safe to call twice."""
@@ -193,8 +199,9 @@ def with_columns(
     columns: Mapping[str, Kind] | Sequence[Kind],
     transform: object = None,
     bounds: Bounds | None = None,
+    made: type[Columnar] = Columnar,
 ) -> tuple[Columnar, object]:
-    """The source with these columns, a sequence of kinds giving tuples, and the image's transform.
+    """The source with these columns, a sequence of kinds giving tuples, as `made`; and the image's transform.
 
     ConfigError for what are no columns, or a transform beside them.
     """
@@ -212,5 +219,5 @@ def with_columns(
         if not isinstance(kind, Kind):
             msg = f"columns: {name!r} must be a kind of dali_feed.columns such as Text('txt'); found {kind!r}"
             raise ConfigError(msg)
-    made = Columnar(source, named, as_tuple=as_tuple, bounds=bounds)
-    return made, made.transform
+    whole = made(source, named, as_tuple=as_tuple, bounds=bounds)
+    return whole, whole.transform

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from dali_feed.engines.engine import Result, Work
 from dali_feed.errors import ConfigError
+from dali_feed.feed.held import Held
 from dali_feed.feed.lane import Draw, Piece, Prepare
 from dali_feed.feed.pixels import Pixels
-from dali_feed.feed.window import Window
 from dali_feed.quarantine.budget import Fault
 from dali_feed.records.pieces import Pieces
 
@@ -33,6 +33,7 @@ class Batch(Pixels):
             first output
     beside  what else goes with it, arrays by name
     sent    on a GPU, those of them that can be sent to one: `dali_feed.engines.gpu.parcels.Sent`
+    position  of a stream, per partition that has moved since the batch before where it stands behind this one
     """
 
     fields: dict[str, Any]
@@ -41,6 +42,7 @@ class Batch(Pixels):
     more: tuple[Pixels, ...] = ()
     beside: dict[str, NDArray[Any]] = field(default_factory=dict)
     sent: dict[str, Any] = field(default_factory=dict)
+    position: dict[int, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -93,7 +95,7 @@ class Flight:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def place(self, slot: int) -> tuple[Window, int]:
+    def place(self, slot: int) -> tuple[Held, int]:
         """The window of a slot of this batch, and the window's slot it is."""
         for piece in self.pieces:
             if slot < len(piece):

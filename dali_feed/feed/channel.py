@@ -35,6 +35,19 @@ class Channel(Generic[T]):
             self._items.append(item)
             self._changed.notify_all()
 
+    def offer(self, item: T, timeout: float) -> bool:
+        """Add where there is room within `timeout` seconds; whether it was. Raises ClosedError once closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or len(self._items) < self._size, timeout)
+            if self._closed:
+                msg = "channel: offer after close"
+                raise ClosedError(msg)
+            if len(self._items) >= self._size:
+                return False
+            self._items.append(item)
+            self._changed.notify_all()
+            return True
+
     def get(self, timeout: float | None = None) -> T:
         """Wait for an item and take it. Raises TimeoutError after `timeout` seconds, ClosedError once closed."""
         with self._changed:
@@ -47,9 +60,11 @@ class Channel(Generic[T]):
             self._changed.notify_all()
             return item
 
-    def close(self) -> None:
-        """Drop what is in it and wake both sides."""
+    def close(self) -> list[T]:
+        """Drop what is in it, which is given back, and wake both sides."""
         with self._changed:
             self._closed = True
+            dropped = list(self._items)
             self._items.clear()
             self._changed.notify_all()
+            return dropped

@@ -16,12 +16,12 @@ from dali_feed.engines.pictures import compile_pictures
 from dali_feed.feed.beside import Companions, none
 from dali_feed.feed.commit import commit, progress
 from dali_feed.feed.describe import described, running
+from dali_feed.feed.epoch import EpochRun
 from dali_feed.feed.life import Life
 from dali_feed.feed.machine import Machine
 from dali_feed.feed.memory import check_memory
 from dali_feed.feed.passes import Batches, Passes
 from dali_feed.feed.planning import Planning, check_order
-from dali_feed.feed.run import EpochRun
 from dali_feed.feed.stats import Stats
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan import state as states

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.compiler.program import Parameters
+from dali_feed.feed.held import Held
 from dali_feed.feed.reading import ReadTask
 from dali_feed.feed.window import Window
 from dali_feed.plan.order import EpochPlan, WindowPlan
@@ -34,7 +35,7 @@ Draw = Callable[[NDArray[Any], NDArray[np.int64]], Parameters]
 class Chunk:
     """Slots first..first+n-1 of a window: the rows that fill them, and what is known of those."""
 
-    window: Window
+    window: Held
     first: int
     rows: NDArray[np.int64]
     ok: NDArray[np.bool_]

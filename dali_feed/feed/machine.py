@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 
 from dali_feed.columns.source import Columnar
@@ -17,9 +17,9 @@ from dali_feed.feed.lane import Lane
 from dali_feed.feed.measured import Measured
 from dali_feed.feed.memory import slab_bytes
 from dali_feed.feed.reading import ReadPool
-from dali_feed.feed.setting import Setting
+from dali_feed.feed.setting import EpochSetting, Setting
 from dali_feed.feed.stats import Meter, Stats
-from dali_feed.feed.usable import looker
+from dali_feed.feed.usable import Look, looker
 from dali_feed.feed.window import Empty, Window
 from dali_feed.options import Tuning
 from dali_feed.plan.order import EpochPlan, WindowPlan
@@ -60,10 +60,23 @@ class Machine:
         owner: Closes,
         where: Callable[[int], str],
         companions: Companions,
-    ) -> Setting:
+    ) -> EpochSetting:
         """The setting of that epoch; at the interpreter's end `owner`, which closes this machine, is closed."""
         if self.pool is None:
             self.pool = ReadPool(self.source, self.slabs, self.tuning.readers)
+        parts = self.parts(snapshot.source, seed, epoch, owner=owner, where=where, companions=companions)
+        return EpochSetting(
+            **{each.name: getattr(parts, each.name) for each in fields(parts)},
+            pool=self.pool,
+            memory=self.tuning.memory,
+            sizes=Measured(snapshot.record_bytes, self.slabs.slab_bytes, self.tuning.memory),
+            readers=self.tuning.readers,
+        )
+
+    def parts(
+        self, source: str, seed: int, epoch: int, *, owner: Closes, where: Callable[[int], str], companions: Companions
+    ) -> Setting:
+        """What every pass needs; `source` names it, the rest is as in `setting`."""
         if self.engine is None:
             self.engine = self._made_ready()
             close_at_exit(owner)
@@ -71,32 +84,31 @@ class Machine:
         program, tuning = self.compiled.program, self.tuning
         return Setting(
             engine=self.engine,
-            pool=self.pool,
             meter=self.meter,
             outbox=self.outbox,
-            source=snapshot.source,
+            source=source,
             where=where,
             draw=lambda sizes, ids: program.parameters(sizes, ids, seed, epoch),
             beside=lambda batch: beside(batch, epoch),
-            memory=tuning.memory,
-            sizes=Measured(snapshot.record_bytes, self.slabs.slab_bytes, tuning.memory),
-            readers=tuning.readers,
             prefetch=tuning.prefetch,
             same_size=program.fixed and program.size is None,
             made=partial(self.source.batch, room=beside.room) if isinstance(self.source, Columnar) else None,
             watchdog=tuning.watchdog,
         )
 
+    def look(self) -> Look:
+        """What tells which records can be used."""
+        columns = [(each.name, each.called) for each in self.compiled.columns]
+        return looker(self.compiled.program, self.tuning, columns if len(columns) > 1 else ())
+
     def _made_ready(self) -> Engine:
         made = make_ready(self.compiled, batch_size=self.batch_size, device=self.device, tuning=self.tuning)
         late = self.source.late if isinstance(self.source, Columnar) else {}
         return LateEngine(made, late, self.tuning) if late else made
 
-    def lanes(self, setting: Setting, plan: EpochPlan, mine: Iterable[int], consumed: int) -> list[Lane]:
+    def lanes(self, setting: EpochSetting, plan: EpochPlan, mine: Iterable[int], consumed: int) -> list[Lane]:
         """The lanes `mine` of a plan, from where `consumed` of each have been given."""
-        columns = [(each.name, each.called) for each in self.compiled.columns]
-        look = looker(self.compiled.program, self.tuning, columns if len(columns) > 1 else ())
-        empty, proof = Empty(), self._proof
+        look, empty, proof = self.look(), Empty(), self._proof
 
         def open_window(plan: WindowPlan, first_slot: int, others: Callable[[], Iterator[WindowPlan]]) -> Window:
             return Window(

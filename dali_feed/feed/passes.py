@@ -11,7 +11,7 @@ from typing import Any
 from dali_feed.errors import ClosedError, ConfigError, WaitError
 from dali_feed.feed.batch import Batch
 from dali_feed.feed.life import Life
-from dali_feed.feed.run import EpochRun
+from dali_feed.feed.run import Run
 from dali_feed.feed.stats import Meter
 from dali_feed.plan.position import Position
 
@@ -23,9 +23,9 @@ class Passes:
 
     def __init__(self, life: Life, meter: Meter) -> None:
         self.at = Position()
-        self.run: EpochRun | None = None
+        self.run: Run | None = None
         self._life, self._meter = life, meter
-        self._leaving: EpochRun | None = None  # a pass that is over, while its thread is still inside a decoder
+        self._leaving: Run | None = None  # a pass that is over, while its thread is still inside a decoder
 
     # What a feed does with them.
 
@@ -61,7 +61,7 @@ class Passes:
 
     # What a pass reports.
 
-    def check(self, run: EpochRun) -> None:
+    def check(self, run: Run) -> None:
         """Raise ClosedError where that is not the pass under way, or the error of a feed that cannot be used."""
         self._life.check()
         if self.run is not run:
@@ -87,7 +87,7 @@ class Passes:
         self.at.failed()
         self.end()
 
-    def dropped(self, run: EpochRun) -> None:
+    def dropped(self, run: Run) -> None:
         """No batches of that pass are taken any more."""
         if self.run is run and self._life.here:
             self.end()
@@ -100,7 +100,7 @@ def _itself(batch: Batch) -> Batch:
 class Batches:
     """One pass; each batch taken moves the position. Dropping it ends the pass."""
 
-    def __init__(self, feed: object, passes: Passes, run: EpochRun, counts: Sequence[int]) -> None:
+    def __init__(self, feed: object, passes: Passes, run: Run, counts: Sequence[int]) -> None:
         self._feed = feed  # whose threads and engine run it: it lives as long as its pass
         self._passes, self._run, self._counts = passes, run, counts
         self._taken = 0

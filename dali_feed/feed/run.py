@@ -1,8 +1,10 @@
-"""One pass over an epoch: a thread that fills batches, runs and repairs them; they come out in order.
+"""One pass: a thread that fills batches, runs and repairs them; they come out in order.
 
 The thread waits at three places and counts each: for reads, for the engine, for the training loop. It never
 waits for a read while a finished batch could be handed over. An error reaches the training loop at the
 batch where it belongs, after all batches before it.
+
+Where records come from is the business of the two kinds of pass: over an epoch, or over a stream.
 """
 
 from __future__ import annotations
@@ -12,33 +14,34 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Self
 
 from dali_feed.engines.lingering import linger
 from dali_feed.engines.ranges import NEXT, WAITS
 from dali_feed.errors import ClosedError, WaitError
 from dali_feed.feed.batch import Batch, Flight
 from dali_feed.feed.channel import Channel
-from dali_feed.feed.lane import Lane
+from dali_feed.feed.lane import Piece
 from dali_feed.feed.setting import Setting
 from dali_feed.feed.watchdog import stuck
 from dali_feed.quarantine.budget import Fault, Quarantine
 from dali_feed.quarantine.letters import Letter
 from dali_feed.records.source import unpack_id
 
-__all__ = ["EpochRun"]
+__all__ = ["Run"]
 
 PATIENCE = 5.0  # seconds that close() waits for a decoder; its thread ends later then, and the interpreter after it
 
 log = logging.getLogger("dali_feed")
 
 
-class EpochRun:
-    """An iterator over `counts` batches; batch k takes counts[k] slots of every lane."""
+class Run:
+    """An iterator over batches, each with equally many slots of so many `lanes`. A subclass is ready before that."""
 
-    def __init__(self, setting: Setting, lanes: Sequence[Lane], counts: Sequence[int], quarantine: Quarantine) -> None:
+    def __init__(self, setting: Setting, lanes: int, quarantine: Quarantine) -> None:
         self.setting = setting
-        self._lanes, self._counts, self._quarantine = lanes, counts, quarantine
+        self._parts, self._quarantine = lanes, quarantine
         self._landed = 0  # slots
         self.landing: Flight | None = None  # the batch that the engine is waited for
         self._flying: deque[Flight] = deque()
@@ -47,11 +50,10 @@ class EpochRun:
         self._over, self._then = False, list[Callable[[], None]]()
         self._lock = threading.Lock()
         setting.engine.resume()
-        self._look_ahead = True  # reads may be asked for since the last look
         self._thread = threading.Thread(target=self._run, name="dali_feed-feed", daemon=True)
         self._thread.start()
 
-    def __iter__(self) -> EpochRun:
+    def __iter__(self) -> Self:
         return self
 
     def take(self, timeout: float | None = None) -> Batch:
@@ -79,8 +81,8 @@ class EpochRun:
                 return self._out.get(max(0.0, ends - waited) if ends < math.inf else None)
             except TimeoutError:
                 if ends == timeout:
-                    raise WaitError(stuck(self.setting, self.landing)) from None
-                log.warning("no batch for %.0f s: %s", time.monotonic() - begun, stuck(self.setting, self.landing))
+                    raise WaitError(self._stuck()) from None
+                log.log(self._alarm(), "no batch for %.0f s: %s", time.monotonic() - begun, self._stuck())
                 speaks *= 2
 
     def __next__(self) -> Batch:
@@ -95,9 +97,9 @@ class EpochRun:
         self.setting.engine.halt()
         if threading.current_thread() is self._thread:
             return  # the garbage collector ran here; the next put ends the thread
-        self.setting.pool.halt()  # for as long as the thread may still ask for reads
+        self._halt()  # for as long as the thread may still ask for reads
         self._thread.join(timeout=PATIENCE)
-        self.setting.pool.resume()
+        self._resume()
         if self.alive:
             linger(self._thread)
 
@@ -123,7 +125,7 @@ class EpochRun:
                 log.warning(
                     "the pass before is still ending after %.0f s: %s",
                     time.monotonic() - begun,
-                    stuck(self.setting, self.landing),
+                    self._stuck(),
                 )
 
     def _run(self) -> None:
@@ -147,49 +149,46 @@ class EpochRun:
                 for call in self._then:
                     call()
 
+    # What the two kinds of pass do each in their way.
+
     def _feed(self) -> BaseException | None:
         """Feed all batches; an error that ends it early is returned after all batches before it were handed over."""
-        self.setting.engine.enter()
-        wrong: BaseException | None = None
-        for count in self._counts:
-            self._make_room(count)
-            try:
-                self._fly(count)
-            except Exception as error:  # noqa: BLE001  whatever it is, the trainer must see it, and in its place
-                error.add_note("Stage: feed")
-                wrong = error
-                break
-        while self._flying:
-            self._land()  # an error ends the pass: no later batch may come in this one's place
-        if wrong is None:
-            with WAITS["letters_wait"], self.setting.meter.waiting("letters_wait"):
-                self.setting.outbox.drain(self._has_ended)  # an epoch that ends well has its letters written
-        return wrong
+        raise NotImplementedError
 
-    def _make_room(self, count: int) -> None:
-        """Hand over finished batches until the next one can be filled and submitted without delaying any."""
-        while self._flying:
-            full = len(self._flying) >= self.setting.engine.depth
-            if not full and all(lane.ready(count) for lane in self._lanes):
-                return
-            self._land()
+    def _halt(self) -> None:
+        """End the reads under way and those still to come."""
+        raise NotImplementedError
 
-    def _fly(self, count: int) -> None:
-        if self._look_ahead:
-            self._look_ahead = False
-            self._read_ahead()
-        with WAITS["read_wait"], self.setting.meter.waiting("read_wait"):
-            for lane in self._lanes:
-                known = bool(self.setting.sizes)
-                lane.wait(count)
-                if not known and self.setting.sizes:
-                    self._read_ahead()
-        dealt = sum(lane.dealt for lane in self._lanes)
-        pieces = [piece for lane in self._lanes for piece in lane.take(count)]
-        self._look_ahead = sum(lane.dealt for lane in self._lanes) > dealt
+    def _resume(self) -> None:
+        """Reads may be asked for again."""
+
+    def _release(self) -> None:
+        """Give back the memory of what has been read."""
+        raise NotImplementedError
+
+    def _source(self) -> str:
+        """What the source is at, for the watchdog."""
+        raise NotImplementedError
+
+    def _alarm(self) -> int:
+        """The level of the watchdog's line in the log."""
+        return logging.WARNING
+
+    # What they share.
+
+    def _stuck(self) -> str:
+        return stuck(self.setting, self.landing, self._source)
+
+    def _start(self, pieces: list[Piece]) -> None:
+        """A batch of these slots is given to the engine."""
         flight = Flight(pieces, self.setting.where, same_size=self.setting.same_size)
         self.setting.engine.submit(flight.work)
         self._flying.append(flight)
+
+    def _finish(self) -> None:
+        """Wait until all dead letters are written: a pass that ends well has them on disk."""
+        with WAITS["letters_wait"], self.setting.meter.waiting("letters_wait"):
+            self.setting.outbox.drain(self._has_ended)
 
     def _count_faults(self, flight: Flight) -> None:
         faults = flight.own_faults()
@@ -222,9 +221,10 @@ class EpochRun:
     def _has_ended(self) -> bool:
         return self._ended
 
-    def _land(self) -> None:
+    def _landed_batch(self, flight: Flight) -> Batch:
+        """The oldest batch in flight, done and mended."""
         self.setting.outbox.check()
-        flight = self.landing = self._flying.popleft()
+        self.landing = flight
         with WAITS["engine_wait"], self.setting.meter.waiting("engine_wait"):
             result = self.setting.engine.take()
         if not flight.ok.all():
@@ -236,36 +236,17 @@ class EpochRun:
             with WAITS["engine_wait"], self.setting.meter.waiting("engine_wait"):
                 result = self.setting.engine.redo(flight.work, result, mended)
         self._landed += len(flight)
-        batch = flight.done(result, self.setting.made, len(self._lanes))
+        batch = flight.done(result, self.setting.made, self._parts)
         self.setting.beside(batch)
-        self._look_ahead |= any(piece.chunk.window.left == 0 for piece in flight.pieces)  # memory went back
+        return batch
+
+    def _hand_over(self, batch: Batch) -> None:
         with WAITS["trainer_wait"], self.setting.meter.waiting("trainer_wait"):
             self._out.put(batch)
 
-    def _read_ahead(self) -> None:
-        """Request reads in order of need, lane by lane in turn, as far as each lane's part of the memory allows.
-
-        Before the first is done only a sample of sizes is known: no more reads than there are readers.
-        """
-        part = self.setting.memory // len(self._lanes)
-        most = math.inf if self.setting.sizes else self.setting.readers
-        ahead = [(lane, lane.reads_ahead()) for lane in self._lanes]
-        while ahead:
-            for turn in list(ahead):
-                lane, reads = turn
-                task = next(reads, None)
-                if task is None or lane.held() + task.held > part:
-                    ahead.remove(turn)
-                else:
-                    self.setting.pool.request(task)
-                    most -= 1
-                if most <= 0:
-                    return
-
     def _clear(self) -> None:
-        """Clean up engine and memory for the next epoch."""
+        """Clean up engine and memory for the next pass."""
         while self._flying:
             self._flying.popleft()
             self.setting.engine.discard()
-        for lane in self._lanes:
-            lane.close()
+        self._release()

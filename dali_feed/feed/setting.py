@@ -1,4 +1,4 @@
-"""The objects that all epochs of a feed use."""
+"""The objects that all passes over a feed use."""
 
 from __future__ import annotations
 
@@ -13,25 +13,31 @@ from dali_feed.feed.reading import ReadPool
 from dali_feed.feed.stats import Meter
 from dali_feed.quarantine.outbox import Outbox
 
-__all__ = ["Setting"]
+__all__ = ["EpochSetting", "Setting"]
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The objects that an epoch uses and shares with the epochs after it."""
+    """The objects that a pass uses and shares with the passes after it."""
 
     engine: Engine
-    pool: ReadPool
     meter: Meter
     outbox: Outbox
     source: str
     where: Callable[[int], str]
     draw: Draw
     beside: Callable[[Batch], None]
-    memory: int
-    sizes: Measured
-    readers: int
     prefetch: int
     same_size: bool
     made: Made | None  # columns of a batch, from what its records kept
     watchdog: float
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSetting(Setting):
+    """And those of a pass over an epoch, which reads ahead by its plan."""
+
+    pool: ReadPool
+    memory: int
+    sizes: Measured
+    readers: int

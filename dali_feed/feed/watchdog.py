@@ -7,21 +7,26 @@ requested from a stage that may never answer.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from dali_feed.feed.batch import Flight
-from dali_feed.feed.setting import Setting
+from dali_feed.feed.setting import EpochSetting, Setting
 
-__all__ = ["stuck"]
+__all__ = ["reads", "stuck"]
 
 SHOWN = 3
 
 
-def stuck(setting: Setting, flight: Flight | None) -> str:
-    """The stage that the feed thread waits for, for how long, and its work; `flight`: the engine's batch."""
+def stuck(setting: Setting, flight: Flight | None, source: Callable[[], str]) -> str:
+    """The stage that the feed thread waits for, for how long, and its work.
+
+    flight  the engine's batch
+    source  tells what the source is at
+    """
     stage, seconds = setting.meter.now()
     match stage:
         case "read_wait":
-            told = _source(setting)
+            told = source()
         case "engine_wait" if flight is not None:
             told = _engine(setting, flight)
         case "letters_wait":
@@ -31,7 +36,7 @@ def stuck(setting: Setting, flight: Flight | None) -> str:
     return f"{told}; for {seconds:.0f} s"
 
 
-def _source(setting: Setting) -> str:
+def reads(setting: EpochSetting) -> str:
     """The work of each reader thread, the longest first."""
     reads = []
     for task, since, trouble in sorted(setting.pool.doing(), key=lambda read: read[1]):

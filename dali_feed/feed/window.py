@@ -11,26 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.errors import SourceError
+from dali_feed.feed.held import Held, Rows
 from dali_feed.feed.hopeless import Proof, hopeless
 from dali_feed.feed.measured import Measured
 from dali_feed.feed.reading import ReadPool, ReadTask
 from dali_feed.feed.usable import Look
 from dali_feed.plan.order import WindowPlan
-from dali_feed.quarantine.budget import Fault
-from dali_feed.quarantine.letters import Stage
-from dali_feed.records.pieces import Pieces
 from dali_feed.records.slabs import slabs_for
 from dali_feed.records.source import Block, Lease
 
 __all__ = ["Empty", "Window", "window_memory"]
-
-Rows = NDArray[np.int64]
 
 
 def _per_read(record_bytes: int, slab_bytes: int) -> int:
@@ -61,13 +56,6 @@ def _tasks(plan: WindowPlan, sizes: Measured) -> tuple[list[ReadTask], Rows]:
     return tasks, np.asarray(edges, np.int64)
 
 
-def _room(values: Any, rows: int) -> Any:
-    """What such values of all rows go into."""
-    if isinstance(values, Pieces):
-        return Pieces.none(rows)
-    return np.zeros((rows, *values.shape[1:]), values.dtype) if isinstance(values, np.ndarray) else [None] * rows
-
-
 class Empty:
     """Windows of an epoch that were found without a record, and which one stands in for each. One thread's."""
 
@@ -79,7 +67,7 @@ class _NoRecordError(Exception):
     """A window holds no record at all."""
 
 
-class Window:
+class Window(Held):
     """Rows are numbered in the order of reading, slots in the order of the epoch. Used by the feed thread alone.
 
     slots     how many it has; as many as rows, unless those are borrowed
@@ -100,11 +88,11 @@ class Window:
         empty: Empty,
         others: Callable[[], Iterator[WindowPlan]],
     ) -> None:
+        super().__init__(look, where)
         self.slots = len(plan)
         self.left = self.slots - first_slot
-        self.borrowed = False
         self._measured = sizes
-        self._look, self._pool, self._where, self._proof = look, pool, where, proof
+        self._pool, self._proof = pool, proof
         self._own, self._empty, self._others = plan, empty, others
         self._begin(plan)
         needed = np.zeros(len(self.tasks), bool)
@@ -113,17 +101,10 @@ class Window:
 
     def _begin(self, plan: WindowPlan) -> None:
         """Start with the records of `plan`, of which nothing has been read."""
-        rows = self.rows = len(plan)
-        self.plan, self.ids = plan, plan.extents.ids()
+        self._hold(plan.extents.ids())
+        self.plan, rows = plan, self.rows
         order = plan.order if plan.order is not None else np.arange(rows, dtype=np.int64)
         self.order = order if rows == self.slots else np.resize(order, max(rows, self.slots))
-        self.payloads: list[memoryview | None] = [None] * rows
-        self._plain: dict[int, memoryview] = {}  # bytes that decoders get instead
-        self.sizes = np.zeros((rows, 2), np.int32)
-        self.usable = np.zeros(rows, bool)
-        self.reasons: dict[int, str] = {}
-        self._stages: dict[int, Stage] = {}
-        self.fields: dict[str, Any] = {}
         self.tasks, self._edges = _tasks(plan, self._measured)
         self._installed = np.zeros(len(self.tasks), bool)
         self._all_installed = False
@@ -168,35 +149,10 @@ class Window:
             first, last = self._where(int(self.ids[a])), self._where(int(self.ids[b - 1]))
             msg = f"read of {first} to {last}: must give one row per position, {b - a}; found {len(block.payloads)}"
             raise SourceError(msg)
-        self.payloads[a:b] = block.payloads
-        screened = self._look(block.payloads, block.fields)
-        if screened.sizes.shape[1] != self.sizes.shape[1]:  # of images that are turned, or several, there are more
-            self.sizes = np.zeros((self.rows, screened.sizes.shape[1]), np.int32)
-        self.sizes[a:b] = screened.sizes
-        self.usable[a:b] = screened.sizes[:, 0] > 0
-        for row, reason in {**screened.reasons, **block.faults}.items():
-            self.reasons[a + row] = reason
-            self._stages[a + row] = "source" if row in block.faults else "screen"
-            self.usable[a + row] = False
-        self._plain |= {a + row: plain for row, plain in screened.plain.items()}
+        self._screened(a, b, block)
         self._proof.good |= bool(self.usable[a:b].any())
-        for name, values in block.fields.items():
-            if name not in self.fields:
-                self.fields[name] = _room(values, self.rows)
-            elif isinstance(self.fields[name], Pieces) and not isinstance(values, Pieces):
-                self.fields[name] = list(self.fields[name])
-            self.fields[name][a:b] = values
         self._installed[n] = True
         self._all_installed = bool(self._installed.all())
-
-    def condemn(self, row: int, reason: str) -> None:
-        """A record turned out to be bad after the screen."""
-        self.usable[row] = False
-        self.reasons[row], self._stages[row] = reason, "decode"
-
-    def fault(self, row: int) -> Fault:
-        """The fault of a row that has a reason; its payload is a view that `release` ends."""
-        return Fault(int(self.ids[row]), self.reasons[row], self._stages[row], self.payloads[row])
 
     def deal(self, first: int, stop: int) -> tuple[Rows, NDArray[np.bool_]]:
         """The rows that fill slots first..stop-1, and which of them are the slots' own. May wait for reads."""
@@ -256,25 +212,6 @@ class Window:
             raise _NoRecordError
         bad = [(self._where(int(self.ids[row])), why, self._stages[row]) for row, why in self.reasons.items()]
         raise hopeless(self.rows, bad, self._proof)
-
-    def good_payloads(self, rows: Rows) -> list[memoryview]:
-        """Payloads of rows that `deal` gave, as decoders get them."""
-        if self._plain:
-            return [self._plain.get(row, self.payloads[row]) for row in rows.tolist()]
-        return [self.payloads[row] for row in rows.tolist()]
-
-    def good_fields(self, rows: Rows) -> dict[str, Any]:
-        """Fields of rows that `deal` gave."""
-        return {
-            name: values[rows] if isinstance(values, np.ndarray | Pieces) else [values[row] for row in rows.tolist()]
-            for name, values in self.fields.items()
-        }
-
-    def retire(self, slots: int) -> None:
-        """Slots whose batch has left the engine; with the last of them the memory goes back."""
-        self.left -= slots
-        if self.left == 0:
-            self.release()
 
     def release(self) -> None:
         """Give all memory back; views into it must not be used any more."""

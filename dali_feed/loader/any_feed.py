@@ -73,7 +73,7 @@ class AnyFeed(Protocol):
         """The position of the training loop, as plain JSON. StateError for an iterable-style dataset."""
         ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Any) -> None:
         """Let the next pass go on where `state` was taken. StateError that lists every difference."""
         ...
 

@@ -17,16 +17,19 @@ from dali_feed.columns.image import Image
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.external_sources.files import FileList
 from dali_feed.feed import Feed
+from dali_feed.live import LiveFeed
 from dali_feed.loader.arguments import layout, refuse, tuned, warn_once
 from dali_feed.loader.asked import Asked
 from dali_feed.loader.datasets import Lowered, is_source, lower_dataset
 from dali_feed.loader.functions import UserTransforms, leaves_pil, split
 from dali_feed.loader.torch_feed import TorchFeed
+from dali_feed.records.live import LiveSource
 from dali_feed.transforms.mixing import Mixing
 from dali_feed.transforms.unknown import NotMadeError
 
 __all__ = ["feed_for"]
 
+Ours = Feed | LiveFeed
 Own = tuple[UserTransforms | None, ...]  # by view
 
 _USER = 5  # frames from a warning here up to who called DataLoader
@@ -39,8 +42,10 @@ _IDLE = {  # of torch's arguments, and why they have no effect on ours
 }
 
 
-def feed_for(asked: Asked) -> tuple[Feed | TorchFeed, Own]:
+def feed_for(asked: Asked) -> tuple[Ours | TorchFeed, Own]:
     """The feed, and what of the transform is left to run. Raises ConfigError, TransformError for what cannot be."""
+    if isinstance(asked.dataset, LiveSource):
+        return _live(asked)
     found = _native(asked)
     return (_by_torch(asked, found), ()) if isinstance(found, str) else found
 
@@ -94,7 +99,40 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
     return feed, own
 
 
-def _warn_of_idle(asked: Asked, feed: Feed) -> None:
+def _live(asked: Asked) -> tuple[LiveFeed, Own]:
+    """The feed of a stream, which has no order to choose and no end."""
+    content, ours, torchs = asked.content, asked.ours, asked.torchs
+    for name, given in {"shuffle": content.shuffle, "sampler": content.sampler, "batch_sampler": asked.batches}.items():
+        if given not in (None, False):
+            refuse(name, "records of a stream come in its own order, so leave it out")
+    if asked.batch_size is None:
+        refuse("batch_size=None", "use batch_size=1")
+    for name, set_ in {"drop_last": content.drop_last, "lanes": content.lanes is not None}.items():
+        if set_:
+            warn_once(name, "a stream has no last batch, and no lanes", _USER)
+    columns, transform, own = _asked_for(asked, ours.transform)
+    feed = LiveFeed(
+        asked.dataset,
+        asked.batch_size or 1,
+        transform=transform,
+        layout=layout(ours.memory_format),
+        decode=ours.decode or "exact",
+        hw_decoder_load=ours.hw_decoder_load or 0.0,
+        exif=bool(ours.exif),
+        device=asked.device.index if asked.device.type == "cuda" else None,
+        columns=columns,
+        engine=ours.engine,
+        seed=content.seed,
+        rank=content.rank,
+        world_size=content.world_size,
+        bad=ours.bad,
+        tuning=tuned(ours.tuning, torchs.num_workers, torchs.prefetch_factor, _USER),
+    )
+    _warn_of_idle(asked, feed)
+    return feed, own
+
+
+def _warn_of_idle(asked: Asked, feed: Ours) -> None:
     """Warn, once each, of arguments that have no effect on that feed."""
     ours, torchs, user = asked.ours, asked.torchs, _USER + 1
     if feed.program.recipe.hw_decoder_load and (feed.engine_name != "dali" or feed.device is None):

@@ -19,6 +19,7 @@ from dali_feed.columns.kind import Kind
 from dali_feed.errors import ConfigError, WaitError
 from dali_feed.feed import Feed
 from dali_feed.feed.stats import Stats
+from dali_feed.live import LiveFeed
 from dali_feed.loader.any_feed import AnyFeed, AnyPass
 from dali_feed.loader.arguments import check_by_torch, ranks, seeded, torch_device, unwrapped, warn_once
 from dali_feed.loader.asked import Asked, Content, OurOptions, TorchOptions
@@ -51,10 +52,10 @@ class DataLoader:
     torch's default_collate would; others are lists of n.
 
     Args:
-        dataset: a source; torchvision's ImageFolder, DatasetFolder or ImageNet, a Subset or ConcatDataset of them, a
-            list of paths or of (path, label) pairs: read as files, with the dataset's own transform; Hugging Face's
-            Dataset with images: its table is read. Another one is run by torch's own DataLoader, with a warning (see
-            `fallback`).
+        dataset: a source; a stream, whose batches never end; torchvision's ImageFolder, DatasetFolder
+            or ImageNet, a Subset or ConcatDataset of them, a list of paths or of (path, label) pairs: read as files,
+            with the dataset's own transform; Hugging Face's Dataset with images: its table is read. Another one is run
+            by torch's own DataLoader, with a warning (see `fallback`).
         batch_size: samples per batch on this rank. None, for a dataset, gives samples by torch's own DataLoader.
         shuffle: bool, or a `Shuffle` that says how far samples are mixed.
         sampler: indices in the order wanted, instead of shuffle; an iterable that ends, read anew each epoch. One of
@@ -219,7 +220,7 @@ class DataLoader:
         self._feed, own = feed_for(asked)
         self._made: Callable[[Any], Any] = (
             Items(self._feed, self.device, collate_fn, own, info=info)
-            if isinstance(self._feed, Feed)
+            if isinstance(self._feed, Feed | LiveFeed)
             else functools.partial(moved, device=self.device)
         )
         self._close_at_exit = weakref.finalize(self, self._feed.close)
@@ -230,7 +231,9 @@ class DataLoader:
 
     def __setattr__(self, name: str, value: object) -> None:
         """Arguments stay as they were given: torch forbids changing six of them, and here no change has an effect."""
-        each_time = name == "timeout" and isinstance(vars(self).get("_feed"), Feed)  # it is read with every batch
+        each_time = name == "timeout" and isinstance(
+            vars(self).get("_feed"), Feed | LiveFeed
+        )  # it is read with every batch
         if name in _FROZEN and "_close_at_exit" in vars(self) and not each_time:
             msg = f"{name} attribute should not be set after {type(self).__name__} is initialized; make a new one"
             raise ConfigError(msg)
@@ -276,14 +279,19 @@ class DataLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be that of `epoch`; where a restored state stands inside it, it goes on there."""
+        if isinstance(self._feed, LiveFeed):
+            warn_once("set_epoch", "a stream has no epochs", 2)
         self._feed.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """The loop's position: plain JSON, the same on every rank. Counts batches handed over, not prefetched."""
         return self._feed.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next pass go on where `state` was taken, in O(1). Raises a StateError that lists every difference."""
+    def load_state_dict(self, state: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
+        """Let the next pass go on where `state` was taken, in O(1). Raises a StateError that lists every difference.
+
+        Of a stream each rank has a state of its own; a list of all ranks' goes on at any other world size.
+        """
         self._feed.load_state_dict(state)
 
     def commit(self) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from dali_feed.feed import Batch, Feed
+    from dali_feed.live import LiveFeed
     from dali_feed.loader.functions import UserTransforms
 
 __all__ = ["Mixes", "mix_in_place", "spread"]
@@ -41,7 +42,7 @@ class Mixes:
     """
 
     def __init__(
-        self, mixing: Mixing, feed: Feed, device: torch.device, own: Sequence[UserTransforms | None] = ()
+        self, mixing: Mixing, feed: Feed | LiveFeed, device: torch.device, own: Sequence[UserTransforms | None] = ()
     ) -> None:
         self._mixing, self._feed, self._device = mixing, feed, device
         program = feed.program

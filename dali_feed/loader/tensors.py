@@ -18,6 +18,7 @@ from dali_feed.engines.gpu.handover import tensor_of
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
 from dali_feed.feed.pixels import Pixels
+from dali_feed.live import LiveFeed
 from dali_feed.loader.device import moved
 from dali_feed.loader.functions import UserTransforms
 from dali_feed.loader.made import arrays_of, given_out, per_sample
@@ -61,7 +62,7 @@ class Items:
 
     def __init__(
         self,
-        feed: Feed,
+        feed: Feed | LiveFeed,
         device: torch.device,
         collate_fn: Callable[[list[Any]], Any] | Mixing | None,
         own: Sequence[UserTransforms | None] = (None,),
@@ -89,7 +90,10 @@ class Items:
         shown = (batch, *batch.more) if self._channels else ()
         views = [self._cut(self._shown(each), view) for view, each in enumerate(shown)]
         where = self._where(batch)
-        changed = [None if own is None else own(view, where) for view, own in zip(views, self._own, strict=True)]
+        changed = [
+            None if own is None or not len(batch) else own(view, where)
+            for view, own in zip(views, self._own, strict=True)
+        ]
         if self._collate is None:
             joined = [view if each is None else self._joined(each) for view, each in zip(views, changed, strict=True)]
             return self._whole(batch, joined if self._several else joined[0] if joined else None, self._fields(batch))
@@ -133,6 +137,8 @@ class Items:
 
     def _mixed(self, batch: Batch, mixes: Mixes) -> torch.Tensor:
         plain = self._shown(batch) if batch.tail is None else None
+        if plain is not None and not len(batch):  # of a stream on which nothing comes
+            return self._cut(plain, 0)
         images = mixes.images(batch, plain)
         images = images.permute(0, 3, 1, 2) if plain is None and self._last else images
         return self._cut(images, 0)

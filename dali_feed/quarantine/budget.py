@@ -18,6 +18,7 @@ __all__ = ["Fault", "Quarantine"]
 log = logging.getLogger("dali_feed")
 KEPT = 100
 LOGGED = 20
+REMEMBERED = 10_000  # bad records of a stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +32,22 @@ class Fault:
 
 
 class Quarantine:
-    """The bad records of one epoch on one rank. A record counts once, at the slot where it was found bad first."""
+    """The bad records of one epoch on one rank. A record counts once, at the slot where it was found bad first.
 
-    def __init__(self, policy: BadRecords, slots: int) -> None:
+    Of an `endless` stream those of the last windows are remembered.
+    """
+
+    def __init__(self, policy: BadRecords, slots: int, *, endless: bool = False) -> None:
         self._policy = policy
         self._window = policy.window or slots
         self._allowed = policy.allowed(self._window)
         self._at: list[int] = []  # the slots of the bad ones, ascending
         self._seen: set[int] = set()
+        self._endless, self._count = endless, 0
         self.recent: deque[tuple[str, str]] = deque(maxlen=KEPT)
 
     def __len__(self) -> int:
-        return len(self._seen)
+        return self._count
 
     def add(self, sample: int, slot: int, where: str, reason: str, post: Callable[[], None] = lambda: None) -> None:
         """Take a record in and, if it is new, `post` it. Raises BadRecordError or BadRecordLimitError by the policy.
@@ -52,11 +57,15 @@ class Quarantine:
         if sample in self._seen:
             return
         self._seen.add(sample)
+        self._count += 1
         self.recent.append((where, reason))
         post()
         if self._policy.action == "raise":
             raise BadRecordError(where, reason)
-        if len(self._seen) <= LOGGED:
+        if self._endless and len(self._seen) > REMEMBERED:  # a record of a stream comes in one batch alone
+            self._seen = {sample}
+            del self._at[: bisect.bisect(self._at, slot - 2 * self._window)]
+        if self._count <= LOGGED:
             log.warning("bad record replaced: %s: %s", where, reason)
         if self._allowed is not None and self._too_many(slot, self._allowed):
             shown = "; ".join(f"{w}: {r}" for w, r in list(self.recent)[-5:])

@@ -86,7 +86,7 @@ class ScriptedSource:
     ) -> None:
         dealt = list(items)
         for k, item in enumerate(dealt):
-            if not isinstance(_plain(item), bytes | Corrupt | Gap | Abort):
+            if not isinstance(plain_of(item), bytes | Corrupt | Gap | Abort):
                 msg = f"ScriptedSource: items are bytes, (bytes, label) or scripted faults; found {item!r} at {k}"
                 raise ConfigError(msg)
         extent = 8 if extent is None else extent
@@ -103,7 +103,7 @@ class ScriptedSource:
         self._random_access = random_access
         self._interleaved = interleaved
         self._name = name
-        self._labelled = any(_label(item) is not None for item in dealt)
+        self._labelled = any(label_of(item) is not None for item in dealt)
         self._lock = threading.Lock()
         self._reads: list[tuple[int, int, int]] = []
         self._bytes_read = 0
@@ -138,8 +138,8 @@ class ScriptedSource:
         for items in self._items:
             digest.update(b"\npartition")
             for item in items:
-                plain, label = _plain(item), _label(item)
-                payload = _payload(plain)
+                plain, label = plain_of(item), label_of(item)
+                payload = payload_of(plain)
                 sizes.append(len(payload))
                 digest.update(f"\n{type(plain).__name__} {label} {len(payload)} ".encode() + payload)
         starts = np.full(len(self._items), self._first, np.int64)
@@ -194,10 +194,10 @@ class ScriptedReader:
             for row, (partition, position) in enumerate(zip(*(c.tolist() for c in unpack_ids(ids)), strict=True)):
                 item = self._item(partition, position)
                 self._act(item, partition, position)
-                plain, label = _plain(item), _label(item)
+                plain, label = plain_of(item), label_of(item)
                 labels[row] = NO_LABEL if label is None else label
                 if not isinstance(plain, Gap):
-                    block.payloads[row] = _copied(_payload(plain), lease)
+                    block.payloads[row] = copied(payload_of(plain), lease)
                 if isinstance(plain, Corrupt) and plain.reason is not None:
                     block.faults[row] = plain.reason
         except BaseException:
@@ -233,7 +233,7 @@ class ScriptedReader:
             raise item.exception or SourceError(f"{where}: the script aborts the read here")
 
 
-def _plain(item: Item) -> bytes | Corrupt | Gap | Abort:
+def plain_of(item: Item) -> bytes | Corrupt | Gap | Abort:
     """The item at a position once a stall is over, without its label."""
     record = item.then if isinstance(item, Stall) else item
     if record is None:
@@ -241,18 +241,21 @@ def _plain(item: Item) -> bytes | Corrupt | Gap | Abort:
     return record[0] if isinstance(record, tuple) else record
 
 
-def _label(item: Item) -> int | None:
+def label_of(item: Item) -> int | None:
+    """Its label, if it has one."""
     record = item.then if isinstance(item, Stall) else item
     return record[1] if isinstance(record, tuple) else None
 
 
-def _payload(plain: bytes | Corrupt | Gap | Abort) -> bytes:
+def payload_of(plain: bytes | Corrupt | Gap | Abort) -> bytes:
+    """Its bytes; none of what has none."""
     if isinstance(plain, Corrupt):
         return plain.payload
     return plain if isinstance(plain, bytes) else b""
 
 
-def _copied(payload: bytes, lease: Lease) -> memoryview:
+def copied(payload: bytes, lease: Lease) -> memoryview:
+    """A copy in that memory."""
     view = lease.room(len(payload))
     view[:] = payload
     return view

@@ -63,9 +63,12 @@ ROOMS = (
         ("nvidia.dali", "nvidia.nvimgcodec", "torch", "torchvision", "cupy", "PIL"),
     ),
     Room("feed", (*PURE, "engines")),
-    Room("loader", (*PURE, "kernels", "external_sources", "engines", "feed"), ("torch", "torchvision", "pynvml")),
+    Room("live", (*PURE, "engines", "feed")),
+    Room(
+        "loader", (*PURE, "kernels", "external_sources", "engines", "feed", "live"), ("torch", "torchvision", "pynvml")
+    ),
     Room("dali", (*PURE, "engines", "feed", "loader"), ("torch",)),  # DALI's names, no DALI
-    Room("testing", (*PURE, "external_sources", "feed"), ("confluent_kafka",)),
+    Room("testing", (*PURE, "external_sources", "feed", "live"), ("confluent_kafka",)),
     Room("__init__", ("packages", "options", "plan", "transforms", "compiler", "loader")),  # names only, lazily
     Room(
         "cli",

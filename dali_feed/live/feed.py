@@ -1,0 +1,305 @@
+"""LiveFeed: batches of a source that never ends, with a state that says how far the loop is.
+
+The counterpart of `dali_feed.feed.Feed`, which is for sources that end. `dali_feed.DataLoader` adds torch tensors and
+torch's argument names to both.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn, Self, cast
+
+from dali_feed.columns.further import Bounds
+from dali_feed.columns.kind import Kind
+from dali_feed.columns.live_source import LiveColumnar
+from dali_feed.columns.source import with_columns
+from dali_feed.engines.pictures import compile_pictures
+from dali_feed.errors import ClosedError
+from dali_feed.feed.batch import Batch
+from dali_feed.feed.beside import Companions, none
+from dali_feed.feed.describe import running
+from dali_feed.feed.life import Life
+from dali_feed.feed.machine import Machine
+from dali_feed.feed.stats import Stats
+from dali_feed.live import state as states
+from dali_feed.live.empty import Empty
+from dali_feed.live.gather import Gatherer
+from dali_feed.live.passes import LiveBatches
+from dali_feed.live.progress import Progress
+from dali_feed.live.run import LiveRun
+from dali_feed.live.shared import Shared
+from dali_feed.options import BadRecords, Tuning
+from dali_feed.plan.draws import check_seed
+from dali_feed.plan.shares import Dealt, Shares
+from dali_feed.quarantine.budget import Quarantine
+from dali_feed.quarantine.outbox import Outbox
+from dali_feed.records.live import Drain, LiveReader, LiveSource
+from dali_feed.records.source import Slabs, unpack_id
+from dali_feed.transforms.rules import Decoding, Layout
+
+__all__ = ["WINDOW", "LiveFeed"]
+
+PATIENCE = 5.0  # seconds that a state waits for the source to say where it begins
+WINDOW = 10_000  # records in a row that BadRecords(limit=...) is of, where window= does not say
+
+log = logging.getLogger("dali_feed")
+
+
+class LiveFeed(Dealt):
+    """Batches of a stream, for ever.
+
+    Args:
+        source: where records come from: a `LiveSource` of `dali_feed.records.live`, as `KafkaStream`.
+        batch_size: records per batch on this rank, at most.
+        transform: torchvision transforms, a DALI graph function, or None; a list of transforms, or `Views`, gives
+            several views of each image, the further ones in `Batch.more`.
+        layout: of a batch in memory, "NCHW" or "NHWC"; a DALI graph function has its own.
+        decode: "reduced" or "region" as in `Feed`; both change pixels.
+        hw_decoder_load: share of a batch that a GPU's JPEG engine decodes; above 0 pixels depend on the batch.
+        exif: turn images as their EXIF orientation says.
+        device: a CUDA device's number, or None for the CPU.
+        engine: "dali", "host", or None: dali on a GPU or for a DALI graph function, host on the CPU.
+        seed: of augmentation. A record's random numbers are those of epoch 0, whatever batch it comes in.
+        rank, world_size: which part of the partitions this process takes.
+        bad: what is done with records that cannot be used. A bad record's slot goes to the next good one of its batch;
+            a batch without a good record is not handed over. `limit` is of any `window` records in a row, 10,000
+            unless said.
+        tuning: threads, prefetch, memory.
+        columns: what a batch holds, name -> kind of `dali_feed.columns`, or a sequence of kinds.
+
+    Raises ConfigError for values that are not allowed; a SourceError, in its place, where records cannot be read.
+    """
+
+    def __init__(  # noqa: PLR0913  what a run is made of; tuning and policy come in groups
+        self,
+        source: LiveSource,
+        batch_size: int = 1,
+        *,
+        transform: object = None,
+        layout: Layout = "NCHW",
+        decode: Decoding = "exact",
+        hw_decoder_load: float = 0.0,
+        exif: bool = False,
+        device: int | None = None,
+        engine: str | None = None,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        bad: BadRecords | None = None,
+        tuning: Tuning | None = None,
+        columns: Mapping[str, Kind] | Sequence[Kind] | None = None,
+    ) -> None:
+        self.tuning, self.device, self.seed = tuning or Tuning(), device, check_seed(seed)
+        whole: Any = source  # or with columns
+        self._name = repr(source)
+        if columns is not None:
+            bounds = Bounds(self.tuning.max_pixels, self.tuning.max_work, exif)
+            whole, transform = with_columns(cast("Any", source), columns, transform, bounds, LiveColumnar)
+        self.source: Any = whole
+        self.shares = Shares.of(batch_size, rank, world_size, None)
+        policy = bad or BadRecords()
+        self.bad = replace(policy, window=policy.window or WINDOW)
+        made = compile_pictures(
+            self.source, transform, layout, decode, engine, device, self.tuning, hw_decoder_load, exif=exif
+        )
+        self.engine_name, self.program = made.engine, made.program
+        self.companions: Companions = none  # what a loader wants with each batch; the feed thread asks for it
+        self._outbox = Outbox(self.source, self.bad.dead_letter)
+        self._machine = Machine(self.source, made, self.batch_size, device, self.tuning, self._outbox)
+        self._life = Life()
+        self._lock = threading.Lock()
+        self._at: dict[str, Any] | None = None  # a mark that was loaded
+        self._progress = Progress()
+        self._run: LiveRun | None = None
+        self._leaving: LiveRun | None = None  # a run that is over, while its thread is still inside a decoder
+        self._token: LiveBatches | None = None
+
+    def where(self, sample: int) -> str:
+        """The coordinates of the record of that id, as people write them."""
+        found: str = self.source.where(*unpack_id(sample))
+        return found
+
+    # What a stream does not have.
+
+    def __len__(self) -> int:  # noqa: PLE0303  there is none
+        self._endless("batches")
+
+    @property
+    def batches_left(self) -> int:
+        """A TypeError."""
+        self._endless("batches left")
+
+    @property
+    def epoch(self) -> int:
+        """0: a stream has none, and its random numbers are those of epoch 0."""
+        return 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Does nothing: a stream has no epochs."""
+
+    def _endless(self, what: str) -> NoReturn:
+        msg = f"{self._name}: a stream does not end; it has no number of {what}"
+        raise TypeError(msg)
+
+    # Batches.
+
+    def __iter__(self) -> LiveBatches:
+        """Batches from where the loop is; an iterator before this one gives no more, and what it had read is kept."""
+        self._life.check()
+        if self._run is None:
+            self._begin()
+        self._token = LiveBatches(self)
+        return self._token
+
+    def _begin(self) -> None:
+        if self._leaving is not None:
+            self._leaving.wait()
+            self._leaving = None
+        self._outbox.retry()
+        at = self._mark()
+        progress = self._progress = Progress()
+        self._at = at
+        setting = self._machine.parts(
+            self._name, self.seed, 0, owner=self, where=self.where, companions=self.companions
+        )
+        slabs = Shared(self._machine.slabs, self.tuning.memory)
+
+        def opened(slabs: Slabs, stop: threading.Event, drain: Drain) -> LiveReader:
+            reader: LiveReader = self.source.live(
+                at, rank=self.rank, world_size=self.world_size, slabs=slabs, stop=stop, drain=drain
+            )
+            return reader
+
+        gatherer = Gatherer(self._name, opened, self.source.pace, self.batch_size, progress, slabs)
+        empty = Empty(self.program, self.source, self.device, self.companions)
+        quarantine = Quarantine(self.bad, WINDOW, endless=True)
+        self._run = LiveRun(setting, gatherer, progress, self._machine.look(), empty, quarantine)
+
+    def running(self, token: LiveBatches) -> tuple[LiveRun, Progress]:
+        """What gives the batches of that iterator. ClosedError where it is not the newest, or the run is over."""
+        self._life.check()
+        if token is not self._token or self._run is None:
+            msg = "iterator: an error, a newer iterator of the same loader or load_state_dict() has ended this one"
+            raise ClosedError(msg)
+        return self._run, self._progress
+
+    def took(self, batch: Batch) -> None:
+        """The loop was handed a batch."""
+        self._progress.took(batch.position)
+        if len(batch):
+            self._machine.meter.batches += 1
+            self._machine.meter.samples += len(batch)
+
+    def failed(self) -> None:
+        """A batch is missing: the next iterator reads it again."""
+        self._end()
+
+    def _end(self) -> None:
+        run, self._run, self._token = self._run, None, None
+        if run is not None:
+            run.close()
+            self._leaving = run if run.alive else self._leaving
+
+    # State.
+
+    def _mark(self) -> dict[str, Any] | None:
+        """Where the loop is; None where nothing has been read, as before the first iterator."""
+        position = self._progress.state(0.0 if self._run is None else PATIENCE)
+        if position is None:
+            return self._at
+        found: dict[str, Any] = self.source.mark(position, rank=self.rank, world_size=self.world_size)
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loop's position on this rank: plain JSON. Counts batches handed over, not prefetched.
+
+        Waits until the dead letters of those batches are on disk or in their topic; DeadLetterError where that fails.
+        """
+        self._outbox.drain()
+        info = {
+            "engine": self.engine_name,
+            "decode": self.program.recipe.decode,
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "batch_size": self.batch_size,
+        }
+        return states.pack(self._made_for(), self._mark(), info)
+
+    def _made_for(self) -> dict[str, Any]:
+        recipe = self.program.recipe
+        return states.made_for(seed=self.seed, hw_decoder_load=recipe.hw_decoder_load, exif=recipe.exif)
+
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Go on where `state` was taken on this rank, or where a list of all ranks' states was, at any world size.
+
+        Raises StateError that lists every difference where it was made for something else; what is under way goes on
+        then.
+        """
+        self._life.check()
+        found = states.check(state)
+        states.compare(found, self._made_for())
+        several = not isinstance(state, Mapping)
+        marks = [each["stream"] for each in found]
+        at = self.source.merged(marks) if several and None not in marks else marks[0]
+        self._end()
+        self._at, self._progress = at, Progress()
+
+    def commit(self) -> None:
+        """Publish how far the loop is, where the source can: call it after a checkpoint, or when results are written.
+
+        It says that all batches that the loop was handed are finished. A failure is one warning in the log.
+        """
+        self._life.check()
+        run = self._run
+        position = self._progress.done()
+        reader = None if run is None else run.gatherer.reader
+        if reader is None or not position:
+            return
+        try:
+            reader.commit(position)
+        except Exception as error:  # noqa: BLE001  what is published must not end a loop
+            said = str(error)  # a record in a log must not keep the frames, and the connection, alive
+            log.warning("commit: %s. The loop goes on, and its next commit has what this one had", said)
+
+    # The rest.
+
+    def describe(self) -> str:
+        """What the batches are made of."""
+        pace = self.source.pace
+        timeout = "when full" if pace.timeout is None else f"after {pace.timeout:g} s at most"
+        size = "" if pace.size is None else f", of {pace.size:,} bytes at most"
+        idle = "" if pace.idle is None else f"; empty ones after {pace.idle:g} s without a record"
+        return "\n".join(
+            (
+                f"{self._name}: a stream",
+                f"batches: up to {self.batch_size:,} per rank, {self.world_size} ranks, {timeout}{size}{idle}",
+                f"engine: {running(self.engine_name, self.device, self.program.recipe)}",
+            )
+        )
+
+    def stats(self) -> Stats:
+        """Counts and waits since the start; empty batches do not count."""
+        return self._machine.stats()
+
+    def close(self) -> None:
+        """Stop all threads and release engine and connections. Safe to call twice and in any state.
+
+        Waits for dead letters on their way; DeadLetterError where they cannot be written and no error has said so yet.
+        """
+        if self._life.closed or not self._life.here:
+            return
+        self._life.closed = True
+        self._end()
+        leaving = self._leaving
+        self._machine.close((lambda call: call()) if leaving is None else leaving.at_end)
+        self.companions = none  # it belongs to a loader, which holds this feed
+        self._outbox.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,249 @@
+"""A stream in memory that a test writes to, and whose faults are items in the data, as those of `ScriptedSource`.
+
+    stream = ScriptedStream([(jpeg, 3), Gap(), (jpeg, 4)], [Stall(event, then=(jpeg, 5))], pace=Pace(timeout=0.01))
+    stream.append(0, (jpeg, 6))      # a producer
+    stream.grow((jpeg, 7))           # a new partition
+
+It keeps the contract of `dali_feed.records.live.LiveSource`, and says what was committed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dali_feed.errors import ClosedError, ConfigError, SourceError, StateError
+from dali_feed.records.live import Drain, LiveBlock, LiveReader, Pace, Positions
+from dali_feed.records.members import Member
+from dali_feed.records.slabs import SlabPool
+from dali_feed.records.source import Block, Lease, Slabs, pack_ids
+from dali_feed.testing.scripted import (
+    NO_LABEL,
+    Abort,
+    Corrupt,
+    Gap,
+    Item,
+    Stall,
+    copied,
+    label_of,
+    payload_of,
+    plain_of,
+)
+
+__all__ = ["ScriptedStream", "ScriptedStreamReader"]
+
+_POLL_S = 0.05  # how often a stall's event and the stop event are looked at
+
+
+class ScriptedStream:
+    """Partitions of items, to which more can be added at any time, by any thread.
+
+    pace   when a batch is handed over
+    start  where it begins: "earliest", or "latest"
+    name   for messages and coordinates: `name[partition]@position`
+    """
+
+    def __init__(
+        self, *partitions: Iterable[Item], pace: Pace | None = None, start: str = "earliest", name: str = "scripted"
+    ) -> None:
+        self._items: list[list[Item]] = [list(items) for items in partitions]
+        self._pace, self._start, self._name = pace or Pace(), start, name
+        self._labelled = any(label_of(item) is not None for items in self._items for item in items)
+        self._changed = threading.Condition()
+        self._given: tuple[str, ...] | None = None  # members, for columns
+        self._as_image = True
+        self.committed: dict[int, int] = {}
+        self.drains: list[tuple[Drain, ScriptedStreamReader]] = []  # of the readers that were given one
+
+    def __repr__(self) -> str:
+        return self._name
+
+    # A producer's.
+
+    def append(self, partition: int, *items: Item) -> None:
+        """Add items to a partition."""
+        with self._changed:
+            self._items[partition] += items
+            self._changed.notify_all()
+
+    def grow(self, *items: Item) -> None:
+        """Add a partition."""
+        with self._changed:
+            self._items.append(list(items))
+            self._changed.notify_all()
+
+    # A source's.
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """('label',) if any item that it began with has a label; or the members that were asked for."""
+        return self._given if self._given is not None else ("label",) if self._labelled else ()
+
+    @property
+    def pace(self) -> Pace:
+        """As it was given."""
+        return self._pace
+
+    def members(self) -> tuple[Member, ...]:
+        """The payload is "value", the label "label"."""
+        return Member("value", 1.0, 0), Member("label", 1.0, 0)
+
+    def giving(self, image: str | None, members: tuple[str, ...]) -> ScriptedStream:
+        """The same stream with other members."""
+        for name in (*([] if image is None else [image]), *members):
+            if name not in ("value", "label"):
+                msg = f"{self._name}: its records have the members 'value' and 'label'; found {name!r}"
+                raise ConfigError(msg)
+        given = ScriptedStream(pace=self._pace, start=self._start, name=self._name)
+        given.__dict__ |= {**self.__dict__, "_given": members, "_as_image": image is not None}
+        return given
+
+    def live(
+        self,
+        at: Mapping[str, Any] | None = None,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        slabs: Slabs | None = None,
+        stop: threading.Event | None = None,
+        drain: Drain | None = None,
+    ) -> LiveReader:
+        """A reader; see `dali_feed.records.live.LiveSource`."""
+        with self._changed:
+            ends = {p: len(items) for p, items in enumerate(self._items) if p % world_size == rank}
+        if at is None:
+            position = {p: end if self._start == "latest" else 0 for p, end in ends.items()}
+        else:
+            known = self._known(at)
+            position = {p: known.get(p, 0) for p in ends}
+            missing = [p for p in ends if p not in known and p < int(at["partitions"])]
+            if missing:
+                msg = f"{self._name}: the mark must have all partitions of rank {rank} of {world_size}; lacks {missing}"
+                raise StateError(msg)
+        reader = ScriptedStreamReader(self, position, rank, world_size, slabs or SlabPool(), stop or threading.Event())
+        if drain is not None:
+            self.drains.append((drain, reader))
+        return reader
+
+    def mark(self, position: Positions, *, rank: int = 0, world_size: int = 1) -> dict[str, Any]:
+        """Plain JSON."""
+        at = {str(p): n for p, n in sorted(position.items())}
+        return {"stream": self._name, "rank": rank, "partitions": len(self._items), "position": at}
+
+    def merged(self, marks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """One mark of several ranks'."""
+        ranks = [mark["rank"] for mark in marks]
+        if len(set(ranks)) != len(ranks):
+            msg = f"{self._name}: marks must be of different ranks; found {ranks}"
+            raise StateError(msg)
+        position: dict[int, int] = {}
+        for mark in marks:
+            position |= self._known(mark)
+        return self.mark(position)
+
+    def where(self, partition: int, position: int) -> str:
+        """`scripted[0]@17`."""
+        return f"{self._name}[{partition}]@{position}"
+
+    def _known(self, mark: Mapping[str, Any]) -> dict[int, int]:
+        if mark.get("stream") != self._name:
+            msg = f"{self._name}: the mark must be of this stream; found {mark.get('stream')!r}"
+            raise StateError(msg)
+        return {int(p): n for p, n in mark["position"].items()}
+
+
+class ScriptedStreamReader:
+    """Gives the items of its partitions in turn; see `dali_feed.records.live.LiveReader`."""
+
+    def __init__(
+        self,
+        source: ScriptedStream,
+        position: dict[int, int],
+        rank: int,
+        world_size: int,
+        slabs: Slabs,
+        stop: threading.Event,
+    ) -> None:
+        self._source, self._at, self._rank, self._world_size = source, position, rank, world_size
+        self._slabs, self._stop = slabs, stop
+        self._told = self._closed = False
+        self.trouble = ""
+
+    def poll(self, records: int, size: float, seconds: float) -> LiveBlock:
+        """The items that are there; whatever an `Abort` says is raised."""
+        deadline, source = time.monotonic() + seconds, self._source
+        found: list[tuple[int, int, Item]] = []
+        first = dict(self._at)
+        with source._changed:
+            while True:
+                if self._stop.is_set() or self._closed:
+                    msg = f"{source!r}: reading was stopped"
+                    raise ClosedError(msg)
+                full = self._take(found, records, size)
+                left = deadline - time.monotonic()
+                if full or left <= 0:
+                    break
+                source._changed.wait(min(left, _POLL_S))
+            moved = {p: n for p, n in self._at.items() if first.get(p) != n or not self._told}
+            self._told = True
+        return LiveBlock(self._block(found), moved)
+
+    def _take(self, found: list[tuple[int, int, Item]], records: int, size: float) -> bool:
+        """Take what is there, a partition after the other; whether that is enough."""
+        source = self._source
+        held = sum(len(payload_of(plain_of(item))) for _, _, item in found)
+        for p, items in enumerate(source._items):
+            if p % self._world_size != self._rank:
+                continue
+            self._at.setdefault(p, 0)
+            while len(found) < records and self._at[p] < len(items):
+                item = items[self._at[p]]
+                if isinstance(item, Stall) and not item.event.is_set():
+                    break
+                plain = plain_of(item)
+                if isinstance(plain, Abort):
+                    if found:
+                        return True
+                    raise plain.exception or SourceError(f"{source.where(p, self._at[p])}: the script aborts here")
+                if not isinstance(plain, Gap):
+                    held += len(payload_of(plain))
+                    if found and held > size:
+                        return True
+                    found.append((p, self._at[p], item))
+                self._at[p] += 1
+        return len(found) >= records or held >= size
+
+    def _block(self, found: list[tuple[int, int, Item]]) -> Block:
+        source, lease = self._source, self._slabs.lease()
+        ids = pack_ids(np.array([p for p, _, _ in found], np.int64), np.array([n for _, n, _ in found], np.int64))
+        payloads = [copied(payload_of(plain_of(item)), lease) for _, _, item in found]
+        labels = [label_of(item) for _, _, item in found]
+        faults = {
+            row: plain.reason
+            for row, (_, _, item) in enumerate(found)
+            if isinstance(plain := plain_of(item), Corrupt) and plain.reason is not None
+        }
+        fields: dict[str, Any] = {}
+        for name in source.fields:
+            if source._given is None:
+                fields[name] = np.array([NO_LABEL if label is None else label for label in labels], np.int64)
+            else:
+                fields[name] = list(payloads) if name == "value" else labels
+        images: list[memoryview | None] = list(payloads) if source._as_image else [_empty(lease) for _ in payloads]
+        return Block(ids, images, fields, lease, faults)
+
+    def commit(self, position: Positions) -> None:
+        """Kept in the source."""
+        self._source.committed |= position
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        self._closed = True
+
+
+def _empty(lease: Lease) -> memoryview:
+    return lease.room(0)
