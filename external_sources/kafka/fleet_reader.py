@@ -211,11 +211,12 @@ class FleetReader:
             if offset is None or partition not in known or offset < known[partition]:
                 left.popleft()  # of an assignment before this one
                 continue
-            if taken and self._filled + len(message) > size:
+            weight = self._options.claims.weigh(message)
+            if taken and self._filled + weight > size:
                 return True
             left.popleft()
             taken.append(message)
-            self._filled += len(message)
+            self._filled += weight
             known[partition] = self._moved[partition] = offset + 1
             member.events.progress()
         return len(taken) >= records or self._filled >= size

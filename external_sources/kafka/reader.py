@@ -175,7 +175,6 @@ class KafkaReader:
         self._passed += stop - self._at[1]
         batch, self._left = self._left, []
         while True:
-            before = want
             for n, message in enumerate(batch):
                 error = message.error()
                 if error is not None:
@@ -196,8 +195,6 @@ class KafkaReader:
                 if want == stop:
                     self._at, self._left = (partition, stop), batch[n + 1 :]
                     return
-            if want > before:
-                wait.worked()
             batch = self._more(partition, want, stop, wait)
 
     def _more(self, partition: int, want: int, stop: int, wait: _Wait) -> list[Message]:
@@ -386,10 +383,6 @@ class _Wait:
         self._since = time.monotonic()
         self._renewed = False
         self.end_seen = None
-
-    def worked(self) -> None:
-        """Records were made of what came, which may take long where their payloads lie elsewhere: it was no silence."""
-        self._since = time.monotonic()
 
     def due(self) -> bool:
         """True once, when half of the timeout has passed."""

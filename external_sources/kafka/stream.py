@@ -83,8 +83,8 @@ class KafkaStream(TopicSource):
         timeout: float = 30.0,
         group: str | None = None,
         format: Format | str | Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
-        claims: str | os.PathLike[str] | None = None,
         fleet: Fleet | str | None = None,
+        claims: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__(
             topic,
