@@ -13,7 +13,6 @@ from confluent_kafka import Producer
 
 __all__ = ["Writing", "writing"]
 
-AHEAD = 2000  # records, where there is no rate: so many more than have come
 SLICE = 0.001
 
 
@@ -36,7 +35,7 @@ def writing(
     """
     told = Writing()
     process = multiprocessing.get_context("spawn").Process(
-        target=_write, args=(told, servers, topic, values, rate, partitions), daemon=True
+        target=_write, args=(told, servers, topic, values, rate, partitions, warm, ahead), daemon=True
     )
     process.start()
     try:
@@ -46,20 +45,30 @@ def writing(
         process.join(60)
 
 
-def _write(
-    told: Writing, servers: str, topic: str, values: Sequence[bytes], rate: float | None, partitions: int
+def _write(  # noqa: PLR0913  what `writing` is told
+    told: Writing,
+    servers: str,
+    topic: str,
+    values: Sequence[bytes],
+    rate: float | None,
+    partitions: int,
+    warm: int,
+    ahead: int,
 ) -> None:
     options: dict[str, Any] = {"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 0, "log_level": 0}
-    producer = Producer(options | {"queue.buffering.max.messages": 10 * AHEAD, "queue.buffering.max.kbytes": 1 << 20})
+    producer = Producer(options | {"queue.buffering.max.messages": 1_000_000, "queue.buffering.max.kbytes": 1 << 20})
     gaps = np.random.default_rng(0)
     sent, due = 0, time.monotonic()
     while not told.stop.is_set():
-        while (time.monotonic() < due) if rate else (sent >= told.taken.value + AHEAD):
+        timed = rate is not None and sent >= warm
+        while (time.monotonic() < due) if timed else (sent >= told.taken.value + ahead):
             producer.poll(SLICE)
             if told.stop.is_set():
                 break
-        if rate:
+        if timed and rate is not None:
             due += gaps.uniform(0.5, 1.5) / rate
+        else:
+            due = time.monotonic()
         label: Any = [("label", b"%d" % time.monotonic_ns())]
         producer.produce(topic, values[sent % len(values)], partition=sent % partitions, headers=label)
         sent += 1

@@ -20,15 +20,18 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from dali_feed.errors import ConfigError, DataLostError, ProduceError
-from dali_feed.external_sources.kafka.errors import QUIET
+from dali_feed.external_sources.kafka.errors import LOG, QUIET, unreachable
 from dali_feed.external_sources.kafka.lane import WAIT_SECONDS, Lane, LaneOptions
 from dali_feed.external_sources.kafka.options import KafkaOptions, admin_options
 from dali_feed.external_sources.kafka.tally import Settled, Tally
+from dali_feed.external_sources.kafka.timely import StuckError, timely
 
 __all__ = ["AbortedError", "TransactionLane", "name_of"]
 
 TRANSACTION_SECONDS = 60.0
 SLICE = 5.0
+# It may hang for ever, whatever its own timeout says, when the coordinator of the group has gone (librdkafka to 2.16).
+STUCK = 4 * SLICE
 METADATA = 3500  # letters: brokers take 4,096
 _AGAIN = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.CONCURRENT_TRANSACTIONS})
 
@@ -67,6 +70,7 @@ class TransactionLane(Lane):
         more: Mapping[str, Any] = {"transactional.id": name, "transaction.timeout.ms": round(patience * 1000)}
         super().__init__(options, compression, Settled(0, Tally(), where), more)
         self._refusals: dict[int, str] = {}
+        self._stuck_since: float | None = None
         known = KafkaOptions(options.topic, options.servers, None, None, (), options.timeout, options.config)
         told = {**admin_options(known, self._trouble), "group.id": name, "enable.auto.commit": False}
         kept = {k: v for k, v in told.items() if not k.startswith(_PRODUCER_ONLY)}
@@ -102,9 +106,13 @@ class TransactionLane(Lane):
         self.settled.passed(position)
         at = TopicPartition(self._at.topic, 0, position, metadata=_told(self.settled.tally))
         group = self._group.consumer_group_metadata()
-        self._repeated(lambda: self._producer.send_offsets_to_transaction([at], group, SLICE))
+        producer = self._producer
+        try:
+            self._repeated(lambda: timely(lambda: producer.send_offsets_to_transaction([at], group, SLICE), STUCK))
+        except StuckError:
+            raise self._stuck() from None
         self._repeated(lambda: self._producer.commit_transaction(SLICE))
-        self._in_transaction = False
+        self._in_transaction, self._stuck_since = False, None
         self.position, self._before = position, copy.deepcopy(self.settled.tally)
 
     def refused(self, number: int, reason: str | None) -> None:
@@ -137,6 +145,15 @@ class TransactionLane(Lane):
         super().close()
         self._group.close()
 
+    def _stuck(self) -> Exception:
+        """Take the transaction back, or give up where none could be ended for the timeout."""
+        now, options = time.monotonic(), self._options
+        self._stuck_since = now if self._stuck_since is None else self._stuck_since
+        if now - self._stuck_since > options.timeout:
+            return unreachable(options.topic, options.servers, now - self._stuck_since, self._trouble.last)
+        LOG.warning("%s: librdkafka's end of a transaction hangs; sending it again by a new producer", options.topic)
+        return AbortedError({})
+
     def _refuse(self, number: int, reason: str) -> None:
         """The transaction is spoilt by it."""
         self._refusals[number] = reason
@@ -155,7 +172,12 @@ class TransactionLane(Lane):
 
     def _kept(self) -> None:
         """Have the broker keep position 0, and see that it does: from then on none is a position forgotten."""
-        self.commit(0)
+        while True:
+            try:
+                self.commit(0)
+                break
+            except AbortedError:
+                self.back()
         if self._committed()[0] is None:
             msg = (
                 f"{self._at.topic}: transactions need a broker that keeps the offsets in them; {self._options.servers} "
