@@ -61,9 +61,17 @@ class Lane:
     """Fills one lane's slots in order, from lane position `consumed` on."""
 
     def __init__(
-        self, plan: EpochPlan, lane: int, consumed: int, *, open_window: OpenWindow, draw: Draw, prepare: Prepare
+        self,
+        plan: EpochPlan,
+        lane: int,
+        consumed: int,
+        *,
+        open_window: OpenWindow,
+        draw: Draw,
+        prepare: Prepare,
+        reads: int = 1,
     ) -> None:
-        self._plan, self._lane = plan, lane
+        self._plan, self._lane, self._reads = plan, lane, reads
         self._open_window, self._draw, self._prepare = open_window, draw, prepare
         self._bounds = plan.bounds(lane)
         self._next_window = int(np.searchsorted(self._bounds, consumed, side="right")) - 1
@@ -95,7 +103,10 @@ class Lane:
         return self._open[0]
 
     def reads_ahead(self) -> Iterator[ReadTask]:
-        """Reads that have not been requested yet, in order of need, up to a window ahead. Taking one removes it."""
+        """Reads that have not been requested yet, in order of need. Taking one removes it.
+
+        They go up to a window ahead, and on to the next windows until there are `reads` of them, a reader each.
+        """
         while True:
             for window in list(self._open):
                 while window.ahead:
@@ -103,7 +114,8 @@ class Lane:
                         window.ahead.pop()
                     else:
                         yield window.ahead[-1]
-            if len(self._open) > WINDOWS_AHEAD or not self._open_one():
+            behind = [len(window.tasks) for window in self._open][1:]
+            if (len(behind) >= WINDOWS_AHEAD and sum(behind) >= self._reads) or not self._open_one():
                 return
 
     def held(self) -> int:

@@ -129,8 +129,12 @@ class Machine:
                 others=others,
             )
 
-        draw, prepare = setting.draw, setting.engine.prepare
-        return [Lane(plan, lane, consumed, open_window=open_window, draw=draw, prepare=prepare) for lane in mine]
+        draw, prepare, mine = setting.draw, setting.engine.prepare, tuple(mine)
+        reads = -(-setting.readers // max(1, len(mine)))
+        return [
+            Lane(plan, lane, consumed, open_window=open_window, draw=draw, prepare=prepare, reads=reads)
+            for lane in mine
+        ]
 
     def stats(self) -> Stats:
         """Counts and waits since the start."""

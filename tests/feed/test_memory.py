@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import threading
 from typing import Any
 
 import pytest
@@ -111,3 +113,31 @@ def test_a_topic_of_a_few_large_records(real_kafka: Kafka) -> None:
     with Feed(source, 2, shuffle=Shuffle(2, 2), tuning=Tuning(threads=1, readers=2, memory=8 * MIB)) as feed:
         assert sum(len(batch) for batch in feed) == 40
         assert feed.stats().slab_peak <= feed.tuning.memory
+
+
+class _Counting(ScriptedSource):
+    """Says when a fourth read begins."""
+
+    def __init__(self, records: Any, **options: Any) -> None:
+        super().__init__(records, **options)
+        self.begun, self.fourth = itertools.count(1), threading.Event()
+
+    def reader(self, *given: Any) -> Any:
+        reader = super().reader(*given)
+        read = reader.read
+
+        def counted(extents: Any) -> Any:
+            if next(self.begun) == 4:
+                self.fourth.set()
+            return read(extents)
+
+        reader.read = counted  # type: ignore[method-assign]
+        return reader
+
+
+def test_every_reader_has_a_read_where_windows_are_one_read_each() -> None:
+    """A trainer that stands in the first window has as many of the next ones read as there are readers."""
+    source = _Counting([(jpeg(0), n) for n in range(96)], extent=16)
+    with Feed(source, 1, shuffle=Shuffle(16, 1), tuning=Tuning(threads=1, readers=3, prefetch=1)) as feed:
+        next(iter(feed))
+        assert source.fourth.wait(20)

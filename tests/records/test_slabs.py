@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import threading
+from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,3 +116,23 @@ def test_threads_may_lease_at_once() -> None:
         thread.join()
     assert pool.leased == 0
     assert 3 * SLAB <= pool.peak <= 12 * SLAB
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this kernel has no huge pages")
+def test_slabs_are_private_memory_of_huge_pages() -> None:
+    """A new one is written into without a page fault for each 4 KiB, and a child's writes stay the child's."""
+    lease = SlabPool().lease()
+    start, _ = span(lease.room(1))
+    flags: dict[str, str] = {}
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, _, told = line.partition(" ")
+        if name.endswith(":"):
+            flags[name] = told
+        else:
+            first, last = (int(each, 16) for each in name.split("-"))
+            if flags.get("here"):
+                break
+            flags = {"here": told} if first <= start < last else {}
+    assert flags["here"].startswith("rw-p")
+    assert "hg" in flags["VmFlags:"].split()
+    lease.release()
