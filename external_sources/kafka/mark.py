@@ -63,6 +63,10 @@ class Mark:
 
 def mark_of(topic: str, told: Mapping[str, Any]) -> Mark:
     """A mark read back from JSON. Raises StateError where it is not one of this topic."""
+    if "fleet" in told:
+        group = told["fleet"]
+        msg = f"{topic}: a state must say where each partition stands; found a fleet's state: its group {group!r} does"
+        raise StateError(msg)
     try:
         positions = {int(p): int(v) for p, v in told["positions"].items()}
         ranks, world_size = tuple(sorted(int(r) for r in told["ranks"])), int(told["world_size"])

@@ -85,10 +85,13 @@ def connect(
     logger: Any = QUIET,
     debug: str = "",
     statistics: Callable[[str], None] | None = None,
+    tuning: Mapping[str, Any] | None = None,
+    member: Mapping[str, Any] | None = None,
 ) -> Consumer:
     """A consumer with our settings and the user's; opens no connection by itself. A `modest` one fetches less at once.
 
     Its `logger` is told what `debug` names, beside what the user asked for; `statistics` librdkafka's, as JSON.
+    `tuning` are further settings that the user's go before, `member` those of a member of a group, which go before all.
 
     Raises:
         ConfigError: librdkafka does not take an option of `config`.
@@ -99,10 +102,12 @@ def connect(
         return Consumer(
             {
                 **_TUNING,
+                **(tuning or {}),
                 **config,
                 **(dict.fromkeys(_FETCH, min([_MODEST, *asked])) if modest else {}),
                 **({} if statistics is None else _measuring(config, statistics)),
                 **_LAWS,
+                **(member or {}),
                 **({"debug": ",".join(filter(None, (config.get("debug"), debug)))} if debug else {}),
                 "bootstrap.servers": options.servers,
                 "error_cb": trouble,

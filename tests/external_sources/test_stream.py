@@ -14,11 +14,12 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 from streamed import Gathered, gather, streamed
 
+from dali_feed.columns import Number
 from dali_feed.errors import ClosedError, ConfigError, SourceEmptyError, SourceError, StateError
 from dali_feed.external_sources import KafkaStream
 from dali_feed.records.live import LiveSource, Pace
 from dali_feed.records.source import Extents
-from dali_feed.testing import Message
+from dali_feed.testing import Message, assert_resumes_anywhere
 
 INF = float("inf")
 
@@ -201,6 +202,10 @@ def test_a_replay_is_the_stretch_between_two_marks(kafka: Kafka) -> None:
     held = read(replay, Extents(np.arange(2), snapshot.starts, snapshot.stops))
     assert payloads(held) == [each for p in (0, 1) for _, each, _ in rest.records.get(p, [])]
     assert replay.snapshot(json.loads(json.dumps(snapshot.pin))).fingerprint == snapshot.fingerprint
+    if kafka.name == "embedded":
+        assert_resumes_anywhere(
+            replay, columns={"n": Number("label")}, batch_size=8, lanes=1, world_sizes=(1,), positions=1
+        )
     with pytest.raises(StateError, match="must end behind its beginning"):
         source.replay(b, a)
     with pytest.raises(SourceEmptyError):
