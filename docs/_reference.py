@@ -48,7 +48,7 @@ SECTIONS = {
         " TokenBatch PackedBatch Counted Kind"
     },
     "Formats": {"dali_feed.formats": "Avro MsgPack Npy Protobuf"},
-    "Sources": {"dali_feed.external_sources": "KafkaTopic ShardSet FileList ArrowRows Topics FromEnv FromFile"},
+    "Sources": {"dali_feed.external_sources": "KafkaTopic KafkaStream ShardSet FileList ArrowRows Topics FromEnv FromFile"},
     "Into a topic": {"dali_feed.external_sources": "Producer Payload Values Copied Produced Tally"},
     "Dead letters": {"dali_feed.external_sources": "DeadLetterFolder DeadLetterTopic"},
     "Without torch": {"dali_feed.feed": "Feed Batch"},

@@ -17,7 +17,7 @@ from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.errors import Trouble, remade
 from dali_feed.external_sources.kafka.fleet import Fleet, fleet_of
 from dali_feed.external_sources.kafka.fleet_reader import FleetReader
-from dali_feed.external_sources.kafka.mark import Mark, made_mark, mark_of, merged_marks
+from dali_feed.external_sources.kafka.mark import Mark, Told, made_mark, mark_of, merged_marks
 from dali_feed.external_sources.kafka.options import connect
 from dali_feed.external_sources.kafka.records import LABEL, Codec
 from dali_feed.external_sources.kafka.start import Start, begun, checked_start
@@ -47,7 +47,8 @@ class KafkaStream(TopicSource):
             `group`, which are read and no more: it is not joined; a partition of which it has none is an error,
             with "group or earliest" and "group or latest" that is where it begins. A datetime with a time zone,
             or seconds since 1970: with the first record of that time or later, by the records' own timestamps. A
-            mark, of `mark` or `merged`: behind it. Offsets are looked up once, when a reader is made.
+            state of a loader's, or a list of all ranks', or a mark: behind it. Offsets are looked up once, when a
+            reader is made.
         batch_timeout: seconds after its first record until a batch is handed over; None: only when it is full.
         batch_bytes: bytes of payloads that make a batch full; None: `batch_size` alone does.
         idle_timeout: seconds without any record until an empty batch is handed over; None: never.
@@ -154,7 +155,7 @@ class KafkaStream(TopicSource):
             return self._joined(self._fleet, at, rank, world_size, slabs, stop, drain)
         options, trouble, stopped = self._options, Trouble(), stop or threading.Event()
         given = self._start if at is None else at
-        begin = mark_of(options.topic, given) if isinstance(given, Mapping) else given
+        begin = given if isinstance(given, str | float) else mark_of(options.topic, given)
         consumer = connect(options, trouble)
         try:
             asked = Cluster(options, consumer, trouble, stopped)
@@ -198,11 +199,13 @@ class KafkaStream(TopicSource):
             return self._fleet.mark(self._options.topic)
         return merged_marks(self._options.topic, marks).told()
 
-    def replay(self, a: Mapping[str, Any], b: Mapping[str, Any]) -> KafkaTopic:
-        """The stretch of the stream between two marks, as a bounded topic: a record has the id that it had here.
+    def replay(self, a: Told, b: Told) -> KafkaTopic:
+        """The stretch of the stream between two states, as a bounded topic: a record has the id that it had here.
+
+        A state is a loader's, a list of all ranks', or a mark.
 
         Raises:
-            StateError: they are not marks of this topic, lack partitions, or `a` lies behind `b`.
+            StateError: they are not states of this topic, lack partitions, or `a` lies behind `b`.
             SourceChangedError: they are of two topics of the name.
         """
         topic = self._options.topic
@@ -231,7 +234,7 @@ class KafkaStream(TopicSource):
         """A worker, which joins when it is first polled."""
         if at is not None:
             fleet.check_mark(self._options.topic, at)
-        start = self._start if not isinstance(self._start, Mapping) else ""
+        start = self._start if isinstance(self._start, str | float) else ""
         return FleetReader(
             self._options, fleet, start, rank=rank, world_size=world_size, slabs=slabs, stop=stop, drain=drain
         )

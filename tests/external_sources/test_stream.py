@@ -196,7 +196,7 @@ def test_a_replay_is_the_stretch_between_two_marks(kafka: Kafka) -> None:
     rest = gather(reader, lambda found: len(found) >= 60, Gathered(), records=10)
     b = source.mark(got.position | rest.position)
     reader.close()
-    replay = source.replay(a, b)
+    replay = source.replay({"version": 1, "stream": a}, [b])  # a loader's state; those of all ranks
     snapshot = replay.snapshot()
     assert len(snapshot) == len(rest)
     held = read(replay, Extents(np.arange(2), snapshot.starts, snapshot.stops))
@@ -222,7 +222,7 @@ def test_columns_of_a_stream(kafka: Kafka) -> None:
     given = source.giving(None, ("n", "s.t", "key"))
     assert isinstance(given, LiveSource)
     assert (given.fields, given.pace) == (("n", "s.t", "key"), Pace(None, None, 0.5))
-    reader = given.live()
+    reader = given.live(None)
     got = reader.poll(7, INF, 5.0)
     assert got.position == {0: 7}
     assert (got.block.fields["n"][:6], got.block.fields["s.t"][:6]) == ([*range(6)], [f"x{n}" for n in range(6)])
@@ -277,5 +277,7 @@ def test_marks_that_do_not_fit() -> None:
         source.merged([mark, mark])
     with pytest.raises(StateError, match="ranks of one world size; found 2, 3"):
         source.merged([mark, source.mark({1: 1}, rank=1, world_size=3)])
+    with pytest.raises(StateError, match="taken before anything was read"):
+        source.replay({"version": 1, "stream": None}, mark)
     with pytest.raises(StateError, match="must be a mark of a stream"):
         source.merged([{"topic": "t"}])
