@@ -16,8 +16,10 @@ from dali_feed.feed.reached import reached
 __all__ = ["stand_of_state"]
 
 
-def stand_of_state(path: Path, topic: str, servers: str) -> Stand:
+def stand_of_state(path: Path, topic: str, servers: str) -> Stand | str:
     """Of a loader of `KafkaTopic` or `KafkaStream`; the file may hold the states of all ranks of a stream, as a list.
+
+    Of a fleet the name of its group, which has the position.
 
     Raises StateError where it cannot be read, is no state, or is one of another source.
     """
@@ -49,7 +51,10 @@ def stand_of_state(path: Path, topic: str, servers: str) -> Stand:
     return Stand(of, dict(enumerate(positions)), starts, ends, pin.topic_id)
 
 
-def _of_stream(of: str, topic: str, marks: list[Any]) -> Stand:
+def _of_stream(of: str, topic: str, marks: list[Any]) -> Stand | str:
+    groups = {mark["fleet"] for mark in marks if isinstance(mark, Mapping) and "fleet" in mark}
+    if len(groups) == 1:
+        return str(groups.pop())
     read = [mark for mark in marks if mark is not None]
     if not read:
         msg = f"{of}: was taken before anything of {topic} was read, so it says of no partition where it stands"

@@ -42,6 +42,7 @@ class Member:
         drain: Drain | None,
         forget: Callable[[Collection[int]], None],
         begin: Callable[[Positions], None],
+        statistics: Callable[[str], None] | None = None,
     ) -> None:
         self._options, self._fleet, self._start, self._drain = options, fleet, start, drain
         self._forget, self._begin = forget, begin
@@ -61,6 +62,7 @@ class Member:
             debug=Witness.DEBUG,
             tuning=fleet.tuning(),
             member={**settings, "on_commit": self.commits},
+            statistics=statistics,
         )
 
     def join(self) -> None:

@@ -28,7 +28,9 @@ from dali_feed.external_sources.kafka.fleet_member import Member
 from dali_feed.external_sources.kafka.fleet_start import Start
 from dali_feed.external_sources.kafka.held import check_usable, held, let_go
 from dali_feed.external_sources.kafka.options import KafkaOptions
+from dali_feed.external_sources.kafka.statistics import Statistics
 from dali_feed.external_sources.kafka.taken import MOST, Taken
+from dali_feed.records.gauges import KafkaStats
 from dali_feed.records.live import Drain, LiveBlock, Positions
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Slabs
@@ -74,6 +76,7 @@ class FleetReader:
         self._pid = os.getpid()
         self._turn = threading.Lock()  # whose turn it is to poll
         self._ended = threading.Event()
+        self._statistics = Statistics(options.topic)
         self._member: Member | None = None
         self._left: deque[Message] = deque()  # polled and not yet given
         self._taken: list[Message] = []  # to be given by the poll that is under way
@@ -94,6 +97,10 @@ class FleetReader:
         if member is None:
             return ""
         return member.trouble.last or ("" if member.dealt else f"{member.events.who}: no partition is dealt to it")
+
+    def gauges(self) -> KafkaStats | None:
+        """What its consumer has measured; see `records.gauges.Gauged`."""
+        return self._statistics.gauges()
 
     def poll(self, records: int, size: float, seconds: float) -> LiveBlock:
         """Up to `records` records; see `LiveReader.poll`. A partition that was dealt is in `position` from then on."""
@@ -164,7 +171,10 @@ class FleetReader:
             self._turn.release()
 
     def _joined(self) -> Member:
-        member = Member(self._options, self._fleet, self._start, self._settings, self._drain, self._forget, self._begin)
+        member = Member(
+            self._options, self._fleet, self._start, self._settings, self._drain, self._forget, self._begin,
+            self._statistics.begin(),
+        )  # fmt: skip
         member.join()
         self._member = member
         return member
@@ -229,6 +239,7 @@ class FleetReader:
         except BaseException:
             taken.release()
             raise
+        self._statistics.seen(messages)
         return LiveBlock(taken.block(), moved)
 
     def _begin(self, dealt: Positions) -> None:

@@ -86,7 +86,7 @@ def test_as_people_read_it(cli: Cli, embedded: Kafka) -> None:
 
 
 def test_the_state_of_a_stream(cli: Cli, embedded: Kafka, tmp_path: Path) -> None:
-    """Of one rank its partitions, of all ranks' states all."""
+    """Of one rank its partitions, of all ranks' states all; of a fleet what its group has committed."""
     target, path = fill(embedded), tmp_path / "state.json"
     stream = KafkaStream(embedded.topic, embedded.servers)
     ranks = [
@@ -100,6 +100,9 @@ def test_the_state_of_a_stream(cli: Cli, embedded: Kafka, tmp_path: Path) -> Non
     found = json.loads(cli("lag", target, "--state", path, "--json").out)
     assert [each["lag"] for each in found["partitions"]] == [None, 0, None, 6]
     assert "no position in" in found["warnings"][0]
+    fleet = KafkaStream(embedded.topic, embedded.servers, fleet="workers")
+    path.write_text(json.dumps({"version": 1, "made_for": {}, "stream": fleet.mark({})}))
+    assert_one_line(cli("lag", target, "--state", path), "group 'workers'", "there is no such group")
 
 
 def saved(loader: DataLoader) -> dict[str, Any]:

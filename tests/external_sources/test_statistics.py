@@ -214,7 +214,7 @@ def test_a_loader_has_them_with_its_own_position(embedded: Kafka, monkeypatch: p
 def test_a_streams_loader_has_its_lag(embedded: Kafka) -> None:
     """Offsets to go behind what the loop was handed, and how old the last record is that was read; 0 at the end."""
     topic, came = embedded.create(embedded.topic, 2), threading.Event()
-    producer, made = Producer({"bootstrap.servers": embedded.servers}), int((time.time() - 1000) * 1000)
+    producer, made = Producer({"bootstrap.servers": embedded.servers, "log_level": 0}), int((time.time() - 1000) * 1000)
     for n in range(12):
         producer.produce(topic, jpeg(n % 4), headers=[("label", b"1")], partition=n % 2, timestamp=made)
     producer.flush()
@@ -235,6 +235,23 @@ def test_a_streams_loader_has_its_lag(embedded: Kafka) -> None:
         found = loader.stats().kafka
         assert found is not None
         assert (found.lag, found.lag_seconds) == (0, 0.0)
+
+
+def test_a_worker_of_a_fleet_counts_rebalances(real_kafka: Kafka) -> None:
+    """Its group has dealt partitions to it at least once; the lag is that of those."""
+    topic, came = real_kafka.topic, threading.Event()
+    records = [Message(jpeg(n % 4), headers=(("label", b"1"),), partition=n % 2) for n in range(12)]
+    real_kafka.publish(topic, records, partitions=2)
+    config = FAST | {"stats_cb": lambda text: came.set() if json.loads(text)["rxmsgs"] == 12 else None}
+    stream = KafkaStream(topic, real_kafka.servers, start="group or earliest", fleet=f"g-{topic}", config=config)
+    with DataLoader(stream, 4, device="cpu", tuning=QUICK) as loader:
+        given = iter(loader)
+        next(given)
+        assert came.wait(60)
+        found = loader.stats().kafka
+        assert found is not None
+        assert found.rebalances >= 1
+        assert (found.lag, [each.end for each in found.partitions]) == (8, [6, 6])
 
 
 def test_nobody_measures_unless_it_reads(embedded: Kafka) -> None:
