@@ -1,4 +1,4 @@
-"""A process that writes to a topic beside what is measured: at a rate, or as fast as it is told that records came."""
+"""A process that writes to a topic beside what is measured: at a rate, or as fast as it is told that they came."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ class Writing:
 
 @contextmanager
 def writing(
-    servers: str, topic: str, values: Sequence[bytes], rate: float | None, partitions: int
+    servers: str, topic: str, values: Sequence[bytes], rate: float | None, partitions: int, warm: int, ahead: int
 ) -> Iterator[Writing]:
     """Records of these values in turn, whose label is when they were sent, time.monotonic_ns; until the block ends.
 
-    rate  records a second, with gaps of random length; None: `AHEAD` more than `taken` says
+    rate   records a second, with gaps of random length, once `warm` records were written; None: none
+    ahead  until then, and without a rate, so many more are written than `taken` says
     """
     told = Writing()
     process = multiprocessing.get_context("spawn").Process(
@@ -45,7 +46,7 @@ def writing(
         process.join(60)
 
 
-def _write(  # noqa: PLR0913  what `writing` is told
+def _write(
     told: Writing,
     servers: str,
     topic: str,
@@ -55,7 +56,12 @@ def _write(  # noqa: PLR0913  what `writing` is told
     warm: int,
     ahead: int,
 ) -> None:
-    options: dict[str, Any] = {"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 0, "log_level": 0}
+    options: dict[str, Any] = {
+        "bootstrap.servers": servers,
+        "enable.idempotence": True,
+        "linger.ms": 0 if ahead == 1 else 5,
+        "log_level": 0,
+    }
     producer = Producer(options | {"queue.buffering.max.messages": 1_000_000, "queue.buffering.max.kbytes": 1 << 20})
     gaps = np.random.default_rng(0)
     sent, due = 0, time.monotonic()
