@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.dead_letter_folder import DeadLetterFolder
     from dali_feed.external_sources.files import FileList
     from dali_feed.external_sources.kafka.dead_letter_topic import DeadLetterTopic
+    from dali_feed.external_sources.kafka.fleet import Fleet
     from dali_feed.external_sources.kafka.producer import Produced, Producer
     from dali_feed.external_sources.kafka.secrets import FromEnv, FromFile
     from dali_feed.external_sources.kafka.stream import KafkaStream
@@ -29,6 +30,7 @@ __all__ = [
     "DeadLetterFolder",
     "DeadLetterTopic",
     "FileList",
+    "Fleet",
     "FromEnv",
     "FromFile",
     "KafkaStream",
@@ -50,6 +52,7 @@ __getattr__ = lazily(
         "DeadLetterFolder": "dead_letter_folder",
         "DeadLetterTopic": "kafka.dead_letter_topic",
         "FileList": "files",
+        "Fleet": "kafka.fleet",
         "FromEnv": "kafka.secrets",
         "FromFile": "kafka.secrets",
         "KafkaStream": "kafka.stream",

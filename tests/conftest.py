@@ -152,6 +152,14 @@ def real_kafka(real_broker: real.Cluster) -> Kafka:
     return Kafka("real", real_broker)
 
 
+@pytest.fixture(scope="session")
+def link_broker(real_broker: real.Cluster) -> real.RealBroker:
+    """The session's broker, where it is ours: a given one has no link."""
+    if not isinstance(real_broker, real.RealBroker):
+        pytest.skip("a link to the given broker cannot be cut")
+    return real_broker
+
+
 def _need_kafka() -> None:
     reason = real.missing()
     if reason is None:

@@ -42,6 +42,7 @@ from dali_feed.transforms.rules import Decoding, Layout
 
 __all__ = ["WINDOW", "LiveFeed"]
 
+PATIENCE = 5.0  # seconds that a state waits for the source to say where it begins
 WINDOW = 10_000  # records in a row that BadRecords(limit=...) is of, where window= does not say
 
 log = logging.getLogger("dali_feed")
@@ -205,8 +206,8 @@ class LiveFeed(Dealt):
     # State.
 
     def _mark(self) -> dict[str, Any] | None:
-        """Where the loop is; None where nothing has been read."""
-        position = self._progress.state()
+        """Where the loop is; None where nothing has been read, as before the first iterator."""
+        position = self._progress.state(0.0 if self._run is None else PATIENCE)
         if position is None:
             return self._at
         found: dict[str, Any] = self.source.mark(position, rank=self.rank, world_size=self.world_size)
@@ -241,7 +242,8 @@ class LiveFeed(Dealt):
         found = states.check(state)
         states.compare(found, self._made_for())
         several = not isinstance(state, Mapping)
-        at = self.source.merged([each["stream"] for each in found]) if several else found[0]["stream"]
+        marks = [each["stream"] for each in found]
+        at = self.source.merged(marks) if several and None not in marks else marks[0]
         self._end()
         self._at, self._progress = at, Progress()
 

@@ -100,6 +100,7 @@ class Gatherer:
         self._quiet = 0.0  # since when none has come
         self._known: set[int] = set()  # partitions
         self._lost: set[int] = set()  # those of them that were taken away since the last poll
+        self._told = False  # whether the first block has come
         self._hurry = False  # partitions are being taken away: no batch waits for more records
         self._came = time.monotonic()
         self._reader: LiveReader
@@ -218,7 +219,8 @@ class Gatherer:
         lost, self._lost = self._lost, set()
         self._known -= lost
         fresh = _begin(found, self._known)
-        if fresh:
+        if fresh or not self._told:  # a rank may have no partition
+            self._told = True
             self._known |= fresh.keys()
             self._progress.begins(fresh)
         came = len(found.block.ids) > 0
@@ -246,12 +248,18 @@ class Gatherer:
             self._part = Gathered()
 
     def _put(self) -> None:
-        """Hand whole batches on, and wait until there is room for another one."""
+        """Hand whole batches on, and wait until there is room for another one; the reader is asked for none then."""
         while self._waiting and not self._stop.is_set():
             if self._out.offer(self._waiting[0], SLICE_S):
                 self._waiting.pop(0)
+            else:
+                self._poll(0, 0.0)
+        looked = time.monotonic()
         while not (self._stop.is_set() or self._part.count or self._slabs.room_left()):
             self._progress.wait(_ROOM_S)
+            if time.monotonic() - looked > SLICE_S:
+                looked = time.monotonic()
+                self._poll(0, 0.0)
 
     def _drain(self, partitions: Collection[int], seconds: float) -> Positions:
         """Called by the reader, when partitions are taken away: what was given of them is handed on and waited for.

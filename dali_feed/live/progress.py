@@ -33,6 +33,7 @@ class Progress:
             self._known = True
             for at in (self._read, self._handed, self._finished):
                 at.update({p: n for p, n in position.items() if p not in at})
+            self._changed.notify_all()
 
     def reads(self, position: Positions) -> None:
         """Records up to there are on their way to the loop."""
@@ -88,7 +89,11 @@ class Progress:
         self.asked()
         return dict(self._finished)
 
-    def state(self) -> Positions | None:
-        """How far the loop was handed batches, of all partitions; None before the source has said where they begin."""
+    def state(self, seconds: float) -> Positions | None:
+        """How far the loop was handed batches, of all partitions; None where the source does not say where they begin.
+
+        Waits so long for that.
+        """
         with self._changed:
+            self._changed.wait_for(lambda: self._known, seconds)
             return dict(self._handed) if self._known else None

@@ -70,7 +70,7 @@ def compare(states: Sequence[State], made: State) -> None:
         lines += [
             f"{k}: {of} has {found.get(k)!r}, this loader {made.get(k)!r}" for k in names if found.get(k) != made.get(k)
         ]
-    if len(states) > 1 and any(state["stream"] is None for state in states):
+    if len({state["stream"] is None for state in states}) > 1:
         lines.append("stream: one of the states was taken before its rank had read anything")
     if lines:
         msg = f"state: it was made for something else; {'; '.join(lines)}. Make the loader with what the state has"

@@ -20,7 +20,7 @@ __all__ = ["Drain", "LiveBlock", "LiveReader", "LiveSource", "Pace", "Positions"
 Positions = Mapping[int, int]  # partition -> the next position to read there
 
 # Called in the reader's thread with the partitions that are taken away and the seconds there are: waits until the loop
-# has finished what it was handed of them, and returns how far that is.
+# has finished what it was handed of them, and returns how far that is; at once where its own stop event is set.
 Drain = Callable[[Collection[int], float], Positions]
 
 
@@ -62,7 +62,9 @@ class LiveReader(Protocol):
         """Up to `records` records: as soon as so many are there, or `size` bytes of payload, or after `seconds`.
 
         The record that would pass `size` is left for the next call, unless it is the first. Seconds 0 asks for
-        what has come already. Raises ClosedError when the stop event is set, and a SourceError where it cannot go on.
+        what has come already. `records` 0 asks for none: whoever has no room does so every second or two, as the member
+        of a group must hear what becomes of its partitions (`drain` is called in here). Raises ClosedError when the
+        stop event is set, and a SourceError where it cannot go on.
         """
         ...
 

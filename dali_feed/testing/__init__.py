@@ -15,8 +15,18 @@ if TYPE_CHECKING:
     from dali_feed.testing.resumes import assert_resumes_anywhere
     from dali_feed.testing.scripted import ScriptedSource
     from dali_feed.testing.scripted_stream import ScriptedStream
+    from dali_feed.testing.stream_resumes import assert_stream_resumes
 
-__all__ = ["Broker", "Message", "ScriptedSource", "ScriptedStream", "assert_resumes_anywhere", "broker", "publish"]
+__all__ = [
+    "Broker",
+    "Message",
+    "ScriptedSource",
+    "ScriptedStream",
+    "assert_resumes_anywhere",
+    "assert_stream_resumes",
+    "broker",
+    "publish",
+]
 
 __getattr__ = lazily(
     __name__,
@@ -26,6 +36,7 @@ __getattr__ = lazily(
         "ScriptedSource": "scripted",
         "ScriptedStream": "scripted_stream",
         "assert_resumes_anywhere": "resumes",
+        "assert_stream_resumes": "stream_resumes",
         "broker": "embedded",
         "publish": "publisher",
     },

@@ -13,7 +13,10 @@ from typing import Any
 
 from dali_feed.errors import ConfigError, SourceChangedError, StateError
 
-__all__ = ["Mark", "made_mark", "mark_of", "merged_marks"]
+__all__ = ["Mark", "Told", "made_mark", "mark_of", "merged_marks"]
+
+Told = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+_STATE = "stream"  # where a loader's state has its mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +64,25 @@ class Mark:
         return {p: self.positions.get(p, 0) for p in mine}
 
 
-def mark_of(topic: str, told: Mapping[str, Any]) -> Mark:
-    """A mark read back from JSON. Raises StateError where it is not one of this topic."""
+def mark_of(topic: str, told: Told) -> Mark:
+    """A mark read back from JSON: by itself, in a loader's state, or those of several ranks.
+
+    Raises StateError where it is not one of this topic.
+    """
+    if isinstance(told, Sequence):
+        return merged_marks(topic, told)
+    mark = told.get(_STATE, told)
+    if mark is None:
+        msg = f"{topic}: a state must say how far a stream is; this one was taken before anything was read"
+        raise StateError(msg)
+    if "fleet" in mark:
+        group = mark["fleet"]
+        msg = f"{topic}: a state must say where each partition stands; found a fleet's state: its group {group!r} does"
+        raise StateError(msg)
     try:
-        positions = {int(p): int(v) for p, v in told["positions"].items()}
-        ranks, world_size = tuple(sorted(int(r) for r in told["ranks"])), int(told["world_size"])
-        of, topic_id = str(told["topic"]), str(told.get("id", ""))
+        positions = {int(p): int(v) for p, v in mark["positions"].items()}
+        ranks, world_size = tuple(sorted(int(r) for r in mark["ranks"])), int(mark["world_size"])
+        of, topic_id = str(mark["topic"]), str(mark.get("id", ""))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         msg = f"{topic}: a state must be a mark of a stream of this topic; {type(error).__name__}: {error}"
         raise StateError(msg) from error

@@ -77,11 +77,19 @@ class KafkaOptions:
 
 
 def connect(
-    options: KafkaOptions, trouble: Trouble, *, modest: bool = False, logger: Any = QUIET, debug: str = ""
+    options: KafkaOptions,
+    trouble: Trouble,
+    *,
+    modest: bool = False,
+    logger: Any = QUIET,
+    debug: str = "",
+    tuning: Mapping[str, Any] | None = None,
+    member: Mapping[str, Any] | None = None,
 ) -> Consumer:
     """A consumer with our settings and the user's; opens no connection by itself. A `modest` one fetches less at once.
 
-    Its `logger` is told what `debug` names, beside what the user asked for.
+    Its `logger` is told what `debug` names, beside what the user asked for. `tuning` are further settings that the
+    user's go before, `member` those of a member of a group, which go before all.
 
     Raises:
         ConfigError: librdkafka does not take an option of `config`.
@@ -92,9 +100,11 @@ def connect(
         return Consumer(
             {
                 **_TUNING,
+                **(tuning or {}),
                 **config,
                 **(dict.fromkeys(_FETCH, min([_MODEST, *asked])) if modest else {}),
                 **_LAWS,
+                **(member or {}),
                 **({"debug": ",".join(filter(None, (config.get("debug"), debug)))} if debug else {}),
                 "bootstrap.servers": options.servers,
                 "error_cb": trouble,

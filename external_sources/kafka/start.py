@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from dali_feed.errors import ConfigError, SourceError
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.commit import committed_offsets
+from dali_feed.external_sources.kafka.mark import Told
 from dali_feed.external_sources.kafka.options import KafkaOptions
 
 __all__ = ["Start", "begun", "checked_start"]
 
-Start = str | float | datetime | Mapping[str, Any]
+Start = str | float | datetime | Told
 
 _GROUP = "group"
 _NAMES = ("earliest", "latest", _GROUP, "group or earliest", "group or latest")
 
 
-def checked_start(topic: str, start: Any, group: str | None) -> str | float | Mapping[str, Any]:
+def checked_start(topic: str, start: Any, group: str | None) -> str | float | Told:
     """`start` as it is, a datetime as seconds since 1970. Raises ConfigError for what is none."""
     if isinstance(start, str) and start in _NAMES:
         if start.startswith(_GROUP) and group is None:
@@ -37,10 +38,10 @@ def checked_start(topic: str, start: Any, group: str | None) -> str | float | Ma
         return start.timestamp()
     if isinstance(start, int | float) and not isinstance(start, bool) and math.isfinite(start) and start >= 0:
         return float(start)
-    if isinstance(start, Mapping):
+    if isinstance(start, Mapping) or (isinstance(start, Sequence) and not isinstance(start, str | bytes)):
         return start
     names = ", ".join(f'"{name}"' for name in _NAMES)
-    msg = f"{topic}: start must be {names}, a datetime, seconds since 1970 or a mark; found {start!r}"
+    msg = f"{topic}: start must be {names}, a datetime, seconds since 1970 or a state; found {start!r}"
     raise ConfigError(msg)
 
 

@@ -15,7 +15,9 @@ import numpy as np
 from dali_feed.errors import ConfigError, SourceEmptyError, StateError
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.errors import Trouble, remade
-from dali_feed.external_sources.kafka.mark import Mark, made_mark, mark_of, merged_marks
+from dali_feed.external_sources.kafka.fleet import Fleet, fleet_of
+from dali_feed.external_sources.kafka.fleet_reader import FleetReader
+from dali_feed.external_sources.kafka.mark import Mark, Told, made_mark, mark_of, merged_marks
 from dali_feed.external_sources.kafka.options import connect
 from dali_feed.external_sources.kafka.records import LABEL, Codec
 from dali_feed.external_sources.kafka.start import Start, begun, checked_start
@@ -45,7 +47,8 @@ class KafkaStream(TopicSource):
             `group`, which are read and no more: it is not joined; a partition of which it has none is an error,
             with "group or earliest" and "group or latest" that is where it begins. A datetime with a time zone,
             or seconds since 1970: with the first record of that time or later, by the records' own timestamps. A
-            mark, of `mark` or `merged`: behind it. Offsets are looked up once, when a reader is made.
+            state of a loader's, or a list of all ranks', or a mark: behind it. Offsets are looked up once, when a
+            reader is made.
         batch_timeout: seconds after its first record until a batch is handed over; None: only when it is full.
         batch_bytes: bytes of payloads that make a batch full; None: `batch_size` alone does.
         idle_timeout: seconds without any record until an empty batch is handed over; None: never.
@@ -54,6 +57,10 @@ class KafkaStream(TopicSource):
             nothing is produced is no silence of the broker's.
         group: the consumer group whose offsets `loader.commit()` sets, for lag tools and for `start="group"`; None:
             it does nothing. Take one that nobody subscribes with.
+        fleet: a `Fleet`, or a consumer group's name: this process joins it as a worker, and the broker deals the
+            partitions, whatever the ranks. At least once: a record counts as done when the loop asks for the next batch
+            or calls `loader.commit()`; after a crash what was not committed comes again, at another worker. `start`
+            is for a group that has no offsets yet. The group owns the position: a state holds the group's name alone.
 
     Raises:
         ConfigError: a value that is not allowed, or an option in `config` that decides what is read.
@@ -75,6 +82,7 @@ class KafkaStream(TopicSource):
         timeout: float = 30.0,
         group: str | None = None,
         format: Format | str | Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
+        fleet: Fleet | str | None = None,
     ) -> None:
         super().__init__(
             topic,
@@ -93,7 +101,15 @@ class KafkaStream(TopicSource):
             if value is not None and not value > 0:
                 msg = f"{topic}: {name} must be above 0, or None; found {value!r}"
                 raise ConfigError(msg)
+        self._fleet = None if fleet is None else fleet_of(fleet)
+        if self._fleet is not None:
+            self._fleet.check(topic, self._options.config, group, start)
+            group = self._fleet.group
         self._start = checked_start(topic, start, group)
+
+    def __repr__(self) -> str:
+        fleet = self._fleet
+        return super().__repr__() if fleet is None else f"{super().__repr__()[:-1]}, {fleet!r}), at least once"
 
     @property
     def pace(self) -> Pace:
@@ -135,9 +151,11 @@ class KafkaStream(TopicSource):
             ClosedError: the stop event is set.
         """
         self._check_made()
+        if self._fleet is not None:
+            return self._joined(self._fleet, at, rank, world_size, slabs, stop, drain)
         options, trouble, stopped = self._options, Trouble(), stop or threading.Event()
         given = self._start if at is None else at
-        begin = mark_of(options.topic, given) if isinstance(given, Mapping) else given
+        begin = given if isinstance(given, str | float) else mark_of(options.topic, given)
         consumer = connect(options, trouble)
         try:
             asked = Cluster(options, consumer, trouble, stopped)
@@ -154,7 +172,6 @@ class KafkaStream(TopicSource):
             options,
             self._identity,
             positions,
-            count,
             rank=rank,
             world_size=world_size,
             group=self._group,
@@ -163,10 +180,12 @@ class KafkaStream(TopicSource):
         )
 
     def mark(self, position: Positions, *, rank: int = 0, world_size: int = 1) -> dict[str, Any]:
-        """A rank's position as plain JSON, with the topic and its id.
+        """A rank's position as plain JSON, with the topic and its id; of a fleet its group, which has the position.
 
         Raises ConfigError where the position is not of all partitions of the rank.
         """
+        if self._fleet is not None:
+            return self._fleet.mark(self._options.topic)
         return made_mark(self._options.topic, self._identity.topic_id, position, rank, world_size).told()
 
     def merged(self, marks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -174,13 +193,19 @@ class KafkaStream(TopicSource):
 
         Raises StateError where they are not of one run, or two are of one rank.
         """
+        if self._fleet is not None:
+            for each in marks:
+                self._fleet.check_mark(self._options.topic, each)
+            return self._fleet.mark(self._options.topic)
         return merged_marks(self._options.topic, marks).told()
 
-    def replay(self, a: Mapping[str, Any], b: Mapping[str, Any]) -> KafkaTopic:
-        """The stretch of the stream between two marks, as a bounded topic: a record has the id that it had here.
+    def replay(self, a: Told, b: Told) -> KafkaTopic:
+        """The stretch of the stream between two states, as a bounded topic: a record has the id that it had here.
+
+        A state is a loader's, a list of all ranks', or a mark.
 
         Raises:
-            StateError: they are not marks of this topic, lack partitions, or `a` lies behind `b`.
+            StateError: they are not states of this topic, lack partitions, or `a` lies behind `b`.
             SourceChangedError: they are of two topics of the name.
         """
         topic = self._options.topic
@@ -195,6 +220,24 @@ class KafkaStream(TopicSource):
             msg = f"{topic}[{p}]: a stretch must end behind its beginning; found {starts[p]}..{ends[p] - 1}"
             raise StateError(msg)
         return self._topic().between(starts, ends, *ids)
+
+    def _joined(
+        self,
+        fleet: Fleet,
+        at: Mapping[str, Any] | None,
+        rank: int,
+        world_size: int,
+        slabs: Slabs | None,
+        stop: threading.Event | None,
+        drain: Drain | None,
+    ) -> FleetReader:
+        """A worker, which joins when it is first polled."""
+        if at is not None:
+            fleet.check_mark(self._options.topic, at)
+        start = self._start if isinstance(self._start, str | float) else ""
+        return FleetReader(
+            self._options, fleet, start, rank=rank, world_size=world_size, slabs=slabs, stop=stop, drain=drain
+        )
 
     def _known(self, known: str) -> str:
         """The topic's id, which must be that of a mark."""

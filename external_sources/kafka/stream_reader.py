@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -37,8 +38,7 @@ MORE = 31  # records taken along with the one that was waited for: few enough th
 class StreamReader:
     """Polls the partitions p of a topic with p % world_size == rank; see `dali_feed.records.live.LiveReader`.
 
-    at     the next offset to read of each of them
-    count  how many partitions the topic had then
+    at  the next offset to read of each of them
 
     Raises from `poll`:
         DataLostError: records that come next are gone (retention, deleted records).
@@ -49,12 +49,11 @@ class StreamReader:
         ConfigError: used in a process that was forked from the reader's.
     """
 
-    def __init__(  # noqa: PLR0913  what is read, and for whom
+    def __init__(
         self,
         options: KafkaOptions,
         identity: Identity,
         at: dict[int, int],
-        count: int,
         *,
         rank: int = 0,
         world_size: int = 1,
@@ -63,7 +62,7 @@ class StreamReader:
         stop: threading.Event | None = None,
     ) -> None:
         self._options, self._identity, self._group = options, identity, group
-        self._at, self._count = at, count
+        self._at = at
         self._rank, self._world_size = rank, world_size
         self._slabs: Slabs = SlabPool() if slabs is None else slabs
         self._stop = threading.Event() if stop is None else stop
@@ -78,10 +77,12 @@ class StreamReader:
         self._look: Look | None = None
         self._overdue = Overdue()
         self._heard = 0.0  # when the consumer gave something, time.monotonic seconds
+        self._unknown = 0.0  # when it was last said that there is no such partition
         self._doubting = 0.0  # since when it stands at another topic
         self._received = 0  # bytes
         self._doubted: dict[int, int] = {}  # partition -> offset that the broker said it does not have
         held(self)
+        weakref.finalize(self, self._watch.close)
 
     def poll(self, records: int, size: float, seconds: float) -> LiveBlock:
         """The records that have come; see `dali_feed.records.live.LiveReader.poll`."""
@@ -90,7 +91,8 @@ class StreamReader:
         before: dict[int, int] = {}  # of the partitions that move
         taken = Taken(self._options, self._slabs, records)
         try:
-            self._take(taken, before, size, time.monotonic() + seconds)
+            if records > 0:
+                self._take(taken, before, size, time.monotonic() + seconds)
             if taken.count and not self._witness.vouches(self._identity.topic_id):
                 self._identify(next(iter(before)))
             position = {p: self._at[p] for p in before} if self._told else dict(self._at)
@@ -98,6 +100,7 @@ class StreamReader:
         except BaseException as error:
             taken.release()
             self._at.update(before)  # nobody was given them: they come again
+            self._told = False
             self._drop()
             if isinstance(error, KafkaException):
                 msg = f"{self._options.topic} at {self._options.servers}: reading failed: {error.args[0].str()}"
@@ -188,10 +191,9 @@ class StreamReader:
             LOG.info("%s: partitions %s are new", self._options.topic, ", ".join(map(str, new)))
             for p in new:
                 self._at[p] = before[p] = 0
-            if self._consumer is not None:
-                self._consumer.list_topics(self._options.topic, timeout=1.0)  # or it would not know them
-                self._consumer.incremental_assign([TopicPartition(self._options.topic, p, 0) for p in new])
-        self._count = max(self._count, look.count)
+        if new or 0.0 < self._unknown < look.asked:  # a consumer that is made now knows them
+            self._unknown = 0.0
+            self._drop()
         now = time.monotonic()
         for p, since in look.headless.items():
             if now - since >= self._options.timeout:
@@ -244,8 +246,8 @@ class StreamReader:
         elif code in DENIED:
             raise denied(where, options.servers, error.str())
         elif code in GONE:
-            self._trouble.gone = error.str()
-            self._watch.ask()  # which has the last word, and who is not gone is late
+            self._unknown = time.monotonic()
+            self._watch.ask()  # which has the last word
         elif code in BROKEN or error.fatal():
             msg = f"{where}: the broker's data cannot be read: {error.str()}"
             raise SourceError(msg)

@@ -21,7 +21,8 @@ from dali_feed.external_sources.kafka.options import KafkaOptions, connect
 __all__ = ["Look", "Watch"]
 
 LOOK_SECONDS = 2.0
-ONE_SECONDS = 2.0  # a question
+LEAST_SECONDS = 0.2  # between two, whatever is said
+ASK_SECONDS = 2.0
 GONE_SECONDS = 2.0  # a restarted broker may say 'unknown' for a moment
 JOIN_SECONDS = 0.2
 
@@ -51,7 +52,7 @@ class Watch:
     """
 
     def __init__(self, options: KafkaOptions, rank: int, world_size: int) -> None:
-        self._options = replace(options, timeout=min(ONE_SECONDS, options.timeout))
+        self._options = replace(options, timeout=min(ASK_SECONDS, options.timeout))
         self._half = options.timeout / 2
         self._rank, self._world_size = rank, world_size
         self.look: Look | None = None
@@ -110,7 +111,8 @@ class Watch:
                     self._stop.wait(0.1)
                     continue
                 absent, self._since, self.trouble = 0.0, None, ""
-                self._now.wait(LOOK_SECONDS)
+                self._stop.wait(LEAST_SECONDS)
+                self._now.wait(LOOK_SECONDS - LEAST_SECONDS)
                 self._now.clear()
         except ClosedError:
             return

@@ -57,14 +57,6 @@ def _run(feed: Feed, fault: Callable[[], object] = lambda: None) -> tuple[list[S
 
 
 @pytest.fixture(scope="module")
-def link_broker(real_broker: object) -> RealBroker:
-    """The session's broker, where it is ours: a given one has no link."""
-    if not isinstance(real_broker, RealBroker):
-        pytest.skip("a link to the given broker cannot be cut")
-    return real_broker
-
-
-@pytest.fixture(scope="module")
 def undisturbed(link_broker: RealBroker) -> tuple[str, list[Seen]]:
     """A topic, and what an epoch over it gives when nothing happens."""
     topic = "undisturbed"

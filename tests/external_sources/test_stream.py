@@ -14,11 +14,12 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 from streamed import Gathered, gather, streamed
 
+from dali_feed.columns import Number
 from dali_feed.errors import ClosedError, ConfigError, SourceEmptyError, SourceError, StateError
 from dali_feed.external_sources import KafkaStream
 from dali_feed.records.live import LiveSource, Pace
 from dali_feed.records.source import Extents
-from dali_feed.testing import Message
+from dali_feed.testing import Message, assert_resumes_anywhere
 
 INF = float("inf")
 
@@ -195,12 +196,16 @@ def test_a_replay_is_the_stretch_between_two_marks(kafka: Kafka) -> None:
     rest = gather(reader, lambda found: len(found) >= 60, Gathered(), records=10)
     b = source.mark(got.position | rest.position)
     reader.close()
-    replay = source.replay(a, b)
+    replay = source.replay({"version": 1, "stream": a}, [b])  # a loader's state; those of all ranks
     snapshot = replay.snapshot()
     assert len(snapshot) == len(rest)
     held = read(replay, Extents(np.arange(2), snapshot.starts, snapshot.stops))
     assert payloads(held) == [each for p in (0, 1) for _, each, _ in rest.records.get(p, [])]
     assert replay.snapshot(json.loads(json.dumps(snapshot.pin))).fingerprint == snapshot.fingerprint
+    if kafka.name == "embedded":
+        assert_resumes_anywhere(
+            replay, columns={"n": Number("label")}, batch_size=8, lanes=1, world_sizes=(1,), positions=1
+        )
     with pytest.raises(StateError, match="must end behind its beginning"):
         source.replay(b, a)
     with pytest.raises(SourceEmptyError):
@@ -217,7 +222,7 @@ def test_columns_of_a_stream(kafka: Kafka) -> None:
     given = source.giving(None, ("n", "s.t", "key"))
     assert isinstance(given, LiveSource)
     assert (given.fields, given.pace) == (("n", "s.t", "key"), Pace(None, None, 0.5))
-    reader = given.live()
+    reader = given.live(None)
     got = reader.poll(7, INF, 5.0)
     assert got.position == {0: 7}
     assert (got.block.fields["n"][:6], got.block.fields["s.t"][:6]) == ([*range(6)], [f"x{n}" for n in range(6)])
@@ -272,5 +277,7 @@ def test_marks_that_do_not_fit() -> None:
         source.merged([mark, mark])
     with pytest.raises(StateError, match="ranks of one world size; found 2, 3"):
         source.merged([mark, source.mark({1: 1}, rank=1, world_size=3)])
+    with pytest.raises(StateError, match="taken before anything was read"):
+        source.replay({"version": 1, "stream": None}, mark)
     with pytest.raises(StateError, match="must be a mark of a stream"):
         source.merged([{"topic": "t"}])

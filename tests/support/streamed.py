@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from dali_feed.external_sources import KafkaStream
 from dali_feed.records.extents import unpack_ids
@@ -51,9 +52,9 @@ def gather(
     return found
 
 
-def streamed(source: KafkaStream, count: int, **live: object) -> Gathered:
-    """The first `count` records of a new reader."""
-    reader = source.live(**live)  # type: ignore[arg-type]  of whatever the test says
+def streamed(source: KafkaStream, count: int, at: Mapping[str, Any]) -> Gathered:
+    """The first `count` records of a new reader that goes on from a mark."""
+    reader = source.live(at)
     try:
         return gather(reader, lambda found: len(found) >= count)
     finally:

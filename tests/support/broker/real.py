@@ -36,7 +36,8 @@ START_SECONDS = 600.0  # on a busy machine; it ends with an error as soon as the
 
 _BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
-# A killed broker cannot register again before its old session has ended: 9 seconds by default.
+# A killed broker cannot register again before its old session has ended: 9 seconds by default. Members of a group that
+# are killed are missed after 45, and a change is heard of with the next heartbeat.
 _PROPERTIES = """\
 process.roles={roles}
 node.id={node}
@@ -60,6 +61,11 @@ transaction.state.log.num.partitions=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
+group.consumer.session.timeout.ms=3000
+group.consumer.min.session.timeout.ms=1000
+group.consumer.heartbeat.interval.ms=200
+group.consumer.min.heartbeat.interval.ms=100
 broker.session.timeout.ms=3000
 broker.heartbeat.interval.ms=500
 message.max.bytes=67108864

@@ -1,0 +1,134 @@
+"""The law of a stream's state as a test that any source of streams can be held to.
+
+States taken after any batches, of all ranks, go on at any other number of ranks: nothing is lost, nothing comes twice,
+and a record has the same pixels wherever it comes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from dali_feed.columns.kind import Kind
+from dali_feed.errors import ConfigError, WaitError
+from dali_feed.live import LiveFeed
+from dali_feed.options import Tuning
+from dali_feed.records.live import LiveSource
+from dali_feed.records.source import unpack_id
+from dali_feed.testing.slots import Slot, slots_of
+
+__all__ = ["assert_stream_resumes"]
+
+QUICK = Tuning(threads=1)
+
+Lines = dict[int, list[Slot]]  # partition -> its records in order
+
+
+def assert_stream_resumes(  # noqa: PLR0913  what a run is made of, as in LiveFeed
+    source: LiveSource,
+    *,
+    records: int,
+    batch_size: int = 4,
+    transform: object = None,
+    seed: int = 0,
+    world_sizes: Sequence[int] = (1, 2),
+    positions: Sequence[int] = (0, 1, 2, 3),
+    columns: Mapping[str, Kind] | None = None,
+    timeout: float = 60.0,
+) -> None:
+    """Check that a stream's states lose nothing and repeat nothing, at any world size.
+
+    It reads the stream once as it is; then at each world size takes so many batches on each rank, saves all states,
+    and goes on from them at each world size; together the records must be those of the first time, in the order of
+    their partitions, with the same fields and pixels. It runs on the CPU.
+
+    Args:
+        source: what is checked. It begins at the same records whenever it is opened, and its pace has a timeout.
+        records: how many good records it has.
+        batch_size: records per batch and rank.
+        transform: as in `LiveFeed`; a random one shows that random numbers are the record's own.
+        seed: of augmentation.
+        world_sizes: at which it is stopped, and gone on with.
+        positions: after how many batches of each rank it is stopped.
+        columns: as in `LiveFeed`.
+        timeout: seconds without a batch after which records count as lost.
+
+    Raises:
+        AssertionError: the law is broken; the message says where it was stopped, and names the first record.
+        ConfigError: a source whose batches wait until they are full: its last records would never come.
+    """
+    if source.pace.timeout is None:
+        msg = "assert_stream_resumes: the source's pace must have a timeout, or its last records never come"
+        raise ConfigError(msg)
+    given: dict[str, Any] = {"transform": transform, "seed": seed, "columns": columns, "tuning": QUICK}
+    check = _Check(source, batch_size, given, timeout)
+    wanted: Lines = {}
+    with check.feeds(1, None) as (feed,):
+        check.take(feed, wanted, "the stream as it is", until=records)
+    for world_size in world_sizes:
+        for stop in positions:
+            at = f"stopped after {stop} batches at world size {world_size}"
+            before: Lines = {}
+            states = []
+            with check.feeds(world_size, None) as feeds:
+                for rank, feed in enumerate(feeds):
+                    mine = sum(len(line) for p, line in wanted.items() if p % world_size == rank)
+                    check.take(feed, before, at, until=mine, batches=stop)
+                    states.append(json.loads(json.dumps(feed.state_dict())))
+            for other in world_sizes:
+                found = {p: list(line) for p, line in before.items()}
+                with check.feeds(other, states) as feeds:
+                    for rank, feed in enumerate(feeds):
+                        left = sum(
+                            len(line) - len(before.get(p, ())) for p, line in wanted.items() if p % other == rank
+                        )
+                        check.take(feed, found, f"{at}, gone on at {other}", until=left)
+                check.compare(wanted, found, f"{at}, gone on at {other}")
+
+
+class _Check:
+    def __init__(self, source: LiveSource, batch_size: int, given: dict[str, Any], timeout: float) -> None:
+        self._source, self._batch_size, self._given, self._timeout = source, batch_size, given, timeout
+
+    @contextmanager
+    def feeds(self, world_size: int, states: list[dict[str, Any]] | None) -> Iterator[list[LiveFeed]]:
+        """Feeds of all ranks, that go on from these states, closed at the end."""
+        with ExitStack() as opened:
+            made = []
+            for rank in range(world_size):
+                feed = LiveFeed(self._source, self._batch_size, rank=rank, world_size=world_size, **self._given)
+                made.append(opened.enter_context(feed))
+                if states is not None:
+                    feed.load_state_dict(states if len(states) != world_size else states[rank])
+            yield made
+
+    def take(self, feed: LiveFeed, into: Lines, at: str, *, until: int, batches: int | None = None) -> None:
+        """Batches until so many good records have come, or so many batches."""
+        count = taken = 0
+        passing = iter(feed)
+        while count < until and taken != batches:
+            try:
+                batch = passing.take(self._timeout)
+            except WaitError as error:
+                msg = f"{at}: rank {feed.rank} must get {until} records; {until - count} are lost ({error})"
+                raise AssertionError(msg) from error
+            taken += 1
+            for slot in slots_of(batch):
+                if slot.ok:  # else it stands in for a bad one
+                    into.setdefault(unpack_id(slot.sample)[0], []).append(slot)
+                    count += 1
+        assert count <= until, f"{at}: rank {feed.rank} must get {until} records; {count} came"
+
+    def compare(self, wanted: Lines, found: Lines, at: str) -> None:
+        for partition in sorted({*wanted, *found}):
+            one, other = wanted.get(partition, []), found.get(partition, [])
+            for k, (a, b) in enumerate(zip(one, other, strict=False)):
+                assert a == b, (
+                    f"{at}: record {k} of partition {partition} must be {self._told(a)}; found {self._told(b)}"
+                )
+            assert len(one) == len(other), f"{at}: partition {partition} must give {len(one)}; found {len(other)}"
+
+    def _told(self, slot: Slot) -> str:
+        return f"{self._source.where(*unpack_id(slot.sample))} ({slot.fields}, pixels {slot.pixels})"

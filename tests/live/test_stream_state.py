@@ -1,0 +1,162 @@
+"""A stream's state: what the loop was handed, on each rank; and what a group may go on from."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+import torch
+from images import bad_tables, jpeg
+from torchvision.transforms import v2
+
+from dali_feed import DataLoader
+from dali_feed.columns import Number, Text
+from dali_feed.errors import StateError
+from dali_feed.external_sources import KafkaStream
+from dali_feed.live import LiveFeed
+from dali_feed.options import Tuning
+from dali_feed.records.live import Pace
+from dali_feed.testing import ScriptedSource, ScriptedStream, assert_stream_resumes, broker, publish
+from dali_feed.testing.scripted import Corrupt, Gap, Item
+
+QUICK = Tuning(threads=1)
+RANDOM = v2.Compose([v2.RandomCrop(8), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)])
+
+
+def stream(pace: Pace | None = None) -> ScriptedStream:
+    """Three partitions, one of them empty, with gaps and bad records."""
+    first: list[Item] = [(jpeg(0), 0), Gap(), (jpeg(2), 2), Corrupt(), (jpeg(4), 4), (bad_tables(), 5), (jpeg(6), 6)]
+    return ScriptedStream(first, [], [(jpeg(n), n) for n in range(20, 26)], pace=pace or Pace(timeout=0.02))
+
+
+def test_nothing_is_lost_or_repeated_at_any_world_size() -> None:
+    """After any batch, from the states of all ranks, at any other number of them, random numbers included."""
+    assert_stream_resumes(stream(), records=10, batch_size=2, transform=RANDOM, world_sizes=(1, 3), positions=(0, 1, 3))
+
+
+def test_a_stream_that_repeats_a_record_is_found() -> None:
+    """The check itself fails where a mark is a record too early."""
+
+    class Early(ScriptedStream):
+        def mark(self, position, *, rank=0, world_size=1):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+            late = {p: max(0, n - 1) for p, n in position.items()}
+            return super().mark(late, rank=rank, world_size=world_size)
+
+    source = Early([(jpeg(n), n) for n in range(6)], pace=Pace(timeout=0.02))
+    with pytest.raises(AssertionError, match="record 2 of partition 0"):
+        assert_stream_resumes(source, records=6, batch_size=2, world_sizes=(1,), positions=(1,))
+
+
+def test_a_records_random_numbers_are_its_own() -> None:
+    """Whatever batch it comes in, and in a bounded source of the same records in epoch 0."""
+    items: list[Item] = [(jpeg(n), n) for n in range(6)]
+    pixels = []
+    for size in (1, 3):
+        with DataLoader(ScriptedStream(items), size, device="cpu", transform=RANDOM, tuning=QUICK, seed=7) as loader:
+            batches = iter(loader)
+            pixels.append(torch.cat([next(batches)[0] for _ in range(6 // size)]))
+    with DataLoader(ScriptedSource(items), 6, device="cpu", transform=RANDOM, tuning=QUICK, seed=7) as bounded:
+        pixels.append(next(iter(bounded))[0])
+    assert torch.equal(pixels[0], pixels[1])
+    assert torch.equal(pixels[0], pixels[2])
+
+
+def test_a_state_counts_what_was_handed_over() -> None:
+    """Nothing that was read ahead; before the first batch where the stream began, and plain JSON all the while."""
+    with LiveFeed(stream(), 2, tuning=QUICK) as feed:
+        assert feed.state_dict()["stream"] is None
+        batches = iter(feed)
+        next(batches)
+        state = json.loads(json.dumps(feed.state_dict()))
+        assert state["stream"]["position"] == {"0": 3, "1": 0, "2": 0}
+        assert state["info"]["rank"] == 0
+        feed.load_state_dict(state)
+        assert feed.state_dict()["stream"] == state["stream"]
+        assert iter(feed).take(60).ids.tolist() == [4, 4]  # position 3 is a bad record
+
+
+def test_a_new_partition_is_in_the_state() -> None:
+    """Its records come from its beginning on, also after a resume."""
+    source = ScriptedStream([(jpeg(0), 0)], pace=Pace(timeout=0.02))
+    with LiveFeed(source, 2, tuning=QUICK) as feed:
+        next(iter(feed))
+        state = feed.state_dict()
+    source.grow((jpeg(1), 1))
+    with LiveFeed(source, 2, tuning=QUICK) as feed:
+        feed.load_state_dict(state)
+        assert iter(feed).take(60).fields["label"].tolist() == [1]
+        assert feed.state_dict()["stream"]["position"] == {"0": 1, "1": 1}
+
+
+def test_a_state_of_something_else_is_refused() -> None:
+    """Every difference is named, of each state in a list; what is under way goes on."""
+    with LiveFeed(stream(), 2, tuning=QUICK, seed=1) as feed:
+        batches = iter(feed)
+        next(batches)
+        state = feed.state_dict()
+        others = [{**state, "made_for": {**state["made_for"], "seed": 2, "exif": True}}, state]
+        with pytest.raises(StateError, match=r"seed: state 0 has 2, this loader 1; exif: state 0 has True"):
+            feed.load_state_dict(others)
+        wrong: list[tuple[Any, str]] = [
+            ([], "one of each rank"),
+            (7, "found int"),
+            ({**state, "version": 9}, "found 9"),
+            ({**state, "epoch": 0}, "has epochs"),
+            ({**state, "stream": 3}, "stream and made_for"),
+            ([state, {**state, "stream": None}], "before its rank had read"),
+        ]
+        for bad, why in wrong:
+            with pytest.raises(StateError, match=why):
+                feed.load_state_dict(bad)
+        assert len(next(batches)) == 2
+
+
+def test_commit_says_how_far_the_loop_is() -> None:
+    """The batches that it was handed are finished."""
+    source = stream()
+    with LiveFeed(source, 2, tuning=QUICK) as feed:
+        feed.commit()
+        assert source.committed == {}
+        batches = iter(feed)
+        next(batches)
+        feed.commit()
+        assert source.committed == {0: 3, 1: 0, 2: 0}
+
+
+def test_a_partition_that_is_taken_away_waits_for_the_loop() -> None:
+    """The reader waits until all that was read of it is finished, for the loop asked for more; then knows how far."""
+    source = ScriptedStream([(jpeg(n), n) for n in range(5)], pace=Pace())
+    with LiveFeed(source, 2, tuning=QUICK) as feed:
+        batches = iter(feed)
+        next(batches)
+        drain, _ = source.drains[0]
+        found = []
+        thread = threading.Thread(target=lambda: found.append(dict(drain([0], 60.0))))
+        thread.start()
+        assert [len(next(batches)), len(next(batches))] == [2, 1]  # what waits for more is handed on
+        assert not found
+        feed.commit()
+        thread.join(60)
+        assert found == [{0: 5}]
+
+
+def test_a_loop_that_takes_too_long_has_not_finished() -> None:
+    """After the seconds that there are, what it was handed and has not finished is not counted."""
+    source = ScriptedStream([(jpeg(n), n) for n in range(6)])
+    with LiveFeed(source, 2, tuning=QUICK) as feed:
+        batches = iter(feed)
+        next(batches)
+        next(batches)
+        drain, _ = source.drains[0]
+        assert drain([0], 0.0) == {0: 2}
+
+
+def test_a_topic_goes_on_at_any_world_size() -> None:
+    """KafkaStream on a broker, with columns, is held to the same law."""
+    with broker() as embedded:
+        publish(embedded.servers, "clicks", [(f"{n}".encode(), n) for n in range(12)], partitions=3)
+        source = KafkaStream("clicks", embedded.servers, start="earliest", batch_timeout=0.05)
+        columns = {"text": Text("value"), "label": Number("label")}
+        assert_stream_resumes(source, records=12, batch_size=2, columns=columns, positions=(0, 2))
