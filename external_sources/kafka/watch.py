@@ -13,7 +13,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException
 
-from dali_feed.errors import ClosedError, DaliFeedError, SourceError, SourceNotFoundError, SourceUnreachableError
+from dali_feed.errors import ClosedError, SourceError, SourceNotFoundError, SourceUnreachableError
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.errors import LOG, Trouble, gone
 from dali_feed.external_sources.kafka.options import KafkaOptions, connect
@@ -116,8 +116,10 @@ class Watch:
                 self._now.clear()
         except ClosedError:
             return
-        except DaliFeedError as error:
-            self.failed = error if isinstance(error, SourceError) else SourceError(str(error))
+        except SourceError as error:
+            self.failed = error
+        except Exception as error:  # noqa: BLE001  whatever ends the lookout, its reader must hear of it
+            self.failed = SourceError(f"{self._options.topic}: {type(error).__name__}: {error}")
         finally:
             self._hang_up()
 
