@@ -45,7 +45,7 @@ SECTIONS = {
     },
     "Formats": {"dali_feed.formats": "Avro MsgPack Npy Protobuf"},
     "Sources": {
-        "dali_feed.external_sources": "KafkaTopic KafkaStream ShardSet FileList ArrowRows Topics FromEnv FromFile"
+        "dali_feed.external_sources": "KafkaTopic KafkaStream Fleet ShardSet FileList ArrowRows Topics FromEnv FromFile"
     },
     "Into a topic": {"dali_feed.external_sources": "Producer Payload Values Copied Produced Tally"},
     "Dead letters": {"dali_feed.external_sources": "DeadLetterFolder DeadLetterTopic"},
