@@ -22,7 +22,7 @@ from typing import Any
 from confluent_kafka import KafkaException, Message
 
 from dali_feed.errors import SourceError
-from dali_feed.external_sources.kafka.errors import LOG
+from dali_feed.external_sources.kafka.errors import LOG, unreachable
 from dali_feed.external_sources.kafka.fleet import Fleet
 from dali_feed.external_sources.kafka.fleet_member import Member
 from dali_feed.external_sources.kafka.fleet_start import Start
@@ -77,6 +77,7 @@ class FleetReader:
         self._turn = threading.Lock()  # whose turn it is to poll
         self._ended = threading.Event()
         self._statistics = Statistics(options.topic)
+        self._barred = 0.0  # since when a commit has the turn, time.monotonic seconds
         self._member: Member | None = None
         self._left: deque[Message] = deque()  # polled and not yet given
         self._taken: list[Message] = []  # to be given by the poll that is under way
@@ -107,8 +108,14 @@ class FleetReader:
         deadline = time.monotonic() + seconds
         while not self._turn.acquire(timeout=max(0.0, min(SLICE_SECONDS, deadline - time.monotonic()))):
             self._guard()
-            if time.monotonic() >= deadline:  # partitions are being given up meanwhile
+            now = time.monotonic()
+            self._barred = self._barred or now
+            if (seconds := now - self._barred) >= self._options.timeout:
+                topic, servers = self._options.topic, self._options.servers
+                raise unreachable(topic, servers, seconds, "a commit waits for its answer")
+            if now >= deadline:
                 return self._block([], {})
+        self._barred = 0.0
         try:
             self._guard()
             member = self._member or self._joined()

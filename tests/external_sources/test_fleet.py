@@ -7,12 +7,20 @@ from typing import Any
 
 import pytest
 from broker.handle import Kafka
-from broker.real import Cluster
+from broker.real import ALICE, PASSWORD, Cluster, RealBroker
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewPartitions,
+    ResourcePatternType,
+    ResourceType,
+)
 from fleets import Worker, fleet_of_tests, seen, until
 
-from dali_feed.errors import ConfigError, DataLostError, SourceNotFoundError, StateError
+from dali_feed.errors import ConfigError, DataLostError, SourceDeniedError, SourceNotFoundError, StateError
 from dali_feed.external_sources.kafka.fleet import Fleet, fleet_of
 from dali_feed.external_sources.kafka.stream import KafkaStream
 from dali_feed.testing import Message
@@ -227,3 +235,25 @@ def test_what_contradicts_is_refused(make: Any, said: str) -> None:
     """A user's value that cannot be is an error that names it."""
     with pytest.raises(ConfigError, match=said):
         make()
+
+
+def test_a_group_that_may_not_be_joined_is_named(real_broker: Cluster, workers: list[Worker]) -> None:
+    """The right Read on the topic is not enough."""
+    if not isinstance(real_broker, RealBroker):
+        pytest.skip("the given broker has users of its own")
+    kafka = Kafka("real", real_broker)
+    fill(kafka, 1)
+    rule = AclBinding(
+        ResourceType.TOPIC, kafka.topic, ResourcePatternType.LITERAL, "User:alice", "*", AclOperation.READ,
+        AclPermissionType.ALLOW,
+    )  # fmt: skip
+    for made in real_broker.admin.create_acls([rule]).values():
+        made.result(30)
+    config = {**ALICE, "sasl.password": PASSWORD}
+    said = ""
+    while "joining a group needs the right Read" not in said:  # an ACL reaches the broker a moment after it was made
+        one = Worker(kafka.topic, real_broker.sasl_servers, fleet_of_tests(kafka.topic), config=config)
+        workers.append(one)
+        with pytest.raises(SourceDeniedError, match=kafka.topic) as caught:
+            until(lambda: False, one.turn)
+        said = str(caught.value)
