@@ -36,7 +36,7 @@ from dali_feed.testing import Message, publish
 
 WAYS: tuple[int | Literal["auto"], ...] = (1, 2, 4, "auto")
 CASES = ("near", "far", "photos")
-SHOWN = ("case", "readers", "samples/s", "least", "most", "of 2", "cpus", "at the end", "changes")
+SHOWN = ("case", "readers", "samples/s", "least", "most", "of 2", "cpus used", "at the end", "changes")
 
 
 def turn(case: str, readers: int | Literal["auto"], source: KafkaTopic, seconds: float) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def main() -> None:
                 ratio = spread(a["rate"] / b["rate"] for a, b in zip(turns, found[2], strict=True))[0]
                 row = {"case": case, "readers": readers, "samples/s": round(rate), "least": round(least)}
                 row |= {"most": round(most), "of 2": f"{ratio:.2f}"}
-                row |= {"cpus": f"{spread(each['cpus'] for each in turns)[0]:.2f}"}
+                row |= {"cpus used": f"{spread(each['cpus'] for each in turns)[0]:.2f}"}
                 row |= {name: ", ".join(str(each[name]) for each in turns) for name in ("at the end", "changes")}
                 rows.append(made | row)
             path = append("adapting", rows[-len(found) :], args.results)
