@@ -45,13 +45,16 @@ SECTIONS = {
     },
     "Formats": {"dali_feed.formats": "Avro MsgPack Npy Protobuf"},
     "Sources": {
-        "dali_feed.external_sources": "KafkaTopic KafkaStream ShardSet FileList ArrowRows Topics FromEnv FromFile"
+        "dali_feed.external_sources": "KafkaTopic KafkaStream Fleet ShardSet FileList ArrowRows Topics FromEnv FromFile"
     },
     "Into a topic": {"dali_feed.external_sources": "Producer Payload Values Copied Claim Produced Tally"},
     "Dead letters": {"dali_feed.external_sources": "DeadLetterFolder DeadLetterTopic"},
     "Without torch": {"dali_feed.feed": "Feed Batch"},
     "DALI's iterators": {"dali_feed.dali": "DALIGenericIterator DALIClassificationIterator LastBatchPolicy"},
-    "Testing": {"dali_feed.testing": "broker Broker publish Message ScriptedSource assert_resumes_anywhere"},
+    "Testing": {
+        "dali_feed.testing": "broker Broker publish Message ScriptedSource assert_resumes_anywhere ScriptedStream"
+        " assert_stream_resumes"
+    },
 }
 NAMES = {name: module for homes in SECTIONS.values() for module, names in homes.items() for name in names.split()}
 RESULTS = {"Info", "Stats", "Batch", "Produced", "Tally"}  # that users read and never make
@@ -109,6 +112,7 @@ MEANINGS = {
     "Broker.brokers": "how many, 1 or more",
     "Batch.tail": "what the finish step still has to do to `images`; None where that is nothing",
     "ScriptedSource.items": "bytes, (bytes, label), or a fault of `dali_feed.testing.scripted`, such as `Gap`",
+    "ScriptedStream.partitions": "the items that each partition begins with, as of `ScriptedSource`",
     "ScriptedSource.partitions": "how many parts the items are divided into",
 }
 

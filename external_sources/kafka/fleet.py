@@ -114,7 +114,7 @@ class Fleet:
         if group is not None:
             msg = f"{topic}: fleet= names the group, which is joined, and group= one that is not; leave out {group!r}"
             raise ConfigError(msg)
-        if isinstance(start, Mapping):
+        if isinstance(start, Mapping | list | tuple):
             msg = f"{topic}: start= of a fleet cannot be a mark, as the group owns the position; leave it out"
             raise ConfigError(msg)
         ours = {*_OTHERS, "session.timeout.ms"}

@@ -23,6 +23,7 @@ __all__ = ["Asked", "Commits"]
 COMMIT_SECONDS = 5.0  # the loop waits for it
 PAUSE_SECONDS = 0.05
 _LAST = frozenset({KafkaError.OFFSET_METADATA_TOO_LARGE, KafkaError.INVALID_COMMIT_OFFSET_SIZE, KafkaError._FATAL})
+_OUT = frozenset({KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_MEMBER_EPOCH})
 
 
 class Asked:
@@ -64,7 +65,7 @@ class Commits:
                 self._end(self._flying, KafkaError(KafkaError._TIMED_OUT))
                 self._flying = None
             return
-        while self._asked and self._asked[0].not_before <= time.monotonic():
+        while self.due:
             asked = self._asked.popleft()
             asked.sent = asked.wanted()
             if not asked.sent:
@@ -85,16 +86,22 @@ class Commits:
         return None
 
     @property
+    def due(self) -> bool:
+        """Whether something is to be sent."""
+        asked = next(iter(self._asked), None)
+        return asked is not None and self._flying is None and asked.not_before <= time.monotonic()
+
+    @property
     def under_way(self) -> bool:
         """Whether an answer is to be heard."""
         return self._flying is not None
 
     def now(self, consumer: Consumer, note: str) -> None:
-        """Commit what was asked for and wait for the broker, however long; for a thread that can be left behind.
+        """Send what is due and wait for the broker, however long; for a thread that can be left behind.
 
         It runs no callback, as a poll would.
         """
-        while self._asked and self._flying is None:
+        while self.due:
             asked = self._asked.popleft()
             asked.sent = asked.wanted()
             if not asked.sent:
@@ -108,7 +115,6 @@ class Commits:
                 self._answer(asked, KafkaError(KafkaError._FATAL))
             else:
                 self._answer(asked, next((each.error for each in done or () if each.error is not None), None))
-            time.sleep(0 if asked.done.is_set() else PAUSE_SECONDS)
 
     def __call__(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
         """Hear an answer."""
@@ -126,6 +132,9 @@ class Commits:
     def _answer(self, asked: Asked, error: KafkaError | None) -> None:
         if error is None:
             asked.landed(asked.sent)
+            asked.done.set()
+        elif error.code() in _OUT:  # the partitions are others' now, and the next poll says so
+            LOG.warning("%s; the worker was thrown out, and what was not committed comes again", self._said(error))
             asked.done.set()
         elif error.code() in REFUSED | _LAST or error.fatal() or time.monotonic() > asked.deadline:
             self._end(asked, error)

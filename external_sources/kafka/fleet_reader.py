@@ -133,7 +133,7 @@ class FleetReader:
         while not asked.done.wait(WAIT_SECONDS):
             if self._ended.is_set():
                 return
-            if self._turn.acquire(blocking=False):  # nobody polls just now
+            if member.commits.due and self._turn.acquire(blocking=False):  # nobody polls just now
                 threading.Thread(target=self._commit_now, args=(member,), name=_NAME, daemon=True).start()
             elif time.monotonic() > asked.deadline + LATE_SECONDS:
                 member.commits.give_up(asked)

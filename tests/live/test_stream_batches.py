@@ -21,7 +21,7 @@ from dali_feed.external_sources import DeadLetterFolder
 from dali_feed.options import Tuning
 from dali_feed.records.live import Pace
 from dali_feed.testing import ScriptedStream
-from dali_feed.testing.scripted import Abort, Corrupt, Gap, Stall
+from dali_feed.testing.scripted import Abort, Corrupt, Gap, Item, Stall
 
 QUICK = Tuning(threads=1)
 FLOATS = v2.Compose([v2.CenterCrop(8), v2.ToDtype(torch.float32, scale=True)])
@@ -123,7 +123,7 @@ def test_columns_of_a_stream() -> None:
 def test_a_bad_record_costs_its_slot(engine: str, tmp_path: Any) -> None:
     """Its slot goes to the next good record of its batch, from the first again; it is counted and kept."""
     letters = DeadLetterFolder(tmp_path)
-    bad = [Corrupt(), (jpeg(1), 1), Gap(), (bad_tables(), 2), Corrupt("torn"), (jpeg(4), 4), (jpeg(5), 5)]
+    bad: list[Item] = [Corrupt(), (jpeg(1), 1), Gap(), (bad_tables(), 2), Corrupt("torn"), (jpeg(4), 4), (jpeg(5), 5)]
     source = ScriptedStream([*bad, *records(6, 8)])
     with loading(source, engine=engine, transform=FLOATS, bad=BadRecords(limit=None, dead_letter=letters)) as loader:
         batches = iter(loader)
@@ -156,7 +156,7 @@ def test_the_limit_is_of_a_sliding_number_of_records() -> None:
 
 def test_an_error_comes_in_its_place_and_a_new_iterator_goes_on_there() -> None:
     """Records before it are handed over first, also those of a batch that is not full; nothing is lost."""
-    items = [*records(0, 5), Abort(SourceError("the broker is gone"))]
+    items: list[Item] = [*records(0, 5), Abort(SourceError("the broker is gone"))]
     source = ScriptedStream(items)
     with loading(source) as loader:
         batches = iter(loader)

@@ -1,0 +1,96 @@
+"""Workers in processes of their own, killed and stopped: nothing is lost, and hardly anything comes twice."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import fleets
+import pytest
+from broker.handle import Kafka
+from broker.real import Cluster
+from fleets import Worker, fleet_of_tests, until
+
+from dali_feed.testing import Message
+
+pytestmark = [pytest.mark.slow, pytest.mark.waits]
+
+EACH = 150
+
+
+class Process:
+    """A worker that writes down each record before it asks for more, and commits after each block."""
+
+    def __init__(self, kafka: Kafka, folder: Path, protocol: str, name: str) -> None:
+        self.out, self.log = folder / f"{name}.out", folder / f"{name}.log"
+        self.out.touch()
+        command = [sys.executable, fleets.__file__, kafka.servers, kafka.topic, str(self.out), protocol]
+        with self.log.open("wb") as log:
+            self.running = subprocess.Popen(command, stderr=log)
+
+    def got(self) -> Counter[tuple[int, int]]:
+        """What it wrote; a line that it was killed in does not count."""
+        lines = self.out.read_text().split("\n")[:-1]
+        return Counter((int(p), int(n)) for p, n in map(str.split, lines))
+
+
+@contextmanager
+def process(*what: Any) -> Iterator[Process]:
+    """One that is ended at the end."""
+    made = Process(*what)
+    try:
+        yield made
+    finally:
+        made.running.kill()
+        made.running.wait()
+
+
+def fill(kafka: Kafka, first: int = 0) -> set[tuple[int, int]]:
+    """Records in each of four partitions, and their places."""
+    records = [Message(b"%d" % n, partition=p) for p in range(4) for n in range(first, first + EACH)]
+    return set(kafka.publish(kafka.topic, records, partitions=None if first else 4))
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_killed_worker_loses_nothing(real_broker: Cluster, tmp_path: Path, protocol: Any) -> None:
+    """After kill -9 another goes on from its last commit: all records come, and few of them twice."""
+    kafka = Kafka("real", real_broker)
+    records = fill(kafka)
+    here = Worker(kafka.topic, kafka.servers, fleet_of_tests(kafka.topic, protocol))
+    with process(kafka, tmp_path, protocol, "one") as other:
+        until(lambda: len(here.partitions) == 2, here.turn)
+        records |= fill(kafka, EACH)
+        until(lambda: len(other.got()) > EACH, here.turn)
+        other.running.send_signal(signal.SIGKILL)
+        other.running.wait()
+        records |= fill(kafka, 2 * EACH)
+        until(lambda: (here.got + other.got()).keys() == records, here.turn)
+        twice = [place for place, times in (here.got + other.got()).items() if times > 1]
+        assert len(twice) <= 4  # the block that was in hand
+    here.close()
+
+
+def test_a_worker_that_was_thrown_out_says_so_and_joins_again(real_broker: Cluster, tmp_path: Path) -> None:
+    """A process that stood still for longer than the session: others have its partitions, and it comes back."""
+    kafka = Kafka("real", real_broker)
+    records = fill(kafka)
+    here = Worker(kafka.topic, kafka.servers, fleet_of_tests(kafka.topic))
+    with process(kafka, tmp_path, "classic", "one") as other:
+        until(lambda: len(here.partitions) == 2, here.turn)
+        records |= fill(kafka, EACH)
+        until(lambda: len(other.got()) > 0, here.turn)
+        other.running.send_signal(signal.SIGSTOP)
+        until(lambda: len(here.partitions) == 4, here.turn)
+        before = len(other.got())
+        other.running.send_signal(signal.SIGCONT)
+        until(lambda: len(here.partitions) == 2, here.turn)
+        records |= fill(kafka, 2 * EACH)
+        until(lambda: len(other.got()) > before and (here.got + other.got()).keys() == records, here.turn)
+        assert "was thrown out of the group" in other.log.read_text()
+    here.close()
