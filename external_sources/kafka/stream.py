@@ -111,8 +111,8 @@ class KafkaStream(TopicSource):
         self._start = checked_start(topic, start, group)
 
     def __repr__(self) -> str:
-        fleet = self._fleet
-        return super().__repr__() if fleet is None else f"{super().__repr__()[:-1]}, {fleet!r}), at least once"
+        alone = super().__repr__()
+        return alone if self._fleet is None else f"{alone[:-1]}, fleet={self._fleet.group!r}, at least once)"
 
     @property
     def pace(self) -> Pace:

@@ -200,6 +200,7 @@ def test_two_kinds_of_position_do_not_mix() -> None:
     fleet, alone = stream(), KafkaStream("t", "nowhere:1")
     mark = fleet.mark({0: 5})
     assert mark == {"topic": "t", "fleet": "g"}
+    assert repr(fleet) == "KafkaStream('t', 'nowhere:1', fleet='g', at least once)"  # with which describe() begins
     assert fleet.merged([mark, mark]) == mark
     fleet.live(mark).close()
     position = alone.mark({0: 5})
