@@ -70,7 +70,8 @@ def _room(values: Any, rows: int) -> Any:
 
 def _different(tasks: Rows) -> list[int]:
     """The numbers that occur, in ascending order: they are few, and the rows many."""
-    return np.flatnonzero(np.bincount(tasks)).tolist()
+    found: list[int] = np.flatnonzero(np.bincount(tasks)).tolist()
+    return found
 
 
 class Empty:
