@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-__all__ = ["Bounds", "Decision", "Facts", "Reading", "Standing", "decide"]
+__all__ = ["Bounds", "Decision", "Facts", "Reading", "Standing", "Trial", "decide"]
 
 Way = Literal["readers", "fetch", "less", "smaller", "fewer"]
 _OPPOSITE: dict[Way, Way] = {"readers": "less", "less": "readers", "fetch": "smaller", "smaller": "fetch"}

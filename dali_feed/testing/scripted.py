@@ -20,7 +20,19 @@ from dali_feed.errors import ClosedError, ConfigError, SourceError
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Lease, Slabs, Snapshot, unpack_ids
 
-__all__ = ["Abort", "Corrupt", "Gap", "Item", "ScriptedReader", "ScriptedSource", "Stall"]
+__all__ = [
+    "Abort",
+    "Corrupt",
+    "Gap",
+    "Item",
+    "ScriptedReader",
+    "ScriptedSource",
+    "Stall",
+    "copied",
+    "label_of",
+    "payload_of",
+    "plain_of",
+]
 
 NO_LABEL = -1
 GARBAGE = b"\xff\xd8\xff\xe0 this is where a picture should be"
