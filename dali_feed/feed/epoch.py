@@ -77,8 +77,7 @@ class EpochRun(Run):
         self._start(pieces)
 
     def _land(self) -> None:
-        flight = self._flying.popleft()
-        batch = self._landed_batch(flight)
+        flight, batch = self._landed_batch()
         self._look_ahead |= any(piece.chunk.window.left == 0 for piece in flight.pieces)  # memory went back
         self._hand_over(batch)
 

@@ -221,10 +221,10 @@ class Run:
     def _has_ended(self) -> bool:
         return self._ended
 
-    def _landed_batch(self, flight: Flight) -> Batch:
+    def _landed_batch(self) -> tuple[Flight, Batch]:
         """The oldest batch in flight, done and mended."""
-        self.setting.outbox.check()
-        self.landing = flight
+        self.setting.outbox.check()  # what raises here leaves the batch in flight, or the engine would keep it
+        flight = self.landing = self._flying.popleft()
         with WAITS["engine_wait"], self.setting.meter.waiting("engine_wait"):
             result = self.setting.engine.take()
         if not flight.ok.all():
@@ -238,7 +238,7 @@ class Run:
         self._landed += len(flight)
         batch = flight.done(result, self.setting.made, self._parts)
         self.setting.beside(batch)
-        return batch
+        return flight, batch
 
     def _hand_over(self, batch: Batch) -> None:
         with WAITS["trainer_wait"], self.setting.meter.waiting("trainer_wait"):

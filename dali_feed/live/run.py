@@ -11,7 +11,6 @@ import logging
 from collections import deque
 
 from dali_feed.engines.ranges import WAITS
-from dali_feed.feed.batch import Flight
 from dali_feed.feed.lane import Chunk, Piece
 from dali_feed.feed.run import Run
 from dali_feed.feed.setting import Setting
@@ -128,15 +127,16 @@ class LiveRun(Run):
             self._progress.moved()
 
     def _land(self) -> None:
-        flight: Flight = self._flying.popleft()
-        window, position = self._windows[0], self._behind.popleft()
+        window, position = self._windows[0], self._behind[0]
         try:
-            batch = self._landed_batch(flight)
+            _, batch = self._landed_batch()
         except NoneGoodError:
             self._windows.popleft()
+            self._behind.popleft()
             self._pass_over(window, position)
             return
         self._windows.popleft()
+        self._behind.popleft()
         batch.position, self._passed = self._passed | position, {}
         self._empty.saw(batch)
         self._progress.moved()

@@ -23,6 +23,8 @@ from dali_feed.testing import publish
 
 pytestmark = pytest.mark.slow
 
+QUICK = "test_one_of_three_brokers_killed_while_a_topic_is_written_followed_and_another_read"
+
 RECORDS = 240
 BYTES = 20_000  # more in all than the loader may hold, so that the brokers are asked all along
 BATCH = 16
@@ -146,7 +148,7 @@ class _Turns:
             self._trio.brokers[self._due.pop(at)].kill()
 
 
-@pytest.mark.long
+@pytest.mark.long(form=QUICK)
 @pytest.mark.parametrize("transactional", [False, True])
 def test_each_broker_killed_in_turn_while_a_topic_is_written_and_followed(
     trio: Trio, tmp_path: Path, transactional: bool
@@ -176,7 +178,7 @@ def test_each_broker_killed_in_turn_while_a_topic_is_written_and_followed(
     assert values_in(trio.servers, topic) == dealt
 
 
-@pytest.mark.long
+@pytest.mark.long(form=QUICK)
 def test_each_broker_killed_in_turn_while_a_topic_is_read(trio: Trio) -> None:
     """The batches are those of an undisturbed epoch."""
     topic = _readable(trio, "read-in-turns")

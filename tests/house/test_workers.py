@@ -47,15 +47,18 @@ def test_what_starts_apache_kafka_is_marked(tests: list[pytest.Item]) -> None:
 def test_what_is_left_out_has_a_form_that_is_run(collected: list[pytest.Item]) -> None:
     """`make test` runs each test, some of them shorter or with fewer of its parameters: none is `long` alone.
 
-    But of benchmarks some are only started there: tests/bench/test_every_script.py.
+    `long(form="test_name")` says which test of its file is the short form. But of benchmarks some are only started
+    there: tests/bench/test_every_script.py.
     """
-    forms: dict[tuple[Path, str], list[bool]] = {}
+    run: set[tuple[Path, str]] = set()
+    forms: dict[tuple[Path, str], str] = {}
     for item in collected:
-        if item.path.parent.name == "bench":
-            continue
-        whole = (item.path, item.nodeid.partition("[")[0])
-        forms.setdefault(whole, []).append(item.get_closest_marker("long") is None)
-    assert [name for (_, name), run in forms.items() if not any(run)] == []
+        name = item.nodeid.partition("[")[0].rpartition("::")[2]
+        if (mark := item.get_closest_marker("long")) is None:
+            run.add((item.path, name))
+        elif item.path.parent.name != "bench":
+            forms[item.path, name] = mark.kwargs.get("form", name)
+    assert [name for (path, name), form in forms.items() if (path, form) not in run] == []
 
 
 def test_make_leaves_out_nothing_else() -> None:

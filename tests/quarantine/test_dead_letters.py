@@ -202,6 +202,24 @@ def test_a_failure_ends_the_pass_at_the_next_batch() -> None:
         assert len(got) < 20  # of 99
 
 
+@pytest.mark.parametrize("engine", ["host", "dali"])
+def test_the_pass_behind_a_failure_has_its_own_batches(engine: str) -> None:
+    """What the engine had in work when the pass ended is in none of the next one's."""
+    items = [Corrupt(), *labelled(63)]
+    with _feed(opened(), items, shuffle=False, engine=engine) as feed:
+        want = [seen(batch) for batch in feed]
+    held = Held(fails=1)
+    with _feed(held, items, shuffle=False, engine=engine) as feed:
+        batches = iter(feed)
+        next(batches)
+        held.open.set()
+        with pytest.raises(DeadLetterError):
+            feed.state_dict()
+        with pytest.raises(DeadLetterError):
+            list(batches)
+        assert [seen(batch) for batch in feed] == want
+
+
 def test_a_folder_that_fails_ends_the_pass(tmp_path: Path) -> None:
     """Where the folder cannot be made the pass ends with its path, no state can be taken, and close() is quiet."""
     (tmp_path / "file").write_text("")
