@@ -2,12 +2,12 @@
 #
 #   CUDA=12|13      which DALI and CuPy to install; changing it builds .venv anew
 #   KILLS=20        of `make chaos`
-#   JOBS=3          test files at a time; default: the CPUs and one more, as a third of the time is waiting
+#   JOBS=3          test files at a time; default: the CPUs and two more, as a third of the time is waiting
 #   PYTHON=python3  what .venv is made from, 3.11 or newer
 
 CUDA ?= 12
 KILLS ?= 20
-JOBS ?= $(shell echo $$(($$(nproc) + 1)))
+JOBS ?= $(shell echo $$(($$(nproc) + 2)))
 PYTHON ?= python3
 
 SHELL := bash
