@@ -235,18 +235,18 @@ def test_where_payloads_cannot_be_is_told_at_once(embedded: Kafka, tmp_path: Pat
 
 def test_a_stream_reads_them_too(embedded: Kafka, tmp_path: Path) -> None:
     """Its records are the payloads, whose bytes make a batch full; a replay reads them as well."""
-    folder, values = made(tmp_path), [b"%d" % n * 1000 for n in range(4)]
+    folder, values = made(tmp_path), [*(b"%d" % n * 1000 for n in range(4)), b"4" * 3000]
     embedded.publish(embedded.topic, [claimed(folder, value) for value in values], 1)
     source = KafkaStream(embedded.topic, embedded.servers, start="earliest", claims=folder)
     reader = source.live()
     found, end = [], {0: 0}
-    while end[0] < 4:
+    while end[0] < 5:
         got = reader.poll(4, 2500, 30.0)
         found.append(payloads(got.block))
         end |= got.position
         got.block.lease.release()
     reader.close()
-    assert [each for each in found if each] == [values[:2], values[2:]]
+    assert [each for each in found if each] == [values[:2], values[2:4], values[4:]]
     replay = source.replay(source.mark({0: 1}), source.mark({0: 3}))
     assert payloads(block_of(replay, 0)) == values[1:3]
 
