@@ -21,6 +21,13 @@ def test_no_two_workers_look_at_the_same_ports(count: int, monkeypatch: pytest.M
     assert len(set.union(*found)) == count
 
 
+def test_no_port_is_named_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one broker is about to bind is not given to its next listener, or to the next broker."""
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "1000")  # 17 ports for each
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw901")
+    assert len({port for _ in range(10) for port in free_ports(1)}) == 10
+
+
 @pytest.fixture
 def tests(request: pytest.FixtureRequest) -> list[pytest.Item]:
     """All that were collected with this one; run alone, it finds little to hold."""

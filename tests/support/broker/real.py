@@ -34,6 +34,7 @@ ALICE = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl
 PASSWORD = "alice-secret"
 START_SECONDS = 600.0  # on a busy machine; it ends with an error as soon as the process does
 
+_NAMED: set[int] = set()  # ports, by this process
 _BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 # A killed broker cannot register again before its old session has ended: 9 seconds by default. Members of a group that
@@ -119,14 +120,17 @@ def _ready(folder: Path) -> bool:
 def free_ports(count: int) -> list[int]:
     """Ports of 127.0.0.1 that nobody listens on, below those that the system gives to whoever asks for any.
 
-    Between this look and the broker's own bind nobody is given them, then. Of several workers of one run of the tests
-    each looks at ports that are no other's; two runs that look here at once find the same ones seldom enough.
+    Between this look and the broker's own bind nobody is given them, then: not by this function either, which names
+    no port twice. Of several workers of one run of the tests each looks at ports that are no other's; two runs that
+    look here at once find the same ones seldom enough.
     """
     worker, workers = os.environ.get("PYTEST_XDIST_WORKER", "gw0"), os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
     own = range(15_000 + int(worker.removeprefix("gw")), 32_000, int(workers))
     held: dict[int, socket.socket] = {}
     while len(held) < count:
         port = random.choice(own)
+        if port in _NAMED:
+            continue
         tried = socket.socket()
         try:
             tried.bind(("127.0.0.1", port))
@@ -136,6 +140,7 @@ def free_ports(count: int) -> list[int]:
         held[port] = tried
     for each in held.values():
         each.close()
+    _NAMED.update(held)
     return list(held)
 
 
