@@ -11,6 +11,7 @@ from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
     from dali_feed.external_sources.arrow_rows import ArrowRows
+    from dali_feed.external_sources.concat import Concat
     from dali_feed.external_sources.dead_letter_folder import DeadLetterFolder
     from dali_feed.external_sources.files import FileList
     from dali_feed.external_sources.kafka.claim import Claim
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArrowRows",
     "Claim",
+    "Concat",
     "Copied",
     "DeadLetterFolder",
     "DeadLetterTopic",
@@ -51,6 +53,7 @@ __getattr__ = lazily(
     {
         "ArrowRows": "arrow_rows",
         "Claim": "kafka.claim",
+        "Concat": "concat",
         "Copied": "kafka.writes",
         "DeadLetterFolder": "dead_letter_folder",
         "DeadLetterTopic": "kafka.dead_letter_topic",

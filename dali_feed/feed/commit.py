@@ -63,8 +63,20 @@ class Placing:
             self._known = plan, dict(enumerate(found.tolist()))
             ended = time.monotonic()
             self._again = ended + COST * (ended - begun)
+        ours = _measured(snapshot)
+        stands = {partition: position for partition, position in self._known[1].items() if partition in ours}
         ends = dict(enumerate(snapshot.stops.tolist()))
-        return dataclasses.replace(stats, kafka=stats.kafka.at_positions(self._known[1], ends))
+        return dataclasses.replace(stats, kafka=stats.kafka.at_positions(stands, ends))
+
+
+def _measured(snapshot: Snapshot) -> range | set[int]:
+    """The partitions that clients of a cluster read: of a source made of several those of the parts with a pin."""
+    found, first = set[int](), 0
+    for part in snapshot.parts:
+        if part.pin is not None:
+            found.update(range(first, first + len(part.starts)))
+        first += len(part.starts)
+    return found if snapshot.parts else range(len(snapshot.starts))
 
 
 def commit(source: Source, rank: int, found: Callable[[], Int64s]) -> None:

@@ -31,6 +31,7 @@ Int64s = NDArray[np.int64]
 
 WINDOW_RECORDS = 1024
 WINDOW_BYTES = 256_000_000
+_COLUMNS = ("partition", "start", "stop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,20 @@ class Shuffle:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A resolved `Shuffle`: positions per extent, extents per window, and whether anything is permuted."""
+    """A resolved `Shuffle`: positions per extent, extents per window, and whether anything is permuted.
+
+    parts  of a source made of several, where their extents differ, theirs; `extent` is then the largest
+    """
 
     shuffled: bool
     extent: int
     window: int
+    parts: tuple[Order, ...] = ()
+
+    @property
+    def extents(self) -> int | tuple[int, ...]:
+        """Positions per extent, of each part where they differ."""
+        return tuple(part.extent for part in self.parts) or self.extent
 
 
 def resolve(shuffle: bool | Shuffle, snapshot: Snapshot, *, sampled: bool = False) -> Order:
@@ -70,6 +80,8 @@ def resolve(shuffle: bool | Shuffle, snapshot: Snapshot, *, sampled: bool = Fals
     chosen = shuffle if isinstance(shuffle, Shuffle) else Shuffle()
     shuffled = shuffle is not False
     single = sampled or (shuffled and snapshot.random_access)
+    if snapshot.parts and chosen.extent is None and not single:
+        return _of_parts(shuffled, chosen.window, snapshot)
     extent = chosen.extent or (1 if single else snapshot.extent)
     in_memory = max(1, WINDOW_BYTES // max(1, extent * snapshot.record_bytes))
     if shuffled and extent > 1:
@@ -77,6 +89,16 @@ def resolve(shuffle: bool | Shuffle, snapshot: Snapshot, *, sampled: bool = Fals
     else:
         window = min(in_memory, -(-WINDOW_RECORDS // extent))
     return Order(shuffled, extent, chosen.window or max(1, window))
+
+
+def _of_parts(shuffled: bool, window: int | None, snapshot: Snapshot) -> Order:
+    """Each part's own extents; a window holds as many as it may of those that take most memory."""
+    extents = tuple(part.extent for part in snapshot.parts)
+    heaviest = max(part.extent * part.record_bytes for part in snapshot.parts)
+    most = window or max(1, WINDOW_BYTES // max(1, heaviest))
+    if window is None and not (shuffled and max(extents) > 1):
+        most = min(most, -(-WINDOW_RECORDS // max(extents)))
+    return Order(shuffled, max(extents), most, tuple(Order(shuffled, extent, most) for extent in extents))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +121,41 @@ class WindowPlan:
         return int(self.extents.lengths.sum())
 
 
-def canonical(snapshot: Snapshot, extent: int) -> Extents:
-    """A snapshot cut into extents, in its canonical order: by numbers that `Snapshot.located` understands."""
+def canonical(snapshot: Snapshot, extent: int | tuple[int, ...]) -> Extents:
+    """A snapshot cut into extents, of each part where several are given, in its canonical order.
+
+    By numbers that `Snapshot.located` understands. Parts come one after another.
+    """
     first, last = snapshot.numbers
+    if not snapshot.parts:
+        return _cut_up(first, last, int(np.max(extent)), interleaved=snapshot.interleaved)
+    extents = extent if isinstance(extent, tuple) else (extent,) * len(snapshot.parts)
+    lines, a = [], 0
+    for part, its in zip(snapshot.parts, extents, strict=True):
+        b = a + len(part.starts)
+        line = _cut_up(first[a:b], last[a:b], its, interleaved=part.interleaved)
+        lines.append(Extents(line.partition + a, line.start, line.stop))
+        a = b
+    return _end_to_end(lines)
+
+
+def _cut_up(first: Int64s, last: Int64s, extent: int, *, interleaved: bool) -> Extents:
     counts = -(-(last - first) // extent)
     partition = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
     nth = np.arange(len(partition), dtype=np.int64) - np.repeat(np.cumsum(counts) - counts, counts)
     start = first[partition] + nth * extent
     stop = np.minimum(start + extent, last[partition])
     extents = Extents(partition, start, stop)
-    return extents[np.lexsort((partition, nth))] if snapshot.interleaved else extents
+    return extents[np.lexsort((partition, nth))] if interleaved else extents
+
+
+def _end_to_end(lines: list[Extents]) -> Extents:
+    return Extents(*(np.concatenate([getattr(line, name) for line in lines]) for name in _COLUMNS))
 
 
 def _chosen(snapshot: Snapshot, indices: Int64s) -> Extents:
     """Single records of the canonical line, as an explicit sampler names them."""
-    line = canonical(snapshot, snapshot.extent)
+    line = canonical(snapshot, tuple(part.extent for part in snapshot.parts) or snapshot.extent)
     ends = np.cumsum(line.lengths)
     if indices.size and (indices.min() < 0 or indices.max() >= len(snapshot)):
         worst = int(indices.min()) if indices.min() < 0 else int(indices.max())
@@ -147,7 +189,7 @@ class EpochPlan:
         if indices is not None:
             line = _chosen(snapshot, indices)
         else:
-            line = canonical(snapshot, order.extent)
+            line = canonical(snapshot, order.extents)
             if order.shuffled:
                 line = line[permutation(seed, epoch, len(line), EXTENT_ORDER)]
         total = int(line.lengths.sum())
@@ -244,4 +286,4 @@ def _of_length(line: Extents, total: int, wanted: int) -> Extents:
         return line if wanted == total else _head(line, wanted)
     rounds, rest = divmod(wanted, total)
     parts = [line] * rounds + ([_head(line, rest)] if rest else [])
-    return Extents(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("partition", "start", "stop")))
+    return _end_to_end(parts)

@@ -38,7 +38,7 @@ def made_for(
         "seed": seed,
         "lanes": lanes,
         "shuffle": order.shuffled,
-        "extent": order.extent,
+        "extent": list(order.extents) if isinstance(order.extents, tuple) else order.extents,
         "window": order.window,
         "drop_last": drop_last,
         "sampler": sampler,

@@ -57,6 +57,8 @@ class Snapshot:
                    where the source is fixed by its own files
     present        which positions hold a record, where the source has learnt that; None: a plan orders all of them
     absent         share of the positions that hold no record, 0..1: exact with `present`, else as far as is known
+    parts          of a source made of several theirs, whose partitions stand here one after another: a plan cuts and
+                   lines up each part's as that part wants it. () of any other
     """
 
     source: str
@@ -71,6 +73,7 @@ class Snapshot:
     pin: Mapping[str, Any] | None = None
     present: Present | None = None
     absent: float = 0.0
+    parts: tuple[Snapshot, ...] = ()
 
     def __len__(self) -> int:
         return self.positions if self.present is None else len(self.present)
@@ -143,8 +146,8 @@ class Reader(Protocol):
     """One thread's way into a source. Not shared between threads, never inherited through fork.
 
     Where it has an attribute `trouble`, a str, the watchdog shows it: what hinders a read that is under way. Where it
-    has `gauges` (`records.gauges.Gauged`), a loader's stats have what it measures; where it has `rest()`, its thread
-    calls that every few seconds while there is nothing to read.
+    has `gauges` (`records.gauges.Gauged`) or `storage` (`records.storage_stats.Stored`), a loader's stats have what it
+    measures; where it has `rest()`, its thread calls that every few seconds while there is nothing to read.
     """
 
     def read(self, extents: Extents) -> Block:
