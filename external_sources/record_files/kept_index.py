@@ -14,7 +14,6 @@ import hashlib
 import logging
 import os
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np

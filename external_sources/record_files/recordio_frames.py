@@ -1,4 +1,6 @@
-"""How RecordIO files are framed (MXNet's, dmlc-core/include/dmlc/recordio.h), all numbers little-endian:
+"""How MXNet's RecordIO files are framed.
+
+As dmlc-core/include/dmlc/recordio.h has it, all numbers little-endian:
 
     uint32 0xced7230a | uint32 part << 29 | length | the part | zeros up to a multiple of 4
 
@@ -57,19 +59,16 @@ def _frames(pread: Pread, end: int) -> Frames:
 
 def _value(piece: memoryview) -> memoryview | str:
     """A whole record is a view; parts are put together, with the bytes at which they were cut."""
-    word = _WORD.unpack_from(piece)[0]
-    if word == len(piece) - 4:
+    if len(piece) >= 4 and _WORD.unpack_from(piece)[0] == len(piece) - 4:
         return piece[4:]
-    parts, at = [], 0
-    while at < len(piece):
-        size = _WORD.unpack_from(piece, at)[0] & _LENGTH
-        parts.append(piece[at + 4 : at + 4 + size])
-        at += _HEAD + (size + 3) // 4 * 4  # past the next frame's mark, as the first one's was left out
+    parts, at, stop = [], 0, 0
+    while at + 4 <= len(piece):
+        stop = at + 4 + (_WORD.unpack_from(piece, at)[0] & _LENGTH)
+        parts.append(piece[at + 4 : stop])
+        at = (stop + 3) // 4 * 4 + 4  # past the next frame's mark, as the first one's was left out
+    if stop != len(piece):
+        return "the record's parts do not end where it does: the file was written in part"
     return memoryview(_MARK.join(parts))
 
 
-def _other(head: bytes, path: str) -> str:
-    return ""
-
-
-RECORDIO = Framing("RecordIO", _frames, _other, _value)
+RECORDIO = Framing("RecordIO", _frames, lambda *_: "", _value)

@@ -1,4 +1,6 @@
-"""How TFRecord files are framed (tensorflow/core/lib/io/record_writer.h), all numbers little-endian:
+"""How TFRecord files are framed.
+
+As tensorflow/core/lib/io/record_writer.h has it, all numbers little-endian:
 
     uint64 length | uint32 masked CRC-32C of the length | the record | uint32 masked CRC-32C of the record
 
@@ -42,7 +44,11 @@ def _frames(pread: Pread, end: int) -> Frames:
             heads = []
         if not whole:
             there = end - at - _HEAD
-            found = f"{there} of {size + _TAIL} bytes of a record" if there >= 0 else f"{end - at} of {_HEAD} bytes of a head"
+            found = (
+                f"{there} of {size + _TAIL} bytes of a record"
+                if there >= 0
+                else f"{end - at} of {_HEAD} bytes of a head"
+            )
             raise BrokenError(len(starts) - (there >= 0), at, found)
         at += _HEAD + size + _TAIL
     _check(heads, starts)
