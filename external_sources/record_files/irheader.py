@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from dali_feed.formats.contract import Parse, Value, checked
 __all__ = ["IRHeader"]
 
 _HEAD = struct.Struct("<IfQQ")
-_NAMES = ("image", "label", "id", "id2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +28,15 @@ class IRHeader:
     float or a float32 array; `id` and `id2`, ints.
     """
 
+    names: ClassVar[tuple[str, ...]] = ("image", "label", "id", "id2")
+
     def bind(self, members: Sequence[str]) -> Parse:
         """What reads these members. ConfigError for any other."""
         for name in checked(members):
-            if name not in _NAMES:
-                msg = f"RecordIO: member {name!r}: a record has {', '.join(_NAMES)} alone"
+            if name not in self.names:
+                msg = f"RecordIO: member {name!r}: a record has {', '.join(self.names)} alone"
                 raise ConfigError(msg)
-        order = tuple(map(_NAMES.index, members))
+        order = tuple(map(self.names.index, members))
 
         def parse(value: Value) -> tuple[Any, ...]:
             found = _parsed(memoryview(value))
@@ -45,7 +46,7 @@ class IRHeader:
 
     def members(self, value: Value) -> dict[str, Any]:
         """All four."""
-        return dict(zip(_NAMES, _parsed(memoryview(value)), strict=True))
+        return dict(zip(self.names, _parsed(memoryview(value)), strict=True))
 
 
 def _parsed(value: memoryview) -> tuple[Any, ...]:

@@ -11,13 +11,14 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dali_feed.errors import ConfigError, SourceEmptyError
-from dali_feed.external_sources.formatted import VALUE, with_formats
+from dali_feed.external_sources.formatted import VALUE, Formatted, with_formats
 from dali_feed.external_sources.member_source import MemberSource, foremost
 from dali_feed.external_sources.record_files.kept_index import RecordIndex
 from dali_feed.external_sources.record_files.reader import Files, LabelledReader, RecordReader, RecordTable, called
@@ -132,7 +133,15 @@ class RecordFiles:
         """The same records with other members; see `records.members`."""
         if self._form is None:
             return self._giving(image, members)
-        return with_formats(self._giving, {VALUE: self._form}.get, image, members, full=f"{VALUE}:{{}}".format)
+        chosen = {name: self._foremost(name) for name in members}
+
+        def made(base: Source, inside: Any, asked: tuple[Any, ...], openers: Any) -> Source:
+            by = {each.name: each for each in asked}
+            return Formatted(base, inside, tuple(replace(by[chosen[name]], name=name) for name in members), openers)
+
+        image = None if image is None else self._foremost(image)
+        names, forms = tuple(dict.fromkeys(chosen.values())), {VALUE: self._form}
+        return with_formats(self._giving, forms.get, image, names, full=f"{VALUE}:{{}}".format, made=made)
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
         """A reader for one thread; see `dali_feed.records.source.Source`.
@@ -150,6 +159,11 @@ class RecordFiles:
     def where(self, partition: int, position: int) -> str:
         """`train.tfrecord#118`."""
         return f"{self._names[partition]}#{position}"
+
+    def _foremost(self, name: str) -> str:
+        """Of names that all records have or none, the foremost that is known; any other as it is."""
+        known = getattr(self._form, "names", None)
+        return name if known is None else foremost(name, known, f"records of {self._title} have the members")
 
     def _chosen(self) -> tuple[str | None, str | None]:
         """The members that are the image and the label where nobody asks for columns."""
