@@ -137,6 +137,8 @@ def test_values_by_their_encodings() -> None:
     assert (a.dtype, a.tolist()) == (np.int32, [5, -6])
     assert (b.dtype, b.tolist()) == (np.int16, [[7, 8]])
     assert x.tolist() == [0.5, 1]
+    with pytest.raises(FormatError, match="columns must fill its [0-9]+ bytes; found sizes for"):
+        bound(SCHEMA, ["n"])(ROW + b"x")
 
 
 @given(
