@@ -151,7 +151,7 @@ def test_any_bytes_give_values_or_a_fault(at: int, by: int, cut: int, more: byte
     for value in (bytes(harmed[:cut]) + more, more):
         for form, names in ((SCHEMA, SCHEMA.names), (IRHeader(), IRHeader.names)):
             try:
-                found = bound(form, names)(value)  # type: ignore[arg-type]
+                found = bound(form, names)(value)
             except FormatError as error:
                 assert not isinstance(error.__cause__, MemoryError)
             else:
