@@ -24,9 +24,13 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.kafka.topic import KafkaTopic
     from dali_feed.external_sources.kafka.topics import Topics
     from dali_feed.external_sources.kafka.writes import Copied, Payload, Values
+    from dali_feed.external_sources.record_files.mds import MDS
+    from dali_feed.external_sources.record_files.recordio import RecordIO
+    from dali_feed.external_sources.record_files.tfrecords import TFRecords
     from dali_feed.external_sources.shards import ShardSet
 
 __all__ = [
+    "MDS",
     "ArrowRows",
     "Claim",
     "Concat",
@@ -42,7 +46,9 @@ __all__ = [
     "Payload",
     "Produced",
     "Producer",
+    "RecordIO",
     "ShardSet",
+    "TFRecords",
     "Tally",
     "Topics",
     "Values",
@@ -51,6 +57,7 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
+        "MDS": "record_files.mds",
         "ArrowRows": "arrow_rows",
         "Claim": "kafka.claim",
         "Concat": "concat",
@@ -66,7 +73,9 @@ __getattr__ = lazily(
         "Payload": "kafka.writes",
         "Produced": "kafka.producer",
         "Producer": "kafka.producer",
+        "RecordIO": "record_files.recordio",
         "ShardSet": "shards",
+        "TFRecords": "record_files.tfrecords",
         "Tally": "kafka.tally",
         "Topics": "kafka.topics",
         "Values": "kafka.writes",

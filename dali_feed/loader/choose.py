@@ -191,6 +191,8 @@ def _source_for(name: object) -> str:
         return "For a topic use KafkaTopic(topic, servers)"
     if text.endswith(".tar"):
         return f"For tar shards use ShardSet({text!r})"
+    if text.endswith((".tfrecord", ".tfrecords")):
+        return f"For TFRecord files use TFRecords({text!r})"
     return "For a folder of images use FileList.from_folder(root)"
 
 

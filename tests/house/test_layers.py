@@ -60,7 +60,7 @@ ROOMS = (
     Room(
         "external_sources",
         (*WORDS, "formats", "records", "storage", "quarantine"),
-        ("confluent_kafka", "pyarrow", "fsspec"),
+        ("confluent_kafka", "pyarrow", "fsspec", "google_crc32c", "xxhash"),
     ),
     Room(
         "engines",
