@@ -98,7 +98,7 @@ class TarIndex:
         return offset, length
 
 
-def _key(path: bytes) -> int:
+def key_length(path: bytes) -> int:
     """How many bytes of `path` are its sample's key; 0 where it belongs to none."""
     name = path.rfind(b"/") + 1
     dot = path.find(b".", name)
@@ -129,7 +129,7 @@ def build(path: str) -> TarIndex:
             raise DataLostError(msg)
         for member, at, size in members(fd, before.size):
             end = at
-            dot = _key(member)
+            dot = key_length(member)
             if not dot:
                 continue
             if member[:dot] != last:
@@ -178,7 +178,7 @@ def _explained(fd: int, path: str, damage: DamageError, samples: int, last: byte
         found = "something else; repack it" if packed is None else _unpack(path, *packed)
         msg = f"{path}: a shard must be an uncompressed tar file, to be read by position; found {found}"
         return SourceError(msg)
-    inside = samples > 0 and (not damage.member or damage.member[: _key(damage.member)] == last)
+    inside = samples > 0 and (not damage.member or damage.member[: key_length(damage.member)] == last)
     sample = samples - 1 if inside else samples
     size = os.fstat(fd).st_size
     msg = (

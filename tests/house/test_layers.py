@@ -57,6 +57,7 @@ ROOMS = (
     Room("colour", ("transforms",)),
     Room("kernels", (*WORDS, "transforms"), ("cupy", "cupy_backends")),
     Room("external_sources", (*WORDS, "formats", "records", "quarantine"), ("confluent_kafka", "pyarrow", "fsspec")),
+    Room("packing", (*WORDS, "records", "columns", "external_sources"), ("PIL", "pyarrow")),
     Room(
         "engines",
         (*PURE, "kernels"),
@@ -72,7 +73,7 @@ ROOMS = (
     Room("__init__", ("packages", "options", "plan", "transforms", "compiler", "loader")),  # names only, lazily
     Room(
         "cli",
-        (*PURE, "formats", "external_sources", "engines", "feed", "loader", "testing"),
+        (*PURE, "formats", "external_sources", "packing", "engines", "feed", "loader", "testing"),
         ("rich", "typer", "matplotlib", "torch", "torchvision", "skimage", "sklearn", "PIL"),
     ),
 )
