@@ -17,11 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MAGIC", "Columns", "Indexed", "index_bytes", "indexed"]
+__all__ = ["MAGIC", "SEALED_HEAD", "Columns", "Indexed", "index_bytes", "indexed", "is_sealed"]
 
 MAGIC = b"dfeedtar"
 _BUILT, _SEALED = 2, 3
 _HEAD = 48  # bytes of the six numbers
+SEALED_HEAD = 48  # bytes that say whether an index is sealed
 Columns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]
 
 
@@ -58,6 +59,11 @@ def index_bytes(index: Indexed) -> bytes:
     crc = [] if index.crc is None else [index.crc.astype("<u4")]
     body = b"".join(part.tobytes() for part in (head, *columns, *crc)) + b"\0".join(index.suffixes)
     return MAGIC + hashlib.sha256(body).digest() + body
+
+
+def is_sealed(head: bytes) -> bool:
+    """Whether an index that begins so was written with its shard."""
+    return head[:8] == MAGIC and head[40:SEALED_HEAD] == _SEALED.to_bytes(8, "little")
 
 
 def indexed(whole: bytes) -> Indexed:

@@ -9,9 +9,8 @@ Samples follow the webdataset convention: members whose paths are equal up to th
 basename, and which are adjacent, are one sample. The index keeps all members of all samples, whatever
 they hold, so that one index serves every choice of image and label.
 
-An index file is the magic, the SHA-256 of the rest, and the rest: six int64 (version, shard bytes, shard
-mtime in ns, samples, members, `behind`), then `first`, `offset`, `length` as int64, `suffix` as int32, and the
-suffixes joined by NUL. Little endian, nothing in it is ever executed or unpickled.
+`index_bytes` says what an index file holds. One that was written with its shard, by `dali-feed pack`, has checksums,
+too, and is believed wherever both are copied to.
 """
 
 from __future__ import annotations
@@ -26,22 +25,30 @@ import shlex
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.errors import DataLostError, SourceChangedError, SourceDeniedError, SourceError, SourceNotFoundError
-from dali_feed.external_sources.stamps import Stamp
-from dali_feed.external_sources.tar_headers import DamageError, behind, is_header, members
+from dali_feed.errors import DataLostError, SourceChangedError, SourceDeniedError, SourceError
+from dali_feed.external_sources.index_bytes import (
+    MAGIC,
+    SEALED_HEAD,
+    Columns,
+    Indexed,
+    index_bytes,
+    indexed,
+    is_sealed,
+)
+from dali_feed.external_sources.tar_headers import DamageError, Pread, behind, is_header, members
+from dali_feed.storage.contract import Opened, Store, piece
+from dali_feed.storage.local import LOCAL, LocalFile
+from dali_feed.storage.stamp import Stamp
 
-__all__ = ["SUFFIX", "TarIndex", "build", "index_path", "load", "open_shard"]
+__all__ = ["SUFFIX", "TarIndex", "build", "index_path", "key_length", "load", "reads_of", "sealed"]
 
-MAGIC = b"dfeedtar"
-VERSION = 2
 SUFFIX = ".dfidx"  # of our own: Energon keeps a train-0000.tar.idx
-HEAD = 48  # bytes of the six numbers
-_Columns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]
 _META = re.compile(rb"__[^/]*__($|/)")
 _PACKED = {  # how a compressed file begins, by what, and how it is unpacked
     b"\x1f\x8b": ("gzip", "gzip -dc"),
@@ -67,7 +74,8 @@ class TarIndex:
     offset    int64 (members,): where a member's data starts
     length    int64 (members,): bytes of data
     suffix    int32 (members,): which of `suffixes` (lower case, without the dot) the member has
-    digest    SHA-256 of the size and of all that follows `behind`, as hex
+    digest    SHA-256 of the size, the suffixes and the columns up to `suffix`, as hex
+    crc       uint32 (members,): CRC-32 of each member's data; None where nobody has told
     """
 
     stamp: Stamp
@@ -78,6 +86,7 @@ class TarIndex:
     suffix: NDArray[np.int32]
     suffixes: tuple[bytes, ...]
     digest: str
+    crc: NDArray[np.uint32] | None = None
 
     def __len__(self) -> int:
         return len(self.first) - 1
@@ -87,15 +96,19 @@ class TarIndex:
 
         Offset 0 where a sample has none. Of two members with one name the later counts, as in any tar.
         """
-        offset = np.zeros(len(self), np.int64)
-        length = np.zeros(len(self), np.int64)
+        member = self.chosen(suffixes)
+        has = member >= 0
+        return np.where(has, self.offset[member], 0), np.where(has, self.length[member], 0)
+
+    def chosen(self, suffixes: Sequence[bytes]) -> NDArray[np.int64]:
+        """Which member has the foremost of `suffixes`, int64 (samples,); -1 where a sample has none."""
+        found = np.full(len(self), -1, np.int64)
         sample = np.repeat(np.arange(len(self)), np.diff(self.first))
         for wanted in reversed(suffixes):
             if wanted in self.suffixes:
-                has = self.suffix == self.suffixes.index(wanted)
-                offset[sample[has]] = self.offset[has]
-                length[sample[has]] = self.length[has]
-        return offset, length
+                has = np.flatnonzero(self.suffix == self.suffixes.index(wanted))
+                found[sample[has]] = has
+        return found
 
 
 def key_length(path: bytes) -> int:
@@ -105,7 +118,7 @@ def key_length(path: bytes) -> int:
     return 0 if dot <= name or (path.startswith(b"__") and _META.match(path)) else dot
 
 
-def build(path: str) -> TarIndex:
+def build(path: str, store: Store = LOCAL) -> TarIndex:
     """Index a tar file by reading its headers.
 
     Raises:
@@ -121,13 +134,14 @@ def build(path: str) -> TarIndex:
     codes: dict[bytes, int] = {}
     last = b""
     end = 0
-    fd = open_shard(path)
+    file = store.open(path)
+    pread = reads_of(file)
     try:
-        before = Stamp.of(os.fstat(fd))
+        before = file.stamp()
         if before.size == 0:
             msg = f"{path}: a shard must be a whole tar file; found an empty file; fetch or write it again"
             raise DataLostError(msg)
-        for member, at, size in members(fd, before.size):
+        for member, at, size in members(pread, before.size):
             end = at
             dot = key_length(member)
             if not dot:
@@ -138,15 +152,15 @@ def build(path: str) -> TarIndex:
             offset.append(at)
             length.append(size)
             suffix.append(codes.setdefault(member[dot + 1 :].lower(), len(codes)))
-        more = behind(fd, end, before.size)
-        after = Stamp.of(os.fstat(fd))
+        more = behind(pread, end, before.size)
+        after = file.stamp()
     except DamageError as damage:
-        raise _explained(fd, path, damage, len(first), last) from None
+        raise _explained(pread, before.size, path, damage, len(first), last) from None
     except OSError as error:
         msg = f"{path}: its headers must be readable; found {error.strerror} after sample {len(first)}; check the disk"
         raise SourceError(msg) from error
     finally:
-        os.close(fd)
+        file.close()
     if changed := before.change(after):
         msg = f"{path}: a shard must not be written while it is indexed; {changed}; try again later"
         raise SourceChangedError(msg)
@@ -155,23 +169,13 @@ def build(path: str) -> TarIndex:
     return _finished(before, more, columns, tuple(codes))
 
 
-def open_shard(path: str) -> int:
-    """A file descriptor for reading; its failures in this library's words."""
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError as error:
-        msg = f"{path}: no such shard file; check the path or the pattern"
-        raise SourceNotFoundError(msg) from error
-    except PermissionError as error:
-        msg = f"{path}: a shard must be readable; found {error.strerror}; check its mode and owner"
-        raise SourceDeniedError(msg) from error
-    except OSError as error:
-        msg = f"{path}: a shard must be readable; opening it gave: {error.strerror} (errno {error.errno})"
-        raise SourceError(msg) from error
+def reads_of(file: Opened) -> Pread:
+    """A function of size and byte that reads a file."""
+    return partial(os.pread, file.fd) if isinstance(file, LocalFile) else partial(piece, file)
 
 
-def _explained(fd: int, path: str, damage: DamageError, samples: int, last: bytes) -> SourceError:
-    head = os.pread(fd, 512, 0)
+def _explained(pread: Pread, size: int, path: str, damage: DamageError, samples: int, last: bytes) -> SourceError:
+    head = pread(512, 0)
     packed = next((how for magic, how in _PACKED.items() if head.startswith(magic)), None)
     no_tar = head.strip(b"\0") and not (len(head) == 512 and is_header(head))
     if damage.byte == 0 and no_tar and (packed is not None or len(head) == 512):
@@ -180,7 +184,6 @@ def _explained(fd: int, path: str, damage: DamageError, samples: int, last: byte
         return SourceError(msg)
     inside = samples > 0 and (not damage.member or damage.member[: key_length(damage.member)] == last)
     sample = samples - 1 if inside else samples
-    size = os.fstat(fd).st_size
     msg = (
         f"{path}#{sample}: a shard must be whole; found at byte {damage.byte} of {size}: {damage.what}; "
         "fetch or write the shard again"
@@ -195,11 +198,13 @@ def _unpack(path: str, by: str, command: str) -> str:
     return f"a file compressed by {by}; unpack it: {command} {shlex.quote(path)} > {shlex.quote(target)}"
 
 
-def _finished(stamp: Stamp, more: int, columns: _Columns, suffixes: tuple[bytes, ...]) -> TarIndex:
+def _finished(
+    stamp: Stamp, more: int, columns: Columns, suffixes: tuple[bytes, ...], crc: NDArray[np.uint32] | None = None
+) -> TarIndex:
     digest = hashlib.sha256(b"%d\n" % stamp.size + b"\0".join(suffixes))
     for column in columns:
         digest.update(column.data)
-    return TarIndex(stamp, more, *columns, suffixes, digest.hexdigest())
+    return TarIndex(stamp, more, *columns, suffixes, digest.hexdigest(), crc)
 
 
 def index_path(path: str, folder: str | os.PathLike[str] | None) -> Path:
@@ -211,7 +216,7 @@ def index_path(path: str, folder: str | os.PathLike[str] | None) -> Path:
     return Path(folder, f"{os.path.basename(path)}-{name[:16]}{SUFFIX}")
 
 
-def load(path: str, index_dir: str | os.PathLike[str] | None = None) -> TarIndex:
+def load(path: str, index_dir: str | os.PathLike[str] | None = None, store: Store = LOCAL) -> TarIndex:
     """The index of a tar file: the kept one where it still fits, else a new one, which is then kept.
 
     It is kept beside the file, in the user's cache where that folder cannot be written, or in `index_dir`. A file
@@ -221,7 +226,7 @@ def load(path: str, index_dir: str | os.PathLike[str] | None = None) -> TarIndex
         SourceDeniedError: `index_dir` is given and cannot be written.
         SourceError: as `build`.
     """
-    index = _kept(path, index_dir)
+    index = _kept(path, index_dir, store)
     if index.behind:
         _log.warning(
             "%s: its archive ends before byte %d, and the %d bytes from there on are not read, as tar itself does not;"
@@ -233,16 +238,20 @@ def load(path: str, index_dir: str | os.PathLike[str] | None = None) -> TarIndex
     return index
 
 
-def _kept(path: str, index_dir: str | os.PathLike[str] | None) -> TarIndex:
-    homes = [Path(path + SUFFIX), index_path(path, None)] if index_dir is None else [index_path(path, index_dir)]
+def _kept(path: str, index_dir: str | os.PathLike[str] | None, store: Store) -> TarIndex:
+    homes = [index_path(path, index_dir)]
+    if index_dir is None and store is LOCAL:
+        homes.insert(0, Path(path + SUFFIX))
+    with contextlib.suppress(OSError, ValueError, SourceError):
+        return sealed(path, store.stamp(path), store)
     for home in homes:
-        with contextlib.suppress(OSError, ValueError):  # absent, unreadable or stale: built anew
-            return _read(home, Stamp.of(os.stat(path)))
-    index = build(path)
+        with contextlib.suppress(OSError, ValueError, SourceError):  # absent, unreadable or stale: built anew
+            return _read(home, store.stamp(path))
+    index = build(path, store)
     errors: list[OSError] = []
     for home in homes:
         try:
-            _write(home, index, os.stat(path).st_mode & 0o666)
+            _write(home, index, os.stat(path).st_mode & 0o666 if store is LOCAL else 0o600)
         except OSError as error:
             errors.append(error)
         else:
@@ -267,16 +276,14 @@ def _write(home: Path, index: TarIndex, mode: int) -> None:
     """Write whole or not at all: others may read or write the same index at this moment. OSError where it cannot be."""
     if _is_foreign(home):
         raise FileExistsError(errno.EEXIST, "a file that is no index of ours, and is left alone", str(home))
-    stamp = index.stamp
-    head = np.array([VERSION, stamp.size, stamp.mtime_ns, len(index), len(index.offset), index.behind], "<i8")
-    parts = [p.tobytes() for p in (head, index.first, index.offset, index.length, index.suffix)]
-    body = b"".join(parts) + b"\0".join(index.suffixes)
+    stamp, columns = index.stamp, (index.first, index.offset, index.length, index.suffix)
+    whole = index_bytes(Indexed(stamp.size, stamp.mtime_ns, index.behind, columns, index.suffixes))
     home.parent.mkdir(parents=True, exist_ok=True)
     fd, temporary = tempfile.mkstemp(dir=home.parent, prefix=f".{home.name[:100]}-")
     try:
         with open(fd, "wb") as file:
             os.fchmod(fd, mode)
-            file.write(MAGIC + hashlib.sha256(body).digest() + body)
+            file.write(whole)
         os.replace(temporary, home)
     except BaseException:
         os.unlink(temporary)
@@ -287,28 +294,28 @@ def _read(home: Path, shard: Stamp) -> TarIndex:
     """The index at `home`; ValueError where it is stale or damaged."""
     with home.open("rb") as file:
         written = os.fstat(file.fileno()).st_mtime_ns
-        whole = file.read()
-    body = memoryview(whole)[40:]
-    if whole[:8] != MAGIC or len(body) < HEAD or hashlib.sha256(body).digest() != whole[8:40]:
-        msg = "damaged"
-        raise ValueError(msg)
-    version, size, mtime_ns, samples, entries, more = np.frombuffer(body[:HEAD], "<i8").tolist()
-    if (version, size, mtime_ns) != (VERSION, shard.size, shard.mtime_ns) or written < shard.ctime_ns:
+        found = indexed(file.read())
+    if found.sealed or (found.size, found.mtime_ns) != (shard.size, shard.mtime_ns) or written < shard.ctime_ns:
         msg = "stale"
         raise ValueError(msg)
-    at = HEAD + 8 * (samples + 1)
-    first = np.frombuffer(body[HEAD:at], "<i8")
-    offset = np.frombuffer(body, "<i8", entries, at)
-    length = np.frombuffer(body, "<i8", entries, at + 8 * entries)
-    suffix = np.frombuffer(body, "<i4", entries, at + 16 * entries)
-    suffixes = tuple(bytes(body[at + 20 * entries :]).split(b"\0")) if entries else ()
-    if (
-        first[0] != 0
-        or first[-1] != entries
-        or (np.diff(first) < 1).any()
-        or (entries and (min(offset.min(), length.min(), suffix.min()) < 0 or suffix.max() >= len(suffixes)))
-        or (offset > size - length).any()
-    ):
-        msg = "no index of this shard"
+    return _finished(shard, found.behind, found.columns, found.suffixes)
+
+
+def sealed(path: str, shard: Stamp, store: Store = LOCAL) -> TarIndex:
+    """The index that was written with a shard and lies beside it, which belongs to any copy of both.
+
+    It is believed by the shard's size: members are compared with their checksums when they are read. ValueError where
+    there is none, or it is of a shard of another size; or what opening a file raises.
+    """
+    file = store.open(path + SUFFIX)
+    try:
+        if not is_sealed(piece(file, SEALED_HEAD, 0)):
+            msg = "not sealed"
+            raise ValueError(msg)
+        found = indexed(piece(file, file.stamp().size, 0))
+    finally:
+        file.close()
+    if found.size != shard.size:
+        msg = "of another shard"
         raise ValueError(msg)
-    return _finished(shard, more, (first, offset, length, suffix), suffixes)
+    return _finished(shard, found.behind, found.columns, found.suffixes, found.crc)

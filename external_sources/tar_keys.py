@@ -6,21 +6,23 @@ import os
 
 from dali_feed.errors import DataLostError
 from dali_feed.external_sources.tar_headers import DamageError, members
-from dali_feed.external_sources.tar_index import key_length, open_shard
+from dali_feed.external_sources.tar_index import key_length, reads_of
+from dali_feed.storage.contract import Store
+from dali_feed.storage.local import LOCAL
 
 __all__ = ["tar_keys"]
 
 
-def tar_keys(path: str, most: int | None = None) -> list[str]:
+def tar_keys(path: str, most: int | None = None, store: Store = LOCAL) -> list[str]:
     """The key of each sample, in order; of the first `most` where that is given.
 
     Bytes that are no UTF-8 are kept as Python keeps those of file names. Raises what `tar_index.build` raises.
     """
     found: list[str] = []
     last = b""
-    fd = open_shard(path)
+    file = store.open(path)
     try:
-        for member, _, _ in members(fd, os.fstat(fd).st_size):
+        for member, _, _ in members(reads_of(file), file.stamp().size):
             length = key_length(member)
             if length and member[:length] != last:
                 if most is not None and len(found) == most:
@@ -31,5 +33,5 @@ def tar_keys(path: str, most: int | None = None) -> list[str]:
         msg = f"{path}: a shard must be whole; found at byte {damage.byte}: {damage.what}; fetch or write it again"
         raise DataLostError(msg) from None
     finally:
-        os.close(fd)
+        file.close()
     return found

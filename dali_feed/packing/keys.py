@@ -115,14 +115,14 @@ class _ShardKeys:
 
     def firsts(self) -> list[str]:
         """The first key of each shard that has any."""
-        return [key for path in self._source.paths for key in tar_keys(path, 1)]
+        return [key for path in self._source.paths for key in tar_keys(path, 1, self._source.store)]
 
     def of(self, shard: int) -> list[str]:
         """All keys of a shard."""
         with self._lock:
             found = self._held.get(shard)
             if found is None:
-                found = self._held[shard] = tar_keys(self._source.paths[shard])
+                found = self._held[shard] = tar_keys(self._source.paths[shard], None, self._source.store)
                 if len(self._held) > _HELD:
                     self._held.popitem(last=False)
             return found

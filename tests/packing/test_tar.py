@@ -19,7 +19,9 @@ from dali_feed.testing.shards import write_shard
 def test_tarfile_reads_what_is_written_and_the_index_is_the_one_of_its_headers(tmp_path: Path) -> None:
     """Long names, letters that are not ASCII, empty and large members: tarfile and our own index find them all."""
     keys = ["a", "folder/b", "x" * 120 + "/" + "y" * 120, "é/ü", "é" * 90]
-    samples = [(key, [("jpg", os.urandom(k * 700)), ("CLS", b"%d" % k), ("seg.png", b"")]) for k, key in enumerate(keys)]
+    samples = [
+        (key, [("jpg", os.urandom(k * 700)), ("CLS", b"%d" % k), ("seg.png", b"")]) for k, key in enumerate(keys)
+    ]
     samples.append(("large", [("bin", memoryview(os.urandom(3 << 20)))]))
     path = tmp_path / "a.tar"
     with path.open("wb") as file:
