@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from dali_feed.errors import ConfigError
+from dali_feed.external_sources.checksums import compare, expected
 from dali_feed.external_sources.member_source import MemberSource
 from dali_feed.external_sources.shard_reader import FAR_BYTES, ShardFiles, Shards, runs_of
 from dali_feed.external_sources.tar_index import TarIndex
@@ -49,10 +50,14 @@ def members_of(indexes: Sequence[TarIndex]) -> tuple[Member, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _MemberTable(Shards):
-    """Where the members lie, int64 (members, rows); offset 0 says that a sample lacks one."""
+    """Where the members lie, int64 (members, rows); offset 0 says that a sample lacks one.
+
+    `crc` is what `checksums.expected` says of each member.
+    """
 
     at: Int64s
     size: Int64s
+    crc: tuple[Int64s | None, ...]
 
 
 class ShardMembers(MemberSource):
@@ -66,9 +71,11 @@ class ShardMembers(MemberSource):
         store: Store,
         image: str | None,
         members: tuple[str, ...],
+        *,
+        check: bool = True,
     ) -> None:
         super().__init__(shards, image, members)
-        self._paths, self._load, self._store = paths, load, store
+        self._paths, self._load, self._store, self._checks = paths, load, store, check
         self._table: _MemberTable | None = None
         self._loading = threading.Lock()
 
@@ -96,13 +103,17 @@ class ShardMembers(MemberSource):
                     shards.base,
                     at=np.stack([at for at, _ in every]),
                     size=np.stack([size for _, size in every]),
+                    crc=tuple(expected(indexes, _suffixes(name)) if self._checks else None for name in asked),
                 )
             return self._table
 
 
+def _suffixes(name: str) -> list[bytes]:
+    return [part.lower().encode() for part in alternatives(name)]
+
+
 def _rows(name: str, indexes: Sequence[TarIndex]) -> tuple[Int64s, Int64s]:
-    suffixes = [part.lower().encode() for part in alternatives(name)]
-    found = [index.member(suffixes) for index in indexes]
+    found = [index.member(_suffixes(name)) for index in indexes]
     at, size = (np.concatenate(each) for each in zip(*found, strict=True))
     if not at.any():
         there = [member.name for member in members_of(indexes)]
@@ -154,6 +165,10 @@ class _MemberReader(ShardFiles):
                     pieces[k] = self._whole(int(partition[k]), block.lease.room(length), offset, block.ids, k)
         self._given(block, members)
         self._check_read(partition)
+        names = (*(("the image",) if self._image else ()), *(f"member {name!r}" for name in self._members))
+        for what, pieces, crc in zip(names, members, self._table.crc, strict=True):
+            if crc is not None:
+                compare(pieces, crc[row], block.faults, what)
 
     def _read_runs(
         self, block: Block, partition: Int64s, low: Int64s, high: Int64s, begin: Int64s, end: Int64s

@@ -20,6 +20,7 @@ import numpy as np
 
 from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.external_sources import tar_index
+from dali_feed.external_sources.checksums import expected
 from dali_feed.external_sources.formatted import forms_of, with_formats
 from dali_feed.external_sources.shard_members import ShardMembers, members_of
 from dali_feed.external_sources.shard_reader import ShardReader, ShardTable, check_shard
@@ -52,6 +53,8 @@ class ShardSet:
     index_dir  where indexes are kept; None: beside each shard, else in the user's cache
     format     what members hold, for `columns=`: suffix -> format, {"meta": "json"}; those that end in json, npy,
                msgpack or mp have it already. A member is then `json:body.label` too; see docs/formats.md
+    check      compare what is read with its checksum, where `dali-feed pack` wrote the shard: a record that differs is
+               a bad one
 
     Raises:
         ConfigError: an argument has a value that is not allowed, or a shard is named twice.
@@ -66,6 +69,7 @@ class ShardSet:
         label: str | None = "auto",
         index_dir: str | os.PathLike[str] | None = None,
         format: Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
+        check: bool = True,
     ) -> None:
         if isinstance(image, str) or not image or not all(map(str, image)):
             msg = f"ShardSet: image must be a non-empty sequence of suffixes such as ('jpg', 'png'); found {image!r}"
@@ -88,7 +92,7 @@ class ShardSet:
         self._names = unique_names(self._paths)
         self._title = f"ShardSet({', '.join(patterns[:3])}{', ...' if len(patterns) > 3 else ''})"
         self._image = tuple(s.lower().lstrip(".").encode() for s in image)
-        self._label = label
+        self._label, self._checked = label, check
         self._index_dir = index_dir
         self._forms = {name.lower(): form for name, form in forms_of(format, None, self._title).items()}
         self._table: ShardTable | None = None
@@ -165,7 +169,7 @@ class ShardSet:
         return with_formats(self._giving, self.form_of, image, members)
 
     def _giving(self, image: str | None, members: tuple[str, ...]) -> Source:
-        return ShardMembers(self, self._paths, self._indexed, self._store, image, members)
+        return ShardMembers(self, self._paths, self._indexed, self._store, image, members, check=self._checked)
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
         """A reader for one thread; see `dali_feed.records.source.Source`."""
@@ -220,6 +224,8 @@ class ShardSet:
             label=label,
             label_at=np.concatenate([i[0] for i in labels]),
             label_bytes=np.concatenate([i[1] for i in labels]),
+            image_crc=expected(indexes, self._image) if self._checked else None,
+            label_crc=expected(indexes, wanted) if self._checked and wanted else None,
         )
 
     def _label_of(self, indexes: list[tar_index.TarIndex]) -> tuple[str, str] | None:
