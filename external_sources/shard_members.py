@@ -19,6 +19,7 @@ from dali_feed.external_sources.checksums import compare, expected
 from dali_feed.external_sources.member_source import MemberSource
 from dali_feed.external_sources.shard_reader import FAR_BYTES, ShardFiles, Shards, runs_of
 from dali_feed.external_sources.tar_index import TarIndex
+from dali_feed.external_sources.topic_shards import Replay
 from dali_feed.records.members import Member, alternatives
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Block, Int64s, Reader, Slabs, Snapshot, Source, unpack_ids
@@ -73,8 +74,10 @@ class ShardMembers(MemberSource):
         members: tuple[str, ...],
         *,
         check: bool = True,
+        replay: Replay | None = None,
     ) -> None:
         super().__init__(shards, image, members)
+        self._replay = replay
         self._paths, self._load, self._store, self._checks = paths, load, store, check
         self._table: _MemberTable | None = None
         self._loading = threading.Lock()
@@ -83,11 +86,14 @@ class ShardMembers(MemberSource):
         """The ShardSet's, with the size of these members. ConfigError for a member that no sample has."""
         table = self._tabulated()  # first: it reads the indexes, of which the ShardSet then knows all it needs
         found = self._source.snapshot(pin)
+        if self._replay is not None:  # an order depends on the size of a record, and is the topic's
+            return found
         return replace(found, record_bytes=max(1, round(float(table.size.sum(axis=0).mean()))))
 
     def _opened(self, slabs: Slabs, stop: threading.Event) -> Reader:
-        image = self._image is not None
-        return _MemberReader(self._paths, self._tabulated(), self._members, slabs, stop, self._store, image=image)
+        image, table = self._image is not None, self._tabulated()
+        made = _MemberReader(self._paths, table, self._members, slabs, stop, self._store, image=image)
+        return made if self._replay is None else self._replay.reader(made, table.counts)
 
     def _tabulated(self) -> _MemberTable:
         with self._loading:

@@ -24,6 +24,7 @@ from dali_feed.external_sources.checksums import expected
 from dali_feed.external_sources.formatted import forms_of, with_formats
 from dali_feed.external_sources.shard_members import ShardMembers, members_of
 from dali_feed.external_sources.shard_reader import ShardReader, ShardTable, check_shard
+from dali_feed.external_sources.topic_shards import Replay
 from dali_feed.formats.contract import Format
 from dali_feed.formats.named import format_of
 from dali_feed.records.members import Member
@@ -96,6 +97,7 @@ class ShardSet:
         self._index_dir = index_dir
         self._forms = {name.lower(): form for name, form in forms_of(format, None, self._title).items()}
         self._table: ShardTable | None = None
+        self._replay: Replay | None = None
 
     def __repr__(self) -> str:
         return self._title
@@ -130,13 +132,15 @@ class ShardSet:
             DataLostError: it is gone.
             SourceError: a shard cannot be indexed (`tar_index.build` lists how); SourceEmptyError: no sample at all.
         """
-        if pin is not None:
+        if pin is not None and self._replay is None:
             msg = f"{self._title}: shards are fixed by their files and take no pin; found {dict(pin)!r}"
             raise ConfigError(msg)
         known = self._table
         table = self._load()
         if known is not None:
             self._check(known)
+        if self._replay is not None:
+            return self._replay.snapshot(self._title, table.counts, pin)
         sizes = [stamp.size for stamp in table.stamps]
         per_sample = sum(sizes) / int(table.counts.sum())
         digest = hashlib.sha256()
@@ -169,14 +173,20 @@ class ShardSet:
         return with_formats(self._giving, self.form_of, image, members)
 
     def _giving(self, image: str | None, members: tuple[str, ...]) -> Source:
-        return ShardMembers(self, self._paths, self._indexed, self._store, image, members, check=self._checked)
+        return ShardMembers(
+            self, self._paths, self._indexed, self._store, image, members, check=self._checked, replay=self._replay
+        )
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
         """A reader for one thread; see `dali_feed.records.source.Source`."""
-        return ShardReader(self._paths, self._load(), SlabPool() if slabs is None else slabs, stop, self._store)
+        table = self._load()
+        made = ShardReader(self._paths, table, SlabPool() if slabs is None else slabs, stop, self._store)
+        return made if self._replay is None else self._replay.reader(made, table.counts)
 
     def where(self, partition: int, position: int) -> str:
-        """`train-0007.tar#118`."""
+        """`train-0007.tar#118`; of a topic's records `train[3]@41872 (train-0007.tar#118)`."""
+        if self._replay is not None:
+            return self._replay.where(partition, position, self._names, self._load().counts)
         return f"{self._names[partition]}#{position}"
 
     def _load(self) -> ShardTable:

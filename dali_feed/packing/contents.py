@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dali_feed.errors import ConfigError, FormatError
-from dali_feed.external_sources import FileList, ShardSet
+from dali_feed.external_sources import ArrowRows, FileList, ShardSet
 from dali_feed.packing.keys import Keys, keys_of
-from dali_feed.packing.values import IMAGES, as_file, ending_of
+from dali_feed.packing.values import IMAGES, as_file, ending_of, plain_suffix
 from dali_feed.records.members import Members
 from dali_feed.records.source import LABEL, Block, Source, unpack_id
 
@@ -164,8 +164,22 @@ def _all(source: Any) -> tuple[_Asked, ...]:
     if {"value", "timestamp"} <= set(names) and hasattr(source, "without_codec"):
         return _Asked("value", None, main=True), _Asked("key"), _Asked("timestamp"), _Asked("headers.*")
     whole = [name for name in names if name.rpartition(".")[0] not in names]  # a struct's parts come with it
-    image = getattr(source, "_image", None)
-    return tuple(_Asked(name, None, main=name == image) for name in whole)
+    image, texts = getattr(source, "_image", None), _texts(source)
+    return tuple(_Asked(name, texts.get(name) if name != image else None, main=name == image) for name in whole)
+
+
+def _texts(source: Any) -> dict[str, str]:
+    """The suffixes of a table's columns of text, whose values come as bytes."""
+    if not isinstance(source, ArrowRows):
+        return {}
+    from pyarrow import types
+
+    kinds = {name: leaf.kind for name, leaf in source.leaves.items()}
+    return {
+        name: f"{plain_suffix(name)}.txt"
+        for name, kind in kinds.items()
+        if types.is_string(kind) or types.is_large_string(kind)
+    }
 
 
 def _headers(headers: Mapping[str, bytes]) -> Iterator[File]:

@@ -27,7 +27,7 @@ QUALITY = 90
 class Job:
     """Everything that decides the bytes of a set.
 
-    told      the same as plain JSON, without the plan: kept in the manifest
+    told      the same as plain JSON: kept in the manifest
     finished  whether the set is there already
     """
 
@@ -38,7 +38,9 @@ class Job:
     finished: bool = False
 
 
-def job_of(source: Any, work: Work, shard_bytes: int, options: Mapping[str, Any], known: Any = None) -> Job:
+def job_of(
+    source: Any, work: Work, shard_bytes: int, options: Mapping[str, Any], known: Mapping[str, Any] | None
+) -> Job:
     """The job of these options: new, or the one that is under way in `work`, or `known`, of a set that is there.
 
     Raises:
@@ -47,7 +49,7 @@ def job_of(source: Any, work: Work, shard_bytes: int, options: Mapping[str, Any]
     """
     source = as_source(source)
     contents = contents_for(source, options)
-    there = work.plan() if known is None else dict(known)
+    there = dict(known) if known else work.plan()
     snapshot = source.snapshot(None if there is None else there.get("pin"))
     if not len(snapshot):
         msg = f"{snapshot.source}: a set must hold records; found none"
@@ -63,7 +65,7 @@ def job_of(source: Any, work: Work, shard_bytes: int, options: Mapping[str, Any]
     }
     told = json.loads(json.dumps(told))
     if there is not None:
-        return _resumed(there, told, contents, snapshot, work, finished=known is not None)
+        return _resumed(there, told, contents, snapshot, work, finished=bool(known))
     if some := sorted(path.name for path in work.out.glob(f"{work.name}-*.tar*")):
         msg = (
             f"{work.out}: a new set must not replace files that are there; found {some[0]}; give another name or folder"
@@ -72,7 +74,8 @@ def job_of(source: Any, work: Work, shard_bytes: int, options: Mapping[str, Any]
     mean, fallback = sample_bytes(contents, snapshot)
     plan = Plan(work.name, borders_of(snapshot, mean, shard_bytes))
     told |= {"fallback": fallback}
-    work.begin(told | plan.told())
+    told |= plan.told()
+    work.begin(told)
     return Job(replace(contents, fallback=fallback), snapshot, plan, told)
 
 
@@ -98,8 +101,7 @@ def _resumed(
     if odd:
         msg = f"{where}: a set is packed with one choice of options; {'; '.join(odd)}; {cure}"
         raise StateError(msg)
-    kept = {name: value for name, value in there.items() if name not in ("name", "borders")}
-    return Job(replace(contents, fallback=fallback), snapshot, plan, kept, finished)
+    return Job(replace(contents, fallback=fallback), snapshot, plan, there, finished)
 
 
 def contents_for(source: Any, options: Mapping[str, Any]) -> Contents:

@@ -6,10 +6,13 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from dali_feed.errors import DataLostError, SourceNotFoundError
 from dali_feed.external_sources.durable import sync_folder
 from dali_feed.external_sources.kafka.tally import Tally
 from dali_feed.external_sources.tar_index import SUFFIX
+from dali_feed.external_sources.topic_shards import Replay
 from dali_feed.packing.job import Job
+from dali_feed.packing.sets import SetTold, load_set, save_set, shards_of
 from dali_feed.packing.shard import ShardMaker
 from dali_feed.packing.work import Receipt, Work, denied, digest_of
 
@@ -55,14 +58,35 @@ class Output:
             raise denied(temporary, error) from error
         return receipt
 
-    def finish(self, job: Job, receipts: Sequence[Receipt]) -> None:
-        """Write the manifest."""
-        sync_folder(self._work.out)
+    def known(self) -> SetTold | None:
+        """The set that is there; None where there is none."""
+        try:
+            return load_set(self.manifest)
+        except SourceNotFoundError:
+            return None
 
-    def close(self, job: Job) -> Tally:
-        """Remove what is needed while it is under way; what became of the records."""
-        self._work.done()
-        return Tally()
+    def finish(self, job: Job, receipts: Sequence[Receipt]) -> None:
+        """Write the manifest: the set is there then, and not before."""
+        sync_folder(self._work.out)
+        tally = Tally()
+        for receipt in receipts:
+            tally.add(receipt.tally)
+        replay = None
+        if job.snapshot.pin is not None and job.snapshot.interleaved:
+            missing = [run for receipt in receipts for run in receipt.missing]
+            replay = Replay.missing(job.snapshot.pin, missing).told()
+        shards = shards_of(receipts, [job.plan.shard(k) for k in range(len(job.plan))])
+        save_set(self.manifest, SetTold(shards, dict(job.told) | {"tally": tally.told()}, replay))
+
+    def checked(self, told: SetTold) -> None:
+        """Raise DataLostError where a file of the set is not there, or of another size. Its bytes are not looked at."""
+        for shard in told.shards:
+            for name, size in ((shard.name, shard.size), (f"{shard.name}{SUFFIX}", shard.index_size)):
+                path = self._work.out / name
+                if (found := _size(path)) != size:
+                    what = "it is not there" if found < 0 else f"found {found}"
+                    msg = f"{path}: the set has it with {size} bytes; {what}; remove {self.manifest} to pack it again"
+                    raise DataLostError(msg)
 
     def _name(self, k: int, name: str) -> None:
         """Give shard k its name, and its index; again, where a kill came between."""

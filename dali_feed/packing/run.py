@@ -106,8 +106,14 @@ def pack(  # noqa: PLR0913  an option each
         msg = f"shard_bytes: must be 1 or more; found {shard_bytes!r}"
         raise ConfigError(msg)
     with work.held():
-        job = job_of(source, work, shard_bytes, told)
-        return _Run(job, Output(work), workers or min(8, os.cpu_count() or 1), tell or (lambda _: None)).run()
+        output = Output(work)
+        known = output.known()
+        job = job_of(source, work, shard_bytes, told, None if known is None else known.made)
+        if known is not None:
+            output.checked(known)
+        done = _Run(job, output, workers or min(8, os.cpu_count() or 1), tell or (lambda _: None)).run()
+        work.done()
+        return done
 
 
 def _place(out: str | os.PathLike[str]) -> tuple[Path, str]:
@@ -135,16 +141,16 @@ class _Run:
     def run(self) -> Packed:
         """Write what is missing."""
         plan, output = self._job.plan, self._output
-        if not self._job.finished:
+        if self._job.finished:
+            self._begun = self._done = plan.records
+        else:
             receipts = [output.there(plan.shard(k), k) for k in range(len(plan))]
             counts = (plan.borders[1:] - plan.borders[:-1]).tolist()
             self._begun = self._done = sum(n for n, receipt in zip(counts, receipts, strict=True) if receipt)
             self._write([k for k, receipt in enumerate(receipts) if receipt is None], receipts)
             output.finish(self._job, [receipt for receipt in receipts if receipt is not None])
-        else:
-            self._begun = self._done = plan.records
-        tally = output.close(self._job)
-        end = self._so_far(tally)
+        told = output.known()
+        end = self._so_far(Tally() if told is None else Tally.of(told.made["tally"]))
         self._tell(end)
         return end
 

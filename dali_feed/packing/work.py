@@ -78,6 +78,8 @@ class Work:
                 raise ConfigError(msg) from error
             yield
         finally:
+            if not (self.path / "plan.json").exists():  # nothing was begun, or all of it is done
+                self.done()
             os.close(lock)
 
     def plan(self) -> dict[str, Any] | None:

@@ -26,7 +26,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "set"
 
 
-def read(source: Source) -> tuple[list[tuple[bytes, ...]], dict[int, str]]:
+def read(source: Source) -> tuple[list[tuple[bytes, bytes]], dict[int, str]]:
     """Payload and label of each sample of a single shard, and the faults."""
     reader = source.reader()
     block = reader.read(Extents.one(0, 0, len(source.snapshot())))

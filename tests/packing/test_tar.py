@@ -19,7 +19,7 @@ from dali_feed.testing.shards import write_shard
 def test_tarfile_reads_what_is_written_and_the_index_is_the_one_of_its_headers(tmp_path: Path) -> None:
     """Long names, letters that are not ASCII, empty and large members: tarfile and our own index find them all."""
     keys = ["a", "folder/b", "x" * 120 + "/" + "y" * 120, "é/ü", "é" * 90]
-    samples = [
+    samples: list[tuple[str, list[tuple[str, bytes | memoryview]]]] = [
         (key, [("jpg", os.urandom(k * 700)), ("CLS", b"%d" % k), ("seg.png", b"")]) for k, key in enumerate(keys)
     ]
     samples.append(("large", [("bin", memoryview(os.urandom(3 << 20)))]))
@@ -33,10 +33,8 @@ def test_tarfile_reads_what_is_written_and_the_index_is_the_one_of_its_headers(t
         found = [(info.name, info.mtime, read.extractfile(info).read()) for info in read]  # type: ignore[union-attr]
     assert found == [(f"{key}.{suffix}", 0, bytes(data)) for key, files in samples for suffix, data in files]
     built = tar_index.build(str(path))
-    assert all(
-        np.array_equal(mine, its)
-        for mine, its in zip(made.columns, (built.first, built.offset, built.length, built.suffix), strict=True)
-    )
+    for mine, its in zip(made.columns, (built.first, built.offset, built.length, built.suffix), strict=True):
+        np.testing.assert_array_equal(mine, its)  # type: ignore[arg-type]
     assert (made.suffixes, made.size, built.behind) == (built.suffixes, path.stat().st_size, 0)
     assert made.crc is not None
     assert made.crc.tolist() == [zlib.crc32(data) for _, files in samples for _, data in files]
