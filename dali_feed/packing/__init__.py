@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
+    from dali_feed.packing.damage import Damage, Verified, verify
     from dali_feed.packing.run import Packed, pack
 
-__all__ = ["Packed", "pack"]
+__all__ = ["Damage", "Packed", "Verified", "pack", "verify"]
 
-__getattr__ = lazily(__name__, {"Packed": "run", "pack": "run"})
+__getattr__ = lazily(
+    __name__, {"Damage": "damage", "Packed": "run", "Verified": "damage", "pack": "run", "verify": "damage"}
+)
