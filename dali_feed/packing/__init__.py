@@ -1,0 +1,20 @@
+"""Packing: the records of any source into sets of tar shards, and what is done with sets.
+
+Never: training, a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dali_feed.packages import lazily
+
+if TYPE_CHECKING:
+    from dali_feed.packing.damage import Damage, Verified, verify
+    from dali_feed.packing.run import Packed, pack
+
+__all__ = ["Damage", "Packed", "Verified", "pack", "verify"]
+
+__getattr__ = lazily(
+    __name__, {"Damage": "damage", "Packed": "run", "Verified": "damage", "pack": "run", "verify": "damage"}
+)
