@@ -1,7 +1,7 @@
 """Threads that read: a queue and some threads for each target, shared by all readers of a process.
 
-The law: a target that hangs holds up those who wait for its bytes, and nobody who has stopped waiting. A slow target does
-not hold up the reads of another.
+The law: a target that hangs holds up those who wait for its bytes, and nobody who has stopped waiting. A slow target
+does not hold up the reads of another.
 """
 
 from __future__ import annotations
