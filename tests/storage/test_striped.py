@@ -7,9 +7,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from blocks import taken
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from blocks import taken
 from images import jpeg
 from striped_sets import striped
 
