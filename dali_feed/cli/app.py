@@ -1,4 +1,4 @@
-"""The command line: `dali-feed demo`, `inspect`, `verify`, `dead-letters`, `topic`, `produce`, `pack`, `lag`.
+"""The command line: `dali-feed demo`, `inspect`, `verify`, `dead-letters`, `topic`, `produce`, `pack`, `shards`, `lag`.
 
 What a command needs is imported when it runs, so `--help` answers at once. An error of ours is one line on stderr
 and exit code 1; Ctrl-C is one line and 130.
@@ -18,6 +18,7 @@ import typer
 from dali_feed.cli.lag import lag
 from dali_feed.cli.pack import pack
 from dali_feed.cli.produce import produce
+from dali_feed.cli.shards import shards_app
 from dali_feed.cli.topic import topic_app
 
 __all__ = ["Kind", "app", "dead_letters", "demo", "inspect", "main", "verify"]
@@ -188,6 +189,7 @@ def dead_letters(
 
 
 app.add_typer(topic_app(_plainly))
+app.add_typer(shards_app(_plainly))
 app.command()(_plainly()(produce))
 app.command()(_plainly()(pack))
 app.command()(_plainly()(lag))

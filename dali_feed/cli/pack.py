@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from dali_feed.records.source import Source
 
 __all__ = ["pack"]
 
@@ -53,8 +50,9 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
     from dali_feed import packing
     from dali_feed.cli.amounts import bytes_of
     from dali_feed.cli.pack_view import progress, show
+    from dali_feed.cli.targets import one_source
 
-    reads = _source(source, config or [], timeout)
+    reads = one_source(source, config=config or [], timeout=timeout)
     with progress() as tell:
         done = packing.pack(
             reads,
@@ -77,18 +75,6 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
         failed += damaged(str(done.path))
     if failed:
         raise typer.Exit(1)
-
-
-def _source(targets: list[str], config: list[str], timeout: float) -> Source:
-    """The one source that is named; of a topic its records as they are."""
-    from dali_feed.cli.targets import options_of, sources, with_members
-    from dali_feed.errors import ConfigError
-
-    found = sources(targets, config=options_of(config), timeout=timeout)
-    if len(found) != 1:
-        msg = f"source: one at a time: a topic, a folder, or tar shards; found {', '.join(targets)}"
-        raise ConfigError(msg)
-    return with_members(found[0])
 
 
 def _members(text: str) -> dict[str, str] | list[str]:

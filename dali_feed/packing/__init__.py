@@ -11,10 +11,23 @@ from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
     from dali_feed.packing.damage import Damage, Verified, verify
+    from dali_feed.packing.merging import merge
+    from dali_feed.packing.reindex import index
     from dali_feed.packing.run import Packed, pack
+    from dali_feed.packing.splitting import split
 
-__all__ = ["Damage", "Packed", "Verified", "pack", "verify"]
+__all__ = ["Damage", "Packed", "Verified", "index", "merge", "pack", "split", "verify"]
 
 __getattr__ = lazily(
-    __name__, {"Damage": "damage", "Packed": "run", "Verified": "damage", "pack": "run", "verify": "damage"}
+    __name__,
+    {
+        "Damage": "damage",
+        "Packed": "run",
+        "Verified": "damage",
+        "index": "reindex",
+        "merge": "merging",
+        "pack": "run",
+        "split": "splitting",
+        "verify": "damage",
+    },
 )
