@@ -1,9 +1,13 @@
 """The manifest of a set: `NAME.dfset`, a line of JSON that says which shards were packed together, and what they are.
 
 The law: a manifest is the bytes that were written, or it is an error; it is written last, so where there is one the set
-is whole. A path in it never leaves its folder.
+is whole. A name in it never leaves its folder, nor a part its target.
 
     {"dfset": 1, "sha256": of what follows, "set": {"shards": [...], "made": {...}, "replay": {...} or null}}
+
+The shards of a striped set lie on targets, and "set" has one thing more, from which the files and their sizes follow:
+
+    "layout": {"stripe_count": 4, "stripe_size": 1048576, "targets": ["/mnt/a", ...]}
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dali_feed.errors import DataLostError, SourceDeniedError, SourceNotFoundError
+from dali_feed.storage.layout import Layout, Part
 
 __all__ = ["SUFFIX", "Manifest", "Shard", "load_manifest", "manifest_bytes"]
 
@@ -40,20 +45,29 @@ class Manifest:
 
     made    of what and how the set was packed, and what became of the records: plain JSON
     replay  of a set that holds a topic's records, which offsets those had: plain JSON
+    layout  which folders the shards lie in; None: each is one file beside the manifest
     """
 
     shards: tuple[Shard, ...]
     made: Mapping[str, Any]
     replay: Mapping[str, Any] | None = None
+    layout: Layout | None = None
+
+    def parts(self, number: int) -> tuple[Part, ...]:
+        """The files of a shard on their targets; () where it is one file beside the manifest."""
+        shard = self.shards[number]
+        return () if self.layout is None else self.layout.parts(number, shard.name, shard.size)
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """The whole file: equal for equal manifests."""
-    told = {
+    told: dict[str, Any] = {
         "shards": [asdict(shard) for shard in manifest.shards],
         "made": dict(manifest.made),
         "replay": None if manifest.replay is None else dict(manifest.replay),
     }
+    if manifest.layout is not None:
+        told["layout"] = asdict(manifest.layout)
     text = json.dumps(told, sort_keys=True)
     return f'{{"dfset": {VERSION}, "sha256": "{hashlib.sha256(text.encode()).hexdigest()}", "set": {text}}}\n'.encode()
 
@@ -79,7 +93,7 @@ def load_manifest(path: str) -> Manifest:
         told = json.loads(whole)
         version, told = told["dfset"], told["set"]
         shards = tuple(Shard(**each) for each in told["shards"])
-        found = Manifest(shards, told["made"], told["replay"])
+        found = Manifest(shards, told["made"], told["replay"], _layout(told))
         fits = version == VERSION and bool(shards) and all(map(_is_shard, shards)) and manifest_bytes(found) == whole
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         what = f"{type(error).__name__}: {error}"
@@ -90,6 +104,13 @@ def load_manifest(path: str) -> Manifest:
         msg = f"{path}: a manifest must be what `dali-feed pack` wrote; found {what}; fetch it again"
         raise DataLostError(msg)
     return found
+
+
+def _layout(told: Mapping[str, Any]) -> Layout | None:
+    if "layout" not in told:
+        return None
+    layout = told["layout"]
+    return Layout(**{**layout, "targets": tuple(layout["targets"])})
 
 
 def _is_shard(shard: Shard) -> bool:

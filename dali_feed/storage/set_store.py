@@ -1,6 +1,6 @@
-"""Shards of sets: `/data/imagenet.dfset/imagenet-000000.tar` is the file beside the manifest that it names.
+"""Shards of sets: `/data/imagenet.dfset/imagenet-000000.tar` is the file beside the manifest, or its parts on targets.
 
-The law: what a manifest names is there, with the bytes that it had, or reading it is an error that names the file.
+The law: what a manifest names is there, as long as it was, or reading it is an error that names target and file.
 """
 
 from __future__ import annotations
@@ -15,9 +15,13 @@ from typing import Any
 
 from dali_feed.errors import DataLostError, SourceNotFoundError
 from dali_feed.storage.contract import Opened
+from dali_feed.storage.layout import Layout, Part
 from dali_feed.storage.local import LOCAL, LocalFile
 from dali_feed.storage.manifest import SUFFIX, Manifest, Shard, load_manifest
 from dali_feed.storage.stamp import Stamp
+from dali_feed.storage.stripe_writer import check_parts
+from dali_feed.storage.striped_file import StripedFile, open_part, stamp_of
+from dali_feed.storage.striped_reads import fill_striped
 
 __all__ = ["SetStore", "is_set_path"]
 
@@ -34,12 +38,17 @@ def is_set_path(pattern: str) -> bool:
 class SetStore:
     """Files of sets by their manifests; other paths as on any mounted file system."""
 
-    most_open: int = LOCAL.most_open
     random_access: bool = True
-    _sets: dict[str, tuple[Manifest, dict[str, Shard]]] = field(default_factory=dict, repr=False, compare=False)
+    _sets: dict[str, tuple[Manifest, dict[str, int]]] = field(default_factory=dict, repr=False, compare=False)
 
     def __reduce__(self) -> Any:
         return SetStore, ()  # another process looks at its own files
+
+    @property
+    def most_open(self) -> int:
+        """Shards that may be open at once: fewer where each is several files."""
+        layouts = [found.layout for found, _ in list(self._sets.values())]
+        return max(8, LOCAL.most_open // max((each.stripe_count for each in layouts if each), default=1))
 
     def matches(self, pattern: str) -> list[str]:
         """The shards of a set, in its order, or those of them that a pattern behind the set's path names."""
@@ -60,11 +69,18 @@ class SetStore:
 
     def stamp(self, path: str) -> Stamp:
         """What the file is now, which has the size that the manifest says."""
+        if striped := self._striped(path):
+            return _stamp(*striped)
         real, size = self._real(path)
         return _sized(path, real, size, LOCAL.stamp(real))
 
-    def open(self, path: str, stop: threading.Event | None = None) -> LocalFile:
+    def open(self, path: str, stop: threading.Event | None = None) -> Opened:
         """The file; see `storage.contract.Store`. Raises DataLostError where it is not as long as the manifest says."""
+        if striped := self._striped(path):
+            home, layout, parts = striped
+            if len(parts) > 1:
+                return StripedFile(_split(path)[0], home, layout, parts, stop)
+            return LocalFile(open_part(layout.folder(parts[0].target, home), parts[0]))
         real, size = self._real(path)
         file = LOCAL.open(real, stop)
         try:
@@ -82,8 +98,10 @@ class SetStore:
         at: Sequence[int],
         stop: threading.Event,
     ) -> list[int]:
-        """As on any mounted file system."""
-        return LOCAL.fill(file_of, files, views, at, stop)
+        """From all targets at once; what is not striped as on any mounted file system."""
+        if all(found.layout is None or found.layout.stripe_count == 1 for found, _ in list(self._sets.values())):
+            return LOCAL.fill(file_of, files, views, at, stop)
+        return fill_striped(file_of, files, views, at, stop, self.most_open)
 
     def manifest(self, home: str) -> Manifest:
         """The manifest of a set, read once."""
@@ -91,7 +109,7 @@ class SetStore:
 
     def index_sha256(self, path: str) -> str | None:
         """The SHA-256 of a shard's index, where it is a shard of a set."""
-        return self._shard(path).index_sha256 if _INSIDE in path else None
+        return self._shard(path)[2].index_sha256 if _INSIDE in path else None
 
     def replay(self, patterns: Sequence[str]) -> Mapping[str, Any] | None:
         """Which offsets of a topic the samples had, where `patterns` are one whole set that has a topic's."""
@@ -99,26 +117,35 @@ class SetStore:
             return None
         return self.manifest(os.path.expanduser(patterns[0])).replay
 
-    def _held(self, home: str) -> tuple[Manifest, dict[str, Shard]]:
+    def _held(self, home: str) -> tuple[Manifest, dict[str, int]]:
         if home not in self._sets:
             found = load_manifest(home)
-            self._sets[home] = found, {shard.name: shard for shard in found.shards}
+            self._sets[home] = found, {shard.name: number for number, shard in enumerate(found.shards)}
         return self._sets[home]
 
-    def _shard(self, path: str) -> Shard:
+    def _shard(self, path: str) -> tuple[Manifest, int, Shard]:
         home, name = _split(path)
-        shard = self._held(home)[1].get(name)
-        if shard is None:
+        manifest, numbers = self._held(home)
+        if name not in numbers:
             msg = f"{path}: no such shard in the set; check the path or the pattern"
             raise SourceNotFoundError(msg)
-        return shard
+        return manifest, numbers[name], manifest.shards[numbers[name]]
+
+    def _striped(self, path: str) -> tuple[str, Layout, tuple[Part, ...]] | None:
+        """Folder of the manifest, layout and parts of a shard that lies on targets."""
+        if _INSIDE not in path or path.endswith(INDEX):
+            return None
+        manifest, number, _ = self._shard(path)
+        if manifest.layout is None:
+            return None
+        return os.path.dirname(os.path.abspath(_split(path)[0])), manifest.layout, manifest.parts(number)
 
     def _real(self, path: str) -> tuple[str, int | None]:
         """Where a file lies, and its bytes where a manifest says so."""
         if _INSIDE not in path:
             return path, None
         home, name = _split(path)
-        shard = self._shard(path.removesuffix(INDEX))
+        shard = self._shard(path.removesuffix(INDEX))[2]
         return os.path.join(os.path.dirname(home), name), shard.index_size if path.endswith(INDEX) else shard.size
 
 
@@ -128,6 +155,12 @@ def _split(path: str) -> tuple[str, str]:
         return path, ""
     home, _, inside = path.partition(_INSIDE)
     return home + SUFFIX, inside
+
+
+def _stamp(home: str, layout: Layout, parts: Sequence[Part]) -> Stamp:
+    """What the parts of a shard are now, as one. Raises DataLostError, SourceDeniedError as opening them does."""
+    check_parts(home, layout, parts)
+    return stamp_of([os.stat(os.path.join(layout.folder(each.target, home), each.file)) for each in parts])
 
 
 def _sized(path: str, real: str, size: int | None, stamp: Stamp) -> Stamp:

@@ -1,0 +1,183 @@
+"""Striped sets: the bytes of the plain file at any layout, and errors that name the target."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from blocks import taken
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from images import jpeg
+from striped_sets import striped
+
+from dali_feed.errors import ClosedError, DataLostError, SourceChangedError
+from dali_feed.external_sources import FileList, ShardSet
+from dali_feed.packing import pack, verify
+from dali_feed.records.extents import Extents
+from dali_feed.storage import target_queues
+from dali_feed.storage.layout import BLOCK, Layout
+from dali_feed.storage.set_store import SetStore
+from dali_feed.storage.stripe_writer import StripeWriter
+from dali_feed.storage.striped_file import StripedFile
+from dali_feed.testing import assert_resumes_anywhere
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve images of two classes in two shards, in one folder."""
+    folder = tmp_path_factory.mktemp("plain")
+    for k in range(12):
+        (folder / "source" / "ab"[k % 2]).mkdir(parents=True, exist_ok=True)
+        (folder / "source" / "ab"[k % 2] / f"{k}.jpg").write_bytes(jpeg(k, 48, 48))
+    pack(FileList.from_folder(folder / "source"), folder / "set" / "x.dfset", shard_bytes=20000)
+    return folder / "set" / "x.dfset"
+
+
+def payloads(path: Path) -> list[bytes]:
+    """Every image of a set, in order."""
+    source, found = ShardSet(path), []
+    reader = source.reader()
+    try:
+        for shard, count in enumerate(source.snapshot().stops.tolist()):
+            found += [taken(each) for each in reader.read(Extents.one(shard, 0, count)).payloads]
+    finally:
+        reader.close()
+    return found
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with four targets."""
+    base = tmp_path_factory.mktemp("stripes")
+    for k in range(4):
+        (base / f"t{k}").mkdir()
+    return base
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 4), st.integers(0, 9 * BLOCK), st.data())
+def test_any_range_of_any_layout_is_that_of_the_plain_file(
+    folders: Path, targets: int, size: int, data: st.DataObject
+) -> None:
+    """One read, and several at once, give the bytes that were written, and as many as there are."""
+    base = folders
+    count = data.draw(st.integers(1, targets))
+    layout = Layout(tuple(str(base / f"t{k}") for k in range(targets)), count, BLOCK * data.draw(st.integers(1, 2)))
+    whole = bytes((k * 7 + k // 251) % 256 for k in range(size))
+    writer = StripeWriter(base, layout, data.draw(st.integers(0, 3)), "a.tar")
+    writer.write(whole)
+    file = StripedFile("a.tar", str(base), layout, writer.commit())
+    try:
+        spans = data.draw(st.lists(st.tuples(st.integers(0, size + 10), st.integers(0, size + 10)), max_size=5))
+        for at, held in spans:
+            found = bytearray(held)
+            assert file.read(memoryview(found), at) == len(whole[at : at + held])
+            assert found[: len(whole[at : at + held])] == whole[at : at + held]
+    finally:
+        file.close()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_striped_set_holds_what_the_plain_one_does(plain: Path, tmp_path: Path, count: int) -> None:
+    """Payloads and fingerprint are equal, so a state of one goes on from the other; and verify finds it whole."""
+    path = striped(plain, tmp_path, 3, count)
+    assert payloads(path) == payloads(plain)
+    assert ShardSet(path).snapshot().fingerprint == ShardSet(plain).snapshot().fingerprint
+    assert not verify(path).damages
+    assert not target_queues._queues  # the last reader took the threads with it
+
+
+def test_a_striped_set_resumes_anywhere(plain: Path, tmp_path: Path) -> None:
+    """It is held to the law of sources."""
+    assert_resumes_anywhere(ShardSet(striped(plain, tmp_path, 2)))
+
+
+def test_a_missing_target_is_named(plain: Path, tmp_path: Path) -> None:
+    """With the cure, whether it went before the set was opened or after."""
+    path = striped(plain, tmp_path)
+    source = ShardSet(path)
+    source.snapshot()
+    (tmp_path / "t1").rename(tmp_path / "gone")
+    for each in (source, ShardSet(path)):
+        with pytest.raises(DataLostError, match=r"target .*/t1: .* must be there; found no such folder; mount it"):
+            each.snapshot(), each.reader().read(Extents.one(0, 0, 1))
+
+
+def test_a_short_part_is_named(plain: Path, tmp_path: Path) -> None:
+    """Its size does not fit the manifest when it is opened, and verify tells the same."""
+    path = striped(plain, tmp_path)
+    part = next((tmp_path / "t1").iterdir())
+    os.truncate(part, part.stat().st_size - 1)
+    with pytest.raises(DataLostError, match=rf"t1/{part.name}: this part of a shard must have \d+ bytes; found \d+"):
+        payloads(path)
+    assert [part.name in str(damage) for damage in verify(path).damages] == [True]
+
+
+def test_a_part_that_was_replaced_ends_the_read(plain: Path, tmp_path: Path) -> None:
+    """Another file of the same size in its place is seen by the stamp of the shard."""
+    path = striped(plain, tmp_path)
+    source = ShardSet(path)
+    source.snapshot()
+    part = tmp_path / "t0" / next(each.name for each in (tmp_path / "t0").iterdir() if "000000" in each.name)
+    other = tmp_path / "other"
+    other.write_bytes(bytes(part.stat().st_size))
+    other.replace(part)
+    with pytest.raises(SourceChangedError, match=r"x\.dfset/x-000000\.tar: a shard must not change"):
+        source.reader().read(Extents.one(0, 0, 1))
+
+
+def test_a_part_that_is_cut_under_an_open_reader_is_named(plain: Path, tmp_path: Path) -> None:
+    """Bytes that are gone are never what the memory held before."""
+    path = striped(plain, tmp_path)
+    store = SetStore()
+    shard = store.matches(str(path))[0]
+    file = store.open(shard)
+    part = next(each for each in (tmp_path / "t0").iterdir() if Path(shard).name in each.name)
+    os.truncate(part, 0)
+    with pytest.raises(DataLostError, match=rf"t0/{part.name}: this part of a shard must have .* found 0 bytes"):
+        file.read(memoryview(bytearray(BLOCK * 4)), 0)
+    file.close()
+
+
+def test_a_target_that_hangs_ends_with_stop(tmp_path: Path) -> None:
+    """Whoever waits for it gets a ClosedError once `stop` is set, and closing it waits for nobody."""
+    base = tmp_path
+    (base / "t0").mkdir()
+    (base / "t1").mkdir()
+    layout, stop, held = Layout(("t0", "t1"), 2, BLOCK), threading.Event(), threading.Event()
+    writer = StripeWriter(base, layout, 0, "a.tar")
+    writer.write(bytes(4 * BLOCK))
+    file = StripedFile("a.tar", str(base), layout, writer.commit(), stop)
+
+    def hang() -> None:
+        held.wait()
+
+    queue = target_queues.acquire([str(base / "t1")])[0]
+    for _ in range(target_queues.DEPTH):
+        queue.put(hang)  # as a read of a dead mount: it does not come back
+    threading.Timer(0.01, stop.set).start()
+    try:
+        with pytest.raises(ClosedError, match="the read was stopped"):
+            file.read(memoryview(bytearray(4 * BLOCK)), 0)
+        file.close()
+        assert file.storage()[0].queued
+    finally:
+        held.set()
+        target_queues.release([queue])
+
+
+def test_what_targets_gave_is_counted(plain: Path, tmp_path: Path) -> None:
+    """Reads and bytes of each target are told by the file."""
+    path = striped(plain, tmp_path)
+    store = SetStore()
+    file = store.open(store.matches(str(path))[0])
+    size = file.stamp().size
+    file.read(memoryview(bytearray(size)), 0)
+    (told,) = file.storage()  # type: ignore[attr-defined]
+    file.close()
+    assert told.bytes == size == sum(each.bytes for each in told.targets)
+    assert [each.name for each in told.targets] == [str(tmp_path / f"t{k}") for k in range(3)]
+    assert (told.reads, told.queued, told.failures) == (3, 0, 0)  # neighbours of a part are one read
