@@ -115,11 +115,18 @@ def inspect(
         ),
     ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")] = 10.0,
+    sheet: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="A contact sheet: some images, where they are, labels.")
+    ] = None,
+    sheet_samples: Annotated[int, typer.Option(min=1, max=2000, help="Images of each source on the sheet.")] = 24,
 ) -> None:
     """What a source holds: records, partitions, fields, formats and sizes, and the bad ones of a sample.
 
     And what its records have: a line per member, how many have it, its size and what it seems to be, with `columns=`
     to paste. With --format a topic's values are looked into, and a record is bad that it does not fit.
+
+    How often each class is there, and how payloads and images are spread over sizes, is counted in the sample:
+    --sample 1000000 counts all of a smaller source.
 
     Tar shards are indexed on the way; the index is kept, as for a training run. Exits with 1 where no record of a
     source's sample is good.
@@ -127,7 +134,15 @@ def inspect(
     with _plainly():
         from dali_feed.cli.inspect import inspect_all
 
-        bad, hopeless = inspect_all(target, sample=sample, config=config or [], timeout=timeout, form=form)
+        bad, hopeless = inspect_all(
+            target,
+            sample=sample,
+            config=config or [],
+            timeout=timeout,
+            form=form,
+            sheet=sheet,
+            sheet_samples=sheet_samples,
+        )
     raise typer.Exit(1 if hopeless or (strict and bad) else 0)
 
 
