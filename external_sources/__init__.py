@@ -23,9 +23,13 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.kafka.topic import KafkaTopic
     from dali_feed.external_sources.kafka.topics import Topics
     from dali_feed.external_sources.kafka.writes import Copied, Payload, Values
+    from dali_feed.external_sources.record_files.mds import MDS
+    from dali_feed.external_sources.record_files.recordio import RecordIO
+    from dali_feed.external_sources.record_files.tfrecords import TFRecords
     from dali_feed.external_sources.shards import ShardSet
 
 __all__ = [
+    "MDS",
     "ArrowRows",
     "Claim",
     "Copied",
@@ -40,7 +44,9 @@ __all__ = [
     "Payload",
     "Produced",
     "Producer",
+    "RecordIO",
     "ShardSet",
+    "TFRecords",
     "Tally",
     "Topics",
     "Values",
@@ -49,6 +55,7 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
+        "MDS": "record_files.mds",
         "ArrowRows": "arrow_rows",
         "Claim": "kafka.claim",
         "Copied": "kafka.writes",
@@ -63,7 +70,9 @@ __getattr__ = lazily(
         "Payload": "kafka.writes",
         "Produced": "kafka.producer",
         "Producer": "kafka.producer",
+        "RecordIO": "record_files.recordio",
         "ShardSet": "shards",
+        "TFRecords": "record_files.tfrecords",
         "Tally": "kafka.tally",
         "Topics": "kafka.topics",
         "Values": "kafka.writes",

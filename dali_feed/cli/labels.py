@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dali_feed.external_sources import KafkaTopic, ShardSet
+from dali_feed.external_sources.record_files.source import RecordFiles
 from dali_feed.records.source import Source
 
 __all__ = ["integer", "missing_label", "no_labels", "odd_label"]
@@ -27,6 +28,8 @@ def no_labels(source: Source) -> str:
     """Of a source whose records have none: where one would be."""
     if isinstance(source, KafkaTopic):
         return "no header `label`: read it with KafkaTopic(..., label=None), or name another header"
+    if isinstance(source, RecordFiles):
+        return "no label: name the member that is one, label="
     if isinstance(source, ShardSet):
         return "no label: neither a .cls member nor a .json with the key label"
     return "no label: the images lie in one folder"

@@ -1,4 +1,4 @@
-"""The targets of a command: topics, folders, shards and images, as sources."""
+"""The targets of a command: topics, folders, shards, files of records and images, as sources."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from typing import Any
 
 from dali_feed.errors import ConfigError, SourceDeniedError, SourceEmptyError, SourceNotFoundError
 from dali_feed.external_sources import (
+    MDS,
     DeadLetterFolder,
     DeadLetterTopic,
     FileList,
     FromEnv,
     FromFile,
     KafkaTopic,
+    RecordIO,
     ShardSet,
+    TFRecords,
 )
 from dali_feed.external_sources.files import IMG_EXTENSIONS
 from dali_feed.external_sources.kafka.secrets import is_secret
+from dali_feed.external_sources.record_files.mds_index import is_mds
 from dali_feed.quarantine.letters import DeadLetters
 from dali_feed.records.source import Source
 
@@ -27,25 +31,39 @@ __all__ = ["HEADERS", "KAFKA", "letters_at", "named", "options_of", "sources", "
 
 KAFKA = "kafka://"
 IMAGES = (*IMG_EXTENSIONS, ".gif", ".avif")  # files named one by one may be what from_folder passes over
+_TFRECORD = re.compile(r"\.tf(rec|records?)(-[^/.]*)?$|-of-[0-9*?]+$", re.IGNORECASE)  # train-00000-of-01024 too
 HEADERS = "headers"  # the field of a topic's records that holds them all
 
 
-def sources(targets: Sequence[str], *, config: dict[str, Any], timeout: float) -> list[Source]:
-    """A source per topic, per folder, for all shards together and for all single images together."""
+def sources(targets: Sequence[str], *, config: dict[str, Any], timeout: float, check: bool = False) -> list[Source]:
+    """A source per topic, per folder, for all shards together, all TFRecord files, and all single images.
+
+    check  whether hashes of whole files are checked, where a set has them
+    """
     found: list[Source] = []
     shards: list[str] = []
     images: list[str] = []
+    tfrecords: list[str] = []
+    recordio: list[str] = []
     for target in targets:
         if target.startswith(KAFKA):
             found.append(_topic(target, config, timeout))
         elif Path(target).is_dir():
-            found.append(_folder(target))
+            found.append(MDS(target, check=check) if is_mds(target) else _folder(target))
         elif target.lower().endswith(IMAGES):
             images += _images(target)
+        elif _TFRECORD.search(target):
+            tfrecords.append(target)
+        elif target.lower().endswith(".rec"):
+            recordio.append(target)
         else:
             shards.append(target)
     if shards:
         found.append(ShardSet(shards))
+    if tfrecords:
+        found.append(TFRecords(tfrecords))
+    if recordio:
+        found.append(RecordIO(recordio))
     if images:
         found.append(FileList(images))
     return found

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from dali_feed.formats.named import format_of
     from dali_feed.formats.npy import Npy
     from dali_feed.formats.protobuf import Protobuf
+    from dali_feed.formats.tf_example import Example
 
-__all__ = ["Avro", "Format", "Json", "MsgPack", "Npy", "Protobuf", "bound", "format_of"]
+__all__ = ["Avro", "Example", "Format", "Json", "MsgPack", "Npy", "Protobuf", "bound", "format_of"]
 
 __getattr__ = lazily(
     __name__,
     {
         "Avro": "avro",
+        "Example": "tf_example",
         "Format": "contract",
         "Json": "json_text",
         "MsgPack": "messagepack",

@@ -19,15 +19,16 @@ from dali_feed.formats.contract import Format
 from dali_feed.formats.json_text import Json
 from dali_feed.formats.messagepack import MsgPack
 from dali_feed.formats.npy import Npy
+from dali_feed.formats.tf_example import Example
 
 __all__ = ["GROUP", "format_of"]
 
 GROUP = "dali_feed.formats"
-_OURS: dict[str, Callable[[], Format]] = {"json": Json, "msgpack": MsgPack, "npy": Npy}
+_OURS: dict[str, Callable[[], Format]] = {"json": Json, "msgpack": MsgPack, "npy": Npy, "tf-example": Example}
 
 
 def format_of(what: Any) -> Format:
-    """The format itself, or the one of that name: `json`, `msgpack`, `npy`, or what installed packages register.
+    """The format itself, or the one of that name: `json`, `msgpack`, `npy`, `tf-example`, or what packages register.
 
     Raises:
         ConfigError: it keeps no contract, nobody has that name, or two packages have.

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tf_example import example_bytes
 from written import EXAMPLE, avro, example, message_class, npy
 
 from dali_feed.errors import FormatError
-from dali_feed.formats import Avro, Format, Json, MsgPack, Npy, Protobuf, bound
+from dali_feed.formats import Avro, Example, Format, Json, MsgPack, Npy, Protobuf, bound
 
 PATHS = ["header.source", "body.features", "body.label", "body.image"]
 TREE = {"type": "record", "name": "T", "fields": [
@@ -35,6 +36,7 @@ CASES: dict[str, tuple[Format, list[str], bytes]] = {
     "msgpack": (MsgPack(), PATHS, msgpack.packb(RECORD)),
     "msgpack whole": (MsgPack(), ["$"], msgpack.packb(RECORD)),
     "protobuf": (Protobuf(message_class()), ["source", "body.features", "body.image"], MESSAGE.SerializeToString()),
+    "example": (Example(), ["a", "b", "c[]"], example_bytes({"a": [b"x", b"yz"], "b": [1.5, -2.0], "c": [3, -4]})),
     "npy": (Npy(), ["array"], npy(np.arange(6.0).reshape(2, 3))),
 }
 READS: dict[str, Callable[[Any], tuple[Any, ...]]] = {

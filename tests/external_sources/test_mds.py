@@ -1,0 +1,201 @@
+"""MDS sets: what index.json must be, what is refused, and values by their encodings."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from images import jpeg
+from record_files import frame, mds, packed
+
+from dali_feed.cli.targets import sources
+from dali_feed.errors import ConfigError, DaliFeedError, DataLostError, FormatError, SourceError
+from dali_feed.external_sources import MDS, FileList, RecordIO
+from dali_feed.external_sources.record_files.irheader import IRHeader
+from dali_feed.external_sources.record_files.mds_sample import MdsSample
+from dali_feed.external_sources.record_files.recordio_frames import RECORDIO
+from dali_feed.formats import bound
+from dali_feed.records import Extents
+
+COLUMNS = {"image": "jpeg", "label": "int", "pickled": "pkl", "caption": "str"}
+SAMPLE = [jpeg(0), struct.pack("<q", 7), b"\x80\x04.", b"hello"]
+
+
+def made(folder: Path, **changes: Any) -> Path:
+    """A set of one shard, with changes to what index.json says of it."""
+    path = mds(folder / "set", COLUMNS, [[SAMPLE, SAMPLE]]) / "index.json"
+    told = json.loads(path.read_text())
+    told["shards"][0] |= changes
+    path.write_text(json.dumps(told))
+    return path.parent
+
+
+def test_pickles_are_never_read(tmp_path: Path) -> None:
+    """A set may have them; who asks for them is refused, and the other columns are read."""
+    source = MDS(made(tmp_path))
+    block = source.giving("image", ("caption", "label")).reader().read(Extents.one(0, 0, 2))
+    assert ([bytes(text) for text in block.fields["caption"]], block.fields["label"]) == ([b"hello"] * 2, [7, 7])
+    assert [member.name for member in source.members()] == ["image", "label", "caption"]
+    with pytest.raises(ConfigError, match="member 'pickled': its encoding 'pkl' runs code, and is never unpickled"):
+        source.giving(None, ("pickled",))
+    for options in ({"image": "pickled"}, {"label": "caption"}, {"label": "none"}):
+        with pytest.raises(ConfigError, match=r"MDS\(.*\): .* must be a column of encoding"):
+            MDS(tmp_path / "set", **options)  # type: ignore[arg-type]
+
+
+RAW = {"basename": "shard.00000.mds", "bytes": 1, "hashes": {}}
+ZIP = {"basename": "shard.00000.mds.zstd", "bytes": 1, "hashes": {}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"raw_data": RAW | {"basename": "../x"}}, SourceError, "a shard's name must be that of a file in the folder"),
+        ({"raw_data": RAW}, DataLostError, "bytes, where index.json says 1"),
+        ({"samples": 3}, DataLostError, "2 samples, where index.json says 3"),
+        ({"format": "csv"}, SourceError, "must describe MDS shards of version 2; .* format 'csv'"),
+        ({"column_names": ["a"]}, SourceError, "must describe MDS shards"),
+        ({"samples": -1}, SourceError, "a count or a size of -1"),
+        (
+            {"compression": "zstd:7", "zip_data": ZIP, "raw_data": RAW | {"basename": "none.mds"}},
+            SourceError,
+            "found it packed by zstd; unpack all: zstd -d .*shard.00000.mds.zstd",
+        ),
+    ],
+)
+def test_what_index_json_says_is_held_against_the_files(
+    changes: dict[str, Any], error: type[SourceError], said: str, tmp_path: Path
+) -> None:
+    """A name that leaves the folder, sizes, counts, another format; shards that are there compressed alone."""
+    with pytest.raises(error, match=said):
+        MDS(made(tmp_path, **changes)).snapshot()
+
+
+def test_a_compressed_set_that_was_unpacked_is_read(tmp_path: Path) -> None:
+    """As one pass of StreamingDataset leaves it."""
+    assert len(MDS(made(tmp_path, compression="zstd", zip_data=ZIP)).snapshot()) == 2
+
+
+def test_hashes_are_checked_where_that_is_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """And it is said where there are none."""
+    folder = made(tmp_path)
+    shard = folder / "shard.00000.mds"
+    data = bytearray(shard.read_bytes())
+    data[-2] ^= 1
+    shard.write_bytes(data)
+    MDS(folder).snapshot()
+    with pytest.raises(DataLostError, match=r"shard.00000.mds: .* found sha1 .*, where index.json says"):
+        MDS(folder, check=True).snapshot()
+    MDS(made(tmp_path, raw_data=RAW | {"bytes": len(data)}), check=True).snapshot()
+    assert "1 of 1 shards have no hash" in caplog.text
+
+
+def test_any_damaged_index_json_gives_a_named_error_or_a_set(tmp_path: Path) -> None:
+    """Of any byte flipped and of some cuts: never another error."""
+    path = mds(tmp_path / "set", {"image": "jpeg", "label": "int"}, [[SAMPLE[:2]]]) / "index.json"
+    whole = path.read_bytes()
+    harms = [whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :] for at in range(len(whole))]
+    errors = 0
+    for harmed in [*harms, *(whole[:at] for at in range(0, len(whole), 9))]:
+        path.write_bytes(harmed)
+        try:
+            source = MDS(path.parent)
+            source.snapshot()
+            source.giving(None, ("label",)).reader().read(Extents.one(0, 0, 1))
+        except DaliFeedError as error:
+            errors += 1
+            assert not isinstance(error, FormatError)
+    assert errors > len(whole) / 3
+
+
+SCHEMA = MdsSample(
+    ("n", "text", "a", "b", "x", "f"),
+    ("uint16", "str_int", "ndarray", "ndarray:int16", "ndarray:float32:2", "str_float"),
+    (2, None, None, None, 8, None),
+)
+VALUES = [
+    struct.pack("<H", 60000),
+    b"-12",
+    bytes([33, 1 << 2, 2]) + np.array([5, -6], "<i4").tobytes(),
+    bytes([2 << 2 | 1, 1, 0, 2, 0]) + np.array([7, 8], "<i2").tobytes(),
+    np.array([0.5, 1], "<f4").tobytes(),
+    b"1e3",
+]
+ROW = np.array([3, len(VALUES[2]), len(VALUES[3]), 3], "<u4").tobytes() + b"".join(VALUES)
+
+
+def test_values_by_their_encodings() -> None:
+    """Numbers, numbers in text, arrays with and without dtype and shape in front."""
+    n, text, a, b, x, f = bound(SCHEMA, SCHEMA.names)(ROW)
+    assert (n, text, f) == (60000, -12, 1000.0)
+    assert (a.dtype, a.tolist()) == (np.int32, [5, -6])
+    assert (b.dtype, b.tolist()) == (np.int16, [[7, 8]])
+    assert x.tolist() == [0.5, 1]
+
+
+@given(
+    at=st.integers(0, len(ROW) - 1), by=st.integers(0, 255), cut=st.integers(0, len(ROW)), more=st.binary(max_size=9)
+)
+def test_any_bytes_give_values_or_a_fault(at: int, by: int, cut: int, more: bytes) -> None:
+    """Of a sample, and of what MXNet has before a record."""
+    harmed = bytearray(ROW)
+    harmed[at] ^= by
+    for value in (bytes(harmed[:cut]) + more, more):
+        for form, names in ((SCHEMA, SCHEMA.names), (IRHeader(), IRHeader.names)):
+            try:
+                found = bound(form, names)(value)  # type: ignore[arg-type]
+            except FormatError as error:
+                assert not isinstance(error.__cause__, MemoryError)
+            else:
+                assert sum(getattr(each, "nbytes", 0) for each in found) <= len(value) + 8 * 6
+
+
+def test_a_folder_is_known_by_its_index(tmp_path: Path) -> None:
+    """To the command line; one of images that has some other index.json stays one of images."""
+    (found,) = sources([str(made(tmp_path))], config={}, timeout=1)
+    assert isinstance(found, MDS)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "0.jpg").write_bytes(jpeg(0))
+    (tmp_path / "other" / "index.json").write_text('{"shards": [{"format": "csv"}, 3]}')
+    (found,) = sources([str(tmp_path / "other")], config={}, timeout=1)
+    assert isinstance(found, FileList)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (frame(0, b"abc") + b"xxxxyyyy", "#1: .* at byte 12 of 20: a frame that begins with 78787878"),
+        (frame(0, b"abc")[:-5], "#0: .* -?[0-9]+ of 3 bytes of a record|#0: .* of 8 bytes of a head"),
+        (frame(1, b"abc") + frame(0, b"d"), "#0: .* part 0 of a record, inside of one"),
+        (frame(3, b"abc"), "#0: .* part 3 of a record, outside of one"),
+        (frame(1, b"abc") + frame(2, b"abc"), "#0: .* the end, where a record's last part should be"),
+        (frame(5, b"abc"), "#0: .* part 5 of a record"),
+    ],
+)
+def test_frames_of_recordio_are_in_order(data: bytes, said: str, tmp_path: Path) -> None:
+    """What is wrong is told with its record and byte."""
+    (tmp_path / "a.rec").write_bytes(data)
+    with pytest.raises(DataLostError, match=said):
+        RecordIO(tmp_path / "a.rec", index_dir=tmp_path).snapshot()
+
+
+def test_a_record_in_parts_is_put_together(tmp_path: Path) -> None:
+    """With the mark between them that its writer left out; parts that do not fit are a bad record."""
+    whole = packed(b"ab" * 4, 3)
+    (tmp_path / "a.rec").write_bytes(
+        frame(1, whole[:8]) + frame(2, whole[8:16]) + frame(3, whole[16:]) + frame(0, whole)
+    )
+    block = RecordIO(tmp_path / "a.rec", index_dir=tmp_path).giving(None, ("id", "image")).reader()
+    found = block.read(Extents.one(0, 0, 2))
+    mark = bytes.fromhex("0a23d7ce")
+    assert bytes(found.fields["image"][0]) == (whole[:8] + mark + whole[8:16] + mark + whole[16:])[24:]
+    assert bytes(found.fields["image"][1]) == b"ab" * 4
+    assert RECORDIO.value(memoryview(b"\x05\0\0\x20abc")) == (
+        "the record's parts do not end where it does: the file was written in part"
+    )

@@ -1,0 +1,194 @@
+"""TFRecord files: frames, CRCs, features that are asked for, and records that are something else."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blocks import taken
+from google_crc32c import value as theirs
+from hypothesis import given
+from hypothesis import strategies as st
+from images import QUICK, jpeg
+from record_files import tfrecord
+from tf_example import example_bytes
+
+from dali_feed import DataLoader
+from dali_feed.columns import Bytes, Image, Number
+from dali_feed.errors import ConfigError, DataLostError, SourceEmptyError, SourceError
+from dali_feed.external_sources import TFRecords
+from dali_feed.external_sources.record_files import crc32c, kept_index, tfrecord_frames
+from dali_feed.external_sources.record_files.frames import Window
+from dali_feed.records import Extents
+
+
+def source(folder: Path, records: list[Any], **options: Any) -> TFRecords:
+    """A file of records: bytes, or features of an Example."""
+    data = tfrecord(record if isinstance(record, bytes) else example_bytes(record) for record in records)
+    (folder / "a.tfrecord").write_bytes(data)
+    return TFRecords(folder / "a.tfrecord", index_dir=folder / "index", **options)
+
+
+def block(found: Any, count: int) -> Any:
+    """Its first records."""
+    return found.reader().read(Extents.one(0, 0, count))
+
+
+@given(data=st.binary(max_size=5000))
+def test_the_crc_is_the_same_without_a_package(data: bytes) -> None:
+    """By NumPy, of any length; that of rows too."""
+    assert crc32c.by_numpy(data) == crc32c.crc32c(memoryview(data)) == theirs(data)
+    rows = np.frombuffer(data[: len(data) // 8 * 8], np.uint8).reshape(-1, 8)
+    assert crc32c.crc32c_rows(rows).tolist() == [theirs(row.tobytes()) for row in rows]
+
+
+def test_the_crc_of_known_texts() -> None:
+    """Of RFC 3720, appendix B.4; and of more than is looked up at once."""
+    assert crc32c.by_numpy(bytes(32)) == 0x8A9136AA
+    assert crc32c.by_numpy(bytes(range(32))) == 0x46DD794E
+    long = bytes(range(251)) * 10_000
+    assert crc32c.by_numpy(long) == theirs(long)
+
+
+def test_a_record_whose_crc_is_wrong_is_a_bad_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone; its neighbours are read, with the package and without."""
+    made = source(tmp_path, [{"image": b"abc", "label": n} for n in range(3)])
+    data = bytearray((tmp_path / "a.tfrecord").read_bytes())
+    data[len(data) // 2] ^= 32
+    (tmp_path / "a.tfrecord").write_bytes(data)
+    reasons = ["the record's CRC is wrong: its bytes are not what was written"]
+    for by in (crc32c.crc32c, crc32c.by_numpy):
+        monkeypatch.setattr(tfrecord_frames, "crc32c", by)
+        found = block(made, 3)
+        assert (list(found.faults), list(found.faults.values())) == ([1], reasons)
+        assert found.fields["label"].tolist() == [0, -1, 2]
+
+
+@pytest.mark.parametrize(
+    ("data", "packed", "cure"),
+    [
+        (gzip.compress(tfrecord([b"abc"])), "GZIP", "gzip -dc < "),
+        (zlib.compress(tfrecord([b"abc"])), "ZLIB", "zlib-flate -uncompress < "),
+        (b"PK\3\4 and more of a file", "", "fetch or write the file again"),
+    ],
+)
+def test_a_file_that_is_something_else(tmp_path: Path, data: bytes, packed: str, cure: str) -> None:
+    """Is refused, with the command that unpacks it where it is compressed."""
+    (tmp_path / "a.tfrecord").write_bytes(data)
+    with pytest.raises(SourceError, match=cure) as caught:
+        TFRecords(tmp_path / "a.tfrecord").snapshot()
+    assert packed in str(caught.value)
+    assert isinstance(caught.value, DataLostError) == (not packed)
+
+
+def test_a_wrong_length_is_told_with_its_record(tmp_path: Path) -> None:
+    """By the first one that is wrong, of whatever a later one seems to be."""
+    whole = tfrecord([b"x" * 40] * 5000)  # more than are checked at once
+    bad = bytearray(whole)
+    bad[56 * 4500] ^= 1
+    (tmp_path / "a.tfrecord").write_bytes(bad)
+    with pytest.raises(
+        DataLostError, match=rf"a.tfrecord#4500: .* at byte {56 * 4500} of {56 * 5000}: a length whose CRC"
+    ):
+        TFRecords(tmp_path / "a.tfrecord", index_dir=tmp_path).snapshot()
+    (tmp_path / "a.tfrecord").write_bytes(whole[:-1])
+    with pytest.raises(DataLostError, match=r"a.tfrecord#4999: .*: 43 of 44 bytes of a record"):
+        TFRecords(tmp_path / "a.tfrecord", index_dir=tmp_path).snapshot()
+    (tmp_path / "a.tfrecord").write_bytes(b"")
+    with pytest.raises(SourceEmptyError, match="found none in 1 file"):
+        TFRecords(tmp_path / "a.tfrecord", index_dir=tmp_path).snapshot()
+
+
+def test_a_length_that_cannot_be_costs_no_memory(tmp_path: Path) -> None:
+    """Its CRC is right, and the file is not that long."""
+    size = struct.pack("<Q", 1 << 62)
+    (tmp_path / "a.tfrecord").write_bytes(size + struct.pack("<I", crc32c.masked(crc32c.crc32c(size))) + b"abc")
+    with pytest.raises(DataLostError, match=r"#0: .* bytes of a record"):
+        TFRecords(tmp_path / "a.tfrecord", index_dir=tmp_path).snapshot()
+
+
+def test_large_records_are_stepped_over_and_small_ones_read_in_one_go(tmp_path: Path) -> None:
+    """An index costs little of a file of large records."""
+    for size, count, most in ((100_000, 30, 31 * 4096), (20, 20_000, 800_000)):
+        (tmp_path / "a").write_bytes(tfrecord([bytes(size)] * count))
+        data, reads = (tmp_path / "a").read_bytes(), list[int]()
+
+        def pread(size: int, at: int, data: bytes = data, reads: list[int] = reads) -> bytes:
+            piece = data[at : at + size]
+            reads.append(len(piece))
+            return piece
+
+        at, _ = tfrecord_frames.TFRECORD.frames(pread, len(data))
+        assert len(at) == count
+        assert sum(reads) <= most
+        assert len(reads) <= count + 1
+    assert len(reads) < 20
+    assert Window(pread).piece(len(data) - 3, 12) == data[-3:]
+
+
+def test_features_are_found_by_the_names_that_people_use(tmp_path: Path) -> None:
+    """The image and the label without being told; a label that is none is a bad record; a wrong name is told."""
+    features = [{"jpg": jpeg(0), "label": n} for n in range(3)] + [{"jpg": jpeg(0), "label": [1, 2]}, {"jpg": jpeg(0)}]
+    made = source(tmp_path, features)
+    found = block(made, 5)
+    assert [taken(view) for view in found.payloads] == [jpeg(0)] * 5
+    assert found.fields["label"].tolist() == [0, 1, 2, -1, -1]
+    assert [reason.rpartition("; ")[2] for reason in found.faults.values()] == ["found several values", "found none"]
+    assert source(tmp_path, features, label=None).fields == ()
+    with pytest.raises(
+        ConfigError, match=r"member 'lable': no record has it; found jpg, label. Did you mean 'label'\?"
+    ):
+        block(source(tmp_path, features, label="lable"), 1)
+    with pytest.raises(ConfigError, match="without columns= a batch has images; found none"):
+        block(source(tmp_path, [{"x": 1}]), 1)
+
+
+def test_records_that_are_no_example(tmp_path: Path) -> None:
+    """Bytes, which may be the image; or what another format reads; what it cannot read is a bad record."""
+    raw = source(tmp_path, [jpeg(0), b"x"], format=None)
+    assert [taken(view) for view in block(raw, 2).payloads] == [jpeg(0), b"x"]
+    assert (raw.fields, [member.name for member in raw.members()]) == ((), ["value"])
+    with pytest.raises(
+        ConfigError, match="records of .* are bytes, and have the member value; found none of that name"
+    ):
+        raw.giving(None, ("label",))
+    texts = [json.dumps({"body": {"n": n}}).encode() for n in range(3)]
+    made = source(tmp_path, [*texts, b"{"], format="json")
+    with DataLoader(made, 3, columns={"n": Number("body.n")}, tuning=QUICK, device="cpu") as loader:
+        assert next(iter(loader))["n"].tolist() == [0, 1, 2]
+    found = block(made.giving(None, ("body.n",)), 4)
+    assert found.fields["body.n"] == [0, 1, 2, None]
+    assert list(found.faults) == [3]
+    broken = source(tmp_path, [{"image": jpeg(0)}, b"\xff\xff"])
+    assert list(block(broken, 2).faults.values()) == ["example: it is cut off within a number"]
+
+
+def test_a_feature_of_several_values_is_no_image(tmp_path: Path) -> None:
+    """Its record is bad, with the name."""
+    found = block(source(tmp_path, [{"image": [b"a", b"b"]}, {"image": 3}, {"image": b"x"}]), 3)
+    assert found.faults == dict.fromkeys((0, 1), "the record has no member image with an image")
+    columns = {"image": Image("image"), "n": Bytes("image")}
+    assert DataLoader(source(tmp_path, [{"image": b"x"}]), 1, columns=columns, tuning=QUICK, device="cpu")
+
+
+def test_several_files_are_named_by_a_pattern(tmp_path: Path) -> None:
+    """In order; each once; a kept index of one that was written again is not used."""
+    for n in range(3):
+        (tmp_path / f"t-{n:05d}-of-00003").write_bytes(tfrecord([example_bytes({"image": b"abc", "label": n})]))
+    made = TFRecords(str(tmp_path / "t-{00000..00002}-of-00003"))
+    assert made.snapshot().names == tuple(f"t-{n:05d}-of-00003" for n in range(3))
+    with pytest.raises(ConfigError, match="TFRecords: each file may be named once"):
+        TFRecords([str(tmp_path / "t-*"), tmp_path / "t-00001-of-00003"])
+    with pytest.raises(ConfigError, match="TFRecords: must name at least one file"):
+        TFRecords([])
+    path = tmp_path / "t-00001-of-00003"
+    before = kept_index.load(str(path), tfrecord_frames.TFRECORD)
+    path.write_bytes(tfrecord([b"abcd"] * 2))
+    assert len(before.at) == 1
+    assert len(kept_index.load(str(path), tfrecord_frames.TFRECORD).at) == 2
