@@ -26,7 +26,7 @@ from dali_feed.external_sources.arrow_columns import (
     images_of,
     values_of,
 )
-from dali_feed.external_sources.arrow_members import ArrowMembers, Held, Values, members_in
+from dali_feed.external_sources.arrow_members import ArrowMembers, Held, Leaf, Values, members_in
 from dali_feed.external_sources.files import EXTENT_BYTES, SAMPLED, FileList, shared_folder
 from dali_feed.external_sources.formatted import forms_of, with_formats
 from dali_feed.external_sources.one_file import check_read, load_file
@@ -154,6 +154,11 @@ class ArrowRows:
             msg = f"{self!r}: without columns= a batch has images; found image=None; give image=, or ask for columns="
             raise ConfigError(msg)
         check_types(self._table.schema, self._image, repr(self))
+
+    @property
+    def leaves(self) -> Mapping[str, Leaf]:
+        """Where each member lies in the table, and of which type it is."""
+        return self._known
 
     def members(self) -> tuple[Member, ...]:
         """The table's columns, and the parts of structs among them, `answers.text`."""

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from dali_feed.errors import ConfigError
+from dali_feed.external_sources.checksums import compare, expected
 from dali_feed.external_sources.member_source import MemberSource
 from dali_feed.external_sources.shard_reader import FAR_BYTES, ShardFiles, Shards, runs_of
 from dali_feed.external_sources.tar_index import TarIndex
+from dali_feed.external_sources.topic_shards import Replay
 from dali_feed.records.members import Member, alternatives
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Block, Int64s, Reader, Slabs, Snapshot, Source, unpack_ids
@@ -49,10 +51,14 @@ def members_of(indexes: Sequence[TarIndex]) -> tuple[Member, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _MemberTable(Shards):
-    """Where the members lie, int64 (members, rows); offset 0 says that a sample lacks one."""
+    """Where the members lie, int64 (members, rows); offset 0 says that a sample lacks one.
+
+    `crc` is what `checksums.expected` says of each member.
+    """
 
     at: Int64s
     size: Int64s
+    crc: tuple[Int64s | None, ...]
 
 
 class ShardMembers(MemberSource):
@@ -66,9 +72,13 @@ class ShardMembers(MemberSource):
         store: Store,
         image: str | None,
         members: tuple[str, ...],
+        *,
+        check: bool = True,
+        replay: Replay | None = None,
     ) -> None:
         super().__init__(shards, image, members)
-        self._paths, self._load, self._store = paths, load, store
+        self._replay = replay
+        self._paths, self._load, self._store, self._checks = paths, load, store, check
         self._table: _MemberTable | None = None
         self._loading = threading.Lock()
 
@@ -76,11 +86,14 @@ class ShardMembers(MemberSource):
         """The ShardSet's, with the size of these members. ConfigError for a member that no sample has."""
         table = self._tabulated()  # first: it reads the indexes, of which the ShardSet then knows all it needs
         found = self._source.snapshot(pin)
+        if self._replay is not None:  # an order depends on the size of a record, and is the topic's
+            return found
         return replace(found, record_bytes=max(1, round(float(table.size.sum(axis=0).mean()))))
 
     def _opened(self, slabs: Slabs, stop: threading.Event) -> Reader:
-        image = self._image is not None
-        return _MemberReader(self._paths, self._tabulated(), self._members, slabs, stop, self._store, image=image)
+        image, table = self._image is not None, self._tabulated()
+        made = _MemberReader(self._paths, table, self._members, slabs, stop, self._store, image=image)
+        return made if self._replay is None else self._replay.reader(made, table.counts)
 
     def _tabulated(self) -> _MemberTable:
         with self._loading:
@@ -96,13 +109,17 @@ class ShardMembers(MemberSource):
                     shards.base,
                     at=np.stack([at for at, _ in every]),
                     size=np.stack([size for _, size in every]),
+                    crc=tuple(expected(indexes, _suffixes(name)) if self._checks else None for name in asked),
                 )
             return self._table
 
 
+def _suffixes(name: str) -> list[bytes]:
+    return [part.lower().encode() for part in alternatives(name)]
+
+
 def _rows(name: str, indexes: Sequence[TarIndex]) -> tuple[Int64s, Int64s]:
-    suffixes = [part.lower().encode() for part in alternatives(name)]
-    found = [index.member(suffixes) for index in indexes]
+    found = [index.member(_suffixes(name)) for index in indexes]
     at, size = (np.concatenate(each) for each in zip(*found, strict=True))
     if not at.any():
         there = [member.name for member in members_of(indexes)]
@@ -154,6 +171,10 @@ class _MemberReader(ShardFiles):
                     pieces[k] = self._whole(int(partition[k]), block.lease.room(length), offset, block.ids, k)
         self._given(block, members)
         self._check_read(partition)
+        names = (*(("the image",) if self._image else ()), *(f"member {name!r}" for name in self._members))
+        for what, pieces, crc in zip(names, members, self._table.crc, strict=True):
+            if crc is not None:
+                compare(pieces, crc[row], block.faults, what)
 
     def _read_runs(
         self, block: Block, partition: Int64s, low: Int64s, high: Int64s, begin: Int64s, end: Int64s

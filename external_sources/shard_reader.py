@@ -25,6 +25,7 @@ from dali_feed.errors import (
     SourceError,
     SourceNotFoundError,
 )
+from dali_feed.external_sources.checksums import compare
 from dali_feed.records.source import Block, Extents, Int64s, Lease, Slabs, unpack_ids
 from dali_feed.storage.contract import Opened, Store
 from dali_feed.storage.stamp import Stamp
@@ -64,7 +65,7 @@ class Shards:
 class ShardTable(Shards):
     """Where images and labels lie. Offset 0 says that a sample lacks the member.
 
-    `label` is the suffix and, for JSON, the key of labels.
+    `label` is the suffix and, for JSON, the key of labels; `image_crc`, `label_crc` are what `checksums.expected` says.
     """
 
     image: Int64s
@@ -72,6 +73,8 @@ class ShardTable(Shards):
     label: tuple[str, str] | None
     label_at: Int64s
     label_bytes: Int64s
+    image_crc: Int64s | None = None
+    label_crc: Int64s | None = None
 
 
 class ShardFiles:
@@ -249,6 +252,10 @@ class ShardReader(ShardFiles):
         for k in np.flatnonzero(image == 0).tolist():
             block.faults[k] = "the sample has no image member"
         self._check_read(partition)
+        if table.image_crc is not None:
+            compare(payloads, table.image_crc[row], block.faults)
+        if table.label_crc is not None:
+            compare(texts, table.label_crc[row], block.faults, "the label")
         if table.label is not None:
             block.fields["label"] = _labels(texts, labels, table.label, block.faults)
 

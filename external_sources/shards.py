@@ -20,16 +20,18 @@ import numpy as np
 
 from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.external_sources import tar_index
+from dali_feed.external_sources.checksums import expected
 from dali_feed.external_sources.formatted import forms_of, with_formats
 from dali_feed.external_sources.shard_members import ShardMembers, members_of
 from dali_feed.external_sources.shard_reader import ShardReader, ShardTable, check_shard
+from dali_feed.external_sources.topic_shards import Replay
 from dali_feed.formats.contract import Format
 from dali_feed.formats.named import format_of
 from dali_feed.records.members import Member
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Reader, Slabs, Snapshot, Source
 from dali_feed.storage.choose import store_for
-from dali_feed.storage.contract import piece
+from dali_feed.storage.contract import Store, piece
 from dali_feed.storage.paths import unique_names
 
 __all__ = ["ShardSet"]
@@ -52,6 +54,8 @@ class ShardSet:
     index_dir  where indexes are kept; None: beside each shard, else in the user's cache
     format     what members hold, for `columns=`: suffix -> format, {"meta": "json"}; those that end in json, npy,
                msgpack or mp have it already. A member is then `json:body.label` too; see docs/formats.md
+    check      compare what is read with its checksum, where `dali-feed pack` wrote the shard: a record that differs is
+               a bad one
 
     Raises:
         ConfigError: an argument has a value that is not allowed, or a shard is named twice.
@@ -66,6 +70,7 @@ class ShardSet:
         label: str | None = "auto",
         index_dir: str | os.PathLike[str] | None = None,
         format: Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
+        check: bool = True,
     ) -> None:
         if isinstance(image, str) or not image or not all(map(str, image)):
             msg = f"ShardSet: image must be a non-empty sequence of suffixes such as ('jpg', 'png'); found {image!r}"
@@ -88,10 +93,11 @@ class ShardSet:
         self._names = unique_names(self._paths)
         self._title = f"ShardSet({', '.join(patterns[:3])}{', ...' if len(patterns) > 3 else ''})"
         self._image = tuple(s.lower().lstrip(".").encode() for s in image)
-        self._label = label
+        self._label, self._checked = label, check
         self._index_dir = index_dir
         self._forms = {name.lower(): form for name, form in forms_of(format, None, self._title).items()}
         self._table: ShardTable | None = None
+        self._replay: Replay | None = None
 
     def __repr__(self) -> str:
         return self._title
@@ -104,6 +110,11 @@ class ShardSet:
     def paths(self) -> tuple[str, ...]:
         """The shard files in partition order."""
         return self._paths
+
+    @property
+    def store(self) -> Store:
+        """How their bytes are read."""
+        return self._store
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -121,13 +132,15 @@ class ShardSet:
             DataLostError: it is gone.
             SourceError: a shard cannot be indexed (`tar_index.build` lists how); SourceEmptyError: no sample at all.
         """
-        if pin is not None:
+        if pin is not None and self._replay is None:
             msg = f"{self._title}: shards are fixed by their files and take no pin; found {dict(pin)!r}"
             raise ConfigError(msg)
         known = self._table
         table = self._load()
         if known is not None:
             self._check(known)
+        if self._replay is not None:
+            return self._replay.snapshot(self._title, table.counts, pin)
         sizes = [stamp.size for stamp in table.stamps]
         per_sample = sum(sizes) / int(table.counts.sum())
         digest = hashlib.sha256()
@@ -160,14 +173,20 @@ class ShardSet:
         return with_formats(self._giving, self.form_of, image, members)
 
     def _giving(self, image: str | None, members: tuple[str, ...]) -> Source:
-        return ShardMembers(self, self._paths, self._indexed, self._store, image, members)
+        return ShardMembers(
+            self, self._paths, self._indexed, self._store, image, members, check=self._checked, replay=self._replay
+        )
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
         """A reader for one thread; see `dali_feed.records.source.Source`."""
-        return ShardReader(self._paths, self._load(), SlabPool() if slabs is None else slabs, stop, self._store)
+        table = self._load()
+        made = ShardReader(self._paths, table, SlabPool() if slabs is None else slabs, stop, self._store)
+        return made if self._replay is None else self._replay.reader(made, table.counts)
 
     def where(self, partition: int, position: int) -> str:
-        """`train-0007.tar#118`."""
+        """`train-0007.tar#118`; of a topic's records `train[3]@41872 (train-0007.tar#118)`."""
+        if self._replay is not None:
+            return self._replay.where(partition, position, self._names, self._load().counts)
         return f"{self._names[partition]}#{position}"
 
     def _load(self) -> ShardTable:
@@ -215,6 +234,8 @@ class ShardSet:
             label=label,
             label_at=np.concatenate([i[0] for i in labels]),
             label_bytes=np.concatenate([i[1] for i in labels]),
+            image_crc=expected(indexes, self._image) if self._checked else None,
+            label_crc=expected(indexes, wanted) if self._checked and wanted else None,
         )
 
     def _label_of(self, indexes: list[tar_index.TarIndex]) -> tuple[str, str] | None:

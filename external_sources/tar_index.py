@@ -9,9 +9,8 @@ Samples follow the webdataset convention: members whose paths are equal up to th
 basename, and which are adjacent, are one sample. The index keeps all members of all samples, whatever
 they hold, so that one index serves every choice of image and label.
 
-An index file is the magic, the SHA-256 of the rest, and the rest: six int64 (version, shard bytes, shard
-mtime in ns, samples, members, `behind`), then `first`, `offset`, `length` as int64, `suffix` as int32, and the
-suffixes joined by NUL. Little endian, nothing in it is ever executed or unpickled.
+`index_bytes` says what an index file holds. One that was written with its shard, by `dali-feed pack`, has checksums,
+too, and is believed wherever both are copied to.
 """
 
 from __future__ import annotations
@@ -33,18 +32,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.errors import DataLostError, SourceChangedError, SourceDeniedError, SourceError
+from dali_feed.external_sources.index_bytes import (
+    MAGIC,
+    SEALED_HEAD,
+    Columns,
+    Indexed,
+    index_bytes,
+    indexed,
+    is_sealed,
+)
 from dali_feed.external_sources.tar_headers import DamageError, Pread, behind, is_header, members
-from dali_feed.storage.contract import Store, piece
+from dali_feed.storage.contract import Opened, Store, piece
 from dali_feed.storage.local import LOCAL, LocalFile
 from dali_feed.storage.stamp import Stamp
 
-__all__ = ["SUFFIX", "TarIndex", "build", "index_path", "load"]
+__all__ = ["SUFFIX", "TarIndex", "build", "index_path", "key_length", "load", "reads_of", "sealed"]
 
-MAGIC = b"dfeedtar"
-VERSION = 2
 SUFFIX = ".dfidx"  # of our own: Energon keeps a train-0000.tar.idx
-HEAD = 48  # bytes of the six numbers
-_Columns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]
 _META = re.compile(rb"__[^/]*__($|/)")
 _PACKED = {  # how a compressed file begins, by what, and how it is unpacked
     b"\x1f\x8b": ("gzip", "gzip -dc"),
@@ -70,7 +74,8 @@ class TarIndex:
     offset    int64 (members,): where a member's data starts
     length    int64 (members,): bytes of data
     suffix    int32 (members,): which of `suffixes` (lower case, without the dot) the member has
-    digest    SHA-256 of the size and of all that follows `behind`, as hex
+    digest    SHA-256 of the size, the suffixes and the columns up to `suffix`, as hex
+    crc       uint32 (members,): CRC-32 of each member's data; None where nobody has told
     """
 
     stamp: Stamp
@@ -81,6 +86,7 @@ class TarIndex:
     suffix: NDArray[np.int32]
     suffixes: tuple[bytes, ...]
     digest: str
+    crc: NDArray[np.uint32] | None = None
 
     def __len__(self) -> int:
         return len(self.first) - 1
@@ -90,18 +96,22 @@ class TarIndex:
 
         Offset 0 where a sample has none. Of two members with one name the later counts, as in any tar.
         """
-        offset = np.zeros(len(self), np.int64)
-        length = np.zeros(len(self), np.int64)
+        member = self.chosen(suffixes)
+        has = member >= 0
+        return np.where(has, self.offset[member], 0), np.where(has, self.length[member], 0)
+
+    def chosen(self, suffixes: Sequence[bytes]) -> NDArray[np.int64]:
+        """Which member has the foremost of `suffixes`, int64 (samples,); -1 where a sample has none."""
+        found = np.full(len(self), -1, np.int64)
         sample = np.repeat(np.arange(len(self)), np.diff(self.first))
         for wanted in reversed(suffixes):
             if wanted in self.suffixes:
-                has = self.suffix == self.suffixes.index(wanted)
-                offset[sample[has]] = self.offset[has]
-                length[sample[has]] = self.length[has]
-        return offset, length
+                has = np.flatnonzero(self.suffix == self.suffixes.index(wanted))
+                found[sample[has]] = has
+        return found
 
 
-def _key(path: bytes) -> int:
+def key_length(path: bytes) -> int:
     """How many bytes of `path` are its sample's key; 0 where it belongs to none."""
     name = path.rfind(b"/") + 1
     dot = path.find(b".", name)
@@ -125,7 +135,7 @@ def build(path: str, store: Store = LOCAL) -> TarIndex:
     last = b""
     end = 0
     file = store.open(path)
-    pread = partial(os.pread, file.fd) if isinstance(file, LocalFile) else partial(piece, file)
+    pread = reads_of(file)
     try:
         before = file.stamp()
         if before.size == 0:
@@ -133,7 +143,7 @@ def build(path: str, store: Store = LOCAL) -> TarIndex:
             raise DataLostError(msg)
         for member, at, size in members(pread, before.size):
             end = at
-            dot = _key(member)
+            dot = key_length(member)
             if not dot:
                 continue
             if member[:dot] != last:
@@ -159,6 +169,11 @@ def build(path: str, store: Store = LOCAL) -> TarIndex:
     return _finished(before, more, columns, tuple(codes))
 
 
+def reads_of(file: Opened) -> Pread:
+    """A function of size and byte that reads a file."""
+    return partial(os.pread, file.fd) if isinstance(file, LocalFile) else partial(piece, file)
+
+
 def _explained(pread: Pread, size: int, path: str, damage: DamageError, samples: int, last: bytes) -> SourceError:
     head = pread(512, 0)
     packed = next((how for magic, how in _PACKED.items() if head.startswith(magic)), None)
@@ -167,7 +182,7 @@ def _explained(pread: Pread, size: int, path: str, damage: DamageError, samples:
         found = "something else; repack it" if packed is None else _unpack(path, *packed)
         msg = f"{path}: a shard must be an uncompressed tar file, to be read by position; found {found}"
         return SourceError(msg)
-    inside = samples > 0 and (not damage.member or damage.member[: _key(damage.member)] == last)
+    inside = samples > 0 and (not damage.member or damage.member[: key_length(damage.member)] == last)
     sample = samples - 1 if inside else samples
     msg = (
         f"{path}#{sample}: a shard must be whole; found at byte {damage.byte} of {size}: {damage.what}; "
@@ -183,11 +198,13 @@ def _unpack(path: str, by: str, command: str) -> str:
     return f"a file compressed by {by}; unpack it: {command} {shlex.quote(path)} > {shlex.quote(target)}"
 
 
-def _finished(stamp: Stamp, more: int, columns: _Columns, suffixes: tuple[bytes, ...]) -> TarIndex:
+def _finished(
+    stamp: Stamp, more: int, columns: Columns, suffixes: tuple[bytes, ...], crc: NDArray[np.uint32] | None = None
+) -> TarIndex:
     digest = hashlib.sha256(b"%d\n" % stamp.size + b"\0".join(suffixes))
     for column in columns:
         digest.update(column.data)
-    return TarIndex(stamp, more, *columns, suffixes, digest.hexdigest())
+    return TarIndex(stamp, more, *columns, suffixes, digest.hexdigest(), crc)
 
 
 def index_path(path: str, folder: str | os.PathLike[str] | None) -> Path:
@@ -225,6 +242,8 @@ def _kept(path: str, index_dir: str | os.PathLike[str] | None, store: Store) -> 
     homes = [index_path(path, index_dir)]
     if index_dir is None and store is LOCAL:
         homes.insert(0, Path(path + SUFFIX))
+    with contextlib.suppress(OSError, ValueError, SourceError):
+        return sealed(path, store.stamp(path), store)
     for home in homes:
         with contextlib.suppress(OSError, ValueError, SourceError):  # absent, unreadable or stale: built anew
             return _read(home, store.stamp(path))
@@ -257,16 +276,14 @@ def _write(home: Path, index: TarIndex, mode: int) -> None:
     """Write whole or not at all: others may read or write the same index at this moment. OSError where it cannot be."""
     if _is_foreign(home):
         raise FileExistsError(errno.EEXIST, "a file that is no index of ours, and is left alone", str(home))
-    stamp = index.stamp
-    head = np.array([VERSION, stamp.size, stamp.mtime_ns, len(index), len(index.offset), index.behind], "<i8")
-    parts = [p.tobytes() for p in (head, index.first, index.offset, index.length, index.suffix)]
-    body = b"".join(parts) + b"\0".join(index.suffixes)
+    stamp, columns = index.stamp, (index.first, index.offset, index.length, index.suffix)
+    whole = index_bytes(Indexed(stamp.size, stamp.mtime_ns, index.behind, columns, index.suffixes))
     home.parent.mkdir(parents=True, exist_ok=True)
     fd, temporary = tempfile.mkstemp(dir=home.parent, prefix=f".{home.name[:100]}-")
     try:
         with open(fd, "wb") as file:
             os.fchmod(fd, mode)
-            file.write(MAGIC + hashlib.sha256(body).digest() + body)
+            file.write(whole)
         os.replace(temporary, home)
     except BaseException:
         os.unlink(temporary)
@@ -277,28 +294,28 @@ def _read(home: Path, shard: Stamp) -> TarIndex:
     """The index at `home`; ValueError where it is stale or damaged."""
     with home.open("rb") as file:
         written = os.fstat(file.fileno()).st_mtime_ns
-        whole = file.read()
-    body = memoryview(whole)[40:]
-    if whole[:8] != MAGIC or len(body) < HEAD or hashlib.sha256(body).digest() != whole[8:40]:
-        msg = "damaged"
-        raise ValueError(msg)
-    version, size, mtime_ns, samples, entries, more = np.frombuffer(body[:HEAD], "<i8").tolist()
-    if (version, size, mtime_ns) != (VERSION, shard.size, shard.mtime_ns) or written < shard.ctime_ns:
+        found = indexed(file.read())
+    if found.sealed or (found.size, found.mtime_ns) != (shard.size, shard.mtime_ns) or written < shard.ctime_ns:
         msg = "stale"
         raise ValueError(msg)
-    at = HEAD + 8 * (samples + 1)
-    first = np.frombuffer(body[HEAD:at], "<i8")
-    offset = np.frombuffer(body, "<i8", entries, at)
-    length = np.frombuffer(body, "<i8", entries, at + 8 * entries)
-    suffix = np.frombuffer(body, "<i4", entries, at + 16 * entries)
-    suffixes = tuple(bytes(body[at + 20 * entries :]).split(b"\0")) if entries else ()
-    if (
-        first[0] != 0
-        or first[-1] != entries
-        or (np.diff(first) < 1).any()
-        or (entries and (min(offset.min(), length.min(), suffix.min()) < 0 or suffix.max() >= len(suffixes)))
-        or (offset > size - length).any()
-    ):
-        msg = "no index of this shard"
+    return _finished(shard, found.behind, found.columns, found.suffixes)
+
+
+def sealed(path: str, shard: Stamp, store: Store = LOCAL) -> TarIndex:
+    """The index that was written with a shard and lies beside it, which belongs to any copy of both.
+
+    It is believed by the shard's size: members are compared with their checksums when they are read. ValueError where
+    there is none, or it is of a shard of another size; or what opening a file raises.
+    """
+    file = store.open(path + SUFFIX)
+    try:
+        if not is_sealed(piece(file, SEALED_HEAD, 0)):
+            msg = "not sealed"
+            raise ValueError(msg)
+        found = indexed(piece(file, file.stamp().size, 0))
+    finally:
+        file.close()
+    if found.size != shard.size:
+        msg = "of another shard"
         raise ValueError(msg)
-    return _finished(shard, more, (first, offset, length, suffix), suffixes)
+    return _finished(shard, found.behind, found.columns, found.suffixes, found.crc)

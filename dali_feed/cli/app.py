@@ -1,4 +1,4 @@
-"""The command line: `dali-feed demo`, `inspect`, `verify`, `dead-letters`, `topic`, `produce`, `lag`.
+"""The command line: `dali-feed demo`, `inspect`, `verify`, `dead-letters`, `topic`, `produce`, `pack`, `lag`.
 
 What a command needs is imported when it runs, so `--help` answers at once. An error of ours is one line on stderr
 and exit code 1; Ctrl-C is one line and 130.
@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from dali_feed.cli.lag import lag
+from dali_feed.cli.pack import pack
 from dali_feed.cli.produce import produce
 from dali_feed.cli.topic import topic_app
 
@@ -202,4 +203,5 @@ def dead_letters(
 
 app.add_typer(topic_app(_plainly))
 app.command()(_plainly()(produce))
+app.command()(_plainly()(pack))
 app.command()(_plainly()(lag))

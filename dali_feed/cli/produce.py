@@ -86,7 +86,7 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
         raise ConfigError(msg)
     change = None
     if resize is not None or quality is not None:
-        from dali_feed.cli.pictures import Pictures
+        from dali_feed.packing.pictures import Pictures
 
         change = Pictures(resize, 90 if quality is None else quality)
     kept = Path(f"{topic}.produce") if journal is None else journal

@@ -1,8 +1,9 @@
 """Members of Kafka records: the value, the key, the timestamp and the headers, by name.
 
 `value`, `key` and `timestamp` (milliseconds since 1970, int) are those of the record; any other name is a header's, and
-`headers.NAME` is one whose name is `value`, `key` or `timestamp`. Of headers with one name the last counts. With a
-format of the value any other name is what the format finds there (`formatted.py`), and headers are `headers.NAME`.
+`headers.NAME` is one whose name is `value`, `key` or `timestamp`; `headers.*` are all of them, as a dict. Of headers
+with one name the last counts. With a format of the value any other name is what the format finds there
+(`formatted.py`), and headers are `headers.NAME`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ __all__ = ["Asked", "MemberRows", "Seen", "by_path"]
 _VALUE = "value"
 _OWN = (_VALUE, "key", "timestamp")
 _HEADER = "headers."
+_ALL = "headers.*"  # a dict of all headers that a record has
 _NOTHING = memoryview(b"")
 _COPIED = object()  # no header's name
 
@@ -107,6 +109,8 @@ class MemberRows:
                 found = message.key()
             elif name == "timestamp":
                 found = message.timestamp()[1]
+            elif name == _ALL:
+                found = {each: text for each, text in headers.items() if each.__class__ is str}
             else:
                 found = headers.get(name.removeprefix(_HEADER))
             if found is not None:
@@ -142,7 +146,8 @@ def _plain(asked: dict[str, tuple[str, ...]], fields: dict[str, list[Any]]) -> d
     for name, parts in asked.items():
         own = parts[0] in _OWN or parts[0].startswith(_HEADER)
         found[parts[0] if own else _HEADER + parts[0]] = fields[name]
-    return found if len(found) == len(asked) and all(len(parts) == 1 for parts in asked.values()) else None
+    one = all(len(parts) == 1 for parts in asked.values())
+    return found if one and len(found) == len(asked) and _ALL not in found else None
 
 
 class Seen:

@@ -12,8 +12,8 @@ from images import jpeg
 from PIL import Image
 from produced import block_of, numbered, shard_of, values_in
 
-from dali_feed.cli.pictures import Pictures
 from dali_feed.external_sources import KafkaTopic
+from dali_feed.packing.pictures import Pictures
 
 __all__ = ["cli"]  # a fixture
 

@@ -62,6 +62,7 @@ ROOMS = (
         (*WORDS, "formats", "records", "storage", "quarantine"),
         ("confluent_kafka", "pyarrow", "fsspec", "google_crc32c", "xxhash"),
     ),
+    Room("packing", (*WORDS, "records", "storage", "columns", "external_sources"), ("PIL", "pyarrow")),
     Room(
         "engines",
         (*PURE, "kernels"),
@@ -77,7 +78,7 @@ ROOMS = (
     Room("__init__", ("packages", "options", "plan", "transforms", "compiler", "loader")),  # names only, lazily
     Room(
         "cli",
-        (*PURE, "formats", "external_sources", "engines", "feed", "loader", "testing"),
+        (*PURE, "formats", "external_sources", "packing", "engines", "feed", "loader", "testing"),
         ("rich", "typer", "matplotlib", "torch", "torchvision", "skimage", "sklearn", "PIL"),
     ),
 )

@@ -1,4 +1,4 @@
-"""Images made smaller, or encoded again, by Pillow: before they go into a topic."""
+"""Images made smaller, or encoded again, by Pillow: before they go into a topic or a shard."""
 
 from __future__ import annotations
 

@@ -1,0 +1,100 @@
+"""`dali-feed pack`: the records of a source as a set of tar shards. What it needs is imported when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from dali_feed.records.source import Source
+
+__all__ = ["pack"]
+
+
+def pack(  # noqa: PLR0913, PLR0917  an option each
+    source: Annotated[
+        list[str],
+        typer.Argument(help="Tar shards ('train-*.tar'), an image folder, a set, or kafka://host:port/topic."),
+    ],
+    out: Annotated[Path, typer.Argument(help="FOLDER/NAME.dfset, or a folder, whose name is the set's.")],
+    members: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="jpg,cls; or jpg=value,cls=label: suffixes, and what they are made of."),
+    ] = None,
+    shard_size: Annotated[str, typer.Option(metavar="SIZE", help="About so large is each shard.")] = "256MB",
+    keys: Annotated[str, typer.Option(help="What samples are called: auto, own or number.")] = "auto",
+    resize: Annotated[
+        int | None, typer.Option(min=1, metavar="PIXELS", help="Make the shorter side of larger images so long.")
+    ] = None,
+    quality: Annotated[
+        int | None, typer.Option(min=1, max=100, help="Of JPEGs that are written.", show_default="90 with --resize")
+    ] = None,
+    tokens: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="A tokenizer.json: samples get tokens.npy.")
+    ] = None,
+    text: Annotated[str, typer.Option(metavar="SUFFIX", help="Of the text that --tokens is of.")] = "txt",
+    decoded: Annotated[bool, typer.Option("--decoded", help="Images as pixels (.ppm), which need no decoder.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Threads, a shard each.", show_default="one per CPU, at most 8")
+    ] = None,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")] = 30.0,
+) -> None:
+    """Write the records of a source as tar shards, which webdataset reads too, with indexes, checksums and a manifest.
+
+    The same source gives the same bytes. Killed, it goes on when it is called again. Exits with 1 where a record was
+    not written.
+    """
+    from dali_feed import packing
+    from dali_feed.cli.amounts import bytes_of
+    from dali_feed.cli.pack_view import progress, show
+
+    reads = _source(source, config or [], timeout)
+    with progress() as tell:
+        done = packing.pack(
+            reads,
+            out,
+            members=None if members is None else _members(members),
+            shard_bytes=bytes_of("--shard-size", shard_size),
+            keys=keys,
+            resize=resize,
+            quality=quality,
+            tokens=tokens,
+            text=text,
+            decoded=decoded,
+            workers=workers,
+            tell=tell,
+        )
+    failed = show(done)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _source(targets: list[str], config: list[str], timeout: float) -> Source:
+    """The one source that is named; of a topic its records as they are."""
+    from dali_feed.cli.targets import options_of, sources, with_members
+    from dali_feed.errors import ConfigError
+
+    found = sources(targets, config=options_of(config), timeout=timeout)
+    if len(found) != 1:
+        msg = f"source: one at a time: a topic, a folder, or tar shards; found {', '.join(targets)}"
+        raise ConfigError(msg)
+    return with_members(found[0])
+
+
+def _members(text: str) -> dict[str, str] | list[str]:
+    """Names, or suffixes and names."""
+    from dali_feed.errors import ConfigError
+
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    pairs = [part.partition("=") for part in parts]
+    if not any(equals for _, equals, _ in pairs):
+        return parts
+    if not all(suffix and equals and name for suffix, equals, name in pairs):
+        msg = f"--members: must be NAME,NAME or SUFFIX=NAME,SUFFIX=NAME; found {text!r}"
+        raise ConfigError(msg)
+    return {suffix: name for suffix, _, name in pairs}

@@ -1,0 +1,100 @@
+"""What is done to a sample's files before they are written: smaller images, pixels without a code, tokens of a text.
+
+The law: a change depends on the sample's own bytes alone. What it raises costs that sample.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dali_feed.columns.tokenizing import tokenizing
+from dali_feed.errors import ConfigError, FormatError
+from dali_feed.packages import needed
+from dali_feed.packing.values import IMAGES, ending_of
+
+__all__ = ["Decoded", "OnImages", "Tokenized"]
+
+File = tuple[str, bytes | memoryview]
+
+
+class OnImages:
+    """A function of an encoded image that gives another, on each image of a sample.
+
+    Its files keep their suffixes, but where the function gives another kind.
+    """
+
+    def __init__(self, change: Callable[[bytes], bytes]) -> None:
+        self._change = change
+        self.told: Any = getattr(change, "told", getattr(change, "__qualname__", repr(change)))
+
+    def __call__(self, files: list[File]) -> list[File]:
+        """The files, changed."""
+        return [self._one(suffix, data) if _is_image(suffix) else (suffix, data) for suffix, data in files]
+
+    def _one(self, suffix: str, data: bytes | memoryview) -> File:
+        before = ending_of(data)
+        made = self._change(bytes(data))
+        after = ending_of(made)
+        if after is None or after == before:
+            return suffix, made
+        return f"{suffix[: suffix.rfind('.') + 1]}{after}", made
+
+
+class Decoded:
+    """Images as their pixels: binary PPM, RGB of 8 bits, which is read without a decoder.
+
+    Pillow decodes, and turns nothing: the pixels are as they are stored, like those that a loader starts from.
+    """
+
+    told = "decoded"
+
+    def __init__(self) -> None:
+        with needed():
+            from PIL import Image
+        self._open = Image.open
+
+    def __call__(self, payload: bytes) -> bytes:
+        """The image as PPM."""
+        with self._open(io.BytesIO(payload)) as found:
+            image: Any = found.convert("RGB")
+            pixels: bytes = image.tobytes()
+            return b"P6\n%d %d\n255\n" % image.size + pixels
+
+
+class Tokenized:
+    """Adds `tokens.npy`, int64 (n,): the ids of a text member, by a file of the `tokenizers` library.
+
+    tokenizer  its file
+    member     suffix of the text
+    """
+
+    def __init__(self, tokenizer: str | os.PathLike[str], member: str = "txt") -> None:
+        self._tokenize = tokenizing("tokens", tokenizer, special=True)
+        self._member = member
+        with open(tokenizer, "rb") as file:  # noqa: PTH123
+            digest = hashlib.sha256(file.read()).hexdigest()
+        self.told = {"tokens": member, "tokenizer": digest}
+
+    def __call__(self, files: list[File]) -> list[File]:
+        """The files, and one more."""
+        text = next((data for suffix, data in files if suffix == self._member), None)
+        if text is None:
+            msg = f"no member .{self._member} to tokenize"
+            raise FormatError(msg)
+        ids = np.asarray(self._tokenize([bytes(text).decode("utf-8")])[0], np.int64)
+        if ids.ndim != 1:
+            msg = f"tokens: a tokenizer must give a row of ids; found shape {ids.shape}"
+            raise ConfigError(msg)
+        out = io.BytesIO()
+        np.save(out, ids, allow_pickle=False)
+        return [*files, ("tokens.npy", out.getvalue())]
+
+
+def _is_image(suffix: str) -> bool:
+    return suffix.lower().rpartition(".")[2] in IMAGES

@@ -1,0 +1,128 @@
+"""Keys of samples: what the files of one sample are called, up to the first dot.
+
+The law: a record's key says which record it is, however the set is cut into shards, and no two of a shard are equal.
+A record of a topic is `p00003-0000000041872`: thirteen digits hold every offset that a sample id can, so keys sort as
+their records do.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dali_feed.errors import ConfigError
+from dali_feed.external_sources import FileList, ShardSet
+from dali_feed.external_sources.files import shared_folder
+from dali_feed.external_sources.tar_keys import tar_keys
+
+__all__ = ["KINDS", "Keys", "keys_of"]
+
+KINDS = ("auto", "own", "number")
+_HELD = 8  # shards whose keys are kept
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """`of(partition, position, number)` is a record's key; `told` says how it is made.
+
+    unique  whether no two records can have the same
+    """
+
+    told: str
+    of: Callable[[int, int, int], str]
+    unique: bool = True
+
+
+def keys_of(source: Any, kind: str) -> Keys:
+    """How the records of a source are called.
+
+    kind  "number": nine digits, its place in the source. "own": what it is called there: partition and offset of a
+          topic, a tar sample's own key, a file's path below the common folder. "auto": its own where that is sure to be
+          no other's, else the number
+
+    Raises ConfigError for "own" where records have no names, or the same.
+    """
+    if kind not in KINDS:
+        msg = f"keys: must be one of {', '.join(KINDS)}; found {kind!r}"
+        raise ConfigError(msg)
+    if kind == "number":
+        return Keys("number", _number)
+    if hasattr(source, "without_codec"):
+        return Keys("offset", _offset)
+    if isinstance(source, ShardSet):
+        return _of_shards(source, kind)
+    if isinstance(source, FileList):
+        names = _of_files(source.paths)
+        if names is not None:
+            return Keys("path", lambda _, position, __: names[position])
+    if kind == "own":
+        msg = f'keys="own": records of {source!r} have no names of their own, or the same; give keys="number"'
+        raise ConfigError(msg)
+    return Keys("number", _number)
+
+
+def _number(_: int, __: int, number: int) -> str:
+    return f"{number:09d}"
+
+
+def _offset(partition: int, position: int, _: int) -> str:
+    return f"p{partition:05d}-{position:013d}"
+
+
+def _of_files(paths: Sequence[str]) -> list[str] | None:
+    """Paths below the common folder, without their endings; None where two would be the same, or one is odd."""
+    skip = len(shared_folder(min(paths), max(paths)))
+    names = [_stem(path[skip:].lstrip(os.sep)) for path in paths]
+    odd = any(not name or name.endswith("/") or "\0" in name for name in names)
+    return None if odd or len(set(names)) < len(names) or not _is_text(names) else names
+
+
+def _stem(path: str) -> str:
+    folder, slash, name = path.rpartition("/")
+    stem = os.path.splitext(name)[0]  # noqa: PTH122  a string
+    return f"{folder}{slash}{stem.replace('.', '_')}"
+
+
+def _is_text(names: list[str]) -> bool:
+    try:
+        "".join(names).encode()
+    except UnicodeEncodeError:  # a name in another encoding than the file system's
+        return False
+    return True
+
+
+def _of_shards(source: ShardSet, kind: str) -> Keys:
+    """The samples' own; behind their shard's name where shards count from the start again."""
+    own = _ShardKeys(source)
+    firsts = own.firsts()
+    if len(set(firsts)) == len(firsts) or kind == "own":
+        return Keys("own", lambda shard, sample, _: own.of(shard)[sample], unique=False)
+    names = [name.removesuffix(".tar").replace(".", "_") for name in source.snapshot().names]
+    return Keys("shard and own", lambda shard, sample, _: f"{names[shard]}/{own.of(shard)[sample]}", unique=False)
+
+
+class _ShardKeys:
+    """The keys of some shards' samples, which an index does not have."""
+
+    def __init__(self, source: ShardSet) -> None:
+        self._source = source
+        self._held: OrderedDict[int, list[str]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def firsts(self) -> list[str]:
+        """The first key of each shard that has any."""
+        return [key for path in self._source.paths for key in tar_keys(path, 1, self._source.store)]
+
+    def of(self, shard: int) -> list[str]:
+        """All keys of a shard."""
+        with self._lock:
+            found = self._held.get(shard)
+            if found is None:
+                found = self._held[shard] = tar_keys(self._source.paths[shard], None, self._source.store)
+                if len(self._held) > _HELD:
+                    self._held.popitem(last=False)
+            return found
