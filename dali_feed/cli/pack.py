@@ -39,6 +39,7 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
     workers: Annotated[
         int | None, typer.Option(min=1, help="Threads, a shard each.", show_default="one per CPU, at most 8")
     ] = None,
+    engine: Annotated[str, typer.Option(help="threads, or ray: a task per shard, on a cluster.")] = "threads",
     config: Annotated[
         list[str] | None, typer.Option("--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka.")
     ] = None,
@@ -67,6 +68,7 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
             text=text,
             decoded=decoded,
             workers=workers,
+            engine=engine,
             tell=tell,
         )
     failed = show(done)
