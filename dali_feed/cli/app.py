@@ -1,4 +1,5 @@
-"""The command line: `dali-feed demo`, `inspect`, `verify`, `dead-letters`, `topic`, `produce`, `pack`, `lag`.
+"""The command line: `dali-feed demo`, `inspect`, `verify`, `dead-letters`, `topic`, `produce`, `pack`,
+`convert`, `lag`.
 
 What a command needs is imported when it runs, so `--help` answers at once. An error of ours is one line on stderr
 and exit code 1; Ctrl-C is one line and 130.
@@ -15,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from dali_feed.cli.convert import convert
 from dali_feed.cli.lag import lag
 from dali_feed.cli.pack import pack
 from dali_feed.cli.produce import produce
@@ -204,4 +206,5 @@ def dead_letters(
 app.add_typer(topic_app(_plainly))
 app.command()(_plainly()(produce))
 app.command()(_plainly()(pack))
+app.command()(_plainly()(convert))
 app.command()(_plainly()(lag))

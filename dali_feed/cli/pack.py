@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from dali_feed.records.source import Source
 
-__all__ = ["pack"]
+__all__ = ["members_of", "pack", "source_of"]
 
 
 def pack(  # noqa: PLR0913, PLR0917  an option each
@@ -54,12 +54,12 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
     from dali_feed.cli.amounts import bytes_of
     from dali_feed.cli.pack_view import progress, show
 
-    reads = _source(source, config or [], timeout)
+    reads = source_of(source, config or [], timeout)
     with progress() as tell:
         done = packing.pack(
             reads,
             out,
-            members=None if members is None else _members(members),
+            members=None if members is None else members_of(members),
             shard_bytes=bytes_of("--shard-size", shard_size),
             keys=keys,
             resize=resize,
@@ -76,7 +76,7 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
         raise typer.Exit(1)
 
 
-def _source(targets: list[str], config: list[str], timeout: float) -> Source:
+def source_of(targets: list[str], config: list[str], timeout: float) -> Source:
     """The one source that is named; of a topic its records as they are."""
     from dali_feed.cli.targets import options_of, sources, with_members
     from dali_feed.errors import ConfigError
@@ -88,7 +88,7 @@ def _source(targets: list[str], config: list[str], timeout: float) -> Source:
     return with_members(found[0])
 
 
-def _members(text: str) -> dict[str, str] | list[str]:
+def members_of(text: str) -> dict[str, str] | list[str]:
     """Names, or suffixes and names."""
     from dali_feed.errors import ConfigError
 

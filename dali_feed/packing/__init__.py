@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
+    from dali_feed.packing.conversion import convert
     from dali_feed.packing.run import Packed, pack
 
-__all__ = ["Packed", "pack"]
+__all__ = ["Packed", "convert", "pack"]
 
-__getattr__ = lazily(__name__, {"Packed": "run", "pack": "run"})
+__getattr__ = lazily(__name__, {"Packed": "run", "convert": "conversion", "pack": "run"})
