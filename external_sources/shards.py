@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dali_feed.errors import ConfigError, SourceEmptyError
+from dali_feed.errors import ConfigError, DataLostError, SourceEmptyError
 from dali_feed.external_sources import tar_index
 from dali_feed.external_sources.checksums import expected
 from dali_feed.external_sources.formatted import forms_of, with_formats
@@ -33,6 +33,7 @@ from dali_feed.records.source import Reader, Slabs, Snapshot, Source
 from dali_feed.storage.choose import store_for
 from dali_feed.storage.contract import Store, piece
 from dali_feed.storage.paths import unique_names
+from dali_feed.storage.set_store import SetStore
 
 __all__ = ["ShardSet"]
 
@@ -48,6 +49,7 @@ class ShardSet:
 
     shards     one pattern or path, or a sequence of them. Patterns may hold `*`, `?`, `[..]`, `{a,b}` and
                ranges like `{0000..0099}`. One pattern's files are sorted by name; a sequence keeps its order.
+               `NAME.dfset` is all of a set that `dali-feed pack` wrote; of a topic's records, as that topic
     image      suffixes of the image member; where a sample has several, the first in this list counts
     label      "cls" (a member with decimal text), "json" (a member whose key "label" is an integer), "json:KEY",
                None (no label field), or "auto": what the first sample has, cls before json
@@ -97,7 +99,7 @@ class ShardSet:
         self._index_dir = index_dir
         self._forms = {name.lower(): form for name, form in forms_of(format, None, self._title).items()}
         self._table: ShardTable | None = None
-        self._replay: Replay | None = None
+        self._replay = _replay(self._store, patterns)
 
     def __repr__(self) -> str:
         return self._title
@@ -260,3 +262,14 @@ class ShardSet:
         finally:
             file.close()
         return ("json", "label") if isinstance(found, dict) and "label" in found else None
+
+
+def _replay(store: Store, patterns: Sequence[str]) -> Replay | None:
+    """The topic that a set was packed of."""
+    told = store.replay(patterns) if isinstance(store, SetStore) else None
+    try:
+        return None if told is None else Replay.of(told)
+    except (KeyError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        msg = f"{patterns[0]}: the topic of a set must be what `dali-feed pack` wrote; found {what}"
+        raise DataLostError(msg) from error

@@ -44,6 +44,7 @@ from dali_feed.external_sources.index_bytes import (
 from dali_feed.external_sources.tar_headers import DamageError, Pread, behind, is_header, members
 from dali_feed.storage.contract import Opened, Store, piece
 from dali_feed.storage.local import LOCAL, LocalFile
+from dali_feed.storage.set_store import SetStore
 from dali_feed.storage.stamp import Stamp
 
 __all__ = ["SUFFIX", "TarIndex", "build", "index_path", "key_length", "load", "reads_of", "sealed"]
@@ -242,8 +243,11 @@ def _kept(path: str, index_dir: str | os.PathLike[str] | None, store: Store) -> 
     homes = [index_path(path, index_dir)]
     if index_dir is None and store is LOCAL:
         homes.insert(0, Path(path + SUFFIX))
-    with contextlib.suppress(OSError, ValueError, SourceError):
+    try:
         return sealed(path, store.stamp(path), store)
+    except (OSError, ValueError, SourceError) as error:
+        if isinstance(store, SetStore) and store.index_sha256(path) is not None:  # a set is whole, or it is an error
+            raise _no_index(path, error) from error
     for home in homes:
         with contextlib.suppress(OSError, ValueError, SourceError):  # absent, unreadable or stale: built anew
             return _read(home, store.stamp(path))
@@ -261,6 +265,16 @@ def _kept(path: str, index_dir: str | os.PathLike[str] | None, store: Store) -> 
         raise SourceDeniedError(msg) from errors[0]
     _log.warning("%s: its index cannot be kept (%s), so it is built at every start; set index_dir", path, errors[-1])
     return index
+
+
+def _no_index(path: str, error: Exception) -> DataLostError:
+    if isinstance(error, DataLostError):
+        return error
+    msg = (
+        f"{path}{SUFFIX}: the index of a set's shard must be what the manifest says; found: {error}; "
+        "`dali-feed shards index` writes it again"
+    )
+    return DataLostError(msg)
 
 
 def _is_foreign(home: Path) -> bool:
@@ -312,7 +326,12 @@ def sealed(path: str, shard: Stamp, store: Store = LOCAL) -> TarIndex:
         if not is_sealed(piece(file, SEALED_HEAD, 0)):
             msg = "not sealed"
             raise ValueError(msg)
-        found = indexed(piece(file, file.stamp().size, 0))
+        whole = piece(file, file.stamp().size, 0)
+        known = store.index_sha256(path) if isinstance(store, SetStore) else None
+        if known not in (None, hashlib.sha256(whole).hexdigest()):
+            msg = "other bytes than the manifest says"
+            raise ValueError(msg)
+        found = indexed(whole)
     finally:
         file.close()
     if found.size != shard.size:

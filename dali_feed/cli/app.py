@@ -170,7 +170,8 @@ def verify(
 ) -> None:
     """Go over a whole source: every record is read and its header screened; the bad ones by reason.
 
-    Exits with 1 where a record is bad.
+    Of a set (NAME.dfset) every byte is compared with its checksums, and its images are looked at with --decode alone.
+    Exits with 1 where a record is bad, or a file is damaged.
     """
     with _plainly():
         from dali_feed.cli.verify import verify_all

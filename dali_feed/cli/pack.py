@@ -40,6 +40,7 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
         int | None, typer.Option(min=1, help="Threads, a shard each.", show_default="one per CPU, at most 8")
     ] = None,
     engine: Annotated[str, typer.Option(help="threads, or ray: a task per shard, on a cluster.")] = "threads",
+    verify: Annotated[bool, typer.Option("--verify", help="Read all of it again at the end.")] = False,
     config: Annotated[
         list[str] | None, typer.Option("--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka.")
     ] = None,
@@ -72,6 +73,10 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
             tell=tell,
         )
     failed = show(done)
+    if verify:
+        from dali_feed.cli.verify import damaged
+
+        failed += damaged(str(done.path))
     if failed:
         raise typer.Exit(1)
 

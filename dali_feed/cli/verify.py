@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dali_feed import packing
+from dali_feed.cli.set_view import reading, show_set
 from dali_feed.cli.survey import verify
 from dali_feed.cli.targets import letters_at, options_of, sources
 from dali_feed.cli.verify_view import progress, show
 
-__all__ = ["verify_all"]
+__all__ = ["damaged", "verify_all"]
+
+
+def damaged(target: str) -> int:
+    """Read every byte of a set, print what is not as it was packed, and return how many files that are."""
+    with reading(target) as advance:
+        found = packing.verify(target, advance=advance)
+    show_set(target, found)
+    return len(found.damages)
 
 
 def verify_all(
@@ -28,8 +38,10 @@ def verify_all(
         DeadLetterError: a dead letter could not be written.
     """
     letters = None if dead_letter is None else letters_at(dead_letter, config=config, timeout=timeout)
-    bad = 0
-    for source in sources(targets, config=options_of(config), timeout=timeout, check=True):
+    sets = [target for target in targets if target.endswith(".dfset")]
+    bad = sum(map(damaged, sets))
+    left = [target for target in targets if target not in sets or (decode and not bad)]
+    for source in sources(left, config=options_of(config), timeout=timeout, check=True):
         snapshot = source.snapshot()
         with progress(snapshot) as advance:
             report = verify(source, snapshot, decode=decode, letters=letters, readers=readers, advance=advance)

@@ -11,8 +11,19 @@ from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
     from dali_feed.packing.conversion import convert
+    from dali_feed.packing.damage import Damage, Verified, verify
     from dali_feed.packing.run import Packed, pack
 
-__all__ = ["Packed", "convert", "pack"]
+__all__ = ["Damage", "Packed", "Verified", "convert", "pack", "verify"]
 
-__getattr__ = lazily(__name__, {"Packed": "run", "convert": "conversion", "pack": "run"})
+__getattr__ = lazily(
+    __name__,
+    {
+        "Damage": "damage",
+        "Packed": "run",
+        "Verified": "damage",
+        "convert": "conversion",
+        "pack": "run",
+        "verify": "damage",
+    },
+)

@@ -12,11 +12,12 @@ from dali_feed.external_sources.kafka.tally import Tally
 from dali_feed.external_sources.tar_index import SUFFIX
 from dali_feed.external_sources.topic_shards import Replay
 from dali_feed.packing.job import Job
-from dali_feed.packing.sets import SetTold, load_set, save_set, shards_of
 from dali_feed.packing.shard import ShardMaker
 from dali_feed.packing.work import Receipt, Work, denied, digest_of
+from dali_feed.storage.manifest import SUFFIX as SET
+from dali_feed.storage.manifest import Manifest, load_manifest, manifest_bytes
 
-__all__ = ["Output"]
+__all__ = ["Output", "save"]
 
 
 class Output:
@@ -24,7 +25,7 @@ class Output:
 
     def __init__(self, work: Work) -> None:
         self._work = work
-        self.manifest = work.out / f"{work.name}.dfset"
+        self.manifest = work.out / f"{work.name}{SET}"
 
     def there(self, name: str, k: int) -> Receipt | None:
         """What shard k is, where it is finished; it has its name then. None: it must be written."""
@@ -58,10 +59,10 @@ class Output:
             raise denied(temporary, error) from error
         return receipt
 
-    def known(self) -> SetTold | None:
+    def known(self) -> Manifest | None:
         """The set that is there; None where there is none."""
         try:
-            return load_set(self.manifest)
+            return load_manifest(str(self.manifest))
         except SourceNotFoundError:
             return None
 
@@ -75,10 +76,10 @@ class Output:
         if job.snapshot.pin is not None and job.snapshot.interleaved:
             missing = [run for receipt in receipts for run in receipt.missing]
             replay = Replay.missing(job.snapshot.pin, missing).told()
-        shards = shards_of(receipts, [job.plan.shard(k) for k in range(len(job.plan))])
-        save_set(self.manifest, SetTold(shards, dict(job.told) | {"tally": tally.told()}, replay))
+        shards = tuple(each.shard(job.plan.shard(k)) for k, each in enumerate(receipts))
+        save(self._work.path, self.manifest, Manifest(shards, dict(job.told) | {"tally": tally.told()}, replay))
 
-    def checked(self, told: SetTold) -> None:
+    def checked(self, told: Manifest) -> None:
         """Raise DataLostError where a file of the set is not there, or of another size. Its bytes are not looked at."""
         for shard in told.shards:
             for name, size in ((shard.name, shard.size), (f"{shard.name}{SUFFIX}", shard.index_size)):
@@ -95,6 +96,17 @@ class Output:
             here = temporary.with_name(temporary.name + end)
             if here.exists():
                 here.replace(self._work.out / f"{name}{end}")
+
+
+def save(work: Path, path: Path, manifest: Manifest) -> None:
+    """Write a manifest by way of the folder `work`: whole or not at all, and when this returns it is on the disk."""
+    fresh = work / path.name
+    with fresh.open("wb") as file:
+        file.write(manifest_bytes(manifest))
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    sync_folder(path.parent)
 
 
 def _size(path: Path) -> int:

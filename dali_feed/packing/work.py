@@ -26,6 +26,7 @@ from typing import Any
 from dali_feed.errors import ConfigError, StateError
 from dali_feed.external_sources.durable import sync_folder, write_whole
 from dali_feed.external_sources.kafka.tally import Tally
+from dali_feed.storage.manifest import Shard
 
 __all__ = ["Receipt", "Work", "denied", "digest_of"]
 
@@ -41,6 +42,10 @@ class Receipt:
     index_size: int
     tally: Tally
     missing: list[list[int]]
+
+    def shard(self, name: str) -> Shard:
+        """As the manifest has it."""
+        return Shard(name, self.size, self.samples, self.sha256, self.index_size, self.index_sha256)
 
     def told(self) -> dict[str, Any]:
         """As plain JSON."""

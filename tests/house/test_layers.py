@@ -78,7 +78,7 @@ ROOMS = (
     Room("__init__", ("packages", "options", "plan", "transforms", "compiler", "loader")),  # names only, lazily
     Room(
         "cli",
-        (*PURE, "formats", "external_sources", "packing", "engines", "feed", "loader", "testing"),
+        (*PURE, "formats", "storage", "external_sources", "packing", "engines", "feed", "loader", "testing"),
         ("rich", "typer", "matplotlib", "torch", "torchvision", "skimage", "sklearn", "PIL"),
     ),
 )

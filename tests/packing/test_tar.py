@@ -34,7 +34,7 @@ def test_tarfile_reads_what_is_written_and_the_index_is_the_one_of_its_headers(t
     assert found == [(f"{key}.{suffix}", 0, bytes(data)) for key, files in samples for suffix, data in files]
     built = tar_index.build(str(path))
     for mine, its in zip(made.columns, (built.first, built.offset, built.length, built.suffix), strict=True):
-        np.testing.assert_array_equal(mine, its)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(mine, its)
     assert (made.suffixes, made.size, built.behind) == (built.suffixes, path.stat().st_size, 0)
     assert made.crc is not None
     assert made.crc.tolist() == [zlib.crc32(data) for _, files in samples for _, data in files]

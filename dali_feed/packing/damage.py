@@ -1,0 +1,123 @@
+"""Reads a whole set, or tar shards that were packed, and says what is not as it was written.
+
+The law: whatever byte of a shard, an index or a manifest is another one, or is missing, is found and named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from dali_feed.errors import DataLostError, SourceError
+from dali_feed.external_sources import tar_index
+from dali_feed.external_sources.index_bytes import Indexed, indexed
+from dali_feed.storage.contract import Opened, piece
+from dali_feed.storage.manifest import Shard, load_manifest
+from dali_feed.storage.set_store import SetStore
+
+__all__ = ["Damage", "Verified", "verify"]
+
+PIECE = 8 << 20
+SHOWN = 3  # records of a damaged shard that are named
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A file that is not what it was, and how that shows; `records` are those of a shard whose bytes differ."""
+
+    path: str
+    what: str
+    records: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        if not self.records:
+            return f"{self.path}: {self.what}"
+        some = ", ".join(f"#{record}" for record in self.records[:SHOWN])
+        more = f" and {len(self.records) - SHOWN:,} more" if len(self.records) > SHOWN else ""
+        return f"{self.path}: {self.what}, in {some}{more}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was read: shards, samples and bytes of a set, and what is damaged."""
+
+    shards: int
+    samples: int
+    size: int
+    damages: tuple[Damage, ...]
+
+
+def verify(path: str | os.PathLike[str], *, workers: int = 4, advance: Advance = lambda _: None) -> Verified:
+    """Read all of the set at `path`, `NAME.dfset`; `advance` hears of bytes of shards that have been read.
+
+    A manifest that is damaged is the one damage that is told: nobody knows then what the set was.
+
+    Raises SourceNotFoundError where there is no such set, SourceDeniedError where it cannot be read.
+    """
+    home = os.fspath(path)
+    try:
+        manifest = load_manifest(home)
+    except DataLostError as error:
+        return Verified(0, 0, 0, (Damage(home, str(error).removeprefix(f"{home}: ")),))
+    store = SetStore()
+    with ThreadPoolExecutor(workers, "dali-feed-verify") as pool:
+        found = pool.map(lambda shard: tuple(_shard(store, f"{home}/{shard.name}", shard, advance)), manifest.shards)
+        damages = tuple(damage for each in found for damage in each)
+    shards = manifest.shards
+    return Verified(len(shards), sum(s.samples for s in shards), sum(s.size for s in shards), damages)
+
+
+def _shard(store: SetStore, path: str, shard: Shard, advance: Advance) -> Iterator[Damage]:
+    index, beside = None, path + tar_index.SUFFIX
+    try:
+        whole = _whole(store, beside)
+        if hashlib.sha256(whole).hexdigest() != shard.index_sha256:
+            yield Damage(beside, "its SHA-256 is not that of the manifest")
+        else:
+            index = indexed(whole)
+    except (OSError, SourceError, ValueError) as error:
+        yield Damage(beside, str(error).removeprefix(f"{beside}: "))
+    try:
+        file = store.open(path)
+    except SourceError as error:
+        advance(shard.size)
+        yield Damage(path, str(error).removeprefix(f"{path}: "))
+        return
+    try:
+        digest = hashlib.sha256()
+        for at in range(0, shard.size, PIECE):
+            held = piece(file, min(PIECE, shard.size - at), at)
+            digest.update(held)
+            advance(len(held))
+        if digest.hexdigest() != shard.sha256:
+            records = () if index is None else tuple(_records(file, index))
+            where = "" if records or index is None else ", in no member: a header, or what lies between"
+            yield Damage(path, f"its SHA-256 is not that of the manifest{where}", records)
+    except OSError as error:
+        yield Damage(path, f"reading it gave: {error.strerror} (errno {error.errno})")
+    finally:
+        file.close()
+
+
+def _whole(store: SetStore, path: str) -> bytes:
+    file = store.open(path)
+    try:
+        return piece(file, file.stamp().size, 0)
+    finally:
+        file.close()
+
+
+def _records(file: Opened, index: Indexed) -> Iterator[int]:
+    """The samples one of whose members has another CRC-32 than the index says."""
+    first, offset, length, _ = (column.tolist() for column in index.columns)
+    crc = [] if index.crc is None else index.crc.tolist()
+    for sample in range(len(first) - 1):
+        for k in range(first[sample], first[sample + 1]):
+            if crc and zlib.crc32(piece(file, length[k], offset[k])) != crc[k]:
+                yield sample
+                break

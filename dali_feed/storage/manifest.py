@@ -1,0 +1,98 @@
+"""The manifest of a set: `NAME.dfset`, a line of JSON that says which shards were packed together, and what they are.
+
+The law: a manifest is the bytes that were written, or it is an error; it is written last, so where there is one the set
+is whole. A path in it never leaves its folder.
+
+    {"dfset": 1, "sha256": of what follows, "set": {"shards": [...], "made": {...}, "replay": {...} or null}}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dali_feed.errors import DataLostError, SourceDeniedError, SourceNotFoundError
+
+__all__ = ["SUFFIX", "Manifest", "Shard", "load_manifest", "manifest_bytes"]
+
+SUFFIX = ".dfset"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A shard of a set: its file's name, bytes, samples and SHA-256, and bytes and SHA-256 of its index."""
+
+    name: str
+    size: int
+    samples: int
+    sha256: str
+    index_size: int
+    index_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a manifest says.
+
+    made    of what and how the set was packed, and what became of the records: plain JSON
+    replay  of a set that holds a topic's records, which offsets those had: plain JSON
+    """
+
+    shards: tuple[Shard, ...]
+    made: Mapping[str, Any]
+    replay: Mapping[str, Any] | None = None
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """The whole file: equal for equal manifests."""
+    told = {
+        "shards": [asdict(shard) for shard in manifest.shards],
+        "made": dict(manifest.made),
+        "replay": None if manifest.replay is None else dict(manifest.replay),
+    }
+    text = json.dumps(told, sort_keys=True)
+    return f'{{"dfset": {VERSION}, "sha256": "{hashlib.sha256(text.encode()).hexdigest()}", "set": {text}}}\n'.encode()
+
+
+def load_manifest(path: str) -> Manifest:
+    """The manifest in a file.
+
+    Raises:
+        SourceNotFoundError: there is none: no such set, or it is still being packed.
+        SourceDeniedError: it cannot be read.
+        DataLostError: it is damaged, cut off, or no manifest.
+    """
+    try:
+        with open(path, "rb") as file:
+            whole = file.read()
+    except FileNotFoundError as error:
+        msg = f"{path}: no such set; check the path, or let `dali-feed pack` come to its end, which writes it last"
+        raise SourceNotFoundError(msg) from error
+    except OSError as error:
+        msg = f"{path}: a manifest must be a file that can be read; found {error.strerror}"
+        raise SourceDeniedError(msg) from error
+    try:
+        told = json.loads(whole)
+        version, told = told["dfset"], told["set"]
+        shards = tuple(Shard(**each) for each in told["shards"])
+        found = Manifest(shards, told["made"], told["replay"])
+        fits = version == VERSION and bool(shards) and all(map(_is_shard, shards)) and manifest_bytes(found) == whole
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        what = f"{type(error).__name__}: {error}"
+        msg = f"{path}: a manifest must be what `dali-feed pack` wrote; found {what}; fetch it again"
+        raise DataLostError(msg) from error
+    if not fits:
+        what = f"version {version!r}" if version != VERSION else "other bytes than those of its SHA-256"
+        msg = f"{path}: a manifest must be what `dali-feed pack` wrote; found {what}; fetch it again"
+        raise DataLostError(msg)
+    return found
+
+
+def _is_shard(shard: Shard) -> bool:
+    texts = all(isinstance(text, str) for text in (shard.name, shard.sha256, shard.index_sha256))
+    counts = all(isinstance(n, int) and n >= 0 for n in (shard.size, shard.samples, shard.index_size))
+    return texts and counts and bool(shard.name) and "/" not in shard.name and shard.name not in (".", "..")

@@ -1,0 +1,32 @@
+"""`dali-feed pack` and `verify` of a set: what people read, and how it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from command import Cli, assert_one_line, cli
+from images import jpeg
+
+__all__ = ["cli"]  # a fixture
+
+
+def test_a_folder_is_packed_verified_and_found_damaged(cli: Cli, tmp_path: Path) -> None:
+    """Packed with --verify, called again it does nothing; a flipped byte is told by `verify` with its record."""
+    for k in range(4):
+        (tmp_path / "images" / "ab"[k % 2]).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "images" / "ab"[k % 2] / f"{k}.jpg").write_bytes(jpeg(k, 16, 16))
+    command = ("pack", tmp_path / "images", tmp_path / "set", "--verify")
+    done = cli(*command)
+    words = " ".join(done.out.split())
+    assert (done.code, done.err) == (0, "")
+    assert f"set {tmp_path}/set/set.dfset written 4 records" in words
+    assert "shards 1 with 4 samples" in words
+    assert "went on at record 4 of 4 (all of it was there)" in " ".join(cli(*command).out.split())
+    shard = tmp_path / "set" / "set-000000.tar"
+    whole = bytearray(shard.read_bytes())
+    whole[600] ^= 1
+    shard.write_bytes(whole)
+    done = cli("verify", tmp_path / "set" / "set.dfset")
+    assert done.code == 1
+    assert "set-000000.tar: its SHA-256 is not that of the manifest, in #0" in done.out
+    assert_one_line(cli(*command, "--members", "a=b,c"), "--members: must be NAME,NAME or SUFFIX=NAME")
