@@ -29,6 +29,7 @@ _PACKAGES = {  # module: how people call it, its package for pip, and a further 
     "msgpack": ("MessagePack", "msgpack", "or dali-feed[formats]"),
     "google.protobuf": ("Protocol Buffers", "protobuf", "or dali-feed[formats]"),
     "rich": ("rich", "rich", ""),
+    "ray": ("Ray", "ray", "or dali-feed[ray]"),
 }
 
 

@@ -1,4 +1,5 @@
-"""The command line: `dali-feed demo`, `inspect`, `verify`, `dead-letters`, `topic`, `produce`, `pack`, `shards`, `lag`.
+"""The command line: `dali-feed demo`, `inspect`, `verify`, `dead-letters`, `topic`, `produce`, `pack`, `shards`,
+`convert`, `lag`.
 
 What a command needs is imported when it runs, so `--help` answers at once. An error of ours is one line on stderr
 and exit code 1; Ctrl-C is one line and 130.
@@ -16,6 +17,7 @@ from typing import Annotated
 import typer
 
 from dali_feed.cli.arguments import Config, Timeout
+from dali_feed.cli.convert import convert
 from dali_feed.cli.lag import lag
 from dali_feed.cli.pack import pack
 from dali_feed.cli.produce import produce
@@ -113,11 +115,18 @@ def inspect(
     ] = None,
     config: Config = None,
     timeout: Timeout = 10.0,
+    sheet: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="A contact sheet: some images, where they are, labels.")
+    ] = None,
+    sheet_samples: Annotated[int, typer.Option(min=1, max=2000, help="Images of each source on the sheet.")] = 24,
 ) -> None:
     """What a source holds: records, partitions, fields, formats and sizes, and the bad ones of a sample.
 
     And what its records have: a line per member, how many have it, its size and what it seems to be, with `columns=`
     to paste. With --format a topic's values are looked into, and a record is bad that it does not fit.
+
+    How often each class is there, and how payloads and images are spread over sizes, is counted in the sample:
+    --sample 1000000 counts all of a smaller source.
 
     Tar shards are indexed on the way; the index is kept, as for a training run. Exits with 1 where no record of a
     source's sample is good.
@@ -125,7 +134,15 @@ def inspect(
     with _plainly():
         from dali_feed.cli.inspect import inspect_all
 
-        bad, hopeless = inspect_all(target, sample=sample, config=config or [], timeout=timeout, form=form)
+        bad, hopeless = inspect_all(
+            target,
+            sample=sample,
+            config=config or [],
+            timeout=timeout,
+            form=form,
+            sheet=sheet,
+            sheet_samples=sheet_samples,
+        )
     raise typer.Exit(1 if hopeless or (strict and bad) else 0)
 
 
@@ -178,4 +195,5 @@ app.add_typer(topic_app(_plainly))
 app.add_typer(shards_app(_plainly))
 app.command()(_plainly()(produce))
 app.command()(_plainly()(pack))
+app.command()(_plainly()(convert))
 app.command()(_plainly()(lag))

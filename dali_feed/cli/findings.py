@@ -7,6 +7,7 @@ its header, by its number of pixels. A format that only some engines take is goo
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,10 +15,11 @@ import numpy as np
 from dali_feed.cli.labels import integer, missing_label, odd_label
 from dali_feed.cli.targets import HEADERS
 from dali_feed.records.source import LABEL, Block, Extents, Snapshot, Source, unpack_ids
+from dali_feed.screen.header import Header
 from dali_feed.screen.scans import MAX_WORK, overworked
 from dali_feed.screen.screen import MAX_PIXELS, UnusableError, header_of
 
-__all__ = ["Findings", "look", "spread"]
+__all__ = ["Findings", "blocks", "fields_of", "look", "refused", "spread"]
 
 RUN = 16  # neighbours that are sampled together where a single record costs a seek
 CHUNK_BYTES = 64 << 20
@@ -55,8 +57,16 @@ class Findings:
 
 def look(source: Source, snapshot: Snapshot, count: int) -> Findings:
     """Read a sample of `count` records and judge each. Holds about 64 MB of payloads at a time."""
-    extents = spread(snapshot, count)
     findings = Findings()
+    for block in blocks(source, snapshot, spread(snapshot, count)):
+        _judge(source, block, findings)
+    if LABEL in findings.fields:  # a topic without any label is read with label=None; one with some has bad records
+        findings.bad += [(where, missing_label()) for where in findings.unlabelled]
+    return findings
+
+
+def blocks(source: Source, snapshot: Snapshot, extents: Extents) -> Iterator[Block]:
+    """The records of `extents`, about 64 MB of payloads at a time; a block's memory is gone when the next one comes."""
     before = np.cumsum(extents.lengths) - extents.lengths
     chunk = before // max(1, CHUNK_BYTES // snapshot.record_bytes)
     reader = source.reader()
@@ -64,15 +74,12 @@ def look(source: Source, snapshot: Snapshot, count: int) -> Findings:
         for rows in np.split(np.arange(len(extents)), np.flatnonzero(np.diff(chunk)) + 1):
             block = reader.read(extents[rows])
             try:
-                _judge(source, block, findings)
+                yield block
             finally:
                 block.payloads.clear()
                 block.lease.release()
     finally:
         reader.close()
-    if LABEL in findings.fields:  # a topic without any label is read with label=None; one with some has bad records
-        findings.bad += [(where, missing_label()) for where in findings.unlabelled]
-    return findings
 
 
 def spread(snapshot: Snapshot, count: int) -> Extents:
@@ -103,7 +110,7 @@ def _judge(source: Source, block: Block, findings: Findings) -> None:
         findings.payloads.append(len(payload))
         where = source.where(int(partitions[row]), int(positions[row]))
         reason = block.faults.get(row) or _take_image(payload, findings)
-        values = {} if row in block.faults else _integers(block, row)
+        values = {} if row in block.faults else fields_of(block, row)
         if reason is None and HEADERS in block.fields and LABEL in values:
             reason = odd_label(block.fields[HEADERS][row][LABEL])
         if reason is None and HEADERS in block.fields and LABEL not in values:
@@ -114,22 +121,33 @@ def _judge(source: Source, block: Block, findings: Findings) -> None:
             findings.bad.append((where, reason))
 
 
+def refused(payload: memoryview) -> str | None:
+    """Why a training run would not give this to a decoder; None where it would."""
+    found = _screened(payload)
+    return found if isinstance(found, str) else None
+
+
 def _take_image(payload: memoryview, findings: Findings) -> str | None:
-    try:
-        header = header_of(payload)
-    except UnusableError as error:
-        return str(error)
-    if header.width * header.height > MAX_PIXELS:
-        return f"{header.width}x{header.height} pixels, more than the bound of {MAX_PIXELS}"
-    if slow := overworked(payload, header.width, header.height, MAX_WORK):
-        return slow
+    header = _screened(payload)
+    if isinstance(header, str):
+        return header
     findings.formats[header.format] += 1
     findings.turned += header.orientation != 1
     findings.sizes.append((header.width, header.height))
     return None
 
 
-def _integers(block: Block, row: int) -> dict[str, int | None]:
+def _screened(payload: memoryview) -> Header | str:
+    try:
+        header = header_of(payload)
+    except UnusableError as error:
+        return str(error)
+    if header.width * header.height > MAX_PIXELS:
+        return f"{header.width}x{header.height} pixels, more than the bound of {MAX_PIXELS}"
+    return overworked(payload, header.width, header.height, MAX_WORK) or header
+
+
+def fields_of(block: Block, row: int) -> dict[str, int | None]:
     """The row's fields as integers; a Kafka record's are its headers."""
     if HEADERS in block.fields:
         return {name: integer(value) for name, value in block.fields[HEADERS][row].items()}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from dali_feed.cli.findings import Findings, look
 from dali_feed.cli.inspect_view import show
 from dali_feed.cli.members import VALUE, members_seen
 from dali_feed.cli.members_view import show_members
+from dali_feed.cli.sheet import Sheet
 from dali_feed.cli.targets import options_of, sources, with_members
+from dali_feed.cli.text import plural
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import KafkaTopic
 from dali_feed.formats.named import format_of
@@ -17,17 +20,26 @@ __all__ = ["inspect_all"]
 
 
 def inspect_all(
-    targets: Sequence[str], *, sample: int, config: Sequence[str], timeout: float, form: str | None = None
+    targets: Sequence[str],
+    *,
+    sample: int,
+    config: Sequence[str],
+    timeout: float,
+    form: str | None = None,
+    sheet: Path | None = None,
+    sheet_samples: int = 24,
 ) -> tuple[int, int]:
     """Print what each target holds; return how many bad records the samples had, and how many sources no good one.
 
-    form  the format of topics' values; a record is good then whose value it fits
+    form   the format of topics' values; a record is good then whose value it fits
+    sheet  a PNG to be written with `sheet_samples` images of each source
 
     Raises:
-        ConfigError: a target or an option that is not allowed.
+        ConfigError: a target or an option that is not allowed, or the sheet cannot be written.
         SourceError: records cannot be read.
     """
     bad = hopeless = 0
+    pictures = None if sheet is None else Sheet(sheet, sheet_samples)
     formats = {} if form is None else {VALUE: format_of(form)}
     found = sources(targets, config=options_of(config), timeout=timeout)
     if formats and not any(isinstance(source, KafkaTopic) for source in found):
@@ -46,4 +58,9 @@ def inspect_all(
         show_members(seen, topic=topic)
         bad += len(findings.bad)
         hopeless += bool(findings.bad) and not findings.good
+        if pictures is not None:
+            pictures.add(source, snapshot)
+    if pictures is not None:
+        shown = pictures.write()
+        print(f"{sheet}: {shown:,} record{plural(shown)}")
     return bad, hopeless

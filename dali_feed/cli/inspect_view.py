@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dali_feed.cli.findings import Findings
+from dali_feed.cli.histogram import bars, class_lines
 from dali_feed.cli.labels import no_labels
 from dali_feed.cli.text import grid, plural, put, size_text
 from dali_feed.external_sources import FileList, ShardSet
@@ -40,7 +41,13 @@ def show(source: Source, snapshot: Snapshot, findings: Findings) -> None:
             put(facts, "turned", _turned(findings))
     for n, line in enumerate(_fields(source, findings)):
         put(facts, "" if n else "fields", line)
+    for n, line in enumerate(class_lines(findings.fields.get(LABEL, []), _of(snapshot, findings))):
+        put(facts, "" if n else "classes", line)
     console.print(facts)
+    pixels = [width * height for width, height in findings.sizes]
+    for table in (bars("bytes", findings.payloads), bars("pixels", pixels)):
+        if table is not None:
+            console.print(table)
     console.print(_partitions(snapshot))
     if len(snapshot.names) > PARTITIONS:
         console.print(f"  ... and {len(snapshot.names) - PARTITIONS:,} more")
@@ -49,6 +56,11 @@ def show(source: Source, snapshot: Snapshot, findings: Findings) -> None:
     if len(findings.bad) > BAD:
         console.print(f"  ... and {len(findings.bad) - BAD:,} more")
     console.print()
+
+
+def _of(snapshot: Snapshot, findings: Findings) -> str:
+    """What the classes were counted in."""
+    return "all records" if findings.rows == snapshot.positions else f"the sample of {findings.rows:,}"
 
 
 def _count(snapshot: Snapshot) -> str:

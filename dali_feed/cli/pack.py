@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["pack"]
+__all__ = ["members_of", "pack"]
 
 
 def pack(  # noqa: PLR0913, PLR0917  an option each
@@ -36,6 +36,7 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
     workers: Annotated[
         int | None, typer.Option(min=1, help="Threads, a shard each.", show_default="one per CPU, at most 8")
     ] = None,
+    engine: Annotated[str, typer.Option(help="threads, or ray: a task per shard, on a cluster.")] = "threads",
     verify: Annotated[bool, typer.Option("--verify", help="Read all of it again at the end.")] = False,
     config: Annotated[
         list[str] | None, typer.Option("--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka.")
@@ -57,7 +58,7 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
         done = packing.pack(
             reads,
             out,
-            members=None if members is None else _members(members),
+            members=None if members is None else members_of(members),
             shard_bytes=bytes_of("--shard-size", shard_size),
             keys=keys,
             resize=resize,
@@ -66,6 +67,7 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
             text=text,
             decoded=decoded,
             workers=workers,
+            engine=engine,
             tell=tell,
         )
     failed = show(done)
@@ -77,7 +79,7 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
         raise typer.Exit(1)
 
 
-def _members(text: str) -> dict[str, str] | list[str]:
+def members_of(text: str) -> dict[str, str] | list[str]:
     """Names, or suffixes and names."""
     from dali_feed.errors import ConfigError
 

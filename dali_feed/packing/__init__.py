@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
+    from dali_feed.packing.conversion import convert
     from dali_feed.packing.damage import Damage, Verified, verify
     from dali_feed.packing.merging import merge
     from dali_feed.packing.reindex import index
     from dali_feed.packing.run import Packed, pack
     from dali_feed.packing.splitting import split
 
-__all__ = ["Damage", "Packed", "Verified", "index", "merge", "pack", "split", "verify"]
+__all__ = ["Damage", "Packed", "Verified", "convert", "index", "merge", "pack", "split", "verify"]
 
 __getattr__ = lazily(
     __name__,
@@ -24,6 +25,7 @@ __getattr__ = lazily(
         "Damage": "damage",
         "Packed": "run",
         "Verified": "damage",
+        "convert": "conversion",
         "index": "reindex",
         "merge": "merging",
         "pack": "run",

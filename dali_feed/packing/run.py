@@ -18,6 +18,7 @@ from typing import Any
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources.kafka.tally import Tally
 from dali_feed.packing.job import Job, job_of
+from dali_feed.packing.on_ray import Asked, check_ray, write_on_ray
 from dali_feed.packing.output import Output
 from dali_feed.packing.shard import ShardMaker
 from dali_feed.packing.work import Receipt, Work
@@ -26,6 +27,7 @@ __all__ = ["Packed", "Tell", "pack", "place"]
 
 TELL_SECONDS = 0.1
 SHARD_BYTES = 256_000_000
+ENGINES = ("threads", "ray")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ def pack(  # noqa: PLR0913  an option each
     text: str = "txt",
     decoded: bool = False,
     workers: int | None = None,
+    engine: str = "threads",
     tell: Tell | None = None,
 ) -> Packed:
     """Write the records of a source as a set: tar shards, an index beside each, and last the manifest.
@@ -88,6 +91,8 @@ def pack(  # noqa: PLR0913  an option each
         text: suffix of the text that `tokens` is of.
         decoded: images as pixels, binary PPM.
         workers: threads, a shard each. None: as many as there are CPUs, at most 8.
+        engine: "threads" of this process, or "ray": a task per shard on a cluster, whose machines see the same source
+            and the same `out`; `workers` is then how many tasks at a time. The set is the same.
         tell: hears how far it is, every tenth of a second.
 
     Raises:
@@ -105,13 +110,19 @@ def pack(  # noqa: PLR0913  an option each
     if shard_bytes < 1:
         msg = f"shard_bytes: must be 1 or more; found {shard_bytes!r}"
         raise ConfigError(msg)
+    if engine not in ENGINES:
+        msg = f"engine: must be one of {', '.join(ENGINES)}; found {engine!r}"
+        raise ConfigError(msg)
+    asked = Asked(source, told) if engine == "ray" else None
+    if asked is not None:
+        check_ray(asked)
     with work.held():
         output = Output(work)
         known = output.known()
         job = job_of(source, work, shard_bytes, told, None if known is None else known.made)
         if known is not None:
             output.checked(known)
-        done = _Run(job, output, workers or min(8, os.cpu_count() or 1), tell or (lambda _: None)).run()
+        done = _Run(job, output, workers, tell or (lambda _: None), work, asked).run()
         work.done()
         return done
 
@@ -130,8 +141,11 @@ def place(out: str | os.PathLike[str]) -> tuple[Path, str]:
 class _Run:
     """A run under way."""
 
-    def __init__(self, job: Job, output: Output, workers: int, tell: Tell) -> None:
+    def __init__(
+        self, job: Job, output: Output, workers: int | None, tell: Tell, work: Work, asked: Asked | None
+    ) -> None:
         self._job, self._output, self._workers, self._tell = job, output, workers, tell
+        self._work, self._asked = work, asked
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._own = threading.local()
         self._makers: list[ShardMaker] = []
@@ -147,7 +161,11 @@ class _Run:
             receipts = [output.there(plan.shard(k), k) for k in range(len(plan))]
             counts = (plan.borders[1:] - plan.borders[:-1]).tolist()
             self._begun = self._done = sum(n for n, receipt in zip(counts, receipts, strict=True) if receipt)
-            self._write([k for k, receipt in enumerate(receipts) if receipt is None], receipts)
+            todo = [k for k, receipt in enumerate(receipts) if receipt is None]
+            if self._asked is None:
+                self._write(todo, receipts)
+            else:
+                self._write_on_ray(self._asked, todo, receipts)
             output.finish(self._job, [receipt for receipt in receipts if receipt is not None])
         told = output.known()
         end = self._so_far(Tally() if told is None else Tally.of(told.made["tally"]))
@@ -155,7 +173,7 @@ class _Run:
         return end
 
     def _write(self, todo: list[int], receipts: list[Receipt | None]) -> None:
-        pool = ThreadPoolExecutor(self._workers, "dali-feed-pack")
+        pool = ThreadPoolExecutor(self._workers or min(8, os.cpu_count() or 1), "dali-feed-pack")
         waiting: set[Future[None]] = {pool.submit(self._one, k, receipts) for k in todo}
         try:
             while waiting:
@@ -168,6 +186,16 @@ class _Run:
             pool.shutdown(wait=True, cancel_futures=True)
             for maker in self._makers:
                 maker.close()
+
+    def _write_on_ray(self, asked: Asked, todo: list[int], receipts: list[Receipt | None]) -> None:
+        borders = self._job.plan.borders
+
+        def done(k: int, receipt: Receipt) -> None:
+            receipts[k] = receipt
+            self._advance(int(borders[k + 1] - borders[k]), receipt.size)
+            self._tell(self._so_far(Tally()))
+
+        write_on_ray(self._job, self._work, asked, todo, self._workers, done)
 
     def _one(self, k: int, receipts: list[Receipt | None]) -> None:
         maker: ShardMaker | None = getattr(self._own, "maker", None)

@@ -62,7 +62,7 @@ ROOMS = (
         (*WORDS, "formats", "records", "storage", "quarantine"),
         ("confluent_kafka", "pyarrow", "fsspec", "google_crc32c", "xxhash"),
     ),
-    Room("packing", (*WORDS, "records", "storage", "columns", "external_sources"), ("PIL", "pyarrow")),
+    Room("packing", (*WORDS, "records", "storage", "columns", "external_sources"), ("PIL", "pyarrow", "ray")),
     Room(
         "engines",
         (*PURE, "kernels"),

@@ -1,0 +1,52 @@
+"""`dali-feed convert`: the records of a source in another format. What it needs is imported when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["convert"]
+
+
+def convert(
+    source: Annotated[
+        list[str],
+        typer.Argument(help="Tar shards, an image folder, TFRecords, MDS, RecordIO, or kafka://host:port/topic."),
+    ],
+    out: Annotated[Path, typer.Argument(help="A folder that is not there yet; of --to tar as `pack` has it.")],
+    to: Annotated[str, typer.Option(help="tfrecord, mds or tar.")],
+    members: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="jpg,cls; or NAME=jpg,NAME=cls: what they are called there.")
+    ] = None,
+    shard_size: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="About so large is each file.", show_default="256MB, MDS 64MiB")
+    ] = None,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")] = 30.0,
+) -> None:
+    """Write the records of a source as TFRecords, as MDS shards for Mosaic Streaming, or as tar shards.
+
+    The folder is there whole or not at all. Exits with 1 where a record was not written.
+    """
+    from dali_feed import packing
+    from dali_feed.cli.amounts import bytes_of
+    from dali_feed.cli.pack import members_of
+    from dali_feed.cli.pack_view import progress, show
+    from dali_feed.cli.targets import one_source
+
+    reads = one_source(source, config=config or [], timeout=timeout)
+    with progress() as tell:
+        done = packing.convert(
+            reads,
+            out,
+            to,
+            members=None if members is None else members_of(members),
+            shard_size=None if shard_size is None else bytes_of("--shard-size", shard_size),
+            tell=tell,
+        )
+    if show(done):
+        raise typer.Exit(1)

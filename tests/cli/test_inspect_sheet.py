@@ -1,0 +1,91 @@
+"""What `inspect` counts and draws: classes, sizes in bars, and a contact sheet."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import Cli, assert_one_line, cli
+from hypothesis import given
+from hypothesis import strategies as st
+from images import cut_jpeg, encoded, jpeg
+from PIL import Image
+
+from dali_feed.cli.histogram import bars, borders, class_lines
+from dali_feed.testing.shards import write_shard
+
+__all__ = ["cli"]  # a fixture
+
+
+def words(printed: str) -> str:
+    """Spaces as one."""
+    return " ".join(printed.split())
+
+
+def test_classes_are_counted(cli: Cli, tmp_path: Path) -> None:
+    """The rarest, the most frequent and how far they are apart; and that it was a sample, where it was one."""
+    labels = [0] * 6 + [1] * 3 + [2] * 1
+    write_shard(tmp_path / "a.tar", [(jpeg(n), label) for n, label in enumerate(labels)])
+    told = words(cli("inspect", tmp_path / "a.tar").out)
+    assert "classes 3 in all records, 3.3 records each; most frequent 0 (6), 1 (3), 2 (1); rarest 2 (1)" in told
+    assert "the most frequent is 6.0 times the rarest; as even as 2.5 classes of one size" in told
+    assert "classes 2 in the sample of 5" in words(cli("inspect", tmp_path / "a.tar", "--sample", 5).out)
+
+
+def test_what_is_no_set_of_classes_is_not_called_one() -> None:
+    """One label for all, or one of its own for each record, says nothing; equal counts are said in a line."""
+    assert class_lines([4, 4, 4], "x") == []
+    assert class_lines([1, 2, 3, None], "x") == []
+    assert class_lines([1, 2, 1, 2], "x")[-1] == "each as often as any other"
+
+
+def test_sizes_are_bars(cli: Cli, tmp_path: Path) -> None:
+    """Of bytes and of pixels, the longest bar for the most; nothing where all are one size."""
+    sizes = [(16, 16)] * 5 + [(64, 64)] * 10
+    write_shard(tmp_path / "a.tar", [(jpeg(3, *size), 1) for size in sizes])
+    out = cli("inspect", tmp_path / "a.tar").out
+    drawn = dict(re.findall(r"^ *([\d,]+ to [\d,]+) +(█*\S*) +\d+ *$", out, re.MULTILINE))
+    assert (len(drawn["256 to 512"]), len(drawn["4,096 to 8,192"])) == (15, 30)
+    write_shard(tmp_path / "b.tar", [(jpeg(3), 1)] * 4)
+    assert "█" not in cli("inspect", tmp_path / "b.tar").out
+
+
+@given(st.lists(st.integers(0, 2**40), min_size=1))
+def test_every_value_has_its_bar(values: list[int]) -> None:
+    """Borders ascend and hold the least and the most; there are never more than eight bars."""
+    edges = borders(min(values), max(values))
+    assert edges[0] <= min(values)
+    assert max(values) < edges[-1]
+    assert edges == sorted(set(edges))
+    assert len(edges) <= 9
+    table = bars("n", values)
+    assert (table is None) == (len(set(values)) == 1)
+
+
+def test_a_contact_sheet(cli: Cli, tmp_path: Path) -> None:
+    """A PNG with the images of the sample, a frame with the reason for what is none."""
+    red = encoded(np.full((40, 40, 3), (250, 10, 10), np.uint8))
+    write_shard(tmp_path / "a.tar", [(red, 1), (b"<html>", 2), (cut_jpeg(), 3)], suffix="png")
+    done = cli("inspect", tmp_path / "a.tar", "--sheet", tmp_path / "s.png", "--sheet-samples", 3)
+    assert (done.code, done.err) == (0, "")
+    assert "s.png: 3 records" in done.out
+    with Image.open(tmp_path / "s.png") as sheet:
+        assert sheet.format == "PNG"
+        pixels = np.asarray(sheet)
+    assert pixels[96, 96].tolist() == [250, 10, 10]
+    inside = pixels[16:176, 188:348].reshape(-1, 3)
+    assert (0xB4, 0x5F, 0x06) in {tuple(map(int, pixel)) for pixel in inside}
+    below = pixels[176:210, 16:176]
+    assert (below < 128).any()
+
+
+@pytest.mark.parametrize("name", ["s.jpg", "no/s.png", "folder.png"])
+def test_a_sheet_that_cannot_be_written_is_said_first(cli: Cli, tmp_path: Path, name: str) -> None:
+    """Before anything is read, in one line, and nothing is left."""
+    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "set").mkdir()
+    write_shard(tmp_path / "set/a.tar", [(jpeg(1), 1)])
+    assert_one_line(cli("inspect", tmp_path / "set/a.tar", "--sheet", tmp_path / name), "--sheet: must be a")
+    assert sorted(each.name for each in tmp_path.rglob("*")) == ["a.tar", "folder.png", "set"]
