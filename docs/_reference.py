@@ -40,9 +40,9 @@ SECTIONS = {
     "The loader": {
         "dali_feed": "DataLoader Info",
         "dali_feed.feed.stats": "Stats",
-        "dali_feed.records.gauges": "KafkaStats PartitionStats BrokerStats",
+        "dali_feed.records.gauges": "KafkaStats PartitionStats BrokerStats CacheStats",
     },
-    "Options": {"dali_feed": "Shuffle BadRecords Tuning Mixing Views"},
+    "Options": {"dali_feed": "Shuffle BadRecords Tuning Cache Mixing Views"},
     "Columns": {
         "dali_feed.columns": "Image Mask Boxes Keypoints Array Tokens Packed Number Text Json Bytes"
         " TokenBatch PackedBatch Counted Kind"
@@ -67,6 +67,7 @@ RESULTS = {
     "KafkaStats",
     "PartitionStats",
     "BrokerStats",
+    "CacheStats",
     "Batch",
     "Produced",
     "Tally",

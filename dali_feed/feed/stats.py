@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from dali_feed.records.gauges import KafkaStats
+from dali_feed.records.gauges import CacheStats, KafkaStats
 
 __all__ = ["Meter", "Stats"]
 
@@ -39,6 +39,7 @@ class Stats:
     kafka             what the consumers of a Kafka source measure; None: another source, or nothing yet
     readers           threads that read the source now; 0 before the first batch
     fetch_times       how many times its usual amount a reader fetches at once; a Kafka source's can be more than 1
+    cache             of `Tuning(cache=...)`: hits and what is kept; None: there is none
     decisions         with `Tuning(readers="auto")` the last changes of the two, and why
     """
 
@@ -61,11 +62,13 @@ class Stats:
     readers: int = 0
     fetch_times: int = 1
     decisions: tuple[str, ...] = ()
+    cache: CacheStats | None = None
 
     def __str__(self) -> str:
-        lists = ("recent_bad", "decisions", "kafka")
+        lists = ("recent_bad", "decisions", "kafka", "cache")
         lines = [f"{f.name:14} {getattr(self, f.name)}" for f in fields(self) if f.name not in lists]
         lines += [] if self.kafka is None else [f"{'kafka':14} {self.kafka}"]
+        lines += [] if self.cache is None else [f"{'cache':14} {self.cache}"]
         lines += [f"{'':14} {where}: {reason}" for where, reason in self.recent_bad[-5:]]
         return "\n".join(lines + [f"{'':14} {each}" for each in self.decisions[-5:]])
 

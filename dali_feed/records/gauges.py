@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
-__all__ = ["BrokerStats", "Gauged", "KafkaStats", "PartitionStats", "merged", "summed"]
+__all__ = ["BrokerStats", "CacheStats", "Gauged", "KafkaStats", "PartitionStats", "merged", "summed"]
 
 _T = TypeVar("_T")
 
@@ -136,6 +136,30 @@ class KafkaStats:
             at = dataclasses.replace(found, position=positions.get(number, found.position), end=end)
             placed.append(dataclasses.replace(at, seconds=0.0) if at.lag == 0 and at.seconds is not None else at)
         return dataclasses.replace(self, partitions=tuple(placed))
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """Of a loader's `Cache`, since it was made; sizes in bytes.
+
+    hits, misses  records that were given from memory, and that were read from the source
+    records       that are kept now
+    held, limit   what they take, and may take
+    """
+
+    hits: int = 0
+    misses: int = 0
+    records: int = 0
+    held: int = 0
+    limit: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Share of the records that came from memory, 0..1."""
+        return self.hits / max(1, self.hits + self.misses)
+
+    def __str__(self) -> str:
+        return f"{self.rate:.0%} hits, {self.records:,} records, {self.held / 1e6:,.0f} of {self.limit / 1e6:,.0f} MB"
 
 
 @runtime_checkable
