@@ -7,8 +7,8 @@ import os
 import stat
 
 from dali_feed.errors import ClosedError, ConfigError, SourceError
-from dali_feed.external_sources.stamps import Stamp
 from dali_feed.records.source import Extents, Lease
+from dali_feed.storage.stamp import Stamp
 
 __all__ = ["check_read", "load_file"]
 

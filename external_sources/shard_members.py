@@ -21,6 +21,7 @@ from dali_feed.external_sources.tar_index import TarIndex
 from dali_feed.records.members import Member, alternatives
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Block, Int64s, Reader, Slabs, Snapshot, Source, unpack_ids
+from dali_feed.storage.contract import Store
 
 __all__ = ["ShardMembers", "members_of"]
 
@@ -62,11 +63,12 @@ class ShardMembers(MemberSource):
         shards: Source,
         paths: tuple[str, ...],
         load: Callable[[], tuple[Shards, Sequence[TarIndex]]],
+        store: Store,
         image: str | None,
         members: tuple[str, ...],
     ) -> None:
         super().__init__(shards, image, members)
-        self._paths, self._load = paths, load
+        self._paths, self._load, self._store = paths, load, store
         self._table: _MemberTable | None = None
         self._loading = threading.Lock()
 
@@ -78,7 +80,7 @@ class ShardMembers(MemberSource):
 
     def _opened(self, slabs: Slabs, stop: threading.Event) -> Reader:
         image = self._image is not None
-        return _MemberReader(self._paths, self._tabulated(), self._members, slabs, stop, image=image)
+        return _MemberReader(self._paths, self._tabulated(), self._members, slabs, stop, self._store, image=image)
 
     def _tabulated(self) -> _MemberTable:
         with self._loading:
@@ -121,10 +123,11 @@ class _MemberReader(ShardFiles):
         members: tuple[str, ...],
         slabs: Slabs,
         stop: threading.Event,
+        store: Store,
         *,
         image: bool,
     ) -> None:
-        super().__init__(paths, table, slabs, stop)
+        super().__init__(paths, table, slabs, stop, store)
         self._table, self._members, self._image = table, members, image
 
     def _fill(self, block: Block) -> None:

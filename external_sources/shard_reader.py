@@ -8,7 +8,6 @@ is copied twice: payloads are views of the slab that the kernel wrote.
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -20,20 +19,30 @@ import numpy as np
 from dali_feed.errors import (
     ClosedError,
     ConfigError,
+    DaliFeedError,
     DataLostError,
     SourceChangedError,
     SourceError,
     SourceNotFoundError,
 )
-from dali_feed.external_sources.stamps import Stamp
-from dali_feed.external_sources.tar_index import open_shard
 from dali_feed.records.source import Block, Extents, Int64s, Lease, Slabs, unpack_ids
+from dali_feed.storage.contract import Opened, Store
+from dali_feed.storage.stamp import Stamp
 
-__all__ = ["FAR_BYTES", "ShardFiles", "ShardReader", "ShardTable", "Shards", "check_shard", "room_for", "runs_of"]
+__all__ = [
+    "FAR_BYTES",
+    "ShardFiles",
+    "ShardReader",
+    "ShardTable",
+    "Shards",
+    "check_shard",
+    "gone",
+    "room_for",
+    "runs_of",
+]
 
 RUN_BYTES = 4 << 20  # half a slab: two runs fill one, and none needs a map of its own
 FAR_BYTES = 64 << 10
-OPEN_FILES = 128
 NO_LABEL = -1
 
 
@@ -68,12 +77,15 @@ class ShardTable(Shards):
 class ShardFiles:
     """What readers of shards share: files that are what they were, and reads that end where they should."""
 
-    def __init__(self, paths: tuple[str, ...], table: Shards, slabs: Slabs, stop: threading.Event | None) -> None:
+    def __init__(
+        self, paths: tuple[str, ...], table: Shards, slabs: Slabs, stop: threading.Event | None, store: Store
+    ) -> None:
         self._paths = paths
         self._shards = table
         self._slabs = slabs
         self._stop = stop or threading.Event()
-        self._open: OrderedDict[int, int] = OrderedDict()
+        self._store = store
+        self._open: OrderedDict[int, Opened] = OrderedDict()
         self._closed = False
 
     def read(self, extents: Extents) -> Block:
@@ -108,7 +120,7 @@ class ShardFiles:
         """Close all files. Safe to call twice."""
         self._closed = True
         while self._open:
-            os.close(self._open.popitem()[1])
+            self._open.popitem()[1].close()
 
     def _fill(self, block: Block) -> None:
         """Read all rows of a block."""
@@ -118,74 +130,74 @@ class ShardFiles:
         """The shards that a block came from are still what they were."""
         for shard in np.unique(partition).tolist():
             if shard in self._open:
-                _check(self._paths[shard], self._shards.stamps[shard], os.fstat(self._open[shard]))
+                _check(self._paths[shard], self._shards.stamps[shard], self._open[shard].stamp())
 
-    def _read(self, fd: int, view: memoryview, at: int, ids: Int64s, row: int) -> int:
+    def _read(self, file: Opened, view: memoryview, at: int, ids: Int64s, row: int) -> int:
         """Fill `view` from byte `at`; return how many bytes there were."""
         if self._stop.is_set():
             msg = "ShardSet: the read was stopped"
             raise ClosedError(msg)
         try:
-            got = more = os.preadv(fd, (view,), at)
-            while more and got < len(view):  # a read may come short before the end of a file
-                got += (more := os.preadv(fd, (view[got:],), at + got))
+            return file.read(view, at)
         except OSError as error:
             found = f"{error.strerror} (errno {error.errno})"
             msg = f"{self._where(ids[row])}: reading the shard gave: {found}; check the disk"
             raise SourceError(msg) from error
-        return got
 
     def _fill_views(
-        self, shards: list[int], views: list[memoryview], at: list[int], ids: Int64s, rows: list[int]
+        self,
+        shards: list[int],
+        views: list[memoryview],
+        at: list[int],
+        ids: Int64s,
+        rows: list[int],
+        highs: Int64s | None = None,
     ) -> None:
-        """Fill each view from a byte of a shard; DataLostError, of the row that it begins with, where that ends before.
+        """Fill views from bytes of shards, each with rows from `rows` on; `highs`: where each row of the block ends.
 
-        Written out: of a few KB each, what Python does for one read costs more than the read.
+        Raises:
+            DataLostError: a shard ends before a row does, the first of its view where `highs` is not known.
         """
-        opened, stopped, preadv = self._open, self._stop.is_set, os.preadv
-        for shard, view, byte, row in zip(shards, views, at, rows, strict=True):
-            fd = opened.get(shard)
-            if fd is None:
-                fd = self._file(shard)
-            try:
-                got = -1 if stopped() else preadv(fd, (view,), byte)
-            except OSError:
-                got = -1
-            if got != len(view):  # short, stopped, or an error, of which the careful way tells
-                got = self._read(fd, view, byte, ids, row)
-                if got < len(view):
-                    raise self._lost(ids[row], byte + got)
+        counts = self._store.fill(self._file, shards, views, at, self._stop)
+        for k, (got, view) in enumerate(zip(counts, views, strict=True)):
+            if got == len(view):
+                continue
+            # Short, stopped, or an error, of which the careful way tells.
+            got, row = self._read(self._file(shards[k]), view, at[k], ids, rows[k]), rows[k]  # noqa: PLW2901
+            if got < len(view):
+                row += 0 if highs is None else int(np.argmax(highs[row:] > at[k] + got))
+                raise self._lost(ids[row], at[k] + got)
 
-    def _far(self, fd: int, size: int, at: int, ids: Int64s, row: int) -> bytes:
+    def _far(self, file: Opened, size: int, at: int, ids: Int64s, row: int) -> bytes:
         text = bytearray(size)
-        got = self._read(fd, memoryview(text), at, ids, row)
+        got = self._read(file, memoryview(text), at, ids, row)
         if got < size:
             raise self._lost(ids[row], at + got)
         return bytes(text)
 
-    def _file(self, shard: int) -> int:
-        fd = self._open.get(shard)
-        if fd is not None:
+    def _file(self, shard: int) -> Opened:
+        file = self._open.get(shard)
+        if file is not None:
             self._open.move_to_end(shard)
-            return fd
+            return file
         path = self._paths[shard]
         try:
-            fd = open_shard(path)
+            file = self._store.open(path, self._stop)
         except SourceNotFoundError as error:
-            raise _gone(path) from error
+            raise gone(path) from error
         try:
-            _check(path, self._shards.stamps[shard], os.fstat(fd))
-        except SourceChangedError:
-            os.close(fd)
+            _check(path, self._shards.stamps[shard], file.stamp())
+        except DaliFeedError:
+            file.close()
             raise
-        self._open[shard] = fd
-        if len(self._open) > OPEN_FILES:
+        self._open[shard] = file
+        if len(self._open) > self._store.most_open:
             oldest, old = self._open.popitem(last=False)
             try:
-                _check(self._paths[oldest], self._shards.stamps[oldest], os.fstat(old))  # this block may have read it
+                _check(self._paths[oldest], self._shards.stamps[oldest], old.stamp())  # this block may have read it
             finally:
-                os.close(old)
-        return fd
+                old.close()
+        return file
 
     def _where(self, sample: np.int64) -> str:
         partition, position = unpack_ids(np.asarray(sample))
@@ -199,8 +211,10 @@ class ShardFiles:
 class ShardReader(ShardFiles):
     """Reads rows of the table into slabs: one pread for a run of neighbours, one for a lone sample."""
 
-    def __init__(self, paths: tuple[str, ...], table: ShardTable, slabs: Slabs, stop: threading.Event | None) -> None:
-        super().__init__(paths, table, slabs, stop)
+    def __init__(
+        self, paths: tuple[str, ...], table: ShardTable, slabs: Slabs, stop: threading.Event | None, store: Store
+    ) -> None:
+        super().__init__(paths, table, slabs, stop, store)
         self._table = table
 
     def _fill(self, block: Block) -> None:
@@ -214,28 +228,24 @@ class ShardReader(ShardFiles):
         near = (label > 0) & (high - low - size - label_size <= FAR_BYTES)
         low, high = np.where(near, low, image), np.where(near, high, image + size)
         begins, ends = runs_of(partition, position, low, high)
-        room = room_for(block.lease, int((high[ends - 1] - low[begins]).sum()))
-        shards, lows, highs, labels = partition.tolist(), low.tolist(), high.tolist(), label.tolist()
+        there = low[begins] > 0  # else no image member: nothing to read
+        begins, ends = begins[there], ends[there]
+        sizes = high[ends - 1] - low[begins]
+        room = room_for(block.lease, int(sizes.sum()))
+        views, begin, first = [room(size) for size in sizes.tolist()], begins.tolist(), low[begins].tolist()
+        self._fill_views(partition[begins].tolist(), views, first, block.ids, begin, high)
         images, images_end = image.tolist(), (image + size).tolist()
-        labels_end, with_image = (label + label_size).tolist(), near.tolist()
+        labels, labels_end, with_image = label.tolist(), (label + label_size).tolist(), near.tolist()
         texts: list[bytes] = [b""] * len(row)
         payloads = block.payloads
-        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-            at = lows[begin]
-            if not at:  # no image member: nothing to read
-                continue
-            fd = self._file(shards[begin])
-            view = room(highs[end - 1] - at)
-            got = self._read(fd, view, at, block.ids, begin)
-            if got < len(view):
-                short = next(k for k in range(begin, end) if highs[k] > at + got)
-                raise self._lost(block.ids[short], at + got)
-            for k in range(begin, end):
+        for view, at, k0, k1 in zip(views, first, begin, ends.tolist(), strict=True):
+            for k in range(k0, k1):
                 payloads[k] = view[images[k] - at : images_end[k] - at]
                 if with_image[k]:
                     texts[k] = view[labels[k] - at : labels_end[k] - at].tobytes()
                 elif labels[k]:
-                    texts[k] = self._far(fd, labels_end[k] - labels[k], labels[k], block.ids, k)
+                    file = self._file(int(partition[k]))
+                    texts[k] = self._far(file, labels_end[k] - labels[k], labels[k], block.ids, k)
         for k in np.flatnonzero(image == 0).tolist():
             block.faults[k] = "the sample has no image member"
         self._check_read(partition)
@@ -243,27 +253,24 @@ class ShardReader(ShardFiles):
             block.fields["label"] = _labels(texts, labels, table.label, block.faults)
 
 
-def check_shard(path: str, stamp: Stamp) -> None:
+def check_shard(store: Store, path: str, stamp: Stamp) -> None:
     """SourceChangedError where the file at `path` is not what it was; DataLostError where there is none."""
     try:
-        status = os.stat(path)
-    except FileNotFoundError as error:
-        raise _gone(path) from error
-    except OSError as error:
-        msg = f"{path}: a shard must be readable; found: {error.strerror} (errno {error.errno})"
-        raise SourceError(msg) from error
-    _check(path, stamp, status)
+        _check(path, stamp, store.stamp(path))
+    except SourceNotFoundError as error:
+        raise gone(path) from error
 
 
-def _check(path: str, stamp: Stamp, status: os.stat_result) -> None:
-    if changed := stamp.change(Stamp.of(status)):
+def _check(path: str, stamp: Stamp, now: Stamp) -> None:
+    if changed := stamp.change(now):
         msg = (
             f"{path}: a shard must not change after it was indexed; {changed}; make a new ShardSet to read it as it is"
         )
         raise SourceChangedError(msg)
 
 
-def _gone(path: str) -> DataLostError:
+def gone(path: str) -> DataLostError:
+    """Of a shard that was there."""
     return DataLostError(f"{path}: a shard must stay while it is read; the file is gone; put it back")
 
 

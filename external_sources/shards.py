@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,15 @@ from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.external_sources import tar_index
 from dali_feed.external_sources.formatted import forms_of, with_formats
 from dali_feed.external_sources.shard_members import ShardMembers, members_of
-from dali_feed.external_sources.shard_paths import matches, unique_names
 from dali_feed.external_sources.shard_reader import ShardReader, ShardTable, check_shard
 from dali_feed.formats.contract import Format
 from dali_feed.formats.named import format_of
 from dali_feed.records.members import Member
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Reader, Slabs, Snapshot, Source
+from dali_feed.storage.choose import store_for
+from dali_feed.storage.contract import piece
+from dali_feed.storage.paths import unique_names
 
 __all__ = ["ShardSet"]
 
@@ -76,7 +79,8 @@ class ShardSet:
         if not patterns:
             msg = "ShardSet: shards must name at least one file; found an empty sequence"
             raise ConfigError(msg)
-        self._paths = tuple(itertools.chain.from_iterable(matches(p) for p in patterns))
+        self._store = store_for(patterns)
+        self._paths = tuple(itertools.chain.from_iterable(self._store.matches(p) for p in patterns))
         if len(set(self._paths)) < len(self._paths):
             twice = next(p for p in self._paths if self._paths.count(p) > 1)
             msg = f"ShardSet: each shard may be named once; found {twice} twice; remove one of the two"
@@ -136,7 +140,7 @@ class ShardSet:
             stops=table.counts.copy(),
             extent=max(1, round(EXTENT_BYTES / per_sample)),
             record_bytes=max(1, round(float(table.image_bytes.mean()))),
-            random_access=True,
+            random_access=self._store.random_access,
             interleaved=False,
             fingerprint=digest.hexdigest(),
         )
@@ -156,11 +160,11 @@ class ShardSet:
         return with_formats(self._giving, self.form_of, image, members)
 
     def _giving(self, image: str | None, members: tuple[str, ...]) -> Source:
-        return ShardMembers(self, self._paths, self._indexed, image, members)
+        return ShardMembers(self, self._paths, self._indexed, self._store, image, members)
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
         """A reader for one thread; see `dali_feed.records.source.Source`."""
-        return ShardReader(self._paths, self._load(), SlabPool() if slabs is None else slabs, stop)
+        return ShardReader(self._paths, self._load(), SlabPool() if slabs is None else slabs, stop, self._store)
 
     def where(self, partition: int, position: int) -> str:
         """`train-0007.tar#118`."""
@@ -174,7 +178,7 @@ class ShardSet:
 
     def _indexes(self) -> list[tar_index.TarIndex]:
         with ThreadPoolExecutor(min(INDEX_THREADS, len(self._paths)), "dali-feed-index") as pool:
-            return list(pool.map(lambda path: tar_index.load(path, self._index_dir), self._paths))
+            return list(pool.map(lambda path: tar_index.load(path, self._index_dir, self._store), self._paths))
 
     def _indexed(self) -> tuple[ShardTable, list[tar_index.TarIndex]]:
         """The table, and the indexes that it was made of; they are kept on disk and not in memory."""
@@ -188,7 +192,7 @@ class ShardSet:
     def _check(self, table: ShardTable) -> None:
         """Check that the shards are what they were when they were indexed, before a fingerprint of them is given."""
         with ThreadPoolExecutor(min(INDEX_THREADS, len(self._paths)), "dali-feed-index") as pool:
-            for _ in pool.map(check_shard, self._paths, table.stamps):
+            for _ in pool.map(partial(check_shard, self._store), self._paths, table.stamps):
                 pass
 
     def _tabulated(self, indexes: list[tar_index.TarIndex]) -> ShardTable:
@@ -227,11 +231,11 @@ class ShardSet:
         at, size = (int(column[0]) for column in index.member([b"json"]))
         if not at:
             return None
-        fd = tar_index.open_shard(self._paths[shard])
+        file = self._store.open(self._paths[shard])
         try:
-            found = json.loads(os.pread(fd, size, at))
+            found = json.loads(piece(file, size, at))
         except (ValueError, RecursionError):
             return "json", "label"  # the reader of such a sample says what is wrong with it
         finally:
-            os.close(fd)
+            file.close()
         return ("json", "label") if isinstance(found, dict) and "label" in found else None

@@ -6,12 +6,13 @@ what breaks that is a `DamageError` with its byte, never a guess.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
-__all__ = ["DamageError", "behind", "is_header", "members"]
+__all__ = ["DamageError", "Pread", "behind", "is_header", "members"]
+
+Pread = Callable[[int, int], bytes]  # so many bytes, from which one on; fewer where the file ends
 
 BLOCK = 512
 WINDOW = 4096  # a small member, its header and the next header come in one read
@@ -34,7 +35,7 @@ class DamageError(Exception):
         self.member = member
 
 
-def members(fd: int, end: int) -> Iterator[tuple[bytes, int, int]]:
+def members(pread: Pread, end: int) -> Iterator[tuple[bytes, int, int]]:
     """(path, data offset, data length) of every regular file in an archive of `end` bytes; last (b"", its end, 0).
 
     Reads ustar, GNU (long names, base-256 sizes) and pax (path, size). Stops at the end marker as tar does;
@@ -44,7 +45,7 @@ def members(fd: int, end: int) -> Iterator[tuple[bytes, int, int]]:
         DamageError: the archive is cut off or damaged, or holds a sparse member.
     """
     at = 0
-    piece = _Window(fd).piece
+    piece = _Window(pread).piece
     every: dict[bytes, bytes] = {}  # from a pax header for all members that follow
     local: dict[bytes, bytes] = {}  # from a pax header or long name for the next member
     while block := _header_at(piece, at, bool(local)):
@@ -77,11 +78,11 @@ def members(fd: int, end: int) -> Iterator[tuple[bytes, int, int]]:
     yield b"", at, 0
 
 
-def behind(fd: int, at: int, end: int) -> int:
+def behind(pread: Pread, at: int, end: int) -> int:
     """The first block from `at` on, where an archive ends, that is no padding of zeros; 0 where there is none."""
     stop = min(end, at + PADDING)
     while at < stop:
-        piece = os.pread(fd, min(1 << 20, stop - at), at)
+        piece = pread(min(1 << 20, stop - at), at)
         zeros = len(piece) - len(piece.lstrip(b"\0"))
         if zeros < len(piece):
             return at + zeros // BLOCK * BLOCK
@@ -94,8 +95,8 @@ def behind(fd: int, at: int, end: int) -> int:
 class _Window:
     """A little more than what was asked for last, for the next question is about what follows."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, pread: Pread) -> None:
+        self._pread = pread
         self._bytes = b""
         self._at = 0
 
@@ -103,7 +104,7 @@ class _Window:
         """Bytes from `start`; fewer than `size` at the end of the file."""
         first = start - self._at
         if not 0 <= first <= len(self._bytes) - size:
-            self._bytes, self._at, first = os.pread(self._fd, max(size, WINDOW), start), start, 0
+            self._bytes, self._at, first = self._pread(max(size, WINDOW), start), start, 0
         return self._bytes[first : first + size]
 
 

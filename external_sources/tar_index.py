@@ -26,16 +26,19 @@ import shlex
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.errors import DataLostError, SourceChangedError, SourceDeniedError, SourceError, SourceNotFoundError
-from dali_feed.external_sources.stamps import Stamp
-from dali_feed.external_sources.tar_headers import DamageError, behind, is_header, members
+from dali_feed.errors import DataLostError, SourceChangedError, SourceDeniedError, SourceError
+from dali_feed.external_sources.tar_headers import DamageError, Pread, behind, is_header, members
+from dali_feed.storage.contract import Store, piece
+from dali_feed.storage.local import LOCAL, LocalFile
+from dali_feed.storage.stamp import Stamp
 
-__all__ = ["SUFFIX", "TarIndex", "build", "index_path", "load", "open_shard"]
+__all__ = ["SUFFIX", "TarIndex", "build", "index_path", "load"]
 
 MAGIC = b"dfeedtar"
 VERSION = 2
@@ -105,7 +108,7 @@ def _key(path: bytes) -> int:
     return 0 if dot <= name or (path.startswith(b"__") and _META.match(path)) else dot
 
 
-def build(path: str) -> TarIndex:
+def build(path: str, store: Store = LOCAL) -> TarIndex:
     """Index a tar file by reading its headers.
 
     Raises:
@@ -121,13 +124,14 @@ def build(path: str) -> TarIndex:
     codes: dict[bytes, int] = {}
     last = b""
     end = 0
-    fd = open_shard(path)
+    file = store.open(path)
+    pread = partial(os.pread, file.fd) if isinstance(file, LocalFile) else partial(piece, file)
     try:
-        before = Stamp.of(os.fstat(fd))
+        before = file.stamp()
         if before.size == 0:
             msg = f"{path}: a shard must be a whole tar file; found an empty file; fetch or write it again"
             raise DataLostError(msg)
-        for member, at, size in members(fd, before.size):
+        for member, at, size in members(pread, before.size):
             end = at
             dot = _key(member)
             if not dot:
@@ -138,15 +142,15 @@ def build(path: str) -> TarIndex:
             offset.append(at)
             length.append(size)
             suffix.append(codes.setdefault(member[dot + 1 :].lower(), len(codes)))
-        more = behind(fd, end, before.size)
-        after = Stamp.of(os.fstat(fd))
+        more = behind(pread, end, before.size)
+        after = file.stamp()
     except DamageError as damage:
-        raise _explained(fd, path, damage, len(first), last) from None
+        raise _explained(pread, before.size, path, damage, len(first), last) from None
     except OSError as error:
         msg = f"{path}: its headers must be readable; found {error.strerror} after sample {len(first)}; check the disk"
         raise SourceError(msg) from error
     finally:
-        os.close(fd)
+        file.close()
     if changed := before.change(after):
         msg = f"{path}: a shard must not be written while it is indexed; {changed}; try again later"
         raise SourceChangedError(msg)
@@ -155,23 +159,8 @@ def build(path: str) -> TarIndex:
     return _finished(before, more, columns, tuple(codes))
 
 
-def open_shard(path: str) -> int:
-    """A file descriptor for reading; its failures in this library's words."""
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError as error:
-        msg = f"{path}: no such shard file; check the path or the pattern"
-        raise SourceNotFoundError(msg) from error
-    except PermissionError as error:
-        msg = f"{path}: a shard must be readable; found {error.strerror}; check its mode and owner"
-        raise SourceDeniedError(msg) from error
-    except OSError as error:
-        msg = f"{path}: a shard must be readable; opening it gave: {error.strerror} (errno {error.errno})"
-        raise SourceError(msg) from error
-
-
-def _explained(fd: int, path: str, damage: DamageError, samples: int, last: bytes) -> SourceError:
-    head = os.pread(fd, 512, 0)
+def _explained(pread: Pread, size: int, path: str, damage: DamageError, samples: int, last: bytes) -> SourceError:
+    head = pread(512, 0)
     packed = next((how for magic, how in _PACKED.items() if head.startswith(magic)), None)
     no_tar = head.strip(b"\0") and not (len(head) == 512 and is_header(head))
     if damage.byte == 0 and no_tar and (packed is not None or len(head) == 512):
@@ -180,7 +169,6 @@ def _explained(fd: int, path: str, damage: DamageError, samples: int, last: byte
         return SourceError(msg)
     inside = samples > 0 and (not damage.member or damage.member[: _key(damage.member)] == last)
     sample = samples - 1 if inside else samples
-    size = os.fstat(fd).st_size
     msg = (
         f"{path}#{sample}: a shard must be whole; found at byte {damage.byte} of {size}: {damage.what}; "
         "fetch or write the shard again"
@@ -211,7 +199,7 @@ def index_path(path: str, folder: str | os.PathLike[str] | None) -> Path:
     return Path(folder, f"{os.path.basename(path)}-{name[:16]}{SUFFIX}")
 
 
-def load(path: str, index_dir: str | os.PathLike[str] | None = None) -> TarIndex:
+def load(path: str, index_dir: str | os.PathLike[str] | None = None, store: Store = LOCAL) -> TarIndex:
     """The index of a tar file: the kept one where it still fits, else a new one, which is then kept.
 
     It is kept beside the file, in the user's cache where that folder cannot be written, or in `index_dir`. A file
@@ -221,7 +209,7 @@ def load(path: str, index_dir: str | os.PathLike[str] | None = None) -> TarIndex
         SourceDeniedError: `index_dir` is given and cannot be written.
         SourceError: as `build`.
     """
-    index = _kept(path, index_dir)
+    index = _kept(path, index_dir, store)
     if index.behind:
         _log.warning(
             "%s: its archive ends before byte %d, and the %d bytes from there on are not read, as tar itself does not;"
@@ -233,16 +221,18 @@ def load(path: str, index_dir: str | os.PathLike[str] | None = None) -> TarIndex
     return index
 
 
-def _kept(path: str, index_dir: str | os.PathLike[str] | None) -> TarIndex:
-    homes = [Path(path + SUFFIX), index_path(path, None)] if index_dir is None else [index_path(path, index_dir)]
+def _kept(path: str, index_dir: str | os.PathLike[str] | None, store: Store) -> TarIndex:
+    homes = [index_path(path, index_dir)]
+    if index_dir is None and store is LOCAL:
+        homes.insert(0, Path(path + SUFFIX))
     for home in homes:
-        with contextlib.suppress(OSError, ValueError):  # absent, unreadable or stale: built anew
-            return _read(home, Stamp.of(os.stat(path)))
-    index = build(path)
+        with contextlib.suppress(OSError, ValueError, SourceError):  # absent, unreadable or stale: built anew
+            return _read(home, store.stamp(path))
+    index = build(path, store)
     errors: list[OSError] = []
     for home in homes:
         try:
-            _write(home, index, os.stat(path).st_mode & 0o666)
+            _write(home, index, os.stat(path).st_mode & 0o666 if store is LOCAL else 0o600)
         except OSError as error:
             errors.append(error)
         else:

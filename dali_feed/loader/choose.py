@@ -23,7 +23,7 @@ from dali_feed.loader.asked import Asked
 from dali_feed.loader.datasets import Lowered, is_source, lower_dataset
 from dali_feed.loader.functions import UserTransforms, leaves_pil, split
 from dali_feed.loader.torch_feed import TorchFeed
-from dali_feed.records.live import LiveSource
+from dali_feed.records.live import is_live
 from dali_feed.transforms.mixing import Mixing
 from dali_feed.transforms.unknown import NotMadeError
 
@@ -44,7 +44,7 @@ _IDLE = {  # of torch's arguments, and why they have no effect on ours
 
 def feed_for(asked: Asked) -> tuple[Ours | TorchFeed, Own]:
     """The feed, and what of the transform is left to run. Raises ConfigError, TransformError for what cannot be."""
-    if isinstance(asked.dataset, LiveSource):
+    if is_live(asked.dataset):
         return _live(asked)
     found = _native(asked)
     return (_by_torch(asked, found), ()) if isinstance(found, str) else found

@@ -11,11 +11,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard
 
 from dali_feed.records.source import Block, Slabs
 
-__all__ = ["Drain", "LiveBlock", "LiveReader", "LiveSource", "Pace", "Positions"]
+__all__ = ["Drain", "LiveBlock", "LiveReader", "LiveSource", "Pace", "Positions", "is_live"]
 
 Positions = Mapping[int, int]  # partition -> the next position to read there
 
@@ -77,7 +77,6 @@ class LiveReader(Protocol):
         ...
 
 
-@runtime_checkable
 class LiveSource(Protocol):
     """Where records come from that never end. Cheap to make: nothing is opened before `live`."""
 
@@ -122,3 +121,8 @@ class LiveSource(Protocol):
     def where(self, partition: int, position: int) -> str:
         """A record's coordinates as people write them: `clicks[3]@41872`."""
         ...
+
+
+def is_live(found: object) -> TypeGuard[LiveSource]:
+    """Whether records come from it that never end. It is not asked for its fields, which may cost reading an index."""
+    return hasattr(found, "live") and hasattr(found, "pace")

@@ -112,12 +112,13 @@ def test_an_index_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     load = tar_index.load
     source = shards(tmp_path, 4)
 
-    def counted(path: str, folder: Any) -> Any:
+    def counted(path: str, *more: Any) -> Any:
         loads.append(path)
-        return load(path, folder)
+        return load(path, *more)
 
     monkeypatch.setattr(tar_index, "load", counted)
     with DataLoader(source, 4, columns={"image": Image("jpg"), "n": Number("cls")}, tuning=QUICK) as loader:
+        assert loads == []  # what kind of source it is, is seen without it
         assert len(list(loader)) == 1
     assert len(loads) == len(source.paths)
 

@@ -17,7 +17,7 @@ from streamed import Gathered, gather, streamed
 from dali_feed.columns import Number
 from dali_feed.errors import ClosedError, ConfigError, SourceEmptyError, SourceError, StateError
 from dali_feed.external_sources import KafkaStream
-from dali_feed.records.live import LiveSource, Pace
+from dali_feed.records.live import Pace, is_live
 from dali_feed.records.source import Extents
 from dali_feed.testing import Message, assert_resumes_anywhere
 
@@ -220,7 +220,7 @@ def test_columns_of_a_stream(kafka: Kafka) -> None:
     with pytest.raises(ConfigError, match="names members, for columns="):
         source.live()
     given = source.giving(None, ("n", "s.t", "key"))
-    assert isinstance(given, LiveSource)
+    assert is_live(given)
     assert (given.fields, given.pace) == (("n", "s.t", "key"), Pace(None, None, 0.5))
     reader = given.live(None)
     got = reader.poll(7, INF, 5.0)

@@ -46,6 +46,7 @@ ROOMS = (
     Room("packages", ("errors",)),
     Room("formats", WORDS, ("orjson", "pybase64", "fastavro", "msgpack", "google.protobuf")),
     Room("records", WORDS),
+    Room("storage", (*WORDS, "records"), ("fsspec",)),
     Room("screen", WORDS),
     Room("quarantine", (*WORDS, "records")),
     Room("options", (*WORDS, "quarantine", "screen")),
@@ -56,7 +57,11 @@ ROOMS = (
     Room("mixing", ("transforms",)),  # names that users import
     Room("colour", ("transforms",)),
     Room("kernels", (*WORDS, "transforms"), ("cupy", "cupy_backends")),
-    Room("external_sources", (*WORDS, "formats", "records", "quarantine"), ("confluent_kafka", "pyarrow", "fsspec")),
+    Room(
+        "external_sources",
+        (*WORDS, "formats", "records", "storage", "quarantine"),
+        ("confluent_kafka", "pyarrow", "fsspec"),
+    ),
     Room(
         "engines",
         (*PURE, "kernels"),

@@ -1,0 +1,4 @@
+"""Storage: the bytes of files, wherever they lie.
+
+Never: what the bytes mean, records, plans.
+"""
