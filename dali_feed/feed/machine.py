@@ -157,6 +157,7 @@ class Machine:
         return replace(
             found,
             kafka=self.pool.gauges(),
+            storage=self.pool.storage(),
             readers=reading.readers,
             fetch_times=reading.fetch,
             cache=None if self.cache is None else self.cache.stats(),
