@@ -11,7 +11,7 @@ from dali_feed.errors import ConfigError
 from dali_feed.quarantine.policy import BadRecords
 from dali_feed.screen.scans import MAX_WORK
 
-__all__ = ["BadRecords", "Cache", "Tuning", "whole"]
+__all__ = ["BadRecords", "Cache", "Tuning", "local_processes", "whole"]
 
 
 GPU_THREADS = 16  # that prepare a GPU decoder's work: more wait for each other
@@ -123,7 +123,7 @@ class Tuning:
     @property
     def cpu_threads(self) -> int:
         """`threads`, or this process's part of the CPUs that it may use; ConfigError where that cannot be found out."""
-        return self.threads or max(1, len(os.sched_getaffinity(0)) // _local_processes())
+        return self.threads or max(1, len(os.sched_getaffinity(0)) // local_processes())
 
     @property
     def gpu_threads(self) -> int:
@@ -131,7 +131,7 @@ class Tuning:
         return self.threads or min(GPU_THREADS, self.cpu_threads)
 
 
-def _local_processes() -> int:
+def local_processes() -> int:
     """How many processes of this run share the machine's CPUs; 1 where LOCAL_WORLD_SIZE is not set."""
     told = os.environ.get("LOCAL_WORLD_SIZE") or "1"
     if not told.isdecimal() or int(told) < 1:

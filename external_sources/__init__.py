@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.kafka.topic import KafkaTopic
     from dali_feed.external_sources.kafka.topics import Topics
     from dali_feed.external_sources.kafka.writes import Copied, Payload, Values
-    from dali_feed.external_sources.shards import ShardSet
+    from dali_feed.external_sources.shards import DiskCache, ShardSet
 
 __all__ = [
     "ArrowRows",
@@ -31,6 +31,7 @@ __all__ = [
     "Copied",
     "DeadLetterFolder",
     "DeadLetterTopic",
+    "DiskCache",
     "FileList",
     "Fleet",
     "FromEnv",
@@ -54,6 +55,7 @@ __getattr__ = lazily(
         "Copied": "kafka.writes",
         "DeadLetterFolder": "dead_letter_folder",
         "DeadLetterTopic": "kafka.dead_letter_topic",
+        "DiskCache": "shards",
         "FileList": "files",
         "Fleet": "kafka.fleet",
         "FromEnv": "kafka.secrets",

@@ -22,17 +22,19 @@ from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.external_sources import tar_index
 from dali_feed.external_sources.formatted import forms_of, with_formats
 from dali_feed.external_sources.shard_members import ShardMembers, members_of
-from dali_feed.external_sources.shard_reader import ShardReader, ShardTable, check_shard
+from dali_feed.external_sources.shard_reader import ShardReader, ShardTable, check_shard, foresee
 from dali_feed.formats.contract import Format
 from dali_feed.formats.named import format_of
 from dali_feed.records.members import Member
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Reader, Slabs, Snapshot, Source
+from dali_feed.records.source import Coming, Reader, Slabs, Snapshot, Source
+from dali_feed.storage.cached import CachedStore
 from dali_feed.storage.choose import store_for
 from dali_feed.storage.contract import piece
+from dali_feed.storage.disk_cache import DiskCache
 from dali_feed.storage.paths import unique_names
 
-__all__ = ["ShardSet"]
+__all__ = ["DiskCache", "ShardSet"]
 
 EXTENT_BYTES = 8 << 20
 INDEX_THREADS = 8
@@ -52,6 +54,7 @@ class ShardSet:
     index_dir  where indexes are kept; None: beside each shard, else in the user's cache
     format     what members hold, for `columns=`: suffix -> format, {"meta": "json"}; those that end in json, npy,
                msgpack or mp have it already. A member is then `json:body.label` too; see docs/formats.md
+    cache      a `DiskCache` that keeps pieces of the shards, for those on a remote or slow store; docs/caching.md
 
     Raises:
         ConfigError: an argument has a value that is not allowed, or a shard is named twice.
@@ -66,6 +69,7 @@ class ShardSet:
         label: str | None = "auto",
         index_dir: str | os.PathLike[str] | None = None,
         format: Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
+        cache: DiskCache | None = None,
     ) -> None:
         if isinstance(image, str) or not image or not all(map(str, image)):
             msg = f"ShardSet: image must be a non-empty sequence of suffixes such as ('jpg', 'png'); found {image!r}"
@@ -80,6 +84,11 @@ class ShardSet:
             msg = "ShardSet: shards must name at least one file; found an empty sequence"
             raise ConfigError(msg)
         self._store = store_for(patterns)
+        if cache is not None:
+            if not isinstance(cache, DiskCache):
+                msg = f"ShardSet: cache must be a DiskCache or None; found {cache!r}"
+                raise ConfigError(msg)
+            self._store = CachedStore(self._store, cache)
         self._paths = tuple(itertools.chain.from_iterable(self._store.matches(p) for p in patterns))
         if len(set(self._paths)) < len(self._paths):
             twice = next(p for p in self._paths if self._paths.count(p) > 1)
@@ -165,6 +174,12 @@ class ShardSet:
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
         """A reader for one thread; see `dali_feed.records.source.Source`."""
         return ShardReader(self._paths, self._load(), SlabPool() if slabs is None else slabs, stop, self._store)
+
+    def foresee(self, coming: Coming) -> None:
+        """Where there is a cache: it evicts what is needed last. See `records.source.Foresees`."""
+        if isinstance(self._store, CachedStore):
+            table = self._load()
+            foresee(self._store, self._paths, table, coming, lambda row: table.spans(row)[1:])
 
     def where(self, partition: int, position: int) -> str:
         """`train-0007.tar#118`."""
