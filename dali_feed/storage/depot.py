@@ -29,6 +29,8 @@ from dali_feed.storage.piece import HEAD, DamagedError, Name, head_of, load
 __all__ = ["Claim", "Depot"]
 
 SLICE_S = 0.02  # how often one who waits for another process looks again
+LOCK_SLICE_S = 0.001  # the same for the folder's lock, which is held for a moment
+PATIENCE_S = 30.0  # after which another process is taken for one that stands still: what it holds is done without
 SCAN_S = 2.0  # so long, at least, what other processes do is not looked for again
 _USED = struct.Struct("<Q")
 
@@ -71,6 +73,7 @@ class Depot:
         self._kept: dict[Name, _Kept] | None = None
         self._scanned = 0.0
         self._mutex = threading.RLock()
+        self.patience = PATIENCE_S
 
     def ready(self) -> None:
         """Make the folder, sweep what killed processes left, count what is there, and make that fit the limit.
@@ -129,29 +132,30 @@ class Depot:
     def claim(self, name: Name, stop: threading.Event | None) -> Claim | bool | None:
         """The right to fetch a piece; True where it has come meanwhile; False where another process fetches it now.
 
-        Waits for that one where `stop` is given, and gives None where that is set. OSError where the folder fails.
+        Waits for that one where `stop` is given, and gives None where that is set, or where it takes too long. OSError
+        where the folder fails.
         """
-        path = self._parts / f"{name[0]}-{name[1]}"
+        path, ends = self._parts / f"{name[0]}-{name[1]}", time.monotonic() + self.patience
         while True:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            claim = Claim(name, path, -1)
+            held = False
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is(path, fd):
-                    claim.fd = fd
-            except BlockingIOError:
-                if stop is None:
-                    return False
-                if stop.wait(SLICE_S):
-                    return None
+                free = _flocked(fd)
+                held = free and _is(path, fd)
             finally:
-                if claim.fd < 0:
+                if not held:
                     os.close(fd)
-            if claim.fd >= 0:
+            if held:
+                claim = Claim(name, path, fd)
                 if not self._path(name).exists():
                     return claim
                 claim.drop()
                 return True
+            if not free:
+                if stop is None:
+                    return False
+                if stop.wait(SLICE_S) or time.monotonic() > ends:
+                    return None
 
     def put(self, claim: Claim, data: memoryview, coming: Coming | None) -> bool:
         """Keep a piece, and let go of the claim; False where there is no room for it, or the disk fails."""
@@ -189,7 +193,12 @@ class Depot:
     def _locked(self) -> Iterator[int]:
         fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            ends = time.monotonic() + self.patience
+            while not _flocked(fd):
+                if time.monotonic() > ends:
+                    msg = f"{self._lock} has been held by another process for {self.patience:g} s"
+                    raise TimeoutError(msg)
+                time.sleep(LOCK_SLICE_S)
             yield fd
         finally:
             os.close(fd)
@@ -259,11 +268,19 @@ class Depot:
         with suppress(OSError):
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is(path, fd):
+                if _flocked(fd) and _is(path, fd):
                     path.unlink()
             finally:
                 os.close(fd)
+
+
+def _flocked(fd: int) -> bool:
+    """Whether the lock of an open file could be had."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _is(path: Path, fd: int) -> bool:

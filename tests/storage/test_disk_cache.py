@@ -1,59 +1,27 @@
-"""A cache of pieces of files: the bytes beneath, fetched once, by whoever shares the folder, whatever happens to it."""
+"""A cache of pieces of files: the bytes beneath, fetched once, and what is kept of them."""
 
 from __future__ import annotations
 
 import os
 import pickle
 import shutil
-import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from beneath import DATA, PIECE, SIZE, Counting, opened, pieces, read, taken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dali_feed.errors import ConfigError
 from dali_feed.storage.cached import CachedFile, CachedStore
 from dali_feed.storage.coming import NEVER, Coming
-from dali_feed.storage.contract import Opened
-from dali_feed.storage.depot import Claim, Depot
 from dali_feed.storage.disk_cache import DiskCache
-from dali_feed.storage.local import LOCAL, LocalStore
+from dali_feed.storage.local import LOCAL
 from dali_feed.storage.piece import HEAD
-
-PIECE = 1 << 16
-SIZE = 10 * PIECE - 1000
-DATA = np.random.default_rng(0).integers(0, 256, SIZE, np.uint8).tobytes()
-
-
-class Counting(LocalStore):
-    """The local store, and which reads came to it: (at, size)."""
-
-    __slots__ = ("reads",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        object.__setattr__(self, "reads", [])
-
-    reads: list[tuple[int, int]]
-
-    def fill(
-        self,
-        file_of: Callable[[int], Opened],
-        files: Sequence[int],
-        views: Sequence[memoryview],
-        at: Sequence[int],
-        stop: threading.Event,
-    ) -> list[int]:
-        """Noted."""
-        self.reads.extend((byte, len(view)) for byte, view in zip(at, views, strict=True))
-        return LOCAL.fill(file_of, files, views, at, stop)
 
 
 @pytest.fixture
@@ -61,30 +29,6 @@ def path(tmp_path: Path) -> str:
     """A file."""
     (tmp_path / "data").write_bytes(DATA)
     return str(tmp_path / "data")
-
-
-def opened(path: str, limit: int = 1 << 30) -> tuple[Counting, CachedStore, CachedFile]:
-    """The file through a cache beside it."""
-    below = Counting()
-    store = CachedStore(below, DiskCache(Path(path).parent / "cache", limit, PIECE))
-    return below, store, store.open(path)
-
-
-def read(file: CachedFile, at: int = 0, size: int = SIZE) -> bytes:
-    """Some bytes."""
-    view = bytearray(size)
-    got = file.read(memoryview(view), at)
-    return bytes(view[:got])
-
-
-def pieces(path: str) -> list[Path]:
-    """The files of pieces."""
-    return sorted((Path(path).parent / "cache").glob("?" * 32 + "/*"))
-
-
-def taken(path: str) -> int:
-    """Bytes that the pieces take."""
-    return sum(each.stat().st_size for each in pieces(path))
 
 
 @settings(max_examples=40)
@@ -249,108 +193,6 @@ def test_next_uses_are_those_of_the_order(order: list[tuple[int, int, int]], now
 
     wanted = [next((k for k in range(now, len(order)) if touches(k, *name)), NEVER) for name in names]
     assert coming.next_uses(names).tolist() == wanted
-
-
-def test_one_process_fetches_a_piece_and_the_others_wait(tmp_path: Path) -> None:
-    """A piece is claimed once; who waits finds it, and goes on where who claimed it let go."""
-    one, two = Depot(tmp_path, 1 << 20), Depot(tmp_path, 1 << 20)
-    one.ready()
-    two.ready()
-    name, stop = ("0" * 32, 7), threading.Event()
-    claim = one.claim(name, None)
-    assert isinstance(claim, Claim)
-    assert two.claim(name, None) is False
-    found: list[Any] = []
-    waiting = threading.Thread(target=lambda: found.append(two.claim(name, stop)))
-    waiting.start()
-    assert one.put(claim, memoryview(b"bytes"), None)
-    waiting.join()
-    assert found == [True]
-    claim = one.claim(("0" * 32, 8), None)
-    assert isinstance(claim, Claim)
-    waiting = threading.Thread(target=lambda: found.append(two.claim(("0" * 32, 8), stop)))
-    waiting.start()
-    claim.drop()
-    waiting.join()
-    assert isinstance(found[1], Claim)
-    found[1].drop()
-    claim = one.claim(name := ("0" * 32, 9), None)
-    stop.set()
-    assert two.claim(name, stop) is None
-    assert isinstance(claim, Claim)
-    claim.drop()
-
-
-_PROCESS = """
-import sys, threading
-sys.path[:0] = [{here!r}]
-from test_disk_cache import opened, read, DATA, PIECE
-path, rounds = sys.argv[1], int(sys.argv[2])
-print("ready", flush=True)
-sys.stdin.readline()
-below, store, file = opened(path, 1 << 30 if rounds == 1 else 4 * PIECE)
-for n in range(rounds):
-    for k in range(10):
-        part = DATA[k * PIECE : (k + 1) * PIECE]
-        assert read(file, k * PIECE, len(part)) == part
-        if rounds > 1:
-            print(n, k, flush=True)
-print(len(below.reads), flush=True)
-"""
-
-
-def started(path: str, rounds: int) -> subprocess.Popen[str]:
-    """A process that reads all pieces so many times, once it is told to."""
-    script = _PROCESS.format(here=str(Path(__file__).parent))
-    command = [sys.executable, "-c", script, path, str(rounds)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
-
-
-def test_processes_share_a_folder(path: str) -> None:
-    """Two that begin together fetch each piece once between them, and one more finds them all."""
-    both = [started(path, 1), started(path, 1)]
-    for process in both:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    fetched = [int(process.communicate()[0]) for process in both]
-    assert sum(fetched) == 10
-    below, _, file = opened(path)
-    assert read(file) == DATA
-    assert not below.reads
-
-
-def test_a_killed_process_leaves_nothing_that_is_wrong(path: str) -> None:
-    """Killed while pieces come and go: bytes are right, parts are swept, the count is that of what is there."""
-    for lines in (1, 7, 23):
-        process = started(path, 1000)
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-        for _ in range(lines):
-            process.stdout.readline()
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        _, store, file = opened(path, 4 * PIECE)
-        assert not list((store.depot.folder / "parts").iterdir())
-        assert int.from_bytes((store.depot.folder / "lock").read_bytes(), "little") == taken(path) <= 4 * PIECE
-        assert read(file) == DATA
-
-
-def test_a_part_of_a_process_that_is_gone_is_swept(path: str) -> None:
-    """And one that is being fetched now is not."""
-    _, store, _ = opened(path)
-    parts = store.depot.folder / "parts"
-    (parts / "left").write_bytes(b"cut off")
-    claim = store.depot.claim(("0" * 32, 1), None)
-    opened(path)
-    assert [each.name for each in parts.iterdir()] == [f"{'0' * 32}-1"]
-    assert isinstance(claim, Claim)
-    claim.drop()
 
 
 def test_without_its_folder_it_reads_what_is_beneath(path: str) -> None:
