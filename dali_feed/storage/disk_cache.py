@@ -11,7 +11,7 @@ from dali_feed.storage.piece import BLOCK
 
 __all__ = ["DiskCache"]
 
-MOST = 32 << 20
+MOST = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class DiskCache:
     folder  on a local file system; it is made where there is none. All processes of a machine may share it, runs one
             after the other too; more sources than one may
     limit   bytes that the pieces may take, or a size such as "200GB" (of 10^9); each process may be one piece above it
-    piece   bytes of a piece: all are fetched where any is asked for; a multiple of 64 KiB, 32 MiB at most
+    piece   bytes of a piece: all are fetched where any is asked for; a multiple of 16 KiB, 8 MiB at most
 
     A piece is of a file as it was: of one that has changed nothing is found. Every read is checked by a checksum.
     """

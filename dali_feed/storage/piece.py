@@ -11,8 +11,8 @@ import zlib
 
 __all__ = ["BLOCK", "HEAD", "DamagedError", "Name", "head_of", "load"]
 
-BLOCK = 64 << 10  # bytes under one checksum: what is read and checked at least
-HEAD = 4096  # bytes before the first block: a page, which has room for the checksums of 63 MiB
+BLOCK = 16 << 10  # bytes under one checksum: what is read and checked at least
+HEAD = 4096  # bytes before the first block: a page, which has room for the checksums of 15 MiB
 
 _FIXED = struct.Struct("<8s16sQQ")
 _SUM = struct.Struct("<I")
