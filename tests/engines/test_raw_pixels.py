@@ -7,16 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from images import encoded, pixels
+from images import QUICK, encoded, pixels
+from nvidia.dali.tensors import TensorCPU
 from photographs import photographs
 from recipes import CASES
 from torchvision.transforms import v2
 from torchvision_way import ran
 
+from dali_feed.engines.dali.fed import prepared
 from dali_feed.engines.host import pillow
 from dali_feed.engines.host.decode import decoded, new_decoder
 from dali_feed.engines.host.pnm import pnm
-from dali_feed.engines.host.raw import raw_pixels
+from dali_feed.engines.host.raw import is_usual, raw_pixels
 from dali_feed.feed import Feed
 from dali_feed.screen.header import UnusableError
 from dali_feed.testing.scripted import ScriptedSource
@@ -82,11 +84,23 @@ def test_a_batch_from_pixels_has_the_bits_of_one_from_jpegs(name: str) -> None:
     assert [view.tobytes() for view in views] == plain
 
 
-def test_the_dali_engine_reads_pixels_too() -> None:
-    """Its own decoder knows PPM: a crop of one has the very pixels."""
-    files = [encoded(pixels(n, 24, 30), "PPM") for n in range(4)]
-    with Feed(ScriptedSource(files), 4, transform=v2.CenterCrop(20), engine="dali") as feed:
+@pytest.mark.parametrize("write", [pnm, lambda array: encoded(array, "PPM")], ids=["ours", "Pillow's"])
+def test_the_dali_engine_reads_pixels_too(write: Any) -> None:
+    """Its own decoder is given the PPM as it is: a crop of it has the very pixels."""
+    files = [write(pixels(n, 24, 30)) for n in range(4)]
+    (given,) = prepared([memoryview(files[0])])
+    assert isinstance(given, TensorCPU)
+    with Feed(ScriptedSource(files), 4, transform=v2.CenterCrop(20), engine="dali", tuning=QUICK) as feed:
         (batch,) = feed
-        images = torch.from_dlpack(batch.images)
-    for n, image in enumerate(images):
-        assert np.array_equal(image.permute(1, 2, 0).numpy(), pixels(n, 24, 30)[2:22, 5:25])
+        for n, image in enumerate(np.asarray(batch.images)):
+            assert np.array_equal(image.transpose(1, 2, 0), pixels(n, 24, 30)[2:22, 5:25])
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"P6\n# why\n1 1\n255\n123", b"P6  1 1 255\n123", b"P6 1 1 255\n1234", b"P6 1 1 255\n12", b"P6 0 1 255\n"],
+    ids=["a comment", "two spaces", "more behind", "cut", "none"],
+)
+def test_an_unusual_one_is_read_before_the_graph(payload: bytes) -> None:
+    """What another parser might read in another way, or not at all, is not given to it."""
+    assert not is_usual(memoryview(payload))

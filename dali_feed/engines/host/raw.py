@@ -12,10 +12,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["raw_pixels"]
+__all__ = ["is_usual", "raw_pixels"]
 
 _HEAD = 64  # bytes: a header without comments fits
 _PLAIN = re.compile(rb"P6\s+(\d{1,10})\s+(\d{1,10})\s+255\s")
+_USUAL = re.compile(rb"P6[ \n](\d{1,5}) (\d{1,5})[ \n]255\n")  # as we write it, and as Pillow does
+
+
+def is_usual(payload: memoryview) -> bool:
+    """Whether it is a file of pixels that any decoder reads as we do: its header as usual, and nothing behind them."""
+    found = _USUAL.match(payload[:_HEAD].tobytes())
+    return found is not None and found.end() + int(found[1]) * int(found[2]) * 3 == len(payload) > found.end()
 
 
 def raw_pixels(payload: memoryview, window: Sequence[int] | None) -> NDArray[np.uint8] | None:
