@@ -13,16 +13,17 @@ from dali_feed.packages import lazily
 if TYPE_CHECKING:
     from dali_feed.compiler.views import Views
     from dali_feed.loader import DataLoader, Info
-    from dali_feed.options import BadRecords, Tuning
+    from dali_feed.options import BadRecords, Cache, Tuning
     from dali_feed.plan import Shuffle
     from dali_feed.transforms.mixing import Mixing
 
-__all__ = ["BadRecords", "DataLoader", "Info", "Mixing", "Shuffle", "Tuning", "Views", "__version__"]
+__all__ = ["BadRecords", "Cache", "DataLoader", "Info", "Mixing", "Shuffle", "Tuning", "Views", "__version__"]
 
 _get = lazily(
     __name__,
     {
         "BadRecords": "options",
+        "Cache": "options",
         "DataLoader": "loader",
         "Info": "loader",
         "Mixing": "transforms.mixing",

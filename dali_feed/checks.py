@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from dali_feed.errors import ConfigError
 
-__all__ = ["whole"]
+__all__ = ["AMOUNT", "bytes_of", "whole"]
+
+AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_SIZES = {"": 1, "B": 1}
+_SIZES |= {f"{letter}B": 10 ** (3 * n) for n, letter in enumerate("kMGT", 1)}
+_SIZES |= {f"{letter}iB": 1024**n for n, letter in enumerate("KMGT", 1)}
 
 
 def whole(subject: str, value: object, least: int) -> int:
@@ -15,3 +22,13 @@ def whole(subject: str, value: object, least: int) -> int:
         msg = f"{subject}: must be an int of at least {least}; found {value!r}"
         raise ConfigError(msg)
     return int(value)
+
+
+def bytes_of(option: str, text: str) -> int:
+    """Bytes of 1500, 512MB (of 10^6 each) or 1GiB (of 2^30). Raises ConfigError."""
+    found = AMOUNT.fullmatch(text.strip())
+    size = round(float(found[1]) * _SIZES.get(found[2], 0)) if found else 0
+    if not size:
+        msg = f"{option}: must be a size such as 1500, 512MB or 1GiB; found {text!r}"
+        raise ConfigError(msg)
+    return size

@@ -6,15 +6,46 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from dali_feed.checks import whole
+from dali_feed.checks import bytes_of, whole
 from dali_feed.errors import ConfigError
 from dali_feed.quarantine.policy import BadRecords
 from dali_feed.screen.scans import MAX_WORK
 
-__all__ = ["BadRecords", "Tuning", "whole"]
+__all__ = ["BadRecords", "Cache", "Tuning", "local_processes", "whole"]
 
 
 GPU_THREADS = 16  # that prepare a GPU decoder's work: more wait for each other
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """Records of a bounded source, kept in this process's memory from the first time they are read.
+
+    memory  bytes that they may take, or a size such as "8GB" (of 10^9) or "8GiB"; records that come when it is full are
+            read every time
+    pixels  keep images decoded, uncompressed, so that later epochs decode nothing. They are what the `host` engine
+            decodes, bit for bit; any other engine is a ConfigError. False keeps them encoded
+
+    A loader keeps what it read itself: each rank of several fills a cache of its own. docs/caching.md says which cache
+    is for what.
+    """
+
+    memory: int | str
+    pixels: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.memory, str):
+            bytes_of("Cache(memory=...)", self.memory)
+        else:
+            whole("Cache(memory=...)", self.memory, 1)
+        if not isinstance(self.pixels, bool):
+            msg = f"Cache(pixels=...): must be True or False; found {self.pixels!r}"
+            raise ConfigError(msg)
+
+    @property
+    def limit(self) -> int:
+        """`memory` in bytes."""
+        return bytes_of("Cache(memory=...)", self.memory) if isinstance(self.memory, str) else self.memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +74,7 @@ class Tuning:
                      DALI's default
     host_memory_padding
                      the same in the machine's memory; None: DALI's default
+    cache            a `Cache` that keeps records in memory, beside `memory`; None: none is kept
     """
 
     threads: int | None = None
@@ -56,6 +88,7 @@ class Tuning:
     image_hint: tuple[int, int] | None = None
     device_memory_padding: int | None = None
     host_memory_padding: int | None = None
+    cache: Cache | None = None
 
     def __post_init__(self) -> None:
         if self.threads is not None:
@@ -77,6 +110,9 @@ class Tuning:
         for name in ("device_memory_padding", "host_memory_padding"):
             if getattr(self, name) is not None:
                 whole(f"Tuning({name}=...) other than None", getattr(self, name), 0)
+        if self.cache is not None and not isinstance(self.cache, Cache):
+            msg = f"Tuning(cache=...): must be a Cache or None; found {self.cache!r}"
+            raise ConfigError(msg)
         if self.image_hint is not None:
             if not isinstance(self.image_hint, tuple) or len(self.image_hint) != 2:
                 msg = f"Tuning(image_hint=...): must be (height, width) or None; found {self.image_hint!r}"
@@ -87,7 +123,7 @@ class Tuning:
     @property
     def cpu_threads(self) -> int:
         """`threads`, or this process's part of the CPUs that it may use; ConfigError where that cannot be found out."""
-        return self.threads or max(1, len(os.sched_getaffinity(0)) // _local_processes())
+        return self.threads or max(1, len(os.sched_getaffinity(0)) // local_processes())
 
     @property
     def gpu_threads(self) -> int:
@@ -95,7 +131,7 @@ class Tuning:
         return self.threads or min(GPU_THREADS, self.cpu_threads)
 
 
-def _local_processes() -> int:
+def local_processes() -> int:
     """How many processes of this run share the machine's CPUs; 1 where LOCAL_WORLD_SIZE is not set."""
     told = os.environ.get("LOCAL_WORLD_SIZE") or "1"
     if not told.isdecimal() or int(told) < 1:

@@ -40,9 +40,9 @@ SECTIONS = {
     "The loader": {
         "dali_feed": "DataLoader Info",
         "dali_feed.feed.stats": "Stats",
-        "dali_feed.records.gauges": "KafkaStats PartitionStats BrokerStats StorageStats TargetStats",
+        "dali_feed.records.gauges": "KafkaStats PartitionStats BrokerStats StorageStats TargetStats CacheStats",
     },
-    "Options": {"dali_feed": "Shuffle BadRecords Tuning Mixing Views"},
+    "Options": {"dali_feed": "Shuffle BadRecords Tuning Cache Mixing Views"},
     "Columns": {
         "dali_feed.columns": "Image Mask Boxes Keypoints Array Tokens Packed Number Text Json Bytes"
         " TokenBatch PackedBatch Counted Kind"
@@ -50,7 +50,7 @@ SECTIONS = {
     "Formats": {"dali_feed.formats": "Avro Example MsgPack Npy Protobuf"},
     "Sources": {
         "dali_feed.external_sources": "KafkaTopic KafkaStream Fleet ShardSet TFRecords MDS RecordIO FileList ArrowRows"
-        " Topics FromEnv FromFile"
+        " Topics FromEnv FromFile DiskCache"
     },
     "Into a topic": {"dali_feed.external_sources": "Producer Payload Values Copied Claim Produced Tally"},
     "Dead letters": {"dali_feed.external_sources": "DeadLetterFolder DeadLetterTopic"},
@@ -70,6 +70,7 @@ RESULTS = {
     "BrokerStats",
     "StorageStats",
     "TargetStats",
+    "CacheStats",
     "Batch",
     "Produced",
     "Tally",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.record_files.mds import MDS
     from dali_feed.external_sources.record_files.recordio import RecordIO
     from dali_feed.external_sources.record_files.tfrecords import TFRecords
-    from dali_feed.external_sources.shards import ShardSet
+    from dali_feed.external_sources.shards import DiskCache, ShardSet
 
 __all__ = [
     "MDS",
@@ -37,6 +37,7 @@ __all__ = [
     "Copied",
     "DeadLetterFolder",
     "DeadLetterTopic",
+    "DiskCache",
     "FileList",
     "Fleet",
     "FromEnv",
@@ -64,6 +65,7 @@ __getattr__ = lazily(
         "Copied": "kafka.writes",
         "DeadLetterFolder": "dead_letter_folder",
         "DeadLetterTopic": "kafka.dead_letter_topic",
+        "DiskCache": "shards",
         "FileList": "files",
         "Fleet": "kafka.fleet",
         "FromEnv": "kafka.secrets",

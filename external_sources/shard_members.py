@@ -17,12 +17,13 @@ import numpy as np
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources.checksums import compare, expected
 from dali_feed.external_sources.member_source import MemberSource
-from dali_feed.external_sources.shard_reader import FAR_BYTES, ShardFiles, Shards, runs_of
+from dali_feed.external_sources.shard_reader import FAR_BYTES, ShardFiles, Shards, foresee, runs_of
 from dali_feed.external_sources.tar_index import TarIndex
 from dali_feed.external_sources.topic_shards import Replay
 from dali_feed.records.members import Member, alternatives
 from dali_feed.records.pieces import Pieces
-from dali_feed.records.source import Block, Int64s, Reader, Slabs, Snapshot, Source, unpack_ids
+from dali_feed.records.source import Block, Coming, Int64s, Reader, Slabs, Snapshot, Source, unpack_ids
+from dali_feed.storage.cached import CachedStore
 from dali_feed.storage.contract import Store
 
 __all__ = ["ShardMembers", "members_of"]
@@ -89,6 +90,18 @@ class ShardMembers(MemberSource):
         if self._replay is not None:  # an order depends on the size of a record, and is the topic's
             return found
         return replace(found, record_bytes=max(1, round(float(table.size.sum(axis=0).mean()))))
+
+    def foresee(self, coming: Coming) -> None:
+        """Where there is a cache: it evicts what is needed last. See `records.source.Foresees`."""
+        if isinstance(self._store, CachedStore):
+            table = self._tabulated()
+
+            def spans(row: Int64s) -> tuple[Int64s, Int64s]:
+                at, size = table.at[:, row], table.size[:, row]
+                low = np.where(at > 0, at, np.iinfo(np.int64).max).min(axis=0)
+                return np.where((at > 0).any(axis=0), low, 0), (at + size).max(axis=0)
+
+            foresee(self._store, self._paths, table, coming, spans)
 
     def _opened(self, slabs: Slabs, stop: threading.Event) -> Reader:
         image, table = self._image is not None, self._tabulated()

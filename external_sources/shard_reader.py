@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dali_feed.errors import (
     ClosedError,
@@ -26,7 +27,9 @@ from dali_feed.errors import (
     SourceNotFoundError,
 )
 from dali_feed.external_sources.checksums import compare
-from dali_feed.records.source import Block, Extents, Int64s, Lease, Slabs, unpack_ids
+from dali_feed.records.source import Block, Coming, Extents, Int64s, Lease, Slabs, unpack_ids
+from dali_feed.records.storage_stats import StorageStats, in_all, storage_of
+from dali_feed.storage.cached import CachedStore
 from dali_feed.storage.contract import Opened, Store
 from dali_feed.storage.stamp import Stamp
 
@@ -37,6 +40,7 @@ __all__ = [
     "ShardTable",
     "Shards",
     "check_shard",
+    "foresee",
     "gone",
     "room_for",
     "runs_of",
@@ -76,6 +80,14 @@ class ShardTable(Shards):
     image_crc: Int64s | None = None
     label_crc: Int64s | None = None
 
+    def spans(self, row: Int64s) -> tuple[NDArray[np.bool_], Int64s, Int64s]:
+        """What to read of each sample, from and up to: the image, and its label with it unless that lies far off."""
+        image, size = self.image[row], self.image_bytes[row]
+        label, label_size = self.label_at[row], self.label_bytes[row]
+        low, high = np.minimum(image, label), np.maximum(image + size, label + label_size)
+        near = (label > 0) & (high - low - size - label_size <= FAR_BYTES)
+        return near, np.where(near, low, image), np.where(near, high, image + size)
+
 
 class ShardFiles:
     """What readers of shards share: files that are what they were, and reads that end where they should."""
@@ -90,6 +102,7 @@ class ShardFiles:
         self._store = store
         self._open: OrderedDict[int, Opened] = OrderedDict()
         self._closed = False
+        self._left: tuple[StorageStats, ...] = ()  # what the files measured that are closed
 
     def read(self, extents: Extents) -> Block:
         """All samples of `extents` in order; see `dali_feed.records.source.Reader`.
@@ -123,7 +136,15 @@ class ShardFiles:
         """Close all files. Safe to call twice."""
         self._closed = True
         while self._open:
-            self._open.popitem()[1].close()
+            self._let_go(self._open.popitem()[1])
+
+    def storage(self) -> tuple[StorageStats, ...]:
+        """What its files have measured, where their store does."""
+        return in_all((*self._left, *storage_of(list(self._open.values()))))
+
+    def _let_go(self, file: Opened) -> None:
+        self._left = in_all((*self._left, *storage_of([file])))
+        file.close()
 
     def _fill(self, block: Block) -> None:
         """Read all rows of a block."""
@@ -199,7 +220,7 @@ class ShardFiles:
             try:
                 _check(self._paths[oldest], self._shards.stamps[oldest], old.stamp())  # this block may have read it
             finally:
-                old.close()
+                self._let_go(old)
         return file
 
     def _where(self, sample: np.int64) -> str:
@@ -226,10 +247,7 @@ class ShardReader(ShardFiles):
         row = table.base[partition] + position
         image, size = table.image[row], table.image_bytes[row]
         label, label_size = table.label_at[row], table.label_bytes[row]
-        # What to read of each sample: the image, and its label with it unless that lies far off.
-        low, high = np.minimum(image, label), np.maximum(image + size, label + label_size)
-        near = (label > 0) & (high - low - size - label_size <= FAR_BYTES)
-        low, high = np.where(near, low, image), np.where(near, high, image + size)
+        near, low, high = table.spans(row)
         begins, ends = runs_of(partition, position, low, high)
         there = low[begins] > 0  # else no image member: nothing to read
         begins, ends = begins[there], ends[there]
@@ -258,6 +276,22 @@ class ShardReader(ShardFiles):
             compare(texts, table.label_crc[row], block.faults, "the label")
         if table.label is not None:
             block.fields["label"] = _labels(texts, labels, table.label, block.faults)
+
+
+def foresee(
+    store: CachedStore,
+    paths: tuple[str, ...],
+    table: Shards,
+    coming: Coming,
+    spans: Callable[[Int64s], tuple[Int64s, Int64s]],
+) -> None:
+    """Tell a store what will be read: of each row's bytes `spans` says from and up to where, 0 for none."""
+    extents, this = coming()
+    partition, position = unpack_ids(extents.ids())
+    low, high = spans(table.base[partition] + position)
+    there = low > 0
+    size = (high - low)[there]
+    store.foresee(paths, table.stamps, partition[there], low[there], size, int(there[:this].sum()))
 
 
 def check_shard(store: Store, path: str, stamp: Stamp) -> None:

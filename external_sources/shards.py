@@ -23,19 +23,21 @@ from dali_feed.external_sources import tar_index
 from dali_feed.external_sources.checksums import expected
 from dali_feed.external_sources.formatted import forms_of, with_formats
 from dali_feed.external_sources.shard_members import ShardMembers, members_of
-from dali_feed.external_sources.shard_reader import ShardReader, ShardTable, check_shard
+from dali_feed.external_sources.shard_reader import ShardReader, ShardTable, check_shard, foresee
 from dali_feed.external_sources.topic_shards import Replay
 from dali_feed.formats.contract import Format
 from dali_feed.formats.named import format_of
 from dali_feed.records.members import Member
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Reader, Slabs, Snapshot, Source
+from dali_feed.records.source import Coming, Reader, Slabs, Snapshot, Source
+from dali_feed.storage.cached import CachedStore
 from dali_feed.storage.choose import store_for
 from dali_feed.storage.contract import Store, piece
+from dali_feed.storage.disk_cache import DiskCache
 from dali_feed.storage.paths import unique_names
 from dali_feed.storage.set_store import SetStore
 
-__all__ = ["ShardSet"]
+__all__ = ["DiskCache", "ShardSet"]
 
 EXTENT_BYTES = 8 << 20
 INDEX_THREADS = 8
@@ -58,6 +60,7 @@ class ShardSet:
                msgpack or mp have it already. A member is then `json:body.label` too; see docs/formats.md
     check      compare what is read with its checksum, where `dali-feed pack` wrote the shard: a record that differs is
                a bad one
+    cache      a `DiskCache` that keeps pieces of the shards, for those on a remote or slow store; docs/caching.md
 
     Raises:
         ConfigError: an argument has a value that is not allowed, or a shard is named twice.
@@ -73,6 +76,7 @@ class ShardSet:
         index_dir: str | os.PathLike[str] | None = None,
         format: Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
         check: bool = True,
+        cache: DiskCache | None = None,
     ) -> None:
         if isinstance(image, str) or not image or not all(map(str, image)):
             msg = f"ShardSet: image must be a non-empty sequence of suffixes such as ('jpg', 'png'); found {image!r}"
@@ -86,8 +90,12 @@ class ShardSet:
         if not patterns:
             msg = "ShardSet: shards must name at least one file; found an empty sequence"
             raise ConfigError(msg)
-        self._store = store_for(patterns)
-        self._paths = tuple(itertools.chain.from_iterable(self._store.matches(p) for p in patterns))
+        if not isinstance(cache, DiskCache | None):
+            msg = f"ShardSet: cache must be a DiskCache or None; found {cache!r}"
+            raise ConfigError(msg)
+        self._below = store_for(patterns)  # indexes are kept by themselves
+        self._store = self._below if cache is None else CachedStore(self._below, cache)
+        self._paths = tuple(itertools.chain.from_iterable(self._below.matches(p) for p in patterns))
         if len(set(self._paths)) < len(self._paths):
             twice = next(p for p in self._paths if self._paths.count(p) > 1)
             msg = f"ShardSet: each shard may be named once; found {twice} twice; remove one of the two"
@@ -99,7 +107,7 @@ class ShardSet:
         self._index_dir = index_dir
         self._forms = {name.lower(): form for name, form in forms_of(format, None, self._title).items()}
         self._table: ShardTable | None = None
-        self._replay = _replay(self._store, patterns)
+        self._replay = _replay(self._below, patterns)
 
     def __repr__(self) -> str:
         return self._title
@@ -190,6 +198,12 @@ class ShardSet:
         made = ShardReader(self._paths, table, SlabPool() if slabs is None else slabs, stop, self._store)
         return made if self._replay is None else self._replay.reader(made, table.counts)
 
+    def foresee(self, coming: Coming) -> None:
+        """Where there is a cache: it evicts what is needed last. See `records.source.Foresees`."""
+        if isinstance(self._store, CachedStore):
+            table = self._load()
+            foresee(self._store, self._paths, table, coming, lambda row: table.spans(row)[1:])
+
     def where(self, partition: int, position: int) -> str:
         """`train-0007.tar#118`; of a topic's records `train[3]@41872 (train-0007.tar#118)`."""
         if self._replay is not None:
@@ -204,7 +218,7 @@ class ShardSet:
 
     def _indexes(self) -> list[tar_index.TarIndex]:
         with ThreadPoolExecutor(min(INDEX_THREADS, len(self._paths)), "dali-feed-index") as pool:
-            return list(pool.map(lambda path: tar_index.load(path, self._index_dir, self._store), self._paths))
+            return list(pool.map(lambda path: tar_index.load(path, self._index_dir, self._below), self._paths))
 
     def _indexed(self) -> tuple[ShardTable, list[tar_index.TarIndex]]:
         """The table, and the indexes that it was made of; they are kept on disk and not in memory."""
@@ -218,7 +232,7 @@ class ShardSet:
     def _check(self, table: ShardTable) -> None:
         """Check that the shards are what they were when they were indexed, before a fingerprint of them is given."""
         with ThreadPoolExecutor(min(INDEX_THREADS, len(self._paths)), "dali-feed-index") as pool:
-            for _ in pool.map(partial(check_shard, self._store), self._paths, table.stamps):
+            for _ in pool.map(partial(check_shard, self._below), self._paths, table.stamps):
                 pass
 
     def _tabulated(self, indexes: list[tar_index.TarIndex]) -> ShardTable:
@@ -259,7 +273,7 @@ class ShardSet:
         at, size = (int(column[0]) for column in index.member([b"json"]))
         if not at:
             return None
-        file = self._store.open(self._paths[shard])
+        file = self._below.open(self._paths[shard])
         try:
             found = json.loads(piece(file, size, at))
         except (ValueError, RecursionError):

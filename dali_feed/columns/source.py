@@ -103,9 +103,15 @@ class Columnar:
         """The source's."""
         return self._source.snapshot(pin)
 
-    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
-        """A reader of the source's, and the kinds behind it."""
-        return _Reader(self._source.reader(slabs, stop), self.kinds)
+    def reader(
+        self,
+        slabs: Slabs | None = None,
+        stop: threading.Event | None = None,
+        between: Callable[[Reader], Reader] | None = None,
+    ) -> Reader:
+        """A reader of the source's, and the kinds behind it; what `between` makes of it stands in its place."""
+        reader = self._source.reader(slabs, stop)
+        return _Reader(reader if between is None else between(reader), self.kinds)
 
     def where(self, partition: int, position: int) -> str:
         """As the source has it."""

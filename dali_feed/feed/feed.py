@@ -17,6 +17,7 @@ from dali_feed.feed.beside import Companions, none
 from dali_feed.feed.commit import Placing, commit, progress
 from dali_feed.feed.describe import described, running
 from dali_feed.feed.epoch import EpochRun
+from dali_feed.feed.foresight import foresee
 from dali_feed.feed.life import Life
 from dali_feed.feed.machine import Machine
 from dali_feed.feed.memory import check_memory
@@ -203,6 +204,7 @@ class Feed(Dealt):
             lane_length=plan.lane_length,
         )
         self._outbox.retry()
+        foresee(self.source, self._planning, at.epoch, at.consumed)
         setting = self._machine.setting(
             self.snapshot, self.seed, at.epoch, owner=self, where=self.where, companions=self.companions
         )

@@ -12,6 +12,7 @@ from dali_feed.engines.late import LateEngine
 from dali_feed.engines.pictures import Compiled, make_ready
 from dali_feed.feed.adapting import decide
 from dali_feed.feed.beside import Beside, Companions
+from dali_feed.feed.cached import RecordCache
 from dali_feed.feed.exits import Closes, close_at_exit
 from dali_feed.feed.hopeless import Proof
 from dali_feed.feed.lane import Lane
@@ -22,6 +23,7 @@ from dali_feed.feed.setting import EpochSetting, Setting
 from dali_feed.feed.stats import Meter, Stats
 from dali_feed.feed.steering import FIRST_READERS, Policy, Steering, steering_for
 from dali_feed.feed.usable import Look, looker
+from dali_feed.feed.whole_pixels import WholePixels
 from dali_feed.feed.window import Empty, Window
 from dali_feed.options import Tuning
 from dali_feed.plan.order import EpochPlan, WindowPlan
@@ -47,13 +49,17 @@ class Machine:
     engine: Engine | None = field(default=None, init=False)
     pool: ReadPool | None = field(default=None, init=False)
     policy: Policy = field(default=decide, init=False)  # of readers that adapt
+    cache: RecordCache | None = field(default=None, init=False)
     _steering: Steering | None = field(default=None, init=False)
     _beside: Beside | None = field(default=None, init=False)
     _proof: Proof = field(default_factory=Proof, init=False)
 
     def __post_init__(self) -> None:
-        """Slabs are memory only once a read asks for them."""
+        """Slabs are memory only once a read asks for them, and a cache once it keeps a record."""
         self.slabs = SlabPool(slab_bytes(self.tuning.memory), most=self.tuning.memory)
+        if (kept := self.tuning.cache) is not None:
+            pixels = WholePixels(self.compiled, self.tuning) if kept.pixels else None
+            self.cache = RecordCache(self.source, kept.limit, pixels)
 
     def setting(
         self,
@@ -69,7 +75,10 @@ class Machine:
         if self.pool is None:
             self._steering = steering_for(self.tuning, self.source, self.meter, self.policy)
             readers = self.tuning.readers if self.tuning.readers != "auto" else FIRST_READERS
-            self.pool = ReadPool(self.source, self.slabs, readers, self._steering)
+            opened = None if self.cache is None else self.cache.reader
+            self.pool = ReadPool(self.source, self.slabs, readers, self._steering, opened)
+        if self.cache is not None:
+            self.cache.begin(snapshot)
         parts = self.parts(snapshot.source, seed, epoch, owner=owner, where=where, companions=companions)
         return EpochSetting(
             **{each.name: getattr(parts, each.name) for each in fields(parts)},
@@ -98,6 +107,7 @@ class Machine:
             beside=lambda batch: beside(batch, epoch),
             prefetch=tuning.prefetch,
             same_size=program.fixed and program.size is None,
+            payload=None if self.cache is None else self.cache.payload,
             made=partial(self.source.batch, room=beside.room) if isinstance(self.source, Columnar) else None,
             watchdog=tuning.watchdog,
         )
@@ -150,6 +160,7 @@ class Machine:
             storage=self.pool.storage(),
             readers=reading.readers,
             fetch_times=reading.fetch,
+            cache=None if self.cache is None else self.cache.stats(),
             decisions=decisions,
         )
 
@@ -157,6 +168,8 @@ class Machine:
         """End the readers; end the engine in the function given to `when_free`, which calls it when that is safe."""
         if self.pool is not None:
             self.pool.close()
+        if self.cache is not None:
+            self.cache.close()
         if self.engine is not None:
             when_free(self.engine.close)
         self._beside = None  # it may hold a loader, which holds its feed

@@ -98,6 +98,14 @@ class Planning:
             self._digest = None if indices is None else digest_of(self._sampler, indices)
         return self._plan
 
+    def foreseen(self, epoch: int) -> EpochPlan | None:
+        """The plan of a later epoch; None where only a sampler knows it, which is not asked before its time."""
+        if self._sampler is not None:
+            return None
+        found = copy.copy(self)
+        found._plan = None
+        return found.plan(epoch)
+
     def made(self, epoch: int) -> EpochPlan | None:
         """The plan of that epoch, where it is there already."""
         return self._plan if self._plan is not None and self._plan.epoch == epoch else None

@@ -73,11 +73,20 @@ class ReadTask:
 class ReadPool:
     """`count` threads that read a source. Between `halt` and `resume` every read ends at once, with a ClosedError.
 
-    With a `steering`, which looks at what they do after each read, their number changes.
+    With a `steering`, which looks at what they do after each read, their number changes. `opened` makes their readers;
+    None: the source does.
     """
 
-    def __init__(self, source: Source, slabs: Slabs, count: int, steering: Steering | None = None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        slabs: Slabs,
+        count: int,
+        steering: Steering | None = None,
+        opened: Callable[[Slabs, threading.Event], Reader] | None = None,
+    ) -> None:
         self._source, self._slabs, self._steering = source, slabs, steering
+        self._opened = source.reader if opened is None else opened
         self._tasks: queue.SimpleQueue[ReadTask | None] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._idle = threading.Condition()
@@ -176,7 +185,7 @@ class ReadPool:
                     if self._stop.is_set():
                         msg = "read: cancelled before it began"
                         raise ClosedError(msg)
-                    reader = self._readers[thread] = reader or self._source.reader(self._slabs, self._stop)
+                    reader = self._readers[thread] = reader or self._opened(self._slabs, self._stop)
                     if isinstance(reader, Scales):
                         reader.fetch_times(self._reading.fetch)
                     self._at[thread] = task, time.monotonic(), reader

@@ -211,7 +211,8 @@ class Run:
         """Post a dead letter while the payload is in memory, and before its batch is handed over."""
         if self.setting.outbox.wanted:
             partition, position = unpack_id(fault.sample)
-            payload = bytes(fault.payload or b"")
+            anew = self.setting.payload
+            payload = bytes(fault.payload or b"") if anew is None else anew(fault.sample, fault.payload)
             letter = Letter(
                 where, self.setting.source, partition, position, fault.sample, fault.stage, fault.reason, payload
             )

@@ -29,6 +29,7 @@ class Setting:
     beside: Callable[[Batch], None]
     prefetch: int
     same_size: bool
+    payload: Callable[[int, memoryview | None], bytes] | None  # a record's, as it was read; None: as it is in memory
     made: Made | None  # columns of a batch, from what its records kept
     watchdog: float
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from dali_feed.records.gauges import KafkaStats
+from dali_feed.records.gauges import CacheStats, KafkaStats
 from dali_feed.records.storage_stats import StorageStats
 
 __all__ = ["Meter", "Stats"]
@@ -40,6 +40,7 @@ class Stats:
     kafka             what the consumers of a Kafka source measure; None: another source, or nothing yet
     readers           threads that read the source now; 0 before the first batch
     fetch_times       how many times its usual amount a reader fetches at once; a Kafka source's can be more than 1
+    cache             of `Tuning(cache=...)`: hits and what is kept; None: there is none
     decisions         with `Tuning(readers="auto")` the last changes of the two, and why
     storage           what reading files measures, one for each store that was read; () where the source does not
     """
@@ -64,12 +65,14 @@ class Stats:
     fetch_times: int = 1
     decisions: tuple[str, ...] = ()
     storage: tuple[StorageStats, ...] = ()
+    cache: CacheStats | None = None
 
     def __str__(self) -> str:
-        lists = ("recent_bad", "decisions", "kafka", "storage")
+        lists = ("recent_bad", "decisions", "kafka", "storage", "cache")
         lines = [f"{f.name:14} {getattr(self, f.name)}" for f in fields(self) if f.name not in lists]
         lines += [] if self.kafka is None else [f"{'kafka':14} {self.kafka}"]
         lines += [f"{'storage':14} {line}" for each in self.storage for line in str(each).splitlines()]
+        lines += [] if self.cache is None else [f"{'cache':14} {self.cache}"]
         lines += [f"{'':14} {where}: {reason}" for where, reason in self.recent_bad[-5:]]
         return "\n".join(lines + [f"{'':14} {each}" for each in self.decisions[-5:]])
 

@@ -17,7 +17,7 @@ from dali_feed.columns.kind import Kind
 from dali_feed.columns.live_source import LiveColumnar
 from dali_feed.columns.source import with_columns
 from dali_feed.engines.pictures import compile_pictures
-from dali_feed.errors import ClosedError
+from dali_feed.errors import ClosedError, ConfigError
 from dali_feed.feed.batch import Batch
 from dali_feed.feed.beside import Companions, none
 from dali_feed.feed.describe import running
@@ -94,6 +94,9 @@ class LiveFeed(Dealt):
         columns: Mapping[str, Kind] | Sequence[Kind] | None = None,
     ) -> None:
         self.tuning, self.device, self.seed = tuning or Tuning(), device, check_seed(seed)
+        if self.tuning.cache is not None:
+            msg = "Tuning(cache=...): keeps records for later epochs, and a stream has none. Leave it out"
+            raise ConfigError(msg)
         whole: Any = source  # or with columns
         self._name = repr(source)
         if columns is not None:

@@ -14,7 +14,7 @@ record, extents are cut of the records alone, and each stands once.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -229,6 +229,20 @@ class EpochPlan:
             for a, b in itertools.pairwise(self.bounds(at).tolist()):
                 if a < b and (0 < turn < self.lanes or (a > first if turn == 0 else a < first)):
                     yield self.window(at, a, b)
+
+    def reads(self, lanes: Iterable[int], consumed: int = 0) -> Extents:
+        """What is read for these lanes from lane position `consumed` on: window by window, of the lanes in turn."""
+        spans = []
+        for lane in lanes:
+            edges = self.bounds(lane)
+            first = max(0, int(np.searchsorted(edges, consumed, side="right")) - 1)
+            at = lane * self.lane_length
+            pairs = itertools.pairwise((at + edges[first:]).tolist())
+            spans += [(first + k, lane, a, b) for k, (a, b) in enumerate(pairs)]
+        parts = [self._located(self._cut(a, b)) for _, _, a, b in sorted(spans) if a < b]
+        if not parts:
+            return Extents(*(np.empty(0, np.int64) for _ in range(3)))
+        return Extents(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("partition", "start", "stop")))
 
     def ids(self, lane: int, first: int, stop: int) -> Int64s:
         """Sample ids that the plan has at lane positions first..stop-1, before any replacement."""

@@ -12,7 +12,17 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from dali_feed.records.storage_stats import StorageStats, TargetStats
 
-__all__ = ["BrokerStats", "Gauged", "KafkaStats", "PartitionStats", "StorageStats", "TargetStats", "merged", "summed"]
+__all__ = [
+    "BrokerStats",
+    "CacheStats",
+    "Gauged",
+    "KafkaStats",
+    "PartitionStats",
+    "StorageStats",
+    "TargetStats",
+    "merged",
+    "summed",
+]
 
 _T = TypeVar("_T")
 
@@ -152,6 +162,30 @@ class KafkaStats:
             queue_records=0,
             queue_bytes=0,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """Of a loader's `Cache`, since it was made; sizes in bytes.
+
+    hits, misses  records that were given from memory, and that were read from the source
+    records       that are kept now
+    held, limit   what they take, and may take
+    """
+
+    hits: int = 0
+    misses: int = 0
+    records: int = 0
+    held: int = 0
+    limit: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Share of the records that came from memory, 0..1."""
+        return self.hits / max(1, self.hits + self.misses)
+
+    def __str__(self) -> str:
+        return f"{self.rate:.0%} hits, {self.records:,} records, {self.held / 1e6:,.0f} of {self.limit / 1e6:,.0f} MB"
 
 
 @runtime_checkable

@@ -8,7 +8,7 @@ snapshot says which positions are present, and a plan orders those alone.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,8 +21,10 @@ __all__ = [
     "LABEL",
     "MANY_ABSENT",
     "Block",
+    "Coming",
     "Commits",
     "Extents",
+    "Foresees",
     "Int64s",
     "Lease",
     "Reader",
@@ -197,6 +199,22 @@ class Source(Protocol):
 
     def where(self, partition: int, position: int) -> str:
         """A record's coordinates as people write them: `imagenet-train[3]@41872`, `train-0007.tar#118`."""
+        ...
+
+
+Coming = Callable[[], tuple[Extents, int]]
+
+
+@runtime_checkable
+class Foresees(Protocol):
+    """A source that wants to know what will be read, as one before which a cache stands. Most do not."""
+
+    def foresee(self, coming: Coming) -> None:
+        """A pass begins. `coming` works out what readers will be asked for, in order, where one wants to know.
+
+        That is extents, and how many of their positions are of this pass; those behind are of the next one. Reads may
+        come in another order, and others may come: nothing but speed may depend on it.
+        """
         ...
 
 

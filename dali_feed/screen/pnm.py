@@ -10,6 +10,7 @@ from dali_feed.screen.header import Header, UnusableError
 __all__ = ["Pnm", "is_pnm", "pnm_header", "pnm_layout"]
 
 MAX_HEADER = 1 << 16  # bytes; comments are part of it
+USUAL_HEADER = 64  # bytes: what matches there matches the same way in more of them
 MAX_LEVEL = 65535
 
 _APART = rb"\s(?:\s|#[^\r\n]*[\r\n])*"
@@ -49,10 +50,11 @@ def is_pnm(start: bytes) -> bool:
 
 def pnm_layout(view: memoryview) -> Pnm:
     """What the header says."""
-    head = bytes(view[:MAX_HEADER])
+    head = bytes(view[:USUAL_HEADER])
     kind = head[1] - ord("0")
     bits = kind in (1, 4)
-    found = (_BITS if bits else _LEVELS).match(head)
+    form = _BITS if bits else _LEVELS
+    found = form.match(head) or form.match(bytes(view[:MAX_HEADER]))
     if found is None:
         msg = f"PNM cut off or damaged: no width, height{'' if bits else ' and highest level'} behind P{kind}"
         raise UnusableError(msg)

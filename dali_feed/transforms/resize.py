@@ -118,8 +118,12 @@ class Scale:
 
             mode = InterpolationMode(name)
             return functional.resize_image(image, [height, width], interpolation=mode, antialias=self.antialias)
-        if image.stride() == (1, w * channels, channels):  # order as decoded: say so, or torch copies the output
-            batch = image.as_strided((1, channels, h, w), (h * w * channels, 1, w * channels, channels))
+        across, down, right = image.stride()
+        if (across, right) == (
+            1,
+            channels,
+        ):  # as decoded, or a window of it: say so, or torch copies the output
+            batch = image.as_strided((1, channels, h, w), (h * down, 1, down, channels))
         else:
             batch = image[None]
         return torch.nn.functional.interpolate(

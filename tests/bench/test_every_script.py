@@ -7,7 +7,7 @@ from toy_runs import Run, run
 
 __all__ = ["run"]
 
-NAMES = ("adapting", "columns", "decode", "lock", "memory", "reduction", "resume", "screen", "training")
+NAMES = ("adapting", "cache", "columns", "decode", "lock", "memory", "reduction", "resume", "screen", "training")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,6 +1,7 @@
 """The inputs of a DALI graph: payloads as they are, or pixels decoded by Pillow where nvImageCodec gets none.
 
-Such a payload becomes a PPM, which the graph's decoder reads as it is, whole or a window, on every device.
+Such a payload becomes a PPM, which the graph's decoder reads as it is, whole or a window, on every device; one that is
+such a file already is given as it is.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from nvidia.dali.tensors import TensorCPU
 
 from dali_feed.engines.host import pillow
 from dali_feed.engines.host.pnm import pnm
+from dali_feed.engines.host.raw import is_usual
 from dali_feed.screen.header import UnusableError
 
 __all__ = ["Feeder", "prepared"]
@@ -30,8 +32,11 @@ class _Aside:
 
 def prepared(payloads: Sequence[memoryview]) -> list[Any]:
     """DALI's view of each payload, none of them empty, or a mark that it must be decoded first."""
-    aside = pillow.FIRST_BYTES
-    return [TensorCPU(view) if (first := view[0]) == _JPEG or first not in aside else _Aside(view) for view in payloads]
+    return [TensorCPU(view) if view[0] == _JPEG or _for_graph(view) else _Aside(view) for view in payloads]
+
+
+def _for_graph(view: memoryview) -> bool:
+    return view[0] not in pillow.FIRST_BYTES or is_usual(view)
 
 
 class Feeder:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dali_feed.engines.codec import nvimgcodec
 from dali_feed.engines.host import pillow
+from dali_feed.engines.host.raw import raw_pixels
 from dali_feed.screen.screen import UnusableError, header_of
 
 __all__ = ["Trial", "decoded", "new_decoder", "turned"]
@@ -28,9 +29,13 @@ def new_decoder() -> Any:
 
 
 def decoded(decoder: Any, payload: memoryview, window: Sequence[int] | None) -> NDArray[np.uint8]:
-    """The image, or its window (y, x, height, width), by whichever library knows its format. Raises UnusableError."""
+    """The image, or its window (y, x, height, width), by whichever library knows its format. Raises UnusableError.
+
+    It may be a view of the payload, where that is pixels: not to be written.
+    """
     if payload and payload[0] in pillow.FIRST_BYTES:
-        return pillow.decode(payload, window)
+        raw = raw_pixels(payload, window)
+        return pillow.decode(payload, window) if raw is None else raw
     try:
         stream = nvimgcodec.CodeStream(np.frombuffer(payload, np.uint8))
     except (RuntimeError, ValueError) as error:  # ValueError: no bytes at all

@@ -1,0 +1,291 @@
+"""A folder of pieces, shared by processes: who fetches one, where it is kept, and what makes room for it.
+
+    FOLDER/lock                held while pieces come and go; holds how many bytes they take
+    FOLDER/parts/FILE-NUMBER   a piece on its way; its lock is held by the process that fetches it
+    FOLDER/FILE/NUMBER         a piece that is there
+
+The law: a process that is killed leaves nothing that is taken for a piece, and no lock. A piece takes its place by a
+rename, and is counted before; one that goes is counted after: so the count may be too high, which the next process to
+begin puts right, and the limit holds. Trouble with the folder costs speed, never data.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from dali_feed.errors import ConfigError
+from dali_feed.storage.coming import NEVER, Coming
+from dali_feed.storage.piece import HEAD, DamagedError, Name, head_of, load
+
+__all__ = ["Claim", "Depot"]
+
+SLICE_S = 0.02  # how often one who waits for another process looks again
+LOCK_SLICE_S = 0.001  # the same for the folder's lock, which is held for a moment
+PATIENCE_S = 30.0  # after which another process is taken for one that stands still: what it holds is done without
+SCAN_S = 2.0  # so long, at least, what other processes do is not looked for again
+_USED = struct.Struct("<Q")
+
+log = logging.getLogger("dali_feed")
+
+
+@dataclass(slots=True)
+class Claim:
+    """The right to fetch a piece, until it is put or dropped: nobody else does."""
+
+    name: Name
+    path: Path
+    fd: int
+
+    def drop(self) -> None:
+        """Let others fetch it. Safe to call twice."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            if _is(self.path, fd):  # else it has taken its place, and the path may be another process's by now
+                self.path.unlink()
+            os.close(fd)
+
+
+@dataclass(slots=True)
+class _Kept:
+    size: int  # bytes of the file
+    used: float  # Unix seconds of the last time
+
+
+class Depot:
+    """Pieces up to `limit` bytes in `folder`. For any number of threads; another process makes its own.
+
+    damaged, evicted, failures  pieces that were thrown away for what they were, and for room; writes that failed
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], limit: int) -> None:
+        self.folder, self.limit = Path(folder), limit
+        self._parts, self._lock = self.folder / "parts", self.folder / "lock"
+        self.damaged = self.evicted = self.failures = 0
+        self._kept: dict[Name, _Kept] | None = None
+        self._scanned = 0.0
+        self._mutex = threading.RLock()
+        self.patience = PATIENCE_S
+
+    def ready(self) -> None:
+        """Make the folder, sweep what killed processes left, count what is there, and make that fit the limit.
+
+        ConfigError where the folder cannot be written.
+        """
+        with self._mutex:
+            if self._kept is not None:
+                return
+            try:
+                self._parts.mkdir(parents=True, exist_ok=True)
+                for path in self._parts.iterdir():
+                    self._sweep(path)
+                with self._locked() as fd:
+                    self._scan(fd)
+                    self._make_room(fd, 0, NEVER, None)
+            except OSError as error:
+                msg = f"DiskCache({self.folder}): must be a folder that can be written; found: {error}"
+                raise ConfigError(msg) from error
+
+    def find(self, name: Name, length: int, at: int, view: memoryview) -> bool:
+        """Fill `view` from byte `at` of a piece; False where it is not there. A damaged one is thrown away."""
+        path = self._path(name)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            load(fd, name, length, at, view)
+            with suppress(OSError):
+                os.utime(fd)
+        except DamagedError as error:
+            self._throw_away(name, path, fd, str(error))
+            return False
+        except OSError as error:
+            self._throw_away(name, path, fd, str(error))
+            return False
+        finally:
+            os.close(fd)
+        if self._kept is not None and (kept := self._kept.get(name)) is not None:
+            kept.used = time.time()
+        return True
+
+    def wants(self, name: Name, length: int, coming: Coming | None) -> bool:
+        """Whether a piece is worth keeping: there is room, or something is there that is needed later or not at all."""
+        size = HEAD + length
+        if size > self.limit:
+            return False
+        with self._mutex:
+            kept = self._kept or {}
+            if coming is None or sum(each.size for each in kept.values()) + size <= self.limit:
+                return True
+            mine = int(coming.next_uses([name])[0])
+            return bool(kept) and mine < int(coming.next_uses(list(kept)).max())
+
+    def claim(self, name: Name, stop: threading.Event | None) -> Claim | bool | None:
+        """The right to fetch a piece; True where it has come meanwhile; False where another process fetches it now.
+
+        Waits for that one where `stop` is given, and gives None where that is set, or where it takes too long. OSError
+        where the folder fails.
+        """
+        path, ends = self._parts / f"{name[0]}-{name[1]}", time.monotonic() + self.patience
+        while True:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            held = False
+            try:
+                free = _flocked(fd)
+                held = free and _is(path, fd)
+            finally:
+                if not held:
+                    os.close(fd)
+            if held:
+                claim = Claim(name, path, fd)
+                if not self._path(name).exists():
+                    return claim
+                claim.drop()
+                return True
+            if not free:
+                if stop is None:
+                    return False
+                if stop.wait(SLICE_S) or time.monotonic() > ends:
+                    return None
+
+    def put(self, claim: Claim, data: memoryview, coming: Coming | None) -> bool:
+        """Keep a piece, and let go of the claim; False where there is no room for it, or the disk fails."""
+        head, size = head_of(claim.name, data), HEAD + len(data)
+        try:
+            with self._mutex:  # one at a time, so that no more than one is above the limit
+                os.ftruncate(claim.fd, 0)
+                for part, at in ((head, 0), (data, HEAD)):
+                    done = 0
+                    while done < len(part):
+                        done += os.pwrite(claim.fd, part[done:], at + done)
+                with self._locked() as fd:
+                    own = NEVER if coming is None else int(coming.next_uses([claim.name])[0])
+                    if not self._make_room(fd, size, own, coming):
+                        return False
+                    path = self._path(claim.name)
+                    path.parent.mkdir(exist_ok=True)
+                    self._count(fd, size)
+                    claim.path.rename(path)
+                    if self._kept is not None:
+                        self._kept[claim.name] = _Kept(size, time.time())
+            return True
+        except OSError as error:
+            self.failures += 1
+            if self.failures == 1:
+                log.warning("DiskCache(%s): a piece cannot be kept, and is read without: %s", self.folder, error)
+            return False
+        finally:
+            claim.drop()
+
+    def _path(self, name: Name) -> Path:
+        return self.folder / name[0] / f"{name[1]:06d}"
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            ends = time.monotonic() + self.patience
+            while not _flocked(fd):
+                if time.monotonic() > ends:
+                    msg = f"{self._lock} has been held by another process for {self.patience:g} s"
+                    raise TimeoutError(msg)
+                time.sleep(LOCK_SLICE_S)
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _used(self, fd: int) -> int:
+        told = os.pread(fd, _USED.size, 0)
+        return int(_USED.unpack(told)[0]) if len(told) == _USED.size else 0
+
+    def _count(self, fd: int, more: int) -> None:
+        os.pwrite(fd, _USED.pack(max(0, self._used(fd) + more)), 0)
+
+    def _scan(self, fd: int) -> None:
+        """Look at what is there, and count it anew. With the lock held."""
+        kept: dict[Name, _Kept] = {}
+        for folder in os.scandir(self.folder):
+            if len(folder.name) == 32 and folder.is_dir():
+                for file in os.scandir(folder):
+                    with suppress(ValueError, FileNotFoundError):
+                        status = file.stat()
+                        kept[folder.name, int(file.name)] = _Kept(status.st_size, status.st_mtime)
+        self._kept, self._scanned = kept, time.monotonic()
+        os.pwrite(fd, _USED.pack(sum(each.size for each in kept.values())), 0)
+
+    def _make_room(self, fd: int, size: int, own: int, coming: Coming | None) -> bool:
+        """Evict until so many bytes more fit, what is needed last first. With the lock held.
+
+        False where all that is there is needed before `own`, the next use of what is to come.
+        """
+        used = self._used(fd)
+        if used + size <= self.limit:
+            return True
+        kept = self._kept or {}
+        others = used != sum(each.size for each in kept.values())  # processes, which have put or evicted something
+        if others and (not kept or time.monotonic() - self._scanned > SCAN_S):
+            self._scan(fd)
+            kept, used = self._kept or {}, self._used(fd)
+        names = list(kept)
+        uses = [NEVER] * len(names) if coming is None else coming.next_uses(names).tolist()
+        order = sorted(range(len(names)), key=lambda k: (-uses[k], kept[names[k]].used))
+        for k in order:
+            if used + size <= self.limit:
+                break
+            if coming is not None and uses[k] <= own:
+                return False
+            with suppress(FileNotFoundError):  # another process has
+                self._path(names[k]).unlink()
+                self._count(fd, -kept[names[k]].size)
+                self.evicted += 1
+            used = self._used(fd)
+            kept.pop(names[k], None)
+            with suppress(OSError):  # it is not empty
+                self._path(names[k]).parent.rmdir()
+        return used + size <= self.limit
+
+    def _throw_away(self, name: Name, path: Path, fd: int, why: str) -> None:
+        self.damaged += 1
+        log.warning("DiskCache(%s): piece %d of a file is damaged, and is fetched again: %s", self.folder, name[1], why)
+        with suppress(OSError), self._mutex, self._locked() as lock:
+            if _is(path, fd):
+                size = os.fstat(fd).st_size
+                kept = (self._kept or {}).pop(name, None)
+                path.unlink()
+                self._count(lock, -(size if kept is None else kept.size))
+
+    def _sweep(self, path: Path) -> None:
+        """Remove a part whose process is gone."""
+        with suppress(OSError):
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                if _flocked(fd) and _is(path, fd):
+                    path.unlink()
+            finally:
+                os.close(fd)
+
+
+def _flocked(fd: int) -> bool:
+    """Whether the lock of an open file could be had."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is(path: Path, fd: int) -> bool:
+    """Whether the file at `path` is the open one."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except FileNotFoundError:
+        return False
