@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
+    from dali_feed.external_sources.array_shards import ArrayShards
     from dali_feed.external_sources.arrow_rows import ArrowRows
     from dali_feed.external_sources.dead_letter_folder import DeadLetterFolder
     from dali_feed.external_sources.files import FileList
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.shards import ShardSet
 
 __all__ = [
+    "ArrayShards",
     "ArrowRows",
     "Claim",
     "Copied",
@@ -49,6 +51,7 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
+        "ArrayShards": "array_shards",
         "ArrowRows": "arrow_rows",
         "Claim": "kafka.claim",
         "Copied": "kafka.writes",

@@ -68,6 +68,8 @@ class ShardTable(Shards):
 class ShardFiles:
     """What readers of shards share: files that are what they were, and reads that end where they should."""
 
+    told = "ShardSet"  # whose reader it is, in messages
+
     def __init__(self, paths: tuple[str, ...], table: Shards, slabs: Slabs, stop: threading.Event | None) -> None:
         self._paths = paths
         self._shards = table
@@ -86,13 +88,13 @@ class ShardFiles:
             ClosedError: the reader is closed or the stop event is set.
         """
         if self._closed:
-            msg = "ShardSet: this reader is closed; make another one"
+            msg = f"{self.told}: this reader is closed; make another one"
             raise ClosedError(msg)
         table = self._shards
         shards = len(table.counts)
         inside = (extents.partition >= 0) & (extents.partition < shards) & (extents.start >= 0)
         if not (inside & (extents.stop <= table.counts[extents.partition.clip(0, shards - 1)])).all():
-            msg = "ShardSet: extents must lie inside the snapshot; found one that does not"
+            msg = f"{self.told}: extents must lie inside the snapshot; found one that does not"
             raise ConfigError(msg)
         ids = extents.ids()
         lease = self._slabs.lease()
@@ -118,12 +120,12 @@ class ShardFiles:
         """The shards that a block came from are still what they were."""
         for shard in np.unique(partition).tolist():
             if shard in self._open:
-                _check(self._paths[shard], self._shards.stamps[shard], os.fstat(self._open[shard]))
+                _check(self._paths[shard], self._shards.stamps[shard], os.fstat(self._open[shard]), self.told)
 
     def _read(self, fd: int, view: memoryview, at: int, ids: Int64s, row: int) -> int:
         """Fill `view` from byte `at`; return how many bytes there were."""
         if self._stop.is_set():
-            msg = "ShardSet: the read was stopped"
+            msg = f"{self.told}: the read was stopped"
             raise ClosedError(msg)
         try:
             got = more = os.preadv(fd, (view,), at)
@@ -174,7 +176,7 @@ class ShardFiles:
         except SourceNotFoundError as error:
             raise _gone(path) from error
         try:
-            _check(path, self._shards.stamps[shard], os.fstat(fd))
+            _check(path, self._shards.stamps[shard], os.fstat(fd), self.told)
         except SourceChangedError:
             os.close(fd)
             raise
@@ -182,7 +184,8 @@ class ShardFiles:
         if len(self._open) > OPEN_FILES:
             oldest, old = self._open.popitem(last=False)
             try:
-                _check(self._paths[oldest], self._shards.stamps[oldest], os.fstat(old))  # this block may have read it
+                # This block may have read it.
+                _check(self._paths[oldest], self._shards.stamps[oldest], os.fstat(old), self.told)
             finally:
                 os.close(old)
         return fd
@@ -243,7 +246,7 @@ class ShardReader(ShardFiles):
             block.fields["label"] = _labels(texts, labels, table.label, block.faults)
 
 
-def check_shard(path: str, stamp: Stamp) -> None:
+def check_shard(path: str, stamp: Stamp, told: str = "ShardSet") -> None:
     """SourceChangedError where the file at `path` is not what it was; DataLostError where there is none."""
     try:
         status = os.stat(path)
@@ -252,14 +255,12 @@ def check_shard(path: str, stamp: Stamp) -> None:
     except OSError as error:
         msg = f"{path}: a shard must be readable; found: {error.strerror} (errno {error.errno})"
         raise SourceError(msg) from error
-    _check(path, stamp, status)
+    _check(path, stamp, status, told)
 
 
-def _check(path: str, stamp: Stamp, status: os.stat_result) -> None:
+def _check(path: str, stamp: Stamp, status: os.stat_result, told: str) -> None:
     if changed := stamp.change(Stamp.of(status)):
-        msg = (
-            f"{path}: a shard must not change after it was indexed; {changed}; make a new ShardSet to read it as it is"
-        )
+        msg = f"{path}: a shard must not change after it was indexed; {changed}; make a new {told} to read it as it is"
         raise SourceChangedError(msg)
 
 
