@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
+    from dali_feed.external_sources.array_shards import ArrayShards
     from dali_feed.external_sources.arrow_rows import ArrowRows
     from dali_feed.external_sources.concat import Concat
     from dali_feed.external_sources.dead_letter_folder import DeadLetterFolder
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MDS",
+    "ArrayShards",
     "ArrowRows",
     "Claim",
     "Concat",
@@ -59,6 +61,7 @@ __getattr__ = lazily(
     __name__,
     {
         "MDS": "record_files.mds",
+        "ArrayShards": "array_shards",
         "ArrowRows": "arrow_rows",
         "Claim": "kafka.claim",
         "Concat": "concat",

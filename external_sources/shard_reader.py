@@ -92,6 +92,8 @@ class ShardTable(Shards):
 class ShardFiles:
     """What readers of shards share: files that are what they were, and reads that end where they should."""
 
+    told = "ShardSet"  # whose reader it is, in messages
+
     def __init__(
         self, paths: tuple[str, ...], table: Shards, slabs: Slabs, stop: threading.Event | None, store: Store
     ) -> None:
@@ -114,13 +116,13 @@ class ShardFiles:
             ClosedError: the reader is closed or the stop event is set.
         """
         if self._closed:
-            msg = "ShardSet: this reader is closed; make another one"
+            msg = f"{self.told}: this reader is closed; make another one"
             raise ClosedError(msg)
         table = self._shards
         shards = len(table.counts)
         inside = (extents.partition >= 0) & (extents.partition < shards) & (extents.start >= 0)
         if not (inside & (extents.stop <= table.counts[extents.partition.clip(0, shards - 1)])).all():
-            msg = "ShardSet: extents must lie inside the snapshot; found one that does not"
+            msg = f"{self.told}: extents must lie inside the snapshot; found one that does not"
             raise ConfigError(msg)
         ids = extents.ids()
         lease = self._slabs.lease()
@@ -154,12 +156,12 @@ class ShardFiles:
         """The shards that a block came from are still what they were."""
         for shard in np.unique(partition).tolist():
             if shard in self._open:
-                _check(self._paths[shard], self._shards.stamps[shard], self._open[shard].stamp())
+                _check(self._paths[shard], self._shards.stamps[shard], self._open[shard].stamp(), self.told)
 
     def _read(self, file: Opened, view: memoryview, at: int, ids: Int64s, row: int) -> int:
         """Fill `view` from byte `at`; return how many bytes there were."""
         if self._stop.is_set():
-            msg = "ShardSet: the read was stopped"
+            msg = f"{self.told}: the read was stopped"
             raise ClosedError(msg)
         try:
             return file.read(view, at)
@@ -210,7 +212,7 @@ class ShardFiles:
         except SourceNotFoundError as error:
             raise gone(path) from error
         try:
-            _check(path, self._shards.stamps[shard], file.stamp())
+            _check(path, self._shards.stamps[shard], file.stamp(), self.told)
         except DaliFeedError:
             file.close()
             raise
@@ -218,7 +220,8 @@ class ShardFiles:
         if len(self._open) > self._store.most_open:
             oldest, old = self._open.popitem(last=False)
             try:
-                _check(self._paths[oldest], self._shards.stamps[oldest], old.stamp())  # this block may have read it
+                # This block may have read it.
+                _check(self._paths[oldest], self._shards.stamps[oldest], old.stamp(), self.told)
             finally:
                 self._let_go(old)
         return file
@@ -294,19 +297,17 @@ def foresee(
     store.foresee(paths, table.stamps, partition[there], low[there], size, int(there[:this].sum()))
 
 
-def check_shard(store: Store, path: str, stamp: Stamp) -> None:
+def check_shard(store: Store, path: str, stamp: Stamp, told: str = "ShardSet") -> None:
     """SourceChangedError where the file at `path` is not what it was; DataLostError where there is none."""
     try:
-        _check(path, stamp, store.stamp(path))
+        _check(path, stamp, store.stamp(path), told)
     except SourceNotFoundError as error:
         raise gone(path) from error
 
 
-def _check(path: str, stamp: Stamp, now: Stamp) -> None:
+def _check(path: str, stamp: Stamp, now: Stamp, told: str) -> None:
     if changed := stamp.change(now):
-        msg = (
-            f"{path}: a shard must not change after it was indexed; {changed}; make a new ShardSet to read it as it is"
-        )
+        msg = f"{path}: a shard must not change after it was indexed; {changed}; make a new {told} to read it as it is"
         raise SourceChangedError(msg)
 
 

@@ -14,6 +14,7 @@ from dali_feed.columns.kind import Faults, Kind, check_member, missing
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats.arrays import Layout, array_from, layout_of
 from dali_feed.formats.npy import MAGIC
+from dali_feed.records.arrays import Arrays
 from dali_feed.records.pieces import Pieces
 
 __all__ = ["LARGE", "LARGE_BATCH", "Array", "Room"]
@@ -72,9 +73,11 @@ class Array(Kind):
 
     def read(self, values: Any, faults: Faults) -> Sequence[Any]:
         """Raw bytes as they are, and arrays of all others: views, where the source's are."""
-        missing(values, faults)
+        missing(values.pieces if isinstance(values, Arrays) else values, faults)
         dtype, shape = np.dtype(self.dtype), self.shape or ()
         size = math.prod(shape) * dtype.itemsize
+        if isinstance(values, Arrays) and values.are(dtype, shape):
+            values = values.pieces
         if isinstance(values, Pieces) and ((values.size == size) | values.missing).all():
             return values
         out = list(values)

@@ -19,6 +19,7 @@ from dali_feed.external_sources.files import FileList
 from dali_feed.feed import Feed
 from dali_feed.live import LiveFeed
 from dali_feed.loader.arguments import layout, refuse, tuned, warn_once
+from dali_feed.loader.array_batches import array_columns
 from dali_feed.loader.asked import Asked
 from dali_feed.loader.datasets import Lowered, is_source, lower_dataset
 from dali_feed.loader.functions import UserTransforms, leaves_pil, split
@@ -151,6 +152,8 @@ def _warn_of_idle(asked: Asked, feed: Ours) -> None:
 def _asked_for(asked: Asked, transform: Any) -> tuple[Any, Any, Own]:
     """Columns and transform as an engine runs them, and what of the images' transform is left to run behind it."""
     columns = asked.ours.columns
+    if columns is None:
+        columns = array_columns(asked.dataset, transform)
     if columns is None or transform is not None:
         return columns, *split(transform)
     named: dict[Any, Any] = dict(columns) if isinstance(columns, Mapping) else dict(enumerate(columns))

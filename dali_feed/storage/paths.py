@@ -17,27 +17,27 @@ _BRACE = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
-def matches(pattern: str) -> list[str]:
-    """The files that one pattern names, sorted."""
+def matches(pattern: str, told: str = "ShardSet", files: str = "*.tar") -> list[str]:
+    """The files that one pattern names, sorted. Errors begin with `told`; of a folder `files` are the ones to name."""
     if "://" in pattern or pattern.startswith("pipe:"):
-        msg = f"ShardSet: shards must be files on a mounted file system; found {pattern!r}; mount or fetch them first"
+        msg = f"{told}: shards must be files on a mounted file system; found {pattern!r}; mount or fetch them first"
         raise ConfigError(msg)
     found = []
-    for name in _braces(os.path.expanduser(pattern)):
+    for name in _braces(os.path.expanduser(pattern), told):
         some = [name] if os.path.exists(name) else glob.glob(name, recursive=True)
         some = [path for path in some if not path.endswith(INDEXES)]
         if not some:
             what = "file" if name != pattern else "file or match"
-            msg = f"ShardSet: {pattern!r} must name files that are there; found no {what} {name!r}; check the path"
+            msg = f"{told}: {pattern!r} must name files that are there; found no {what} {name!r}; check the path"
             raise SourceNotFoundError(msg)
         if os.path.isdir(name):
-            msg = f"ShardSet: shards are files; found the folder {name!r}; write {os.path.join(name, '*.tar')!r}"
+            msg = f"{told}: shards are files; found the folder {name!r}; write {os.path.join(name, files)!r}"
             raise ConfigError(msg)
         found += some
     return sorted(found)
 
 
-def _braces(pattern: str) -> list[str]:
+def _braces(pattern: str, told: str) -> list[str]:
     """`a-{00..02}.tar` and `{a,b}.tar`, spelled out."""
     brace = _BRACE.search(pattern)
     if brace is None or os.path.exists(pattern):
@@ -47,12 +47,12 @@ def _braces(pattern: str) -> list[str]:
         width = len(span[1]) if span[1].startswith("0") or len(span[1]) == len(span[2]) else 0
         parts = [f"{n:0{width}d}" for n in range(int(span[1]), int(span[2]) + 1)]
         if not parts:
-            msg = f"ShardSet: a range must ascend; found {brace[0]} in {pattern!r}; swap its ends"
+            msg = f"{told}: a range must ascend; found {brace[0]} in {pattern!r}; swap its ends"
             raise ConfigError(msg)
     else:
         parts = brace[1].split(",")
     head, tail = pattern[: brace.start()], pattern[brace.end() :]
-    return [head + part + rest for part in parts for rest in _braces(tail)]
+    return [head + part + rest for part in parts for rest in _braces(tail, told)]
 
 
 def unique_names(paths: Sequence[str]) -> tuple[str, ...]:
