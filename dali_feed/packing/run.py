@@ -21,6 +21,7 @@ from dali_feed.packing.job import Job, job_of
 from dali_feed.packing.output import Output
 from dali_feed.packing.shard import ShardMaker
 from dali_feed.packing.work import Receipt, Work
+from dali_feed.storage.layout import Layout
 
 __all__ = ["Packed", "Tell", "pack", "place"]
 
@@ -68,6 +69,7 @@ def pack(  # noqa: PLR0913  an option each
     tokens: str | os.PathLike[str] | None = None,
     text: str = "txt",
     decoded: bool = False,
+    layout: Layout | None = None,
     workers: int | None = None,
     tell: Tell | None = None,
 ) -> Packed:
@@ -87,6 +89,8 @@ def pack(  # noqa: PLR0913  an option each
         tokens: a tokenizer's file: samples get `tokens.npy`, int64 (n,).
         text: suffix of the text that `tokens` is of.
         decoded: images as pixels, binary PPM.
+        layout: folders that the shards lie in, as stripes or in turn; a relative one is beside the manifest. They must
+            be there. None: each shard is a file beside the manifest.
         workers: threads, a shard each. None: as many as there are CPUs, at most 8.
         tell: hears how far it is, every tenth of a second.
 
@@ -106,9 +110,9 @@ def pack(  # noqa: PLR0913  an option each
         msg = f"shard_bytes: must be 1 or more; found {shard_bytes!r}"
         raise ConfigError(msg)
     with work.held():
-        output = Output(work)
+        output = Output(work, layout)
         known = output.known()
-        job = job_of(source, work, shard_bytes, told, None if known is None else known.made)
+        job = job_of(source, work, shard_bytes, told, None if known is None else known.made, layout)
         if known is not None:
             output.checked(known)
         done = _Run(job, output, workers or min(8, os.cpu_count() or 1), tell or (lambda _: None)).run()

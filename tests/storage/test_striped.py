@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from images import jpeg
 from striped_sets import striped
 
-from dali_feed.errors import ClosedError, DataLostError, SourceChangedError
+from dali_feed.errors import ClosedError, DataLostError, SourceChangedError, SourceDeniedError, StateError
 from dali_feed.external_sources import FileList, ShardSet
 from dali_feed.packing import pack, verify
 from dali_feed.records.extents import Extents
@@ -181,3 +181,28 @@ def test_what_targets_gave_is_counted(plain: Path, tmp_path: Path) -> None:
     assert told.bytes == size == sum(each.bytes for each in told.targets)
     assert [each.name for each in told.targets] == [str(tmp_path / f"t{k}") for k in range(3)]
     assert (told.reads, told.queued, told.failures) == (3, 0, 0)  # neighbours of a part are one read
+
+
+def test_pack_writes_stripes_and_goes_on_where_it_was_ended(plain: Path, tmp_path: Path) -> None:
+    """A part that had no name yet gets it, what was not written is, and the set is what one undisturbed run makes."""
+    source = FileList.from_folder(plain.parent.parent / "source")
+    layout = Layout.over(str(tmp_path), [str(tmp_path / "t0"), str(tmp_path / "t1")], size=BLOCK)
+    assert layout.targets == ("t0", "t1")
+    wall = tmp_path / "t1" / ".x-000001.tar.0of2.tmp"
+    wall.mkdir(parents=True)
+    (tmp_path / "t0").mkdir()
+    out = tmp_path / "x.dfset"
+    with pytest.raises(SourceDeniedError, match=r"target .*/t1: must be a folder that can be written to"):
+        pack(source, out, shard_bytes=20000, workers=1, layout=layout)
+    part = tmp_path / "t0" / "x-000000.tar.0of2"
+    part.rename(part.with_name(f".{part.name}.tmp"))  # as a kill between two names leaves it
+    wall.rmdir()
+    pack(source, out, shard_bytes=20000, workers=1, layout=layout)
+    assert payloads(out) == payloads(plain)
+    assert not verify(out).damages
+    parts = [f"t{k ^ shard}/x-00000{shard}.tar.{k}of2" for shard in (0, 1) for k in (0, 1)]
+    indexes = [f"x-00000{shard}.tar.dfidx" for shard in (0, 1)]
+    found = [str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*") if each.is_file()]
+    assert sorted(found) == sorted(["x.dfset", *indexes, *parts])
+    with pytest.raises(StateError, match="layout"):
+        pack(source, out, shard_bytes=20000)
