@@ -27,6 +27,7 @@ from dali_feed.errors import (
 )
 from dali_feed.external_sources.checksums import compare
 from dali_feed.records.source import Block, Extents, Int64s, Lease, Slabs, unpack_ids
+from dali_feed.records.storage_stats import StorageStats, in_all, storage_of
 from dali_feed.storage.contract import Opened, Store
 from dali_feed.storage.stamp import Stamp
 
@@ -90,6 +91,7 @@ class ShardFiles:
         self._store = store
         self._open: OrderedDict[int, Opened] = OrderedDict()
         self._closed = False
+        self._left: tuple[StorageStats, ...] = ()  # what the files measured that are closed
 
     def read(self, extents: Extents) -> Block:
         """All samples of `extents` in order; see `dali_feed.records.source.Reader`.
@@ -123,7 +125,15 @@ class ShardFiles:
         """Close all files. Safe to call twice."""
         self._closed = True
         while self._open:
-            self._open.popitem()[1].close()
+            self._let_go(self._open.popitem()[1])
+
+    def storage(self) -> tuple[StorageStats, ...]:
+        """What its files have measured, where their store does."""
+        return in_all((*self._left, *storage_of(list(self._open.values()))))
+
+    def _let_go(self, file: Opened) -> None:
+        self._left = in_all((*self._left, *storage_of([file])))
+        file.close()
 
     def _fill(self, block: Block) -> None:
         """Read all rows of a block."""
@@ -199,7 +209,7 @@ class ShardFiles:
             try:
                 _check(self._paths[oldest], self._shards.stamps[oldest], old.stamp())  # this block may have read it
             finally:
-                old.close()
+                self._let_go(old)
         return file
 
     def _where(self, sample: np.int64) -> str:

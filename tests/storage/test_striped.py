@@ -178,6 +178,12 @@ def test_what_targets_gave_is_counted(plain: Path, tmp_path: Path) -> None:
     file.read(memoryview(bytearray(size)), 0)
     (told,) = file.storage()  # type: ignore[attr-defined]
     file.close()
+    reader = ShardSet(path).reader()
+    reader.read(Extents.one(0, 0, 1))
+    reader.close()
+    (after,) = reader.storage()  # type: ignore[attr-defined]
+    assert after.store == str(path)  # all shards of a set are one store, and stay counted when they are closed
+    assert after.bytes > 0
     assert told.bytes == size == sum(each.bytes for each in told.targets)
     assert [each.name for each in told.targets] == [str(tmp_path / f"t{k}") for k in range(3)]
     assert (told.reads, told.queued, told.failures) == (3, 0, 0)  # neighbours of a part are one read
