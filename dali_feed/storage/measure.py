@@ -104,10 +104,13 @@ def _plan(blocks: Sequence[int], threads: Sequence[int], mode: str) -> Iterator[
 
 
 def _one(fd: int, size: int, pattern: str, mode: str, block: int, threads: int, most: int, seconds: float) -> Measured:
-    count = min(max(threads, most // block), size // block if pattern == "sequential" else 1 << 20)
-    places = np.arange(count, dtype=np.int64) * block
+    places = np.arange(size // block, dtype=np.int64) * block
     if pattern == "random":
-        places = np.random.default_rng(0).integers(0, (size - block) // BLOCK + 1, count) * BLOCK
+        np.random.default_rng(0).shuffle(places)  # none twice: its second read would find the page cache warm
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # and none is read ahead of its time
+    else:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+    places = places[: max(threads, most // block)]
     if mode == "warm":
         buffer = memoryview(mmap.mmap(-1, block))
         for at in places.tolist():

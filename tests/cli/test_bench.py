@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from dali_feed.cli.app import app
 from dali_feed.cli.bench import advice
-from dali_feed.storage.measure import Measured
+from dali_feed.storage.measure import Measured, measures
 
 
 def test_every_measurement_is_a_line_of_json(tmp_path: Path) -> None:
@@ -41,3 +41,10 @@ def test_the_fewest_readers_that_are_near_the_best_are_advised() -> None:
 
     found = [row("cold", 1, 100), row("cold", 4, 190), row("cold", 16, 200), row("warm", 1, 9000)]
     assert advice(found).startswith("Tuning(readers=4)")
+
+
+def test_no_place_is_read_twice(tmp_path: Path) -> None:
+    """Else the second read of it would be warm: a small file gives as many reads as it has blocks."""
+    (tmp_path / "file").write_bytes(bytes(8 << 12))
+    for each in measures(str(tmp_path / "file"), blocks=(1 << 12,), threads=(1,), modes=("cold",), seconds=60.0):
+        assert (each.reads, each.bytes) == (8, 8 << 12)
