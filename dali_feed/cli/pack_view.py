@@ -12,12 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from dali_feed.cli.text import grid, plural, put, size_text
-from dali_feed.packing import Packed
+from dali_feed.packing import PackedSet
 
 __all__ = ["progress", "show"]
 
 LINE_SECONDS = 10.0  # between two plain lines
-Tell = Callable[[Packed], None]
+Tell = Callable[[PackedSet], None]
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def progress() -> Iterator[Tell]:
     with Progress(*columns, console=console, transient=True) as bar:
         task, begun = bar.add_task("records", total=None), False
 
-        def tell(so_far: Packed) -> None:
+        def tell(so_far: PackedSet) -> None:
             nonlocal begun
             if not begun:
                 begun = True
@@ -48,7 +48,7 @@ class _Lines:
     def __init__(self) -> None:
         self._next = time.monotonic() + LINE_SECONDS
 
-    def __call__(self, so_far: Packed) -> None:
+    def __call__(self, so_far: PackedSet) -> None:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + LINE_SECONDS
@@ -56,7 +56,7 @@ class _Lines:
         print(f"{so_far.done:,} of {so_far.total:,} records, {rate / 1e6:,.1f} MB/s", file=sys.stderr)
 
 
-def show(done: Packed) -> int:
+def show(done: PackedSet) -> int:
     """Print what it did; how many records were not written."""
     console, tally = Console(highlight=False), done.tally
     console.print(Text(f"set {done.path}", style="bold"), soft_wrap=True)
