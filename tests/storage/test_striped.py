@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from images import jpeg
 from striped_sets import striped
 
-from dali_feed.errors import ClosedError, DataLostError, SourceChangedError, SourceDeniedError, StateError
+from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChangedError, SourceDeniedError, StateError
 from dali_feed.external_sources import FileList, ShardSet
-from dali_feed.packing import pack, verify
+from dali_feed.packing import index, merge, pack, verify
 from dali_feed.records.extents import Extents
 from dali_feed.storage import target_queues
 from dali_feed.storage.layout import BLOCK, Layout
@@ -212,3 +212,11 @@ def test_pack_writes_stripes_and_goes_on_where_it_was_ended(plain: Path, tmp_pat
     assert sorted(found) == sorted(["x.dfset", *indexes, *parts])
     with pytest.raises(StateError, match="layout"):
         pack(source, out, shard_bytes=20000)
+
+
+def test_what_takes_plain_sets_refuses_a_striped_one(plain: Path, tmp_path: Path) -> None:
+    """Before it looks for files that are not there, and with the cure."""
+    path = striped(plain, tmp_path, 2)
+    for call in (lambda: merge([plain, path], tmp_path / "both.dfset"), lambda: index(path)):
+        with pytest.raises(ConfigError, match=r"x\.dfset: must be a set of whole files; found one over t0, t1; make"):
+            call()
