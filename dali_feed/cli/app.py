@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 
 from dali_feed.cli.arguments import Config, Timeout
+from dali_feed.cli.bench import bench_app
 from dali_feed.cli.convert import convert
 from dali_feed.cli.lag import lag
 from dali_feed.cli.pack import pack
@@ -192,6 +193,7 @@ def dead_letters(
 
 
 app.add_typer(topic_app(_plainly))
+app.add_typer(bench_app(_plainly))
 app.add_typer(shards_app(_plainly))
 app.command()(_plainly()(produce))
 app.command()(_plainly()(pack))

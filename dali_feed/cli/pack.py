@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dali_feed.cli.arguments import Config, Timeout
+
+if TYPE_CHECKING:
+    from dali_feed.storage.layout import Layout
 
 __all__ = ["members_of", "pack"]
 
@@ -35,6 +38,13 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
     ] = None,
     text: Annotated[str, typer.Option(metavar="SUFFIX", help="Of the text that --tokens is of.")] = "txt",
     decoded: Annotated[bool, typer.Option("--decoded", help="Images as pixels (.ppm), which need no decoder.")] = False,
+    targets: Annotated[
+        str | None, typer.Option(metavar="A,B,C", help="Folders, one for each disk or mount, that the shards lie over.")
+    ] = None,
+    stripe_count: Annotated[
+        int | None, typer.Option(min=1, help="Folders that each shard lies over.", show_default="all")
+    ] = None,
+    stripe_size: Annotated[str, typer.Option(metavar="SIZE", help="Bytes of a stripe.")] = "1MiB",
     workers: Annotated[
         int | None, typer.Option(min=1, help="Threads, a shard each.", show_default="one per CPU, at most 8")
     ] = None,
@@ -66,6 +76,7 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
             tokens=tokens,
             text=text,
             decoded=decoded,
+            layout=_layout(out, targets, stripe_count, bytes_of("--stripe-size", stripe_size)),
             workers=workers,
             engine=engine,
             tell=tell,
@@ -77,6 +88,17 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
         failed += damaged(str(done.path))
     if failed:
         raise typer.Exit(1)
+
+
+def _layout(out: Path, targets: str | None, count: int | None, size: int) -> Layout | None:
+    from dali_feed.errors import ConfigError
+    from dali_feed.packing.run import place
+    from dali_feed.storage.layout import Layout
+
+    if targets is None and count is not None:
+        msg = f"--stripe-count: is of --targets; found {count} and none; name the folders"
+        raise ConfigError(msg)
+    return None if targets is None else Layout.over(str(place(out)[0]), targets.split(","), count, size)
 
 
 def members_of(text: str) -> dict[str, str] | list[str]:

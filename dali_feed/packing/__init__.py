@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from dali_feed.packing.reindex import index
     from dali_feed.packing.run import PackedSet, pack
     from dali_feed.packing.splitting import split
+    from dali_feed.storage.layout import Layout
 
-__all__ = ["Damage", "PackedSet", "Verified", "convert", "index", "merge", "pack", "split", "verify"]
+__all__ = ["Damage", "Layout", "PackedSet", "Verified", "convert", "index", "merge", "pack", "split", "verify"]
 
 __getattr__ = lazily(
     __name__,
     {
         "Damage": "damage",
+        "Layout": "run",
         "PackedSet": "run",
         "Verified": "damage",
         "convert": "conversion",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dali_feed.errors import ConfigError, SourceChangedError, SourceEmptyError, StateError
@@ -16,6 +16,7 @@ from dali_feed.packing.plan import Plan, borders_of
 from dali_feed.packing.shard import sample_bytes
 from dali_feed.packing.work import Work
 from dali_feed.records.source import Snapshot
+from dali_feed.storage.layout import Layout
 
 __all__ = ["Job", "contents_for", "job_of"]
 
@@ -39,7 +40,12 @@ class Job:
 
 
 def job_of(
-    source: Any, work: Work, shard_bytes: int, options: Mapping[str, Any], known: Mapping[str, Any] | None
+    source: Any,
+    work: Work,
+    shard_bytes: int,
+    options: Mapping[str, Any],
+    known: Mapping[str, Any] | None,
+    layout: Layout | None = None,
 ) -> Job:
     """The job of these options: new, or the one that is under way in `work`, or `known`, of a set that is there.
 
@@ -61,16 +67,19 @@ def job_of(
         "pin": snapshot.pin,
         "interleaved": snapshot.interleaved,
         "shard_bytes": shard_bytes,
-        "options": contents.told(),
+        "options": contents.told() | ({} if layout is None else {"layout": asdict(layout)}),
     }
     told = json.loads(json.dumps(told))
     if there is not None:
         return _resumed(there, told, contents, snapshot, work, finished=bool(known))
-    if some := sorted(path.name for path in work.out.glob(f"{work.name}-*.tar*")):
-        msg = (
-            f"{work.out}: a new set must not replace files that are there; found {some[0]}; give another name or folder"
-        )
-        raise ConfigError(msg)
+    targets = () if layout is None else layout.targets
+    for folder in (work.out, *(work.out / target for target in targets)):
+        if some := sorted(path.name for path in folder.glob(f"{work.name}-*.tar*")):
+            msg = (
+                f"{folder}: a new set must not replace files that are there; found {some[0]}; "
+                "give another name or folder"
+            )
+            raise ConfigError(msg)
     mean, fallback = sample_bytes(contents, snapshot)
     plan = Plan(work.name, borders_of(snapshot, mean, shard_bytes))
     told |= {"fallback": fallback}
@@ -97,7 +106,9 @@ def _resumed(
         raise SourceChangedError(msg)
     mine = {name: there.get(name) for name in ("version", "shard_bytes")} | dict(there.get("options", {}))
     its = {name: told[name] for name in ("version", "shard_bytes")} | told["options"]
-    odd = [f"{name}: {mine.get(name)!r}, found {its.get(name)!r}" for name in its if mine.get(name) != its[name]]
+    odd = [
+        f"{name}: {mine.get(name)!r}, found {its.get(name)!r}" for name in mine | its if mine.get(name) != its.get(name)
+    ]
     if odd:
         msg = f"{where}: a set is packed with one choice of options; {'; '.join(odd)}; {cure}"
         raise StateError(msg)

@@ -15,7 +15,7 @@ from dali_feed.packing.output import save
 from dali_feed.packing.plan import name_of
 from dali_feed.packing.run import place
 from dali_feed.packing.work import Work, denied
-from dali_feed.storage.manifest import Manifest, Shard, load_manifest
+from dali_feed.storage.manifest import Manifest, Shard, load_plain
 
 __all__ = ["merge"]
 
@@ -38,7 +38,7 @@ def merge(sets: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -
     if len(homes) < 2 or len(set(homes)) < len(homes):
         msg = f"merge: takes two sets or more, each once; found {', '.join(homes) or 'none'}"
         raise ConfigError(msg)
-    manifests = [load_manifest(home) for home in homes]
+    manifests = [load_plain(home) for home in homes]
     every = [(Path(home).parent, shard) for home, told in zip(homes, manifests, strict=True) for shard in told.shards]
     work = Work(*place(out))
     path = work.out / f"{work.name}.dfset"

@@ -12,19 +12,21 @@ from dali_feed.external_sources.kafka.tally import Tally
 from dali_feed.external_sources.tar_index import SUFFIX
 from dali_feed.external_sources.topic_shards import Replay
 from dali_feed.packing.job import Job
-from dali_feed.packing.shard import ShardMaker
+from dali_feed.packing.shard import Made, ShardMaker
 from dali_feed.packing.work import Receipt, Work, denied, digest_of
+from dali_feed.storage.layout import Layout
 from dali_feed.storage.manifest import SUFFIX as SET
-from dali_feed.storage.manifest import Manifest, load_manifest, manifest_bytes
+from dali_feed.storage.manifest import Manifest, Shard, load_manifest, manifest_bytes
+from dali_feed.storage.stripe_writer import StripeWriter, check_parts, settle
 
 __all__ = ["Output", "save"]
 
 
 class Output:
-    """Whole files in one folder."""
+    """Whole files in one folder, or parts of them on targets."""
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
+    def __init__(self, work: Work, layout: Layout | None = None) -> None:
+        self._work, self._layout = work, layout
         self.manifest = work.out / f"{work.name}{SET}"
 
     def there(self, name: str, k: int) -> Receipt | None:
@@ -32,9 +34,12 @@ class Output:
         receipt = self._work.receipt(k)
         if receipt is None:
             return None
-        self._name(k, name)
-        sizes = ((self._work.out / name, receipt.size), (self._work.out / f"{name}{SUFFIX}", receipt.index_size))
-        return receipt if all(_size(path) == size for path, size in sizes) else None
+        self._name(k, name, receipt.size)
+        try:
+            self._check(k, receipt.shard(name))
+        except DataLostError:
+            return None
+        return receipt
 
     def write(self, k: int, name: str, maker: ShardMaker, advance: Callable[[int, int], None]) -> Receipt:
         """Write shard k. When this returns, it outlasts a power cut."""
@@ -42,10 +47,7 @@ class Output:
         index = temporary.with_name(temporary.name + SUFFIX)
         try:
             self._work.forget(k)
-            with temporary.open("wb") as file:
-                made = maker.make(k, file.write, advance)
-                file.flush()
-                os.fsync(file.fileno())
+            made = self._make(k, name, maker, advance)
             with index.open("wb") as file:
                 file.write(made.index)
                 file.flush()
@@ -54,10 +56,27 @@ class Output:
                 made.size, made.samples, made.sha256, digest_of(made.index), len(made.index), made.tally, made.missing
             )
             self._work.keep(k, receipt)
-            self._name(k, name)
+            self._name(k, name, receipt.size)
         except OSError as error:
             raise denied(temporary, error) from error
         return receipt
+
+    def _make(self, k: int, name: str, maker: ShardMaker, advance: Callable[[int, int], None]) -> Made:
+        """Have the bytes of shard k on the disks, under temporary names."""
+        if self._layout is None:
+            with self._work.temporary(k).open("wb") as file:
+                made = maker.make(k, file.write, advance)
+                file.flush()
+                os.fsync(file.fileno())
+            return made
+        stripes = StripeWriter(self._work.out, self._layout, k, name)
+        try:
+            made = maker.make(k, stripes.write, advance)
+            stripes.finish()
+        except BaseException:
+            stripes.abort()
+            raise
+        return made
 
     def known(self) -> Manifest | None:
         """The set that is there; None where there is none."""
@@ -77,20 +96,31 @@ class Output:
             missing = [run for receipt in receipts for run in receipt.missing]
             replay = Replay.missing(job.snapshot.pin, missing).told()
         shards = tuple(each.shard(job.plan.shard(k)) for k, each in enumerate(receipts))
-        save(self._work.path, self.manifest, Manifest(shards, dict(job.told) | {"tally": tally.told()}, replay))
+        made = dict(job.told) | {"tally": tally.told()}
+        save(self._work.path, self.manifest, Manifest(shards, made, replay, self._layout))
 
     def checked(self, told: Manifest) -> None:
         """Raise DataLostError where a file of the set is not there, or of another size. Its bytes are not looked at."""
-        for shard in told.shards:
-            for name, size in ((shard.name, shard.size), (f"{shard.name}{SUFFIX}", shard.index_size)):
-                path = self._work.out / name
-                if (found := _size(path)) != size:
-                    what = "it is not there" if found < 0 else f"found {found}"
-                    msg = f"{path}: the set has it with {size} bytes; {what}; remove {self.manifest} to pack it again"
-                    raise DataLostError(msg)
+        for k, shard in enumerate(told.shards):
+            self._check(k, shard)
 
-    def _name(self, k: int, name: str) -> None:
+    def _check(self, k: int, shard: Shard) -> None:
+        files = [(f"{shard.name}{SUFFIX}", shard.index_size)]
+        if self._layout is None:
+            files.insert(0, (shard.name, shard.size))
+        else:
+            check_parts(self._work.out, self._layout, self._layout.parts(k, shard.name, shard.size))
+        for name, size in files:
+            path = self._work.out / name
+            if (found := _size(path)) != size:
+                what = "it is not there" if found < 0 else f"found {found}"
+                msg = f"{path}: the set has it with {size} bytes; {what}; remove {self.manifest} to pack it again"
+                raise DataLostError(msg)
+
+    def _name(self, k: int, name: str, size: int) -> None:
         """Give shard k its name, and its index; again, where a kill came between."""
+        if self._layout is not None:
+            settle(self._work.out, self._layout, self._layout.parts(k, name, size))
         temporary = self._work.temporary(k)
         for end in ("", SUFFIX):
             here = temporary.with_name(temporary.name + end)

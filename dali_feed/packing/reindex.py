@@ -18,7 +18,7 @@ from dali_feed.external_sources.index_bytes import Indexed, index_bytes
 from dali_feed.packing.work import denied
 from dali_feed.storage.contract import piece
 from dali_feed.storage.local import LOCAL
-from dali_feed.storage.manifest import SUFFIX, load_manifest
+from dali_feed.storage.manifest import SUFFIX, load_plain
 
 __all__ = ["index"]
 
@@ -40,7 +40,7 @@ def index(shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, 
     """
     if isinstance(shards, str | os.PathLike) and os.fspath(shards).endswith(SUFFIX):
         home = Path(shards)
-        wanted = {str(home.parent / shard.name): shard.index_sha256 for shard in load_manifest(str(home)).shards}
+        wanted = {str(home.parent / shard.name): shard.index_sha256 for shard in load_plain(str(home)).shards}
     else:
         wanted = dict.fromkeys(ShardSet(shards).paths, "")
     with ThreadPoolExecutor(workers, "dali-feed-index") as pool:

@@ -22,6 +22,7 @@ from dali_feed.packing.on_ray import Asked, check_ray, write_on_ray
 from dali_feed.packing.output import Output
 from dali_feed.packing.shard import ShardMaker
 from dali_feed.packing.work import Receipt, Work
+from dali_feed.storage.layout import Layout
 
 __all__ = ["PackedSet", "Tell", "pack", "place"]
 
@@ -70,6 +71,7 @@ def pack(  # noqa: PLR0913  an option each
     tokens: str | os.PathLike[str] | None = None,
     text: str = "txt",
     decoded: bool = False,
+    layout: Layout | None = None,
     workers: int | None = None,
     engine: str = "threads",
     tell: Tell | None = None,
@@ -90,6 +92,8 @@ def pack(  # noqa: PLR0913  an option each
         tokens: a tokenizer's file: samples get `tokens.npy`, int64 (n,).
         text: suffix of the text that `tokens` is of.
         decoded: images as pixels, binary PPM.
+        layout: folders that the shards lie in, as stripes or in turn; a relative one is beside the manifest. They must
+            be there. None: each shard is a file beside the manifest.
         workers: threads, a shard each. None: as many as there are CPUs, at most 8.
         engine: "threads" of this process, or "ray": a task per shard on a cluster, whose machines see the same source
             and the same `out`; `workers` is then how many tasks at a time. The set is the same.
@@ -117,9 +121,9 @@ def pack(  # noqa: PLR0913  an option each
     if asked is not None:
         check_ray(asked)
     with work.held():
-        output = Output(work)
+        output = Output(work, layout)
         known = output.known()
-        job = job_of(source, work, shard_bytes, told, None if known is None else known.made)
+        job = job_of(source, work, shard_bytes, told, None if known is None else known.made, layout)
         if known is not None:
             output.checked(known)
         done = _Run(job, output, workers, tell or (lambda _: None), work, asked).run()

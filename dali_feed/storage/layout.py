@@ -11,7 +11,7 @@ shards that are smaller than a row of stripes, spread over all.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dali_feed.errors import ConfigError
@@ -61,6 +61,13 @@ class Layout:
         if self.stripe_size < BLOCK or self.stripe_size % BLOCK:
             msg = f"stripe_size: must be a multiple of {BLOCK} bytes, the size of a page; found {self.stripe_size}"
             raise ConfigError(msg)
+
+    @classmethod
+    def over(cls, home: str, targets: Sequence[str], count: int | None = None, size: int = STRIPE_BYTES) -> Layout:
+        """Over folders as a shell names them, for a manifest in `home`; those inside it move with it. None: all."""
+        home, folders = os.path.abspath(home), [os.path.abspath(each) for each in targets if each]
+        inside = [os.path.relpath(each, home) if each.startswith(f"{home}/") else each for each in folders]
+        return cls(tuple(inside), len(inside) if count is None else count, size)
 
     def folder(self, target: int, home: str) -> str:
         """The folder of a target, for a manifest that lies in the folder `home`."""

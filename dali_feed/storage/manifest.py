@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dali_feed.errors import DataLostError, SourceDeniedError, SourceNotFoundError
+from dali_feed.errors import ConfigError, DataLostError, SourceDeniedError, SourceNotFoundError
 from dali_feed.storage.layout import Layout, Part
 
-__all__ = ["SUFFIX", "Manifest", "Shard", "load_manifest", "manifest_bytes"]
+__all__ = ["SUFFIX", "Manifest", "Shard", "load_manifest", "load_plain", "manifest_bytes"]
 
 SUFFIX = ".dfset"
 VERSION = 1
@@ -103,6 +103,16 @@ def load_manifest(path: str) -> Manifest:
         what = f"version {version!r}" if version != VERSION else "other bytes than those of its SHA-256"
         msg = f"{path}: a manifest must be what `dali-feed pack` wrote; found {what}; fetch it again"
         raise DataLostError(msg)
+    return found
+
+
+def load_plain(path: str) -> Manifest:
+    """The manifest of a set whose shards are files beside it. ConfigError where they are not; see `load_manifest`."""
+    found = load_manifest(path)
+    if found.layout is not None:
+        where = ", ".join(found.layout.targets)
+        msg = f"{path}: must be a set of whole files; found one over {where}; make it one: dali-feed pack {path} OUT"
+        raise ConfigError(msg)
     return found
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 __all__ = ["DEPTH", "Batch", "TargetQueue", "acquire", "release"]
 
-DEPTH = 4  # reads at once that a target gets; see bench/bench_io.py
+DEPTH = 4  # reads at once that a target gets; chosen, not tuned
 _TICK = 0.05
 _GRACE = 2.0  # seconds that a read which is under way may still take when nobody wants its bytes
 _Job = Callable[[], None]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from images import jpeg
 from striped_sets import striped
 
-from dali_feed.errors import ClosedError, DataLostError, SourceChangedError
+from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChangedError, SourceDeniedError, StateError
 from dali_feed.external_sources import FileList, ShardSet
-from dali_feed.packing import pack, verify
+from dali_feed.packing import index, merge, pack, verify
 from dali_feed.records.extents import Extents
 from dali_feed.storage import target_queues
 from dali_feed.storage.layout import BLOCK, Layout
@@ -178,6 +178,45 @@ def test_what_targets_gave_is_counted(plain: Path, tmp_path: Path) -> None:
     file.read(memoryview(bytearray(size)), 0)
     (told,) = file.storage()  # type: ignore[attr-defined]
     file.close()
+    reader = ShardSet(path).reader()
+    reader.read(Extents.one(0, 0, 1))
+    reader.close()
+    (after,) = reader.storage()  # type: ignore[attr-defined]
+    assert after.store == str(path)  # all shards of a set are one store, and stay counted when they are closed
+    assert after.bytes > 0
     assert told.bytes == size == sum(each.bytes for each in told.targets)
     assert [each.name for each in told.targets] == [str(tmp_path / f"t{k}") for k in range(3)]
     assert (told.reads, told.queued, told.failures) == (3, 0, 0)  # neighbours of a part are one read
+
+
+def test_pack_writes_stripes_and_goes_on_where_it_was_ended(plain: Path, tmp_path: Path) -> None:
+    """A part that had no name yet gets it, what was not written is, and the set is what one undisturbed run makes."""
+    source = FileList.from_folder(plain.parent.parent / "source")
+    layout = Layout.over(str(tmp_path), [str(tmp_path / "t0"), str(tmp_path / "t1")], size=BLOCK)
+    assert layout.targets == ("t0", "t1")
+    wall = tmp_path / "t1" / ".x-000001.tar.0of2.tmp"
+    wall.mkdir(parents=True)
+    (tmp_path / "t0").mkdir()
+    out = tmp_path / "x.dfset"
+    with pytest.raises(SourceDeniedError, match=r"target .*/t1: must be a folder that can be written to"):
+        pack(source, out, shard_bytes=20000, workers=1, layout=layout)
+    part = tmp_path / "t0" / "x-000000.tar.0of2"
+    part.rename(part.with_name(f".{part.name}.tmp"))  # as a kill between two names leaves it
+    wall.rmdir()
+    pack(source, out, shard_bytes=20000, workers=1, layout=layout)
+    assert payloads(out) == payloads(plain)
+    assert not verify(out).damages
+    parts = [f"t{k ^ shard}/x-00000{shard}.tar.{k}of2" for shard in (0, 1) for k in (0, 1)]
+    indexes = [f"x-00000{shard}.tar.dfidx" for shard in (0, 1)]
+    found = [str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*") if each.is_file()]
+    assert sorted(found) == sorted(["x.dfset", *indexes, *parts])
+    with pytest.raises(StateError, match="layout"):
+        pack(source, out, shard_bytes=20000)
+
+
+def test_what_takes_plain_sets_refuses_a_striped_one(plain: Path, tmp_path: Path) -> None:
+    """Before it looks for files that are not there, and with the cure."""
+    path = striped(plain, tmp_path, 2)
+    for call in (lambda: merge([plain, path], tmp_path / "both.dfset"), lambda: index(path)):
+        with pytest.raises(ConfigError, match=r"x\.dfset: must be a set of whole files; found one over t0, t1; make"):
+            call()
