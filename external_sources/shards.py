@@ -114,6 +114,11 @@ class ShardSet:
         return self._paths
 
     @property
+    def replays(self) -> bool:
+        """Whether its partitions and positions are those of a topic that it was packed of."""
+        return self._replay is not None
+
+    @property
     def store(self) -> Store:
         """How their bytes are read."""
         return self._store

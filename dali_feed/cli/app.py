@@ -1,4 +1,4 @@
-"""The command line: `dali-feed demo`, `inspect`, `verify`, `dead-letters`, `topic`, `produce`, `pack`,
+"""The command line: `dali-feed demo`, `inspect`, `verify`, `dead-letters`, `topic`, `produce`, `pack`, `shards`,
 `convert`, `lag`.
 
 What a command needs is imported when it runs, so `--help` answers at once. An error of ours is one line on stderr
@@ -20,6 +20,7 @@ from dali_feed.cli.convert import convert
 from dali_feed.cli.lag import lag
 from dali_feed.cli.pack import pack
 from dali_feed.cli.produce import produce
+from dali_feed.cli.shards import shards_app
 from dali_feed.cli.topic import topic_app
 
 __all__ = ["Kind", "app", "dead_letters", "demo", "inspect", "main", "verify"]
@@ -205,6 +206,7 @@ def dead_letters(
 
 
 app.add_typer(topic_app(_plainly))
+app.add_typer(shards_app(_plainly))
 app.command()(_plainly()(produce))
 app.command()(_plainly()(pack))
 app.command()(_plainly()(convert))

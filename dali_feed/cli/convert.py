@@ -34,10 +34,11 @@ def convert(
     """
     from dali_feed import packing
     from dali_feed.cli.amounts import bytes_of
-    from dali_feed.cli.pack import members_of, source_of
+    from dali_feed.cli.pack import members_of
     from dali_feed.cli.pack_view import progress, show
+    from dali_feed.cli.targets import one_source
 
-    reads = source_of(source, config or [], timeout)
+    reads = one_source(source, config=config or [], timeout=timeout)
     with progress() as tell:
         done = packing.convert(
             reads,

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from dali_feed.records.source import Source
-
-__all__ = ["members_of", "pack", "source_of"]
+__all__ = ["members_of", "pack"]
 
 
 def pack(  # noqa: PLR0913, PLR0917  an option each
@@ -54,8 +51,9 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
     from dali_feed import packing
     from dali_feed.cli.amounts import bytes_of
     from dali_feed.cli.pack_view import progress, show
+    from dali_feed.cli.targets import one_source
 
-    reads = source_of(source, config or [], timeout)
+    reads = one_source(source, config=config or [], timeout=timeout)
     with progress() as tell:
         done = packing.pack(
             reads,
@@ -79,18 +77,6 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
         failed += damaged(str(done.path))
     if failed:
         raise typer.Exit(1)
-
-
-def source_of(targets: list[str], config: list[str], timeout: float) -> Source:
-    """The one source that is named; of a topic its records as they are."""
-    from dali_feed.cli.targets import options_of, sources, with_members
-    from dali_feed.errors import ConfigError
-
-    found = sources(targets, config=options_of(config), timeout=timeout)
-    if len(found) != 1:
-        msg = f"source: one at a time: a topic, a folder, or tar shards; found {', '.join(targets)}"
-        raise ConfigError(msg)
-    return with_members(found[0])
 
 
 def members_of(text: str) -> dict[str, str] | list[str]:

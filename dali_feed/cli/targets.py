@@ -27,7 +27,7 @@ from dali_feed.external_sources.record_files.mds_index import is_mds
 from dali_feed.quarantine.letters import DeadLetters
 from dali_feed.records.source import Source
 
-__all__ = ["HEADERS", "KAFKA", "letters_at", "named", "options_of", "sources", "with_members"]
+__all__ = ["HEADERS", "KAFKA", "letters_at", "named", "one_source", "options_of", "sources", "with_members"]
 
 KAFKA = "kafka://"
 IMAGES = (*IMG_EXTENSIONS, ".gif", ".avif")  # files named one by one may be what from_folder passes over
@@ -67,6 +67,15 @@ def sources(targets: Sequence[str], *, config: dict[str, Any], timeout: float, c
     if images:
         found.append(FileList(images))
     return found
+
+
+def one_source(targets: Sequence[str], *, config: Sequence[str], timeout: float) -> Source:
+    """The one source that is named; of a topic its records as they are. ConfigError for several."""
+    found = sources(targets, config=options_of(config), timeout=timeout)
+    if len(found) != 1:
+        msg = f"source: one at a time: a topic, a folder, or tar shards; found {', '.join(targets)}"
+        raise ConfigError(msg)
+    return with_members(found[0])
 
 
 def letters_at(target: str, *, config: Sequence[str], timeout: float) -> DeadLetters:

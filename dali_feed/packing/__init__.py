@@ -11,10 +11,14 @@ from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
     from dali_feed.packing.conversion import convert
+    from dali_feed.packing.dali_indexes import dali_index
     from dali_feed.packing.damage import Damage, Verified, verify
+    from dali_feed.packing.merging import merge
+    from dali_feed.packing.reindex import index
     from dali_feed.packing.run import Packed, pack
+    from dali_feed.packing.splitting import split
 
-__all__ = ["Damage", "Packed", "Verified", "convert", "pack", "verify"]
+__all__ = ["Damage", "Packed", "Verified", "convert", "dali_index", "index", "merge", "pack", "split", "verify"]
 
 __getattr__ = lazily(
     __name__,
@@ -23,7 +27,11 @@ __getattr__ = lazily(
         "Packed": "run",
         "Verified": "damage",
         "convert": "conversion",
+        "dali_index": "dali_indexes",
+        "index": "reindex",
+        "merge": "merging",
         "pack": "run",
+        "split": "splitting",
         "verify": "damage",
     },
 )

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.external_sources import ArrowRows, FileList, ShardSet
+from dali_feed.packing.chosen import Chosen
 from dali_feed.packing.keys import Keys, keys_of
 from dali_feed.packing.values import IMAGES, as_file, ending_of, plain_suffix
 from dali_feed.records.members import Members
@@ -130,16 +131,19 @@ def contents_of(source: Any, members: Mapping[str, str] | Sequence[str] | None, 
     Raises ConfigError for members that no record can have, and for a source that cannot give any.
     """
     given = _given(members)
-    made = keys_of(source, keys)
-    if not isinstance(source, Members) or getattr(getattr(source, "_options", None), "codec", None) is not None:
+    base = source.of if isinstance(source, Chosen) else source
+    made = keys_of(base, keys)
+    if base is not source:
+        made = Chosen.keys(base, made)
+    if not isinstance(base, Members) or getattr(getattr(base, "_options", None), "codec", None) is not None:
         if given:
             msg = f"{source!r}: members= needs a source that can give members; found {', '.join(a.name for a in given)}"
             raise ConfigError(msg)
         asked = (_Asked(_PAYLOAD, None, main=True), *(_Asked(name) for name in source.fields))
         return Contents(source, asked, made)
-    asked = given or _all(source)
+    asked = given or _all(base)
     names = tuple(dict.fromkeys(each.name for each in asked))
-    files = source if isinstance(source, FileList) else None
+    files = base if isinstance(base, FileList) else None
     return Contents(source.giving(None, names), asked, made, files=files, _paths=[] if files is None else files.paths)
 
 

@@ -51,7 +51,7 @@ def keys_of(source: Any, kind: str) -> Keys:
         raise ConfigError(msg)
     if kind == "number":
         return Keys("number", _number)
-    if hasattr(source, "without_codec"):
+    if hasattr(source, "without_codec") or (isinstance(source, ShardSet) and source.replays):
         return Keys("offset", _offset)
     if isinstance(source, ShardSet):
         return _of_shards(source, kind)

@@ -17,7 +17,7 @@ import numpy as np
 from dali_feed.records.extents import Extents, Int64s
 from dali_feed.records.source import Snapshot
 
-__all__ = ["PROBES", "Plan", "borders_of", "extents_of", "probed"]
+__all__ = ["PROBES", "Plan", "borders_of", "extents_of", "name_of", "probed"]
 
 PIECE_BYTES = 8 << 20
 MOST = 8192  # records of a read
@@ -44,8 +44,7 @@ class Plan:
 
     def shard(self, k: int) -> str:
         """The name of a shard's file."""
-        width = max(6, len(str(len(self) - 1)))
-        return f"{self.name}-{k:0{width}d}.tar"
+        return name_of(self.name, k, len(self))
 
     def told(self) -> dict[str, Any]:
         """As plain JSON."""
@@ -59,6 +58,12 @@ class Plan:
             msg = "borders must ascend from 0"
             raise ValueError(msg)
         return cls(str(told["name"]), borders)
+
+
+def name_of(name: str, k: int, shards: int) -> str:
+    """The file of shard k of a set: six digits, more where there are more."""
+    width = max(6, len(str(shards - 1)))
+    return f"{name}-{k:0{width}d}.tar"
 
 
 def borders_of(snapshot: Snapshot, sample_bytes: float, shard_bytes: int) -> Int64s:

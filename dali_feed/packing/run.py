@@ -23,7 +23,7 @@ from dali_feed.packing.output import Output
 from dali_feed.packing.shard import ShardMaker
 from dali_feed.packing.work import Receipt, Work
 
-__all__ = ["Packed", "pack"]
+__all__ = ["Packed", "Tell", "pack", "place"]
 
 TELL_SECONDS = 0.1
 SHARD_BYTES = 256_000_000
@@ -101,7 +101,7 @@ def pack(  # noqa: PLR0913  an option each
         SourceChangedError: it is under way of another source.
         SourceError: records cannot be read.
     """
-    work = Work(*_place(out))
+    work = Work(*place(out))
     told: dict[str, Any] = {"members": members, "keys": keys, "resize": resize, "quality": quality, "map": map}
     told |= {"tokens": tokens, "text": text, "decoded": decoded}
     if workers is not None and workers < 1:
@@ -127,7 +127,7 @@ def pack(  # noqa: PLR0913  an option each
         return done
 
 
-def _place(out: str | os.PathLike[str]) -> tuple[Path, str]:
+def place(out: str | os.PathLike[str]) -> tuple[Path, str]:
     """The folder of a set, and its name."""
     path = Path(os.path.abspath(out))  # noqa: PTH100  links stay as they are
     if path.suffix == ".dfset":

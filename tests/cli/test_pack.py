@@ -7,6 +7,8 @@ from pathlib import Path
 from command import Cli, assert_one_line, cli
 from images import jpeg
 
+from dali_feed.testing.shards import write_shard
+
 __all__ = ["cli"]  # a fixture
 
 
@@ -30,3 +32,16 @@ def test_a_folder_is_packed_verified_and_found_damaged(cli: Cli, tmp_path: Path)
     assert done.code == 1
     assert "set-000000.tar: its SHA-256 is not that of the manifest, in #0" in done.out
     assert_one_line(cli(*command, "--members", "a=b,c"), "--members: must be NAME,NAME or SUFFIX=NAME")
+
+
+def test_sets_from_the_command_line(cli: Cli, tmp_path: Path) -> None:
+    """`shards split`, `merge` and `index`, and what is no part."""
+    write_shard(tmp_path / "a.tar", [{"txt": b"%d" % k} for k in range(20)])
+    done = cli("shards", "split", tmp_path / "a.tar", tmp_path / "p", "--part", "val=5", "--part", "train=rest")
+    assert (done.code, done.err) == (0, "")
+    assert "written 5 records" in " ".join(done.out.split())
+    assert "written 15 records" in " ".join(done.out.split())
+    done = cli("shards", "merge", tmp_path / "p" / "val.dfset", tmp_path / "p" / "train.dfset", tmp_path / "m.dfset")
+    assert (done.code, done.out) == (0, f"set {tmp_path / 'm.dfset'}\n")
+    assert cli("shards", "index", tmp_path / "m.dfset").out == "2 indexes written\n"
+    assert_one_line(cli("shards", "split", tmp_path / "a.tar", tmp_path / "q", "--part", "val"), "--part: must be NAME")

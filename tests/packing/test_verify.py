@@ -32,7 +32,9 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def read(path: Path) -> tuple[Rows, dict[int, str]]:
     """Payload and label of every sample of a set, and the faults."""
     source = ShardSet(path)
-    reader, rows, faults = source.reader(), [], {}
+    reader = source.reader()
+    rows: Rows = []
+    faults: dict[int, str] = {}
     try:
         for shard, count in enumerate(source.snapshot().stops.tolist()):
             block = reader.read(Extents.one(shard, 0, count))

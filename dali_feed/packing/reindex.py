@@ -1,0 +1,71 @@
+"""Indexes of shards, written before anybody trains on them: with checksums, or, of a set, again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from dali_feed.errors import ConfigError, DataLostError
+from dali_feed.external_sources import ShardSet, tar_index
+from dali_feed.external_sources.durable import sync_folder, write_whole
+from dali_feed.external_sources.index_bytes import Indexed, index_bytes
+from dali_feed.packing.work import denied
+from dali_feed.storage.contract import piece
+from dali_feed.storage.local import LOCAL
+from dali_feed.storage.manifest import SUFFIX, load_manifest
+
+__all__ = ["index"]
+
+
+def index(shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, workers: int = 4) -> int:
+    """Write an index with checksums beside each shard, which reads all of it; how many were written.
+
+    shards  patterns of tar files, as ShardSet takes them; or `NAME.dfset`, whose indexes are written again and must
+            then be what its manifest says
+
+    An index with checksums belongs to its shard by the shard's size: whoever changes a shard calls this again.
+
+    Raises:
+        DataLostError: of a set, a shard is not what the manifest says.
+        ConfigError: the folder of a shard cannot be written.
+        SourceError: a shard cannot be read, or is no tar file.
+    """
+    if isinstance(shards, str | os.PathLike) and os.fspath(shards).endswith(SUFFIX):
+        home = Path(shards)
+        wanted = {str(home.parent / shard.name): shard.index_sha256 for shard in load_manifest(str(home)).shards}
+    else:
+        wanted = dict.fromkeys(ShardSet(shards).paths, "")
+    with ThreadPoolExecutor(workers, "dali-feed-index") as pool:
+        for _ in pool.map(_indexed, wanted, wanted.values()):
+            pass
+    return len(wanted)
+
+
+def _indexed(path: str, digest: str) -> None:
+    found = tar_index.build(path)
+    file = LOCAL.open(path)
+    try:
+        members = zip(found.offset.tolist(), found.length.tolist(), strict=True)
+        crc = [zlib.crc32(piece(file, size, at)) for at, size in members]
+    finally:
+        file.close()
+    if found.behind:
+        msg = f"{path}: a shard must end with its archive, which ends before byte {found.behind}; write it again"
+        raise ConfigError(msg)
+    columns = (found.first, found.offset, found.length, found.suffix)
+    whole = index_bytes(Indexed(found.stamp.size, 0, 0, columns, found.suffixes, np.array(crc, np.uint32)))
+    if digest and hashlib.sha256(whole).hexdigest() != digest:
+        msg = f"{path}: a shard must be what its manifest says; the index made of it differs; fetch the shard again"
+        raise DataLostError(msg)
+    home = Path(path + tar_index.SUFFIX)
+    try:
+        write_whole(home, whole)
+        sync_folder(home.parent)
+    except OSError as error:
+        raise denied(home, error) from error
