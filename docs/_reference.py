@@ -47,9 +47,10 @@ SECTIONS = {
         "dali_feed.columns": "Image Mask Boxes Keypoints Array Tokens Packed Number Text Json Bytes"
         " TokenBatch PackedBatch Counted Kind"
     },
-    "Formats": {"dali_feed.formats": "Avro MsgPack Npy Protobuf"},
+    "Formats": {"dali_feed.formats": "Avro Example MsgPack Npy Protobuf"},
     "Sources": {
-        "dali_feed.external_sources": "KafkaTopic KafkaStream Fleet ShardSet FileList ArrowRows Topics FromEnv FromFile"
+        "dali_feed.external_sources": "KafkaTopic KafkaStream Fleet ShardSet TFRecords MDS RecordIO FileList ArrowRows"
+        " Topics FromEnv FromFile"
     },
     "Into a topic": {"dali_feed.external_sources": "Producer Payload Values Copied Claim Produced Tally"},
     "Dead letters": {"dali_feed.external_sources": "DeadLetterFolder DeadLetterTopic"},

@@ -16,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from dali_feed.cli.arguments import Config, Timeout
 from dali_feed.cli.convert import convert
 from dali_feed.cli.lag import lag
 from dali_feed.cli.pack import pack
@@ -112,13 +113,8 @@ def inspect(
     form: Annotated[
         str | None, typer.Option("--format", metavar="NAME", help="What a topic's values hold: json, msgpack, npy, ...")
     ] = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka; a secret as env:NAME or file:PATH."
-        ),
-    ] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")] = 10.0,
+    config: Config = None,
+    timeout: Timeout = 10.0,
     sheet: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="A contact sheet: some images, where they are, labels.")
     ] = None,
@@ -161,13 +157,8 @@ def verify(
         typer.Option(metavar="PATH", help="Keep the bad records in this folder, or in kafka://host:port/topic."),
     ] = None,
     readers: Annotated[int, typer.Option(min=1, help="Threads that read and judge.")] = 4,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka; a secret as env:NAME or file:PATH."
-        ),
-    ] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")] = 10.0,
+    config: Config = None,
+    timeout: Timeout = 10.0,
 ) -> None:
     """Go over a whole source: every record is read and its header screened; the bad ones by reason.
 
@@ -189,13 +180,8 @@ def dead_letters(
     check: Annotated[
         bool, typer.Option("--check", help="Look at each payload again; exit with 1 where some are still bad.")
     ] = False,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka; a secret as env:NAME or file:PATH."
-        ),
-    ] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")] = 10.0,
+    config: Config = None,
+    timeout: Timeout = 10.0,
 ) -> None:
     """List dead letters: where, why, who refused the record, and its bytes."""
     with _plainly():

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dali_feed.cli.arguments import Config, Timeout, Topic
+
 if TYPE_CHECKING:
     from dali_feed.external_sources.kafka.lag_facts import Stand
 
@@ -15,7 +17,7 @@ __all__ = ["lag"]
 
 
 def lag(  # noqa: PLR0913, PLR0917  an option each
-    target: Annotated[str, typer.Argument(help="kafka://host:port/topic, or kafka://host:port,host:port/topic.")],
+    target: Topic,
     group: Annotated[
         str | None, typer.Option(metavar="NAME", help="The consumer group that it is about, by what it committed.")
     ] = None,
@@ -29,13 +31,8 @@ def lag(  # noqa: PLR0913, PLR0917  an option each
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 where the last look has a warning.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object per look, one a line.")] = False,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka; a secret as env:NAME or file:PATH."
-        ),
-    ] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")] = 10.0,
+    config: Config = None,
+    timeout: Timeout = 10.0,
 ) -> None:
     """How far a reader is in a topic, per partition: records and time to go, and what retention may take first.
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
+from dali_feed.cli.arguments import Config, Names, Timeout
+
 if TYPE_CHECKING:
     from dali_feed.external_sources.kafka.writes import Writes
     from dali_feed.formats import Format
     from dali_feed.records.source import Source
 
 __all__ = ["produce"]
-
-Names = list[str] | None
 
 
 def produce(  # noqa: PLR0913, PLR0917  an option each
@@ -59,10 +59,8 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
     batch: Annotated[str, typer.Option(metavar="SIZE", help="Of records that are sent together.")] = "1MB",
     queue: Annotated[str, typer.Option(metavar="SIZE", help="Of records that wait.")] = "64MiB",
     workers: Annotated[int, typer.Option(min=1, help="Threads that read, resize and encode.")] = 2,
-    config: Annotated[
-        Names, typer.Option("--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka.")
-    ] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")] = 30.0,
+    config: Config = None,
+    timeout: Timeout = 30.0,
 ) -> None:
     """Put the records of a source into a topic: payloads, and labels as headers. Its records' order is the source's.
 

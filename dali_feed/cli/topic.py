@@ -9,19 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dali_feed.cli.arguments import Config, Timeout, Topic
+
 if TYPE_CHECKING:
     from dali_feed.external_sources import Topics
 
 __all__ = ["create", "delete", "describe", "grow", "topic_app"]
-
-Target = Annotated[str, typer.Argument(help="kafka://host:port/topic, or kafka://host:port,host:port/topic.")]
-Config = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka; a secret as env:NAME or file:PATH."
-    ),
-]
-Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")]
 
 
 def topic_app(plainly: Callable[[], ContextDecorator]) -> typer.Typer:
@@ -33,7 +26,7 @@ def topic_app(plainly: Callable[[], ContextDecorator]) -> typer.Typer:
 
 
 def create(  # noqa: PLR0913, PLR0917  an option each
-    target: Target,
+    target: Topic,
     partitions: Annotated[int, typer.Option(min=1, help="2 to 4 per GPU of the largest run.")] = 32,
     replication: Annotated[
         int | None, typer.Option(min=1, help="Brokers that have each record.", show_default="the cluster's")
@@ -79,7 +72,7 @@ def create(  # noqa: PLR0913, PLR0917  an option each
 
 
 def describe(
-    target: Target,
+    target: Topic,
     run: Annotated[str, typer.Option(metavar="TIME", help="How long a training run over it takes.")] = "24h",
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs of that run.", show_default="not said")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 where there is a warning.")] = False,
@@ -105,7 +98,7 @@ def describe(
 
 
 def grow(
-    target: Target,
+    target: Topic,
     partitions: Annotated[int, typer.Option(min=1, help="How many it has afterwards.")],
     config: Config = None,
     timeout: Timeout = 10.0,
@@ -118,7 +111,7 @@ def grow(
 
 
 def delete(
-    target: Target,
+    target: Topic,
     yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
     config: Config = None,
     timeout: Timeout = 10.0,

@@ -13,6 +13,7 @@ groups) is refused, where protobuf would take it for something else.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,9 @@ __all__ = ["Example"]
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types; 3 and 4 are groups
 _FEW = 24  # bytes of packed numbers from which NumPy is quicker
 _ROW = "[]"
-_NAME, _VALUE = 1 << 3 | _BYTES, 2 << 3 | _BYTES  # how the two fields of an entry begin
+_NAME, _VALUE = 1 << 3 | _BYTES, 2 << 3 | _BYTES  # how fields 1 and 2 begin, where they are bytes
+_LISTS = (1 << 3 | _BYTES, 2 << 3 | _BYTES, 3 << 3 | _BYTES)  # of bytes, floats and whole numbers
+_FLOAT = struct.Struct("<f")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +51,16 @@ class Example:
         wanted = frozenset(keys)
 
         def parse(value: Value) -> tuple[Any, ...]:
-            found = dict(_features(memoryview(value), wanted))
+            data = memoryview(value)
+            found = _quickly(data, wanted)
+            if found is None:
+                found = dict(_features(data))
             out: list[Any] = [None] * len(names)
             for place, key, as_row in asked:
-                if key in found:
-                    out[place] = _plain(_values(found[key], key), as_row=as_row)
+                feature = found.get(key)
+                if feature is not None:
+                    one = None if as_row else _single(feature)
+                    out[place] = _plain(_values(feature, key), as_row=as_row) if one is None else one
             return tuple(out)
 
         return parse
@@ -72,20 +80,68 @@ def _plain(values: Any, *, as_row: bool) -> Any:
     return values if len(values) else None
 
 
-def _features(data: memoryview, wanted: Container[bytes] | None = None) -> Iterator[tuple[bytes, memoryview]]:
-    """Name and bytes of each `Feature`, or of those; of two with one name the later counts, as in protobuf."""
+def _quickly(data: memoryview, wanted: Container[bytes]) -> dict[bytes, memoryview] | None:
+    """The wanted ones of `_features`, at a fifth of the time, of what all writers write; None for anything else.
+
+    That is one message of features, and of each a name of fewer than 128 bytes, the value, and nothing more.
+    """
+    found: dict[bytes, memoryview] = {}
+    end = len(data)
+    at = _inner(data, 0)
+    while 0 <= at < end - 3:
+        if data[at] != _NAME:
+            return None
+        stop = data[at + 1]
+        if stop < 128:
+            at, stop = at + 2, at + 2 + stop
+        else:
+            size, at = _varint(data, at + 1)
+            stop = at + size
+        if stop > end or stop - at < 4 or data[at] != _NAME or data[at + 1] > stop - at - 4:
+            return None
+        name = at + 2 + data[at + 1]
+        first = data[name + 1]
+        size, first = (first, name + 2) if first < 128 else _varint(data, name + 1)
+        if data[at + 1] > 127 or data[name] != _VALUE or first + size != stop:
+            return None
+        key = data[at + 2 : name].tobytes()
+        if key in wanted:
+            found[key] = data[first:stop]
+        at = stop
+    return found if at == end else None
+
+
+def _single(feature: memoryview) -> Any:
+    """The value of a feature that has one, as all writers write it; None for anything else."""
+    if len(feature) < 4 or feature[0] not in _LISTS:
+        return None
+    size, at = _varint(feature, 1)
+    at = _inner(feature, at) if size == len(feature) - at else -1
+    if at < 0:
+        return None
+    if feature[0] == _LISTS[0]:
+        return feature[at:]
+    if feature[0] == _LISTS[1]:
+        return _FLOAT.unpack_from(feature, at)[0] if len(feature) - at == _FLOAT.size else None
+    if at == len(feature):
+        return None
+    value, stop = _varint(feature, at)
+    return None if stop < len(feature) else value - (value >> 63 << 64)
+
+
+def _inner(data: memoryview, at: int) -> int:
+    """Where the contents of field 1 begin, where that begins at `at`, is bytes, and ends with the data; else -1."""
+    if at + 1 >= len(data) or data[at] != _NAME:
+        return -1
+    size, start = _varint(data, at + 1)
+    return start if size == len(data) - start else -1
+
+
+def _features(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
+    """Name and bytes of each `Feature`; of two with one name the later counts, as in protobuf."""
     for features in _messages(data, "features"):
         for entry in _messages(features, "a feature"):
-            # What all writers write, at a fifth of the time: a short name, then the value, and nothing else.
-            if len(entry) > 1 and entry[0] == _NAME and entry[1] < min(128, len(entry) - 2):
-                stop = entry[1] + 2
-                name = entry[2:stop].tobytes()
-                if wanted is None or name in wanted:
-                    yield _entry(entry)
-                elif entry[stop] != _VALUE or sum(_varint(entry, stop + 1)) != len(entry):  # not to the entry's end
-                    _entry(entry)
-            else:
-                yield _entry(entry)
+            yield _entry(entry)
 
 
 def _entry(data: memoryview) -> tuple[bytes, memoryview]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -65,12 +65,7 @@ class Commits:
                 self._end(self._flying, KafkaError(KafkaError._TIMED_OUT))
                 self._flying = None
             return
-        while self.due:
-            asked = self._asked.popleft()
-            asked.sent = asked.wanted()
-            if not asked.sent:
-                asked.done.set()
-                continue
+        for asked in self._next():
             if (error := self.send(consumer, asked.sent, note)) is None:
                 self._flying = asked
                 return
@@ -91,6 +86,16 @@ class Commits:
         asked = next(iter(self._asked), None)
         return asked is not None and self._flying is None and asked.not_before <= time.monotonic()
 
+    def _next(self) -> Iterator[Asked]:
+        """What is due, as long as nothing is on its way; what nothing is left of to commit is done."""
+        while self.due:
+            asked = self._asked.popleft()
+            asked.sent = asked.wanted()
+            if asked.sent:
+                yield asked
+            else:
+                asked.done.set()
+
     @property
     def under_way(self) -> bool:
         """Whether an answer is to be heard."""
@@ -101,12 +106,7 @@ class Commits:
 
         It runs no callback, as a poll would.
         """
-        while self.due:
-            asked = self._asked.popleft()
-            asked.sent = asked.wanted()
-            if not asked.sent:
-                asked.done.set()
-                continue
+        for asked in self._next():
             try:
                 done = consumer.commit(offsets=self._places(asked.sent, note), asynchronous=False)
             except KafkaException as error:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["crc32c", "crc32c_rows", "masked"]
+__all__ = ["by_numpy", "crc32c", "crc32c_rows", "masked"]
 
 POLYNOMIAL = 0x82F63B78  # reflected
 PART = 1024  # bytes that the tables cover: a MB, which stays in the CPU's own cache

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dali_feed.records.source import Int64s
 
-__all__ = ["BrokenError", "Framing", "Pread", "Window"]
+__all__ = ["BrokenError", "Frames", "Framing", "Pread", "Window"]
 
 Pread = Callable[[int, int], bytes]  # so many bytes, from a byte on; fewer where the file ends
 Frames = tuple[Int64s, Int64s]

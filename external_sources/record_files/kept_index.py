@@ -27,7 +27,7 @@ from dali_feed.storage.contract import Store, piece
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.stamp import Stamp
 
-__all__ = ["RecordIndex", "load"]
+__all__ = ["RecordIndex", "build", "load"]
 
 MAGIC = b"dfeedrec"
 VERSION = 1

@@ -137,6 +137,8 @@ def test_values_by_their_encodings() -> None:
     assert (a.dtype, a.tolist()) == (np.int32, [5, -6])
     assert (b.dtype, b.tolist()) == (np.int16, [[7, 8]])
     assert x.tolist() == [0.5, 1]
+    with pytest.raises(FormatError, match="columns must fill its [0-9]+ bytes; found sizes for"):
+        bound(SCHEMA, ["n"])(ROW + b"x")
 
 
 @given(
@@ -149,7 +151,7 @@ def test_any_bytes_give_values_or_a_fault(at: int, by: int, cut: int, more: byte
     for value in (bytes(harmed[:cut]) + more, more):
         for form, names in ((SCHEMA, SCHEMA.names), (IRHeader(), IRHeader.names)):
             try:
-                found = bound(form, names)(value)  # type: ignore[arg-type]
+                found = bound(form, names)(value)
             except FormatError as error:
                 assert not isinstance(error.__cause__, MemoryError)
             else:

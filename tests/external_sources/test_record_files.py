@@ -17,6 +17,7 @@ from record_files import make, tfrecord
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
+from dali_feed.cli.members import members_seen
 from dali_feed.cli.survey import verify
 from dali_feed.cli.targets import sources
 from dali_feed.columns import Array, Image, Json, Number, Text
@@ -205,6 +206,11 @@ def test_verify_reads_it_and_counts(kind: str, tmp_path: Path) -> None:
     assert type(source) is type(made)
     report = verify(source, source.snapshot(), readers=1)
     assert (report.records, report.bad, report.labelled) == (7, 1, 6)
+    seen = {
+        one.name.rpartition("/")[2]: (one.count, one.guess.text)
+        for one in members_seen(source, source.snapshot(), 9, {})
+    }
+    assert (seen.get("encoded", seen.get("image")), seen["label"][0]) == ((7, "jpeg image"), 7)
 
 
 def test_what_other_libraries_wrote_is_read_right(tmp_path: Path) -> None:

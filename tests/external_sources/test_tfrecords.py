@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import struct
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,16 @@ def test_the_crc_of_known_texts() -> None:
     assert crc32c.by_numpy(bytes(range(32))) == 0x46DD794E
     long = bytes(range(251)) * 10_000
     assert crc32c.by_numpy(long) == theirs(long)
+
+
+def test_without_the_package_numpy_computes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing goes unchecked for want of it."""
+    crc32c._quickest.cache_clear()
+    monkeypatch.setitem(sys.modules, "google_crc32c", None)  # as if it were not installed
+    try:
+        assert crc32c._quickest() is crc32c.by_numpy
+    finally:
+        crc32c._quickest.cache_clear()
 
 
 def test_a_record_whose_crc_is_wrong_is_a_bad_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,6 +186,12 @@ def test_a_feature_of_several_values_is_no_image(tmp_path: Path) -> None:
     assert found.faults == dict.fromkeys((0, 1), "the record has no member image with an image")
     columns = {"image": Image("image"), "n": Bytes("image")}
     assert DataLoader(source(tmp_path, [{"image": b"x"}]), 1, columns=columns, tuning=QUICK, device="cpu")
+
+
+def test_a_path_is_no_source() -> None:
+    """A loader that is given one says what to write."""
+    with pytest.raises(ConfigError, match=r"For TFRecord files use TFRecords\('a.tfrecord'\)"):
+        DataLoader("a.tfrecord", 1)
 
 
 def test_several_files_are_named_by_a_pattern(tmp_path: Path) -> None:

@@ -120,5 +120,12 @@ def test_what_no_writer_writes_is_a_fault(feature: bytes, said: str) -> None:
         bound(Example(), ["x"])(_field(1, _field(1, _field(1, b"x") + _field(2, feature))))
 
 
+def test_a_feature_of_two_names_is_a_fault() -> None:
+    """Not a missing one: protobuf would take the second name."""
+    value = _field(1, _field(1, _field(1, b"a") + _field(2, b"") + _field(1, b"x")))
+    with pytest.raises(FormatError, match="must have one name and one value; found two"):
+        bound(Example(), ["x"])(value)
+
+
 def _field(number: int, held: bytes) -> bytes:
     return bytes([number << 3 | 2, len(held)]) + held

@@ -7,8 +7,8 @@ mxnet.rec: `MXIndexedRecordIO` of mxnet 1.9.1: IRHeader(0, 3.0, 7, 9) and b"abc"
     mark of a frame, "tail"; label -1.0, id 9 and the mark twice, "12345"; label 4.0, id 10 and nothing.
 mds: `MDSWriter` of mosaicml-streaming 0.13.0, three samples of n = 0, 1, 2 in two shards with sha1 and xxh64:
     image (bytes, a JPEG of 8 x 8), label (int) n - 1, caption (str) "é n", x (ndarray:float32:3) n, n + 1, n + 2,
-    a (ndarray) int32 0..5 as (2, 3), b (ndarray:int16) -n as (2, 2), id (uint16) 1000 n, f (float64) n / 4, meta (json) {"n": n},
-    i (str_int) -n, big (str_float) n / 8, d (str_decimal) 1.5.
+    a (ndarray) int32 0..5 as (2, 3), b (ndarray:int16) -n as (2, 2), id (uint16) 1000 n, f (float64) n / 4,
+    meta (json) {"n": n}, i (str_int) -n, big (str_float) n / 8, d (str_decimal) 1.5.
 """
 
 from __future__ import annotations

@@ -1,0 +1,20 @@
+"""Arguments and options that several commands have, as typer wants them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+__all__ = ["Config", "Names", "Timeout", "Topic"]
+
+Names = list[str] | None
+
+Topic = Annotated[str, typer.Argument(help="kafka://host:port/topic, or kafka://host:port,host:port/topic.")]
+Config = Annotated[
+    Names,
+    typer.Option(
+        "--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka; a secret as env:NAME or file:PATH."
+    ),
+]
+Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")]
