@@ -103,13 +103,13 @@ def test_dali_reads_ours_by_the_index_that_we_export(packed: list[str], tmp_path
 
 
 def test_the_index_is_that_of_dalis_own_tool(packed: list[str], tmp_path: Path) -> None:
-    """Byte for byte, where GNU tar lists the archive for it."""
-    (mine,) = dali_index(packed[:1], tmp_path / "idx")
+    """Byte for byte, where GNU tar lists the archive for it; a long name in a pax header too."""
+    (mine,) = dali_index(packed[-1:], tmp_path / "idx")
     by_set = dali_index(tmp_path / "set" / "x.dfset", tmp_path / "by set")
     assert [path.name for path in by_set] == [Path(path).with_suffix(".idx").name for path in packed]
-    assert by_set[0].read_bytes() == mine.read_bytes()
+    assert by_set[-1].read_bytes() == mine.read_bytes()
     theirs = tmp_path / "theirs.idx"
-    subprocess.run([sys.executable, "-m", "wds2idx", packed[0], str(theirs)], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "wds2idx", packed[-1], str(theirs)], check=True, capture_output=True)
     assert mine.read_bytes() == theirs.read_bytes()
 
 
