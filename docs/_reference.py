@@ -52,6 +52,7 @@ SECTIONS = {
         "dali_feed.external_sources": "KafkaTopic KafkaStream Fleet ShardSet TFRecords MDS RecordIO FileList ArrowRows"
         " Topics FromEnv FromFile"
     },
+    "Packing": {"dali_feed.packing": "pack PackedSet verify Verified Damage split merge index"},
     "Into a topic": {"dali_feed.external_sources": "Producer Payload Values Copied Claim Produced Tally"},
     "Dead letters": {"dali_feed.external_sources": "DeadLetterFolder DeadLetterTopic"},
     "Without torch": {"dali_feed.feed": "Feed Batch"},
@@ -71,6 +72,9 @@ RESULTS = {
     "Batch",
     "Produced",
     "Tally",
+    "PackedSet",
+    "Verified",
+    "Damage",
 }  # that users read and never make
 
 ABOUT = {
@@ -83,6 +87,7 @@ ABOUT = {
         methods are there for the loader; you need them to write a source of your own.""",
     "Columns": "What a batch holds: see [columns.md](columns.md).",
     "Formats": "What a record's value holds, `Json` too: see [formats.md](formats.md).",
+    "Packing": "Records of any source into sets of shards, and what is done with sets: see [shards.md](shards.md).",
     "Into a topic": "Records of any source into a topic: see [kafka.md](kafka.md#getting-data-in).",
     "Dead letters": "Where bad records are kept: see [bad-records.md](bad-records.md#dead-letters).",
     "Without torch": "`Feed` is the loader without torch, for JAX, CuPy or an engine of your own.",

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from dali_feed.cli.arguments import Config, Timeout
+
 __all__ = ["members_of", "pack"]
 
 
@@ -38,10 +40,8 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
     ] = None,
     engine: Annotated[str, typer.Option(help="threads, or ray: a task per shard, on a cluster.")] = "threads",
     verify: Annotated[bool, typer.Option("--verify", help="Read all of it again at the end.")] = False,
-    config: Annotated[
-        list[str] | None, typer.Option("--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka.")
-    ] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")] = 30.0,
+    config: Config = None,
+    timeout: Timeout = 30.0,
 ) -> None:
     """Write the records of a source as tar shards, which webdataset reads too, with indexes, checksums and a manifest.
 

@@ -11,13 +11,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from dali_feed.cli.text import grid, plural, put, size_text
-from dali_feed.packing import Packed
+from dali_feed.cli.tally_view import show_failures
+from dali_feed.cli.text import grid, put, size_text
+from dali_feed.packing import PackedSet
 
 __all__ = ["progress", "show"]
 
 LINE_SECONDS = 10.0  # between two plain lines
-Tell = Callable[[Packed], None]
+Tell = Callable[[PackedSet], None]
 
 
 @contextmanager
@@ -31,7 +32,7 @@ def progress() -> Iterator[Tell]:
     with Progress(*columns, console=console, transient=True) as bar:
         task, begun = bar.add_task("records", total=None), False
 
-        def tell(so_far: Packed) -> None:
+        def tell(so_far: PackedSet) -> None:
             nonlocal begun
             if not begun:
                 begun = True
@@ -48,7 +49,7 @@ class _Lines:
     def __init__(self) -> None:
         self._next = time.monotonic() + LINE_SECONDS
 
-    def __call__(self, so_far: Packed) -> None:
+    def __call__(self, so_far: PackedSet) -> None:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + LINE_SECONDS
@@ -56,7 +57,7 @@ class _Lines:
         print(f"{so_far.done:,} of {so_far.total:,} records, {rate / 1e6:,.1f} MB/s", file=sys.stderr)
 
 
-def show(done: Packed) -> int:
+def show(done: PackedSet) -> int:
     """Print what it did; how many records were not written."""
     console, tally = Console(highlight=False), done.tally
     console.print(Text(f"set {done.path}", style="bold"), soft_wrap=True)
@@ -71,10 +72,4 @@ def show(done: Packed) -> int:
     put(facts, "failed", f"{tally.failed:,}")
     put(facts, "time", f"{done.seconds:,.1f} s")
     console.print(facts)
-    for reason, kind in sorted(tally.failures.items(), key=lambda item: -item[1].count):
-        console.print(Text(f"  {kind.count:,} record{plural(kind.count)}: {reason}", style="yellow"), soft_wrap=True)
-        for first in kind.first:
-            console.print(Text(f"    {first}"), soft_wrap=True)
-        if kind.count > len(kind.first):
-            console.print(f"    ... and {kind.count - len(kind.first):,} more")
-    return tally.failed
+    return show_failures(console, tally)

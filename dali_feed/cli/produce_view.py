@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from dali_feed.cli.text import grid, plural, put, size_text
+from dali_feed.cli.tally_view import show_failures
+from dali_feed.cli.text import grid, put, size_text
 from dali_feed.external_sources import Produced
 
 __all__ = ["progress", "show"]
@@ -75,10 +76,4 @@ def show(topic: str, servers: str, done: Produced, journal: Path) -> int:
     put(facts, "failed", f"{tally.failed:,}")
     put(facts, "time", f"{done.seconds:,.1f} s")
     console.print(facts)
-    for reason, kind in sorted(tally.failures.items(), key=lambda item: -item[1].count):
-        console.print(Text(f"  {kind.count:,} record{plural(kind.count)}: {reason}", style="yellow"), soft_wrap=True)
-        for first in kind.first:
-            console.print(Text(f"    {first}"), soft_wrap=True)
-        if kind.count > len(kind.first):
-            console.print(f"    ... and {kind.count - len(kind.first):,} more")
-    return tally.failed
+    return show_failures(console, tally)

@@ -70,12 +70,15 @@ def sources(targets: Sequence[str], *, config: dict[str, Any], timeout: float, c
 
 
 def one_source(targets: Sequence[str], *, config: Sequence[str], timeout: float) -> Source:
-    """The one source that is named; of a topic its records as they are. ConfigError for several."""
+    """The one source that is named; a topic as a training run has it, its holes too. ConfigError for several."""
+    if len(targets) == 1 and targets[0].startswith(KAFKA):
+        topic, servers = named(targets[0])
+        return KafkaTopic(topic, servers, config=options_of(config), timeout=timeout)
     found = sources(targets, config=options_of(config), timeout=timeout)
     if len(found) != 1:
         msg = f"source: one at a time: a topic, a folder, or tar shards; found {', '.join(targets)}"
         raise ConfigError(msg)
-    return with_members(found[0])
+    return found[0]
 
 
 def letters_at(target: str, *, config: Sequence[str], timeout: float) -> DeadLetters:

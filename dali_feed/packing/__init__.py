@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from dali_feed.packing.damage import Damage, Verified, verify
     from dali_feed.packing.merging import merge
     from dali_feed.packing.reindex import index
-    from dali_feed.packing.run import Packed, pack
+    from dali_feed.packing.run import PackedSet, pack
     from dali_feed.packing.splitting import split
 
-__all__ = ["Damage", "Packed", "Verified", "convert", "dali_index", "index", "merge", "pack", "split", "verify"]
+__all__ = ["Damage", "PackedSet", "Verified", "convert", "dali_index", "index", "merge", "pack", "split", "verify"]
 
 __getattr__ = lazily(
     __name__,
     {
         "Damage": "damage",
-        "Packed": "run",
+        "PackedSet": "run",
         "Verified": "damage",
         "convert": "conversion",
         "dali_index": "dali_indexes",

@@ -25,7 +25,7 @@ from dali_feed.packing.example_bytes import example_bytes, tfrecord_bytes
 from dali_feed.packing.job import as_source
 from dali_feed.packing.mds_bytes import Columns, MixedImagesError, columns_of, index_json, shard_bytes
 from dali_feed.packing.plan import Plan, borders_of, extents_of
-from dali_feed.packing.run import Packed, Tell, pack
+from dali_feed.packing.run import PackedSet, Tell, pack
 from dali_feed.packing.shard import sample_bytes
 from dali_feed.packing.typed import Typed
 from dali_feed.records.source import Snapshot, unpack_id
@@ -46,7 +46,7 @@ def convert(
     members: Mapping[str, str] | Sequence[str] | None = None,
     shard_size: int | None = None,
     tell: Tell | None = None,
-) -> Packed:
+) -> PackedSet:
     """Write the records of a source in another format, into a folder that is not there yet.
 
     Args:
@@ -89,7 +89,7 @@ class _Conversion:
         self._begun = time.monotonic()
         self._done, self._written = 0, 0
 
-    def run(self, size: int) -> Packed:
+    def run(self, size: int) -> PackedSet:
         """All of it."""
         snapshot = self._contents.source.snapshot()
         if not len(snapshot):
@@ -176,9 +176,9 @@ class _Conversion:
         finally:
             reader.close()
 
-    def _so_far(self, plan: Plan, tally: Tally) -> Packed:
+    def _so_far(self, plan: Plan, tally: Tally) -> PackedSet:
         seconds = time.monotonic() - self._begun
-        return Packed(self._out, plan.records, self._done, 0, len(plan), self._written, tally, seconds)
+        return PackedSet(self._out, plan.records, self._done, 0, len(plan), self._written, tally, seconds)
 
 
 def _first(tally: Tally) -> str:

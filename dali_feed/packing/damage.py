@@ -28,7 +28,12 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A file that is not what it was, and how that shows; `records` are those of a shard whose bytes differ."""
+    """A file that is not what it was.
+
+    path     the file, as a path in its set
+    what     how it shows
+    records  samples of the shard whose bytes differ
+    """
 
     path: str
     what: str
@@ -44,7 +49,13 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was read: shards, samples and bytes of a set, and what is damaged."""
+    """What was read of a set.
+
+    shards   that its manifest names
+    samples  in them
+    size     bytes of them
+    damages  what is not as it was packed
+    """
 
     shards: int
     samples: int
@@ -52,12 +63,17 @@ class Verified:
     damages: tuple[Damage, ...]
 
 
-def verify(path: str | os.PathLike[str], *, workers: int = 4, advance: Advance = lambda _: None) -> Verified:
-    """Read all of the set at `path`, `NAME.dfset`; `advance` hears of bytes of shards that have been read.
+def verify(path: str | os.PathLike[str], *, workers: int = 4, advance: Advance | None = None) -> Verified:
+    """Read all of a set. A damaged manifest is the one damage that is told: nobody knows then what the set was.
 
-    A manifest that is damaged is the one damage that is told: nobody knows then what the set was.
+    Args:
+        path: the set, `NAME.dfset`.
+        workers: threads, a shard each.
+        advance: hears of the bytes of shards that have been read.
 
-    Raises SourceNotFoundError where there is no such set, SourceDeniedError where it cannot be read.
+    Raises:
+        SourceNotFoundError: there is no such set.
+        SourceDeniedError: its manifest cannot be read.
     """
     home = os.fspath(path)
     try:
@@ -65,9 +81,17 @@ def verify(path: str | os.PathLike[str], *, workers: int = 4, advance: Advance =
     except DataLostError as error:
         return Verified(0, 0, 0, (Damage(home, str(error).removeprefix(f"{home}: ")),))
     store = SetStore()
+    tell = advance or (lambda _: None)
+
+    def each(shard: Shard) -> tuple[Damage, ...]:
+        return tuple(_shard(store, f"{home}/{shard.name}", shard, tell))
+
     with ThreadPoolExecutor(workers, "dali-feed-verify") as pool:
-        found = pool.map(lambda shard: tuple(_shard(store, f"{home}/{shard.name}", shard, advance)), manifest.shards)
-        damages = tuple(damage for each in found for damage in each)
+        found = pool.map(
+            lambda shard: tuple(_shard(store, f"{home}/{shard.name}", shard, advance or (lambda _: None))),
+            manifest.shards,
+        )
+        damages = tuple(damage for some in found for damage in some)
     shards = manifest.shards
     return Verified(len(shards), sum(s.samples for s in shards), sum(s.size for s in shards), damages)
 

@@ -25,6 +25,10 @@ def merge(sets: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -
 
     It is compared with their checksums on the way. A merge that was killed begins anew when it is called again.
 
+    Args:
+        sets: two or more, `NAME.dfset`.
+        out: `folder/NAME.dfset`, or a folder.
+
     Raises:
         ConfigError: fewer than two sets, the same twice, files in the way, a place that cannot be written.
         DataLostError: a shard is not what its manifest says.

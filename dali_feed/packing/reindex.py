@@ -26,10 +26,12 @@ __all__ = ["index"]
 def index(shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, workers: int = 4) -> int:
     """Write an index with checksums beside each shard, which reads all of it; how many were written.
 
-    shards  patterns of tar files, as ShardSet takes them; or `NAME.dfset`, whose indexes are written again and must
-            then be what its manifest says
-
     An index with checksums belongs to its shard by the shard's size: whoever changes a shard calls this again.
+
+    Args:
+        shards: patterns of tar files, as ShardSet takes them; or `NAME.dfset`, whose indexes are written again and
+            must then be what its manifest says.
+        workers: threads, a shard each.
 
     Raises:
         DataLostError: of a set, a shard is not what the manifest says.

@@ -23,7 +23,7 @@ from dali_feed.packing.output import Output
 from dali_feed.packing.shard import ShardMaker
 from dali_feed.packing.work import Receipt, Work
 
-__all__ = ["Packed", "Tell", "pack", "place"]
+__all__ = ["PackedSet", "Tell", "pack", "place"]
 
 TELL_SECONDS = 0.1
 SHARD_BYTES = 256_000_000
@@ -31,7 +31,7 @@ ENGINES = ("threads", "ray")
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedSet:
     """How far a run is, or what it did.
 
     path     the set's manifest
@@ -54,7 +54,7 @@ class Packed:
     seconds: float
 
 
-Tell = Callable[[Packed], None]
+Tell = Callable[[PackedSet], None]
 
 
 def pack(  # noqa: PLR0913  an option each
@@ -73,7 +73,7 @@ def pack(  # noqa: PLR0913  an option each
     workers: int | None = None,
     engine: str = "threads",
     tell: Tell | None = None,
-) -> Packed:
+) -> PackedSet:
     """Write the records of a source as a set: tar shards, an index beside each, and last the manifest.
 
     Called again after a kill it goes on, and ends with the same bytes; called again after the end it does nothing.
@@ -152,7 +152,7 @@ class _Run:
         self._written, self._done, self._begun_at = 0, 0, time.monotonic()
         self._begun = 0
 
-    def run(self) -> Packed:
+    def run(self) -> PackedSet:
         """Write what is missing."""
         plan, output = self._job.plan, self._output
         if self._job.finished:
@@ -210,7 +210,7 @@ class _Run:
             self._done += records
             self._written += size
 
-    def _so_far(self, tally: Tally) -> Packed:
+    def _so_far(self, tally: Tally) -> PackedSet:
         plan, seconds = self._job.plan, time.monotonic() - self._begun_at
         path = self._output.manifest
-        return Packed(path, plan.records, self._done, self._begun, len(plan), self._written, tally, seconds)
+        return PackedSet(path, plan.records, self._done, self._begun, len(plan), self._written, tally, seconds)

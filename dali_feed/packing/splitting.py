@@ -19,7 +19,7 @@ from dali_feed.errors import ConfigError
 from dali_feed.packing.chosen import Chosen
 from dali_feed.packing.job import as_source
 from dali_feed.packing.keys import keys_of
-from dali_feed.packing.run import Packed, Tell, pack
+from dali_feed.packing.run import PackedSet, Tell, pack
 from dali_feed.records.extents import Extents, Int64s, unpack_ids
 from dali_feed.records.present import Present
 
@@ -35,14 +35,20 @@ def split(
     keys: str = "auto",
     tell: Tell | None = None,
     **options: Any,
-) -> dict[str, Packed]:
+) -> dict[str, PackedSet]:
     """Pack each part as a set of its own, `out/NAME.dfset`; what was packed, by name.
 
-    parts    name -> a share, 0..1, all of them together 1; or how many records, and None for the rest
-    seed     of the draw; the same seed and keys give the same parts
-    options  those of `pack`
+    Args:
+        source: as for `pack`.
+        out: the folder that the sets go to.
+        parts: name -> a share, 0..1, all of them together 1; or how many records, and None for the rest.
+        seed: of the draw; the same seed and keys give the same parts.
+        keys: as for `pack`.
+        tell: as for `pack`; it hears of one part after the other.
+        options: further ones of `pack`.
 
-    Raises ConfigError for parts that cannot be, and what `pack` raises.
+    Raises:
+        ConfigError: parts that cannot be; and what `pack` raises.
     """
     source = as_source(source)
     found = parts_of(source, parts, seed, keys)

@@ -277,7 +277,7 @@ class _Recording(LocalStore):
 
 
 def test_a_reader_keeps_few_files_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many shards there are, no more than OPEN_FILES stay open, and none after close()."""
+    """However many shards there are, no more than the store allows stay open, and none after close()."""
     for k in range(10):
         write_shard(tmp_path / f"{k}.tar", [(b"x", k)])
     source = ShardSet(f"{tmp_path}/*.tar")

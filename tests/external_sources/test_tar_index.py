@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dali_feed.errors import DataLostError, SourceDeniedError, SourceEmptyError, SourceError
-from dali_feed.external_sources import tar_index
+from dali_feed.external_sources import index_bytes, tar_index
 from dali_feed.external_sources.shards import ShardSet
 from dali_feed.records.extents import Extents
 from dali_feed.testing.shards import write_shard
@@ -279,7 +279,7 @@ def test_a_file_that_is_no_index_of_ours_is_never_replaced(cache: Path, tmp_path
         assert (tmp_path / name).read_bytes() == held
     ours = tmp_path / f"a.tar{tar_index.SUFFIX}"
     kept = ours if ours.name != name else tar_index.index_path(str(path), None)
-    assert kept.read_bytes().startswith(tar_index.MAGIC)
+    assert kept.read_bytes().startswith(index_bytes.MAGIC)
     assert {f.name for f in tmp_path.iterdir() if f != cache} == {"a.tar", name, ours.name}
 
 

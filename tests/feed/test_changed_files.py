@@ -13,13 +13,14 @@ from blocks import taken
 from images import QUICK, jpeg
 
 from dali_feed.errors import SourceChangedError
-from dali_feed.external_sources import shard_reader, tar_index
+from dali_feed.external_sources import tar_index
 from dali_feed.external_sources.files import FileList
 from dali_feed.external_sources.shards import ShardSet
 from dali_feed.feed import Feed
 from dali_feed.options import Tuning
 from dali_feed.plan.order import Shuffle
 from dali_feed.records.extents import Extents
+from dali_feed.storage.local import LocalStore
 from dali_feed.testing.shards import write_shard
 
 
@@ -94,7 +95,6 @@ def test_a_shard_that_changes_within_a_read_is_told(
     paths = [tmp_path / f"{k}.tar" for k in range(3)]
     for k, path in enumerate(paths):
         _shard(path, 100 + 64 * k)
-    monkeypatch.setattr(shard_reader, "OPEN_FILES", 1)
     real = os.preadv
 
     def changing(fd: int, views: Sequence[memoryview], at: int) -> int:
@@ -105,6 +105,7 @@ def test_a_shard_that_changes_within_a_read_is_told(
 
     monkeypatch.setattr(os, "preadv", changing)
     source = ShardSet(paths)
+    monkeypatch.setattr(source, "_store", LocalStore(most_open=1))
     source.snapshot()
     reader = source.reader()
     three = np.arange(3)

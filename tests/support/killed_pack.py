@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from dali_feed.external_sources import FileList
-from dali_feed.packing import Packed, pack
+from dali_feed.packing import PackedSet, pack
 from dali_feed.packing.tar import TarWriter
 
 __all__ = ["contents", "killed_at", "packed"]
 
 
-def packed(folder: Path, out: Path) -> Packed:
+def packed(folder: Path, out: Path) -> PackedSet:
     """The run: four shards of five files."""
     return pack(FileList(sorted(map(str, folder.iterdir()))), out, shard_bytes=7000, workers=2)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from broker.handle import Kafka
 from command import Cli, assert_one_line, cli
 from images import jpeg
 
+from dali_feed.external_sources import KafkaTopic, ShardSet
 from dali_feed.testing.shards import write_shard
 
 __all__ = ["cli"]  # a fixture
@@ -45,3 +47,14 @@ def test_sets_from_the_command_line(cli: Cli, tmp_path: Path) -> None:
     assert (done.code, done.out) == (0, f"set {tmp_path / 'm.dfset'}\n")
     assert cli("shards", "index", tmp_path / "m.dfset").out == "2 indexes written\n"
     assert_one_line(cli("shards", "split", tmp_path / "a.tar", tmp_path / "q", "--part", "val"), "--part: must be NAME")
+
+
+def test_a_topic_from_the_command_line_is_the_one_of_a_training_run(cli: Cli, embedded: Kafka, tmp_path: Path) -> None:
+    """The set's fingerprint is that of KafkaTopic as a loader has it."""
+    topic = embedded.topic
+    embedded.publish(topic, [(jpeg(n), n) for n in range(6)], 2)
+    done = cli("pack", f"kafka://{embedded.servers}/{topic}", tmp_path / "x.dfset")
+    assert (done.code, done.err) == (0, "")
+    found = ShardSet(tmp_path / "x.dfset").snapshot()
+    wanted = KafkaTopic(topic, embedded.servers).snapshot()
+    assert (found.fingerprint, found.names, len(found)) == (wanted.fingerprint, wanted.names, 6)
