@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from dali_feed.cli.arguments import Config, Timeout
+
 __all__ = ["convert"]
 
 
@@ -23,10 +25,8 @@ def convert(
     shard_size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="About so large is each file.", show_default="256MB, MDS 64MiB")
     ] = None,
-    config: Annotated[
-        list[str] | None, typer.Option("--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka.")
-    ] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")] = 30.0,
+    config: Config = None,
+    timeout: Timeout = 30.0,
 ) -> None:
     """Write the records of a source as TFRecords, as MDS shards for Mosaic Streaming, or as tar shards.
 

@@ -58,11 +58,18 @@ def shards_app(plainly: Plainly) -> typer.Typer:
     def index(
         shards: Annotated[list[str], typer.Argument(help="Tar shards ('train-*.tar'), or a set (NAME.dfset).")],
         workers: Annotated[int, typer.Option(min=1, help="Threads that read.")] = 4,
+        dali: Annotated[
+            Path | None, typer.Option(metavar="DIR", help="Write indexes for DALI's own reader there, and no others.")
+        ] = None,
     ) -> None:
-        """Write an index with checksums beside each shard. All of it is read for that."""
+        """Write an index with checksums beside each shard. All of it is read for that; for --dali headers alone."""
         with plainly():
             from dali_feed import packing
 
+            if dali is not None:
+                for path in packing.dali_index(shards, dali):
+                    print(path)
+                return
             sets = [each for each in shards if each.endswith(".dfset")]
             others = [each for each in shards if each not in sets]
             count = sum(packing.index(each, workers=workers) for each in (*sets, *([others] if others else [])))

@@ -11,6 +11,7 @@ from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
     from dali_feed.packing.conversion import convert
+    from dali_feed.packing.dali_indexes import dali_index
     from dali_feed.packing.damage import Damage, Verified, verify
     from dali_feed.packing.merging import merge
     from dali_feed.packing.reindex import index
@@ -18,7 +19,19 @@ if TYPE_CHECKING:
     from dali_feed.packing.splitting import split
     from dali_feed.storage.layout import Layout
 
-__all__ = ["Damage", "Layout", "PackedSet", "Verified", "convert", "index", "merge", "pack", "split", "verify"]
+__all__ = [
+    "Damage",
+    "Layout",
+    "PackedSet",
+    "Verified",
+    "convert",
+    "dali_index",
+    "index",
+    "merge",
+    "pack",
+    "split",
+    "verify",
+]
 
 __getattr__ = lazily(
     __name__,
@@ -28,6 +41,7 @@ __getattr__ = lazily(
         "PackedSet": "run",
         "Verified": "damage",
         "convert": "conversion",
+        "dali_index": "dali_indexes",
         "index": "reindex",
         "merge": "merging",
         "pack": "run",

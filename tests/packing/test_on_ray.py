@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 from killed_pack import contents
 from member_shards import shards
 
-from dali_feed.errors import ConfigError, SourceChangedError
+from dali_feed.errors import ConfigError, MissingPackageError, SourceChangedError
 from dali_feed.external_sources import ShardSet
 from dali_feed.packing import pack
 
@@ -89,3 +90,11 @@ def test_errors_come_as_they_are(nodes: int, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="engine: must be one of threads, ray; found 'spark'"):
         pack(ShardSet(str(tmp_path / "*.tar")), tmp_path / "b", engine="spark")
     assert not (tmp_path / "b").exists()
+
+
+def test_ray_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In one line with the command that installs it, before anything is written."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingPackageError, match=r"Ray: this needs it.*pip install ray \(or dali-feed\[ray\]\)"):
+        pack(shards(tmp_path, 2), tmp_path / "a", engine="ray")
+    assert not (tmp_path / "a").exists()
