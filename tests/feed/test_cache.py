@@ -21,11 +21,13 @@ from dali_feed.errors import ConfigError
 from dali_feed.external_sources import DeadLetterFolder
 from dali_feed.feed import Feed
 from dali_feed.feed.shelf import copied
+from dali_feed.live import LiveFeed
 from dali_feed.options import BadRecords
 from dali_feed.plan.order import Shuffle
 from dali_feed.records.passing import PassingOn
 from dali_feed.records.source import Block, Extents
 from dali_feed.testing.scripted import Corrupt, Gap, ScriptedSource
+from dali_feed.testing.scripted_stream import ScriptedStream
 
 CROP = v2.Compose([v2.RandomResizedCrop(16, scale=(0.3, 1.0)), v2.RandomHorizontalFlip()])
 EPOCHS = 3
@@ -149,6 +151,7 @@ def test_a_state_is_the_same_and_goes_both_ways() -> None:
 def test_columns_come_out_of_it(tmp_path: Path, pixels: bool) -> None:
     """Members of a record are kept as they were read, whatever the training loop does with what was made of them."""
     columns = {"image": Image("jpg", CROP), "text": Text("txt"), "data": Json("json"), "raw": Bytes("f32")}
+    columns["other"] = Image("jpg", CROP)
 
     def run(cache: Cache | None) -> list[Any]:
         out: list[Any] = []
@@ -157,6 +160,7 @@ def test_columns_come_out_of_it(tmp_path: Path, pixels: bool) -> None:
                 for batch in made:
                     out.append(json.dumps([seen(batch)[3].hex(), batch.fields["text"], batch.fields["data"]]))
                     out.append(list(map(bytes, batch.fields["raw"])))
+                    out += [np.asarray(other.images).tobytes() for other in batch.more]
                     for each in batch.fields["data"]:
                         each["list"].append("spoilt")
         return out
@@ -260,3 +264,9 @@ def test_values_that_are_none_are_refused(make: Any) -> None:
     """A size is a size, and a cache a Cache."""
     with pytest.raises(ConfigError, match="must be"):
         make()
+
+
+def test_a_stream_refuses_it() -> None:
+    """It has no later epoch that could gain."""
+    with pytest.raises(ConfigError, match="a stream has none"):
+        LiveFeed(ScriptedStream([]), 1, tuning=Tuning(cache=Cache("1GB")))
