@@ -80,7 +80,7 @@ def test_rows_are_indexed_as_numpy_has_them(tmp_path: Path, kind: str) -> None:
     assert np.array_equal(source[:], ROWS)
     for wrong in (60, -61, [0, 60], (1, 2), 1.5, "a", [True, False]):
         with pytest.raises(IndexError, match="row"):
-            source[wrong]  # type: ignore[index]
+            source[wrong]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -216,7 +216,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceNotFoundError, match="ArrayShards: "):
         ArrayShards(tmp_path / "none-*.npy")
     with pytest.raises(ConfigError, match="must be given paths, or arrays of NumPy's; found list"):
-        ArrayShards([[1, 2]])  # type: ignore[list-item]
+        ArrayShards([[1, 2]])  # type: ignore[arg-type]
     with pytest.raises(SourceEmptyError):
         ArrayShards(ROWS[:0]).snapshot()
     with pytest.raises(ConfigError, match=r"Ask for columns: Array\('row'\)"):
