@@ -16,6 +16,7 @@ from dali_feed.external_sources import (
     FromEnv,
     FromFile,
     KafkaTopic,
+    ParquetRows,
     ShardSet,
 )
 from dali_feed.external_sources.files import IMG_EXTENSIONS
@@ -31,10 +32,11 @@ HEADERS = "headers"  # the field of a topic's records that holds them all
 
 
 def sources(targets: Sequence[str], *, config: dict[str, Any], timeout: float) -> list[Source]:
-    """A source per topic, per folder, for all shards together and for all single images together."""
+    """A source per topic, per folder, for all shards, all Parquet files and all single images together."""
     found: list[Source] = []
     shards: list[str] = []
     images: list[str] = []
+    tables: list[str] = []
     for target in targets:
         if target.startswith(KAFKA):
             found.append(_topic(target, config, timeout))
@@ -42,10 +44,14 @@ def sources(targets: Sequence[str], *, config: dict[str, Any], timeout: float) -
             found.append(_folder(target))
         elif target.lower().endswith(IMAGES):
             images += _images(target)
+        elif target.lower().endswith(".parquet"):
+            tables.append(target)
         else:
             shards.append(target)
     if shards:
         found.append(ShardSet(shards))
+    if tables:
+        found.append(ParquetRows(tables))
     if images:
         found.append(FileList(images))
     return found
