@@ -49,10 +49,12 @@ SECTIONS = {
     },
     "Formats": {"dali_feed.formats": "Avro Example MsgPack Npy Protobuf"},
     "Sources": {
-        "dali_feed.external_sources": "KafkaTopic KafkaStream Fleet ShardSet TFRecords MDS RecordIO FileList ArrowRows"
-        " Topics FromEnv FromFile DiskCache"
+        "dali_feed.external_sources": "KafkaTopic KafkaStream Fleet ShardSet TFRecords MDS RecordIO ParquetRows"
+        " ArrayShards FileList ArrowRows Topics FromEnv FromFile DiskCache"
     },
-    "Packing": {"dali_feed.packing": "pack Layout PackedSet verify Verified Damage split merge index"},
+    "Packing": {
+        "dali_feed.packing": "pack Layout PackedSet verify Verified Damage split merge index convert dali_index"
+    },
     "Into a topic": {"dali_feed.external_sources": "Producer Payload Values Copied Claim Produced Tally"},
     "Dead letters": {"dali_feed.external_sources": "DeadLetterFolder DeadLetterTopic"},
     "Without torch": {"dali_feed.feed": "Feed Batch"},

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.kafka.topic import KafkaTopic
     from dali_feed.external_sources.kafka.topics import Topics
     from dali_feed.external_sources.kafka.writes import Copied, Payload, Values
+    from dali_feed.external_sources.parquet_rows import ParquetRows
     from dali_feed.external_sources.record_files.mds import MDS
     from dali_feed.external_sources.record_files.recordio import RecordIO
     from dali_feed.external_sources.record_files.tfrecords import TFRecords
@@ -46,6 +47,7 @@ __all__ = [
     "FromFile",
     "KafkaStream",
     "KafkaTopic",
+    "ParquetRows",
     "Payload",
     "Produced",
     "Producer",
@@ -75,6 +77,7 @@ __getattr__ = lazily(
         "FromFile": "kafka.secrets",
         "KafkaStream": "kafka.stream",
         "KafkaTopic": "kafka.topic",
+        "ParquetRows": "parquet_rows",
         "Payload": "kafka.writes",
         "Produced": "kafka.producer",
         "Producer": "kafka.producer",

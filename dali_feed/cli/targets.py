@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from dali_feed.external_sources import (
     FromEnv,
     FromFile,
     KafkaTopic,
+    ParquetRows,
     RecordIO,
     ShardSet,
     TFRecords,
@@ -35,38 +36,44 @@ _TFRECORD = re.compile(r"\.tf(rec|records?)(-[^/.]*)?$|-of-[0-9*?]+$", re.IGNORE
 HEADERS = "headers"  # the field of a topic's records that holds them all
 
 
-def sources(targets: Sequence[str], *, config: dict[str, Any], timeout: float, check: bool = False) -> list[Source]:
-    """A source per topic, per folder, for all shards together, all TFRecord files, and all single images.
+def sources(
+    targets: Sequence[str],
+    *,
+    config: dict[str, Any],
+    timeout: float,
+    check: bool = False,
+) -> list[Source]:
+    """A source per topic, per folder, and one for all shards together, all files of a format, all single images.
 
     check  whether hashes of whole files are checked, where a set has them
     """
     found: list[Source] = []
-    shards: list[str] = []
-    images: list[str] = []
-    tfrecords: list[str] = []
-    recordio: list[str] = []
+    files: dict[str, list[str]] = {}
     for target in targets:
         if target.startswith(KAFKA):
             found.append(_topic(target, config, timeout))
         elif Path(target).is_dir():
             found.append(MDS(target, check=check) if is_mds(target) else _folder(target))
-        elif target.lower().endswith(IMAGES):
-            images += _images(target)
-        elif _TFRECORD.search(target):
-            tfrecords.append(target)
-        elif target.lower().endswith(".rec"):
-            recordio.append(target)
         else:
-            shards.append(target)
-    if shards:
-        found.append(ShardSet(shards))
-    if tfrecords:
-        found.append(TFRecords(tfrecords))
-    if recordio:
-        found.append(RecordIO(recordio))
-    if images:
-        found.append(FileList(images))
-    return found
+            files.setdefault(_kind(target), []).append(target)
+    made: dict[str, Callable[[list[str]], Source]] = {
+        "shards": ShardSet,
+        "tfrecord": TFRecords,
+        "recordio": RecordIO,
+        "parquet": ParquetRows,
+        "image": lambda paths: FileList([path for each in paths for path in _images(each)]),
+    }
+    return found + [make(files[kind]) for kind, make in made.items() if kind in files]
+
+
+def _kind(target: str) -> str:
+    """What a file's name says that it holds: tar shards where it says nothing else."""
+    name = target.lower()
+    if "://" not in target and name.endswith(IMAGES):
+        return "image"
+    if _TFRECORD.search(target):
+        return "tfrecord"
+    return {".rec": "recordio", ".parquet": "parquet"}.get(Path(name).suffix, "shards")
 
 
 def one_source(targets: Sequence[str], *, config: Sequence[str], timeout: float) -> Source:
