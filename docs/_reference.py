@@ -49,7 +49,8 @@ SECTIONS = {
     },
     "Formats": {"dali_feed.formats": "Avro MsgPack Npy Protobuf"},
     "Sources": {
-        "dali_feed.external_sources": "KafkaTopic KafkaStream Fleet ShardSet FileList ArrowRows Topics FromEnv FromFile"
+        "dali_feed.external_sources": "KafkaTopic KafkaStream Fleet ShardSet FileList ArrowRows Concat Mix Topics"
+        " FromEnv FromFile"
     },
     "Into a topic": {"dali_feed.external_sources": "Producer Payload Values Copied Claim Produced Tally"},
     "Dead letters": {"dali_feed.external_sources": "DeadLetterFolder DeadLetterTopic"},

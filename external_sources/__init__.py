@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.kafka.topic import KafkaTopic
     from dali_feed.external_sources.kafka.topics import Topics
     from dali_feed.external_sources.kafka.writes import Copied, Payload, Values
+    from dali_feed.external_sources.mix import Mix
     from dali_feed.external_sources.shards import ShardSet
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "FromFile",
     "KafkaStream",
     "KafkaTopic",
+    "Mix",
     "Payload",
     "Produced",
     "Producer",
@@ -63,6 +65,7 @@ __getattr__ = lazily(
         "FromFile": "kafka.secrets",
         "KafkaStream": "kafka.stream",
         "KafkaTopic": "kafka.topic",
+        "Mix": "mix",
         "Payload": "kafka.writes",
         "Produced": "kafka.producer",
         "Producer": "kafka.producer",
