@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.kafka.topic import KafkaTopic
     from dali_feed.external_sources.kafka.topics import Topics
     from dali_feed.external_sources.kafka.writes import Copied, Payload, Values
+    from dali_feed.external_sources.mix import Mix
     from dali_feed.external_sources.parquet_rows import ParquetRows
     from dali_feed.external_sources.record_files.mds import MDS
     from dali_feed.external_sources.record_files.recordio import RecordIO
@@ -47,6 +48,7 @@ __all__ = [
     "FromFile",
     "KafkaStream",
     "KafkaTopic",
+    "Mix",
     "ParquetRows",
     "Payload",
     "Produced",
@@ -77,6 +79,7 @@ __getattr__ = lazily(
         "FromFile": "kafka.secrets",
         "KafkaStream": "kafka.stream",
         "KafkaTopic": "kafka.topic",
+        "Mix": "mix",
         "ParquetRows": "parquet_rows",
         "Payload": "kafka.writes",
         "Produced": "kafka.producer",

@@ -99,6 +99,9 @@ class Concat:
 
     def _check(self, part: Snapshot, source: Source) -> None:
         """Raise ConfigError where that cannot be a part."""
+        if part.mix is not None:
+            msg = f"Concat: a mixture's order is its own and cannot be part of another's; found {source!r}"
+            raise ConfigError(msg)
 
     def _joined(self, parts: tuple[Snapshot, ...]) -> Snapshot:
         starts, stops = (np.concatenate([getattr(part, name) for part in parts]) for name in ("starts", "stops"))

@@ -57,6 +57,14 @@ def _joined(parts: list[Any]) -> Any:
     return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else [value for part in parts for value in part]
 
 
+def _order(pieces: list[Piece]) -> NDArray[np.int64] | None:
+    """Which row of the pieces end to end comes in each slot, int64; None where that is the slot itself."""
+    if pieces[0].places is None:
+        return None
+    places = np.concatenate([piece.places for piece in pieces if piece.places is not None])
+    return np.asarray(np.argsort(places, kind="stable"), np.int64)
+
+
 class Flight:
     """A batch on its way: which slots of which windows it holds, and the work an engine is given.
 
@@ -66,17 +74,19 @@ class Flight:
     def __init__(self, pieces: list[Piece], where: Callable[[int], str], *, same_size: bool) -> None:
         self.pieces, self._where = pieces, where
         cuts = [(p.chunk, slice(p.start, p.stop)) for p in pieces]
-        self.rows: NDArray[np.int64] = _joined([chunk.rows[cut] for chunk, cut in cuts])
-        self.ids: NDArray[np.int64] = _joined([chunk.ids[cut] for chunk, cut in cuts])
-        self.ok: NDArray[np.bool_] = _joined([chunk.ok[cut] for chunk, cut in cuts])
-        self.fields = {k: _joined([chunk.fields[k][cut] for chunk, cut in cuts]) for k in pieces[0].chunk.fields}
+        self._order = _order(pieces)
+        self.rows: NDArray[np.int64] = self._in_order([chunk.rows[cut] for chunk, cut in cuts])
+        self.ids: NDArray[np.int64] = self._in_order([chunk.ids[cut] for chunk, cut in cuts])
+        self.ok: NDArray[np.bool_] = self._in_order([chunk.ok[cut] for chunk, cut in cuts])
+        self.fields = {k: self._in_order([chunk.fields[k][cut] for chunk, cut in cuts]) for k in pieces[0].chunk.fields}
         arrays = {
-            k: _joined([c.parameters.arrays[k][cut] for c, cut in cuts]) for k in pieces[0].chunk.parameters.arrays
+            k: self._in_order([c.parameters.arrays[k][cut] for c, cut in cuts])
+            for k in pieces[0].chunk.parameters.arrays
         }
-        self.work = Work(_joined([chunk.payloads[cut] for chunk, cut in cuts]), arrays, self.fields)
+        self.work = Work(self._in_order([chunk.payloads[cut] for chunk, cut in cuts]), arrays, self.fields)
         self._size: Any = None
         if same_size:
-            sizes = _joined([chunk.parameters.sizes[cut] for chunk, cut in cuts])
+            sizes = self._in_order([chunk.parameters.sizes[cut] for chunk, cut in cuts])
             self._size = sizes[0]
             for slot in np.flatnonzero((sizes != self._size).any(axis=1))[:1].tolist():
                 raise self._several_sizes(sizes[slot], slot)
@@ -95,8 +105,17 @@ class Flight:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def _in_order(self, parts: list[Any]) -> Any:
+        """Values of all pieces, slot by slot."""
+        whole = _joined(parts)
+        if self._order is None:
+            return whole
+        taken = isinstance(whole, np.ndarray | Pieces)
+        return whole[self._order] if taken else [whole[k] for k in self._order.tolist()]
+
     def place(self, slot: int) -> tuple[Held, int]:
         """The window of a slot of this batch, and the window's slot it is."""
+        slot = slot if self._order is None else int(self._order[slot])
         for piece in self.pieces:
             if slot < len(piece):
                 return piece.chunk.window, piece.chunk.first + piece.start + slot
@@ -142,7 +161,7 @@ class Flight:
             self.work.payloads[slot] = prepare(window.good_payloads(row))[0]
             for name, values in window.good_fields(row).items():
                 self.fields[name][slot] = values[0]
-            fresh = draw(window.sizes[row], window.ids[row])
+            fresh = draw(window.sizes[row], window.ids[row], window.turn)
             for name, values in fresh.arrays.items():
                 self.work.arrays[name][slot] = values[0]
             if self._size is not None and (fresh.sizes[0] != self._size).any():

@@ -15,6 +15,7 @@ import numpy as np
 
 from dali_feed.feed.planning import Planning
 from dali_feed.feed.stats import Stats
+from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.order import EpochPlan
 from dali_feed.plan.position import Position
 from dali_feed.records.source import Commits, Int64s, Snapshot, Source
@@ -26,7 +27,7 @@ COST = 20  # times what it takes
 log = logging.getLogger("dali_feed")
 
 
-def progress(snapshot: Snapshot, plan: EpochPlan, at: Position, *, left: bool) -> Int64s:
+def progress(snapshot: Snapshot, plan: EpochPlan | MixedPlan, at: Position, *, left: bool) -> Int64s:
     """Per partition its first position and the number of its positions that the trainer has consumed, int64.
 
     Where the snapshot knows its holes, the position of the first record that would be left had they come in order.
@@ -47,7 +48,7 @@ class Placing:
     """
 
     def __init__(self) -> None:
-        self._known: tuple[EpochPlan | None, dict[int, int]] | None = None
+        self._known: tuple[EpochPlan | MixedPlan | None, dict[int, int]] | None = None
         self._again = 0.0
 
     def placed(self, stats: Stats, planning: Planning, at: Position) -> Stats:

@@ -24,11 +24,20 @@ def running(engine: str, device: int | None, recipe: Recipe) -> str:
 
 
 def described(
-    snapshot: Snapshot, order: Order, shares: Shares, *, sampled: bool, window: int, batches: int, engine: str
+    snapshot: Snapshot,
+    order: Order,
+    shares: Shares,
+    *,
+    sampled: bool,
+    window: int,
+    batches: int,
+    engine: str,
+    epoch: int = 0,
 ) -> str:
     """Six lines: records, order, extents, windows, batches, engine; one more on offsets without a record, if any.
 
-    `sampled`: a sampler gives the order; `window`: records of a window; `engine`: what `running` says.
+    `sampled`: a sampler gives the order; `window`: records of a window; `engine`: what `running` says. Of several
+    sources a line each says how many samples it has, and what its share is in the epoch.
     """
     samples, megabytes = len(snapshot), snapshot.record_bytes / 1e6
     if sampled:
@@ -46,6 +55,7 @@ def described(
     return "\n".join(
         (
             f"{snapshot.source}: {samples:,} samples in {len(snapshot.names):,} partitions, {size}",
+            *_parts(snapshot, epoch),
             *_holes(snapshot),
             f"order: {how}",
             f"extents: {-(-samples // order.extent):,} of up to {order.extent:,} samples, {read}",
@@ -54,6 +64,19 @@ def described(
             f"engine: {engine}",
         )
     )
+
+
+def _parts(snapshot: Snapshot, epoch: int) -> list[str]:
+    """What a source made of several is made of."""
+    lines = [f"  {part.source}: {len(part):,} samples" for part in snapshot.parts]
+    if snapshot.mix is None:
+        return lines
+    shares = snapshot.mix.shares(epoch)
+    told = " : ".join(f"{share:,}" for share in shares)
+    ends = "when the first source would begin again" if snapshot.mix.stop == "first" else "when all have given all"
+    ends = ends if snapshot.mix.samples is None else f"after {snapshot.mix.samples:,} samples"
+    shown = [f"{line}, {share / sum(shares):.2%} of a batch" for line, share in zip(lines, shares, strict=True)]
+    return [f"mixture: {told} in epoch {epoch}; an epoch ends {ends}", *shown]
 
 
 def _holes(snapshot: Snapshot) -> list[str]:

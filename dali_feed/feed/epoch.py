@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from dali_feed.engines.ranges import WAITS
 from dali_feed.feed.lane import Lane
+from dali_feed.feed.mixed_lane import MixedLane
 from dali_feed.feed.run import Run
 from dali_feed.feed.setting import EpochSetting
 from dali_feed.feed.watchdog import reads
@@ -21,7 +22,7 @@ class EpochRun(Run):
     setting: EpochSetting
 
     def __init__(
-        self, setting: EpochSetting, lanes: Sequence[Lane], counts: Sequence[int], quarantine: Quarantine
+        self, setting: EpochSetting, lanes: Sequence[Lane | MixedLane], counts: Sequence[int], quarantine: Quarantine
     ) -> None:
         self._lanes, self._counts = lanes, counts
         self._look_ahead = True  # reads may be asked for since the last look
@@ -86,9 +87,10 @@ class EpochRun(Run):
 
         Before the first is done only a sample of sizes is known: no more reads than there are readers.
         """
-        part = self.setting.memory // len(self._lanes)
+        strands = [strand for lane in self._lanes for strand in lane.strands]
+        part = self.setting.memory // len(strands)
         most = math.inf if self.setting.sizes else self.setting.readers
-        ahead = [(lane, lane.reads_ahead()) for lane in self._lanes]
+        ahead = [(lane, lane.reads_ahead()) for lane in strands]
         while ahead:
             for turn in list(ahead):
                 lane, reads = turn

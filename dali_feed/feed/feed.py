@@ -26,6 +26,7 @@ from dali_feed.feed.planning import Planning, check_order
 from dali_feed.feed.stats import Stats
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan import state as states
+from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.order import EpochPlan, Order, Shuffle
 from dali_feed.plan.shares import MAX_EPOCH, Dealt, Shares, check_epoch
 from dali_feed.quarantine.budget import Quarantine
@@ -140,7 +141,7 @@ class Feed(Dealt):
         return self._planning.window_samples
 
     @property
-    def plan(self) -> EpochPlan:
+    def plan(self) -> EpochPlan | MixedPlan:
         """Which sample comes at which place (slot) of the epoch that state_dict() stands in."""
         return self._planning.plan(self.epoch)
 
@@ -198,9 +199,7 @@ class Feed(Dealt):
         check_memory(
             self.tuning,
             self.shares,
-            window=self.window_samples,
-            extent=self.order.extent,
-            record_bytes=self.snapshot.record_bytes,
+            windows=self._planning.windows,
             lane_length=plan.lane_length,
         )
         self._outbox.retry()
@@ -265,6 +264,7 @@ class Feed(Dealt):
             window=self.window_samples,
             batches=len(self),
             engine=running(self.engine_name, self.device, self.program.recipe),
+            epoch=self.epoch,
         )
 
     def stats(self) -> Stats:

@@ -9,6 +9,7 @@ import numpy as np
 
 from dali_feed.feed.planning import Planning
 from dali_feed.options import local_processes
+from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.shares import MAX_EPOCH, Shares
 from dali_feed.records.source import Extents, Source
 
@@ -17,16 +18,16 @@ __all__ = ["foresee", "lanes_here"]
 
 def foresee(source: Source, planning: Planning, epoch: int, consumed: int) -> None:
     """A pass begins in that epoch, where `consumed` of each lane have been given."""
-    tell = getattr(source, "foresee", None)
-    if tell is None:
+    tell, plan = getattr(source, "foresee", None), planning.plan(epoch)
+    if tell is None or isinstance(plan, MixedPlan):  # of a mixture no source asks yet
         return
 
     def coming() -> tuple[Extents, int]:
         lanes = lanes_here(planning.shares)
-        now = planning.plan(epoch).reads(lanes, consumed)
+        now = plan.reads(lanes, consumed)
         later = planning.foreseen(epoch + 1) if epoch + 1 < MAX_EPOCH else None
         this = int(now.lengths.sum())
-        if later is None:
+        if later is None or isinstance(later, MixedPlan):
             return now, this
         then = later.reads(lanes)
         names = ("partition", "start", "stop")

@@ -36,11 +36,13 @@ class Held:
     order     the row whose own each slot is
     borrowed  whether its records are others' than its slots'
     left      slots whose batch has not left the engine yet
+    turn      how often its records have come in this epoch before: what is done to them is drawn anew each time
     """
 
     order: Rows
     borrowed = False
     left = 0
+    turn = 0
 
     def __init__(self, look: Look, where: Callable[[int], str]) -> None:
         self._look, self._where = look, where

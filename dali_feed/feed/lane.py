@@ -19,6 +19,7 @@ from dali_feed.compiler.program import Parameters
 from dali_feed.feed.held import Held
 from dali_feed.feed.reading import ReadTask
 from dali_feed.feed.window import Window
+from dali_feed.plan.mixed import Strand
 from dali_feed.plan.order import EpochPlan, WindowPlan
 
 __all__ = ["Chunk", "Lane", "Piece"]
@@ -28,7 +29,7 @@ WINDOWS_AHEAD = 1
 
 OpenWindow = Callable[[WindowPlan, int, Callable[[], Iterator[WindowPlan]]], Window]
 Prepare = Callable[[list[memoryview]], list[Any]]
-Draw = Callable[[NDArray[Any], NDArray[np.int64]], Parameters]
+Draw = Callable[[NDArray[Any], NDArray[np.int64], int], Parameters]  # of sizes, ids, and how often they came before
 
 
 @dataclass(slots=True)
@@ -47,11 +48,12 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Part start..stop-1 of a chunk, in one batch."""
+    """Part start..stop-1 of a chunk, in one batch; `places` are the slots there, where they are not the next ones."""
 
     chunk: Chunk
     start: int
     stop: int
+    places: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -62,7 +64,7 @@ class Lane:
 
     def __init__(
         self,
-        plan: EpochPlan,
+        plan: EpochPlan | Strand,
         lane: int,
         consumed: int,
         *,
@@ -81,6 +83,11 @@ class Lane:
         self._slot = 0
         self._chunk: Piece | None = None
         self.dealt = 0  # chunks so far
+
+    @property
+    def strands(self) -> list[Lane]:
+        """What reads for it: itself."""
+        return [self]
 
     def _open_one(self) -> bool:
         if self._next_window + 1 >= len(self._bounds):
@@ -164,7 +171,7 @@ class Lane:
             stop = wide
         rows, ok = window.deal(first, stop)
         ids = window.ids[rows]
-        parameters = self._draw(window.sizes[rows], ids)
+        parameters = self._draw(window.sizes[rows], ids, window.turn)
         payloads = self._prepare(window.good_payloads(rows))
         self._slot = stop
         self.dealt += 1

@@ -18,6 +18,7 @@ from dali_feed.feed.hopeless import Proof
 from dali_feed.feed.lane import Lane
 from dali_feed.feed.measured import Measured
 from dali_feed.feed.memory import slab_bytes
+from dali_feed.feed.mixed_lane import MixedLane
 from dali_feed.feed.reading import ReadPool
 from dali_feed.feed.setting import EpochSetting, Setting
 from dali_feed.feed.stats import Meter, Stats
@@ -26,6 +27,8 @@ from dali_feed.feed.usable import Look, looker
 from dali_feed.feed.whole_pixels import WholePixels
 from dali_feed.feed.window import Empty, Window
 from dali_feed.options import Tuning
+from dali_feed.plan.draws import seed_of_turn
+from dali_feed.plan.mixed import MixedPlan, Strand
 from dali_feed.plan.order import EpochPlan, WindowPlan
 from dali_feed.quarantine.outbox import Outbox
 from dali_feed.records.slabs import SlabPool
@@ -103,7 +106,7 @@ class Machine:
             outbox=self.outbox,
             source=source,
             where=where,
-            draw=lambda sizes, ids: program.parameters(sizes, ids, seed, epoch),
+            draw=lambda sizes, ids, turn: program.parameters(sizes, ids, seed_of_turn(seed, turn), epoch),
             beside=lambda batch: beside(batch, epoch),
             prefetch=tuning.prefetch,
             same_size=program.fixed and program.size is None,
@@ -122,7 +125,9 @@ class Machine:
         late = self.source.late if isinstance(self.source, Columnar) else {}
         return LateEngine(made, late, self.tuning) if late else made
 
-    def lanes(self, setting: EpochSetting, plan: EpochPlan, mine: Iterable[int], consumed: int) -> list[Lane]:
+    def lanes(
+        self, setting: EpochSetting, plan: EpochPlan | MixedPlan, mine: Iterable[int], consumed: int
+    ) -> list[Lane] | list[MixedLane]:
         """The lanes `mine` of a plan, from where `consumed` of each have been given."""
         look, empty, proof = self.look(), Empty(), self._proof
 
@@ -140,10 +145,17 @@ class Machine:
             )
 
         draw, prepare, mine = setting.draw, setting.engine.prepare, tuple(mine)
-        reads = -(-setting.readers // max(1, len(mine)))
+        strands = {lane: plan.strands(lane, consumed) for lane in mine}
+        reads = -(-setting.readers // max(1, sum(map(len, strands.values()))))
+
+        def opened(strand: EpochPlan | Strand, lane: int, taken: int) -> Lane:
+            return Lane(strand, lane, taken, open_window=open_window, draw=draw, prepare=prepare, reads=reads)
+
+        if isinstance(plan, EpochPlan):
+            return [opened(plan, lane, consumed) for lane in mine]
         return [
-            Lane(plan, lane, consumed, open_window=open_window, draw=draw, prepare=prepare, reads=reads)
-            for lane in mine
+            MixedLane(plan, lane, consumed, [opened(strand, lane, taken) for strand, taken in strands[lane]], at)
+            for at, lane in enumerate(mine)
         ]
 
     def stats(self) -> Stats:

@@ -10,6 +10,7 @@ from dali_feed.errors import ConfigError
 from dali_feed.feed.describe import warn_of_holes
 from dali_feed.plan import state as states
 from dali_feed.plan.draws import check_seed
+from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.order import EpochPlan, Order, Shuffle, resolve
 from dali_feed.plan.sampler import digest_of, indices_of
 from dali_feed.plan.shares import Shares, check_shuffle
@@ -55,7 +56,7 @@ class Planning:
         self.shares, self.seed, self.drop_last = shares, check_seed(seed), bool(drop_last)
         self._source, self._shuffle, self._sampler, self._may_look = source, shuffle, sampler, may_look
         self._snapshot: Snapshot | None = None
-        self._plan: EpochPlan | None = None
+        self._plan: EpochPlan | MixedPlan | None = None
         self._digest: str | None = None  # of what the sampler gave for that plan
 
     @property
@@ -64,6 +65,9 @@ class Planning:
         if self._snapshot is None:
             self._may_look()
             self._snapshot = self._source.snapshot()
+            if self._snapshot.mix is not None and self.sampled:
+                msg = f"sampler: a mixture has an order of its own; found one beside {self._snapshot.source}"
+                raise ConfigError(msg)
             warn_of_holes(self._snapshot)
         return self._snapshot
 
@@ -80,11 +84,32 @@ class Planning:
     @property
     def window_samples(self) -> int:
         """Samples that a window holds at most."""
-        return min(self.order.extent * self.order.window, -(-len(self.snapshot) // self.shares.lanes))
+        return sum(samples for samples, _, _ in self.windows)
 
-    def plan(self, epoch: int) -> EpochPlan:
+    @property
+    def windows(self) -> list[tuple[int, int, int]]:
+        """Of each window that a lane has open at once: samples at most, an extent's, and a record's bytes."""
+        snapshot, order, lanes = self.snapshot, self.order, self.shares.lanes
+        several = zip(snapshot.parts, order.parts, strict=True) if snapshot.mix is not None else [(snapshot, order)]
+        return [
+            (min(its.extent * its.window, -(-len(part) // lanes)), its.extent, part.record_bytes)
+            for part, its in several
+        ]
+
+    def plan(self, epoch: int) -> EpochPlan | MixedPlan:
         """Which sample comes in which slot of that epoch."""
         if self._plan is None or self._plan.epoch != epoch:
+            if (mix := self.snapshot.mix) is not None:
+                self._plan = MixedPlan(
+                    self.snapshot,
+                    mix,
+                    self.order,
+                    seed=self.seed,
+                    epoch=epoch,
+                    lanes=self.shares.lanes,
+                    drop_last=self.drop_last,
+                )
+                return self._plan
             indices = None if self._sampler is None else indices_of(self._sampler, epoch, len(self.snapshot))
             self._plan = EpochPlan(
                 self.snapshot,
@@ -98,7 +123,7 @@ class Planning:
             self._digest = None if indices is None else digest_of(self._sampler, indices)
         return self._plan
 
-    def foreseen(self, epoch: int) -> EpochPlan | None:
+    def foreseen(self, epoch: int) -> EpochPlan | MixedPlan | None:
         """The plan of a later epoch; None where only a sampler knows it, which is not asked before its time."""
         if self._sampler is not None:
             return None
@@ -106,7 +131,7 @@ class Planning:
         found._plan = None
         return found.plan(epoch)
 
-    def made(self, epoch: int) -> EpochPlan | None:
+    def made(self, epoch: int) -> EpochPlan | MixedPlan | None:
         """The plan of that epoch, where it is there already."""
         return self._plan if self._plan is not None and self._plan.epoch == epoch else None
 

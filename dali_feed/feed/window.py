@@ -108,7 +108,7 @@ class Window(Held):
     def _begin(self, plan: WindowPlan) -> None:
         """Start with the records of `plan`, of which nothing has been read."""
         self._hold(plan.extents.ids())
-        self.plan, rows = plan, self.rows
+        self.plan, rows, self.turn = plan, self.rows, plan.turn
         order = plan.order if plan.order is not None else np.arange(rows, dtype=np.int64)
         self.order = order if rows == self.slots else np.resize(order, max(rows, self.slots))
         self.tasks, self._edges = _tasks(plan, self._measured)

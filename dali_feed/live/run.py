@@ -109,7 +109,7 @@ class LiveRun(Run):
             ok,
             ids,
             window.good_fields(rows),
-            self.setting.draw(window.sizes[rows], ids),
+            self.setting.draw(window.sizes[rows], ids, window.turn),
             self.setting.engine.prepare(window.good_payloads(rows)),
         )
         self._start([Piece(chunk, 0, window.rows)])

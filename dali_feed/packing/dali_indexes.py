@@ -26,9 +26,10 @@ _BLANKS = b" \t\r\n\v\f"
 def dali_index(
     shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], folder: str | os.PathLike[str]
 ) -> list[Path]:
-    """Write an index of each shard into `folder`, which is made; their paths, in the shards' order.
+    """Write an index of each shard into a folder; their paths, in the shards' order.
 
     shards  tar files as ShardSet takes them
+    folder  where the indexes go; it is made where it is not there
 
     `fn.readers.webdataset(paths=[...], index_paths=[...])` takes both lists. `SHARD.tar` gets `SHARD.idx`.
 

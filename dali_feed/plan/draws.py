@@ -15,9 +15,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["check_seed", "permutation", "philox4x32", "seed_within", "uniforms"]
+__all__ = ["check_seed", "permutation", "philox4x32", "seed_of_turn", "seed_within", "uniforms"]
 
 from dali_feed.errors import ConfigError
+from dali_feed.plan.streams import REPEATS
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
@@ -73,6 +74,11 @@ def seed_within(seed: int, stream: int, number: int) -> int:
     """The seed of a part of a run that draws for itself: of 64 bits, and another one for each 64-bit `number`."""
     low, high, _, _ = philox4x32((stream, 0, number & 0xFFFFFFFF, number >> 32), (seed & 0xFFFFFFFF, seed >> 32))
     return int(low) | int(high) << 32
+
+
+def seed_of_turn(seed: int, turn: int) -> int:
+    """The seed of what is done to samples that have come `turn` times before in an epoch: the run's the first time."""
+    return seed_within(seed, REPEATS, turn) if turn else seed
 
 
 def permutation(seed: int, epoch: int, size: int, stream: int, first: int = 0) -> NDArray[np.int64]:

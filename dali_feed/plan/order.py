@@ -75,15 +75,22 @@ class Order:
         return tuple(part.extent for part in self.parts) or self.extent
 
 
-def resolve(shuffle: bool | Shuffle, snapshot: Snapshot, *, sampled: bool = False) -> Order:
-    """What `shuffle` means for a snapshot; `sampled`: the order is a sampler's, which names single records."""
+def resolve(shuffle: bool | Shuffle, snapshot: Snapshot, *, sampled: bool = False, among: int = 1) -> Order:
+    """What `shuffle` means for a snapshot; `sampled`: the order is a sampler's, which names single records.
+
+    `among` so many windows in memory at once the bytes of one are divided.
+    """
+    if snapshot.mix is not None:
+        parts = tuple(resolve(shuffle, part, among=len(snapshot.parts)) for part in snapshot.parts)
+        extent, window = (max(getattr(part, name) for part in parts) for name in ("extent", "window"))
+        return Order(shuffle is not False, extent, window, parts)
     chosen = shuffle if isinstance(shuffle, Shuffle) else Shuffle()
     shuffled = shuffle is not False
     single = sampled or (shuffled and snapshot.random_access)
     if snapshot.parts and chosen.extent is None and not single:
-        return _of_parts(shuffled, chosen.window, snapshot)
+        return _of_parts(shuffled, chosen.window, snapshot, among)
     extent = chosen.extent or (1 if single else snapshot.extent)
-    in_memory = max(1, WINDOW_BYTES // max(1, extent * snapshot.record_bytes))
+    in_memory = max(1, WINDOW_BYTES // among // max(1, extent * snapshot.record_bytes))
     if shuffled and extent > 1:
         window = in_memory
     else:
@@ -91,11 +98,11 @@ def resolve(shuffle: bool | Shuffle, snapshot: Snapshot, *, sampled: bool = Fals
     return Order(shuffled, extent, chosen.window or max(1, window))
 
 
-def _of_parts(shuffled: bool, window: int | None, snapshot: Snapshot) -> Order:
+def _of_parts(shuffled: bool, window: int | None, snapshot: Snapshot, among: int) -> Order:
     """Each part's own extents; a window holds as many as it may of those that take most memory."""
     extents = tuple(part.extent for part in snapshot.parts)
     heaviest = max(part.extent * part.record_bytes for part in snapshot.parts)
-    most = window or max(1, WINDOW_BYTES // max(1, heaviest))
+    most = window or max(1, WINDOW_BYTES // among // max(1, heaviest))
     if window is None and not (shuffled and max(extents) > 1):
         most = min(most, -(-WINDOW_RECORDS // max(extents)))
     return Order(shuffled, max(extents), most, tuple(Order(shuffled, extent, most) for extent in extents))
@@ -110,12 +117,14 @@ class WindowPlan:
     order    order of the slots, int64 (rows,): slot first+j holds row order[j]; None where that is j itself
     ends     the row after each extent of the plan, int64: what is best read in one go, even where holes cut it
              into many of `extents`
+    turn     how often its samples have come in this epoch before: what is done to them is drawn anew each time
     """
 
     at: int
     extents: Extents
     order: Int64s | None
     ends: Int64s
+    turn: int = 0
 
     def __len__(self) -> int:
         return int(self.extents.lengths.sum())
@@ -201,6 +210,19 @@ class EpochPlan:
         self._line = _of_length(line, total, self.lane_length * lanes)
         self._ends = np.cumsum(self._line.lengths)
 
+    def length(self, lane: int) -> int:
+        """Samples of a lane."""
+        del lane
+        return self.lane_length
+
+    def strands(self, lane: int, consumed: int) -> list[tuple[EpochPlan, int]]:
+        """What a lane's slots are filled from, each in an order of its own, with how much of it `consumed` slots took.
+
+        This plan alone; a mixture has several (`dali_feed.plan.mixed`).
+        """
+        del lane
+        return [(self, consumed)]
+
     def bounds(self, lane: int) -> Int64s:
         """Lane positions at which windows begin, and the lane's end: int64 (windows + 1,).
 
@@ -266,14 +288,19 @@ class EpochPlan:
         """
         counts = np.zeros(partitions, np.int64)
         for lane in range(self.lanes if consumed else 0):
-            edges = self.bounds(lane)
-            edge, at = int(edges[np.searchsorted(edges, consumed, side="right") - 1]), lane * self.lane_length
-            if edge:
-                whole = self._cut(at, at + edge)
-                np.add.at(counts, whole.partition, whole.lengths)
-            partition, _ = unpack_ids(self.ids(lane, edge, consumed))
-            counts += np.bincount(partition, minlength=partitions)
+            counts += self.given_of(lane, consumed, partitions)
         return counts
+
+    def given_of(self, lane: int, consumed: int, partitions: int) -> Int64s:
+        """Of the first `consumed` samples of one lane, how many are of which partition: int64 (partitions,)."""
+        counts = np.zeros(partitions, np.int64)
+        edges = self.bounds(lane)
+        edge, at = int(edges[np.searchsorted(edges, consumed, side="right") - 1]), lane * self.lane_length
+        if edge:
+            whole = self._cut(at, at + edge)
+            np.add.at(counts, whole.partition, whole.lengths)
+        partition, _ = unpack_ids(self.ids(lane, edge, consumed))
+        return np.asarray(counts + np.bincount(partition, minlength=partitions), np.int64)
 
     def _cut(self, first: int, stop: int) -> Extents:
         a = int(np.searchsorted(self._ends, first, side="right"))

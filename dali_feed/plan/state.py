@@ -38,13 +38,21 @@ def made_for(
         "seed": seed,
         "lanes": lanes,
         "shuffle": order.shuffled,
-        "extent": list(order.extents) if isinstance(order.extents, tuple) else order.extents,
+        "extent": _told(order),
         "window": order.window,
         "drop_last": drop_last,
         "sampler": sampler,
     }
+    if snapshot.mix is not None:
+        made["mix"] = snapshot.mix.told()
+        made["window"] = [part.window for part in order.parts]
     pixels = {"hw_decoder_load": hw_decoder_load, "exif": exif}
     return made | {name: value for name, value in pixels.items() if value != _UNSAID[name]}
+
+
+def _told(order: Order) -> int | list[Any]:
+    """Positions per extent, of each part of a source made of several where they differ."""
+    return [_told(part) for part in order.parts] or order.extent
 
 
 def pack(made: State, snapshot: Snapshot, *, epoch: int, consumed: int, info: State) -> State:

@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from dali_feed.records.extents import Extents, Int64s, pack_ids, unpack_id, unpack_ids
+from dali_feed.records.mixture import Mixture
 from dali_feed.records.present import Present
 
 __all__ = [
@@ -61,6 +62,7 @@ class Snapshot:
     absent         share of the positions that hold no record, 0..1: exact with `present`, else as far as is known
     parts          of a source made of several theirs, whose partitions stand here one after another: a plan cuts and
                    lines up each part's as that part wants it. () of any other
+    mix            how the parts are mixed, slot by slot; None: they come one after another, or are shuffled as one
     """
 
     source: str
@@ -76,6 +78,7 @@ class Snapshot:
     present: Present | None = None
     absent: float = 0.0
     parts: tuple[Snapshot, ...] = ()
+    mix: Mixture | None = None
 
     def __len__(self) -> int:
         return self.positions if self.present is None else len(self.present)

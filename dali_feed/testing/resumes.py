@@ -21,6 +21,7 @@ from dali_feed.columns.kind import Kind
 from dali_feed.errors import ConfigError, DaliFeedError
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords, Tuning
+from dali_feed.plan.mixed import MixedPlan, Strand
 from dali_feed.plan.order import EpochPlan, Shuffle, resolve
 from dali_feed.records.members import Members
 from dali_feed.records.source import Snapshot, Source, unpack_ids
@@ -206,7 +207,12 @@ class _Check:
         self._source, self._missing = source, missing
         self._batch_size, self._options = batch_size, options
         chosen = {name: options[name] for name in ("seed", "lanes", "drop_last")}
-        self._plan = EpochPlan(snapshot, resolve(options["shuffle"], snapshot), epoch=0, **chosen)
+        order = resolve(options["shuffle"], snapshot)
+        self._plan: EpochPlan | MixedPlan = (
+            EpochPlan(snapshot, order, epoch=0, **chosen)
+            if snapshot.mix is None
+            else MixedPlan(snapshot, snapshot.mix, order, epoch=0, **chosen)
+        )
 
     def whole_run(self, world_size: int) -> _Run:
         """An epoch that is not interrupted, and the batch after it."""
@@ -259,23 +265,24 @@ class _Check:
         plan, consumed = self._plan, state["consumed"]
         may: Counter[int] = Counter()
         for lane in range(rank, plan.lanes, size):
-            bounds = plan.bounds(lane)
-            first = int(bounds[max(0, int(np.searchsorted(bounds, consumed, side="right")) - 1)])
-            if consumed < plan.lane_length:
-                may.update(plan.ids(lane, first, plan.lane_length).tolist())
-                for a, b in itertools.pairwise(bounds[bounds >= first].tolist()):
-                    may.update(self._borrowed(lane, a, b))
+            for strand, taken in plan.strands(lane, consumed):
+                bounds, length = strand.bounds(lane), strand.length(lane)
+                first = int(bounds[max(0, int(np.searchsorted(bounds, taken, side="right")) - 1)])
+                if taken < length:
+                    may.update(strand.ids(lane, first, length).tolist())
+                    for a, b in itertools.pairwise(bounds[bounds >= first].tolist()):
+                        may.update(self._borrowed(strand, lane, a, b))
         more = asked - may
         assert not more, (
             f"{at}: rank {rank} may read the windows that its lanes stood in, and what follows, once;"
             f" it read {more.total()} positions more, such as {self._where(next(iter(more)))}"
         )
 
-    def _borrowed(self, lane: int, first: int, stop: int) -> list[int]:
+    def _borrowed(self, plan: EpochPlan | Strand, lane: int, first: int, stop: int) -> list[int]:
         """What a window reads of others: where it has no record, all until one that has some."""
         read: list[int] = []
-        if self._missing.issuperset(self._plan.ids(lane, first, stop).tolist()):
-            for other in self._plan.others(lane, first):
+        if self._missing.issuperset(plan.ids(lane, first, stop).tolist()):
+            for other in plan.others(lane, first):
                 ids = other.extents.ids().tolist()
                 read += ids
                 if not self._missing.issuperset(ids):

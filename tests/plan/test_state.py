@@ -17,7 +17,7 @@ from dali_feed.external_sources.files import FileList
 from dali_feed.external_sources.shards import ShardSet
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords
-from dali_feed.plan.order import Shuffle
+from dali_feed.plan.order import EpochPlan, Shuffle
 from dali_feed.records.extents import pack_ids
 from dali_feed.testing.scripted import Corrupt, Gap, ScriptedSource
 from dali_feed.testing.shards import write_shard
@@ -144,6 +144,7 @@ def test_restoring_reads_nothing_before_the_window() -> None:
     """Each lane reads the window it stood in at most once, and nothing that came before it."""
     with _feed(lanes=2, batch_size=2) as feed:
         plan = feed.plan
+        assert isinstance(plan, EpochPlan)
         batches = iter(feed)
         for _ in range(9):
             next(batches)

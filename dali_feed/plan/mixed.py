@@ -1,0 +1,201 @@
+"""The order of an epoch of a mixture: several sources, each in an order of its own, slot by slot in exact shares.
+
+The law: pure in (snapshot, seed, epoch, lanes), as `plan.order` is. Each part of the snapshot has a plan of its own, an
+`EpochPlan` with as many lanes; that of a part and a pass over it has a seed of its own. Lane l of the mixture is the
+l-th lanes of the parts, a `Strand` each, and `plan.apportion` says whose is each slot. So a position is still one
+number, the slots each lane has given: how many samples of each strand those took follows from it.
+
+    strands of lane l   a: |-- window --|-- window --|       b: |- window -|- again, turn 1 -|
+    its slots           a a b a a a b a a b a a a b ...
+
+Within its lane a strand has windows of its own, so a slot whose record is bad gets another of the same source, and the
+proportions stay. A part that is exhausted before the epoch ends begins again, in another order; what is done to a
+sample is then drawn anew (`WindowPlan.turn`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from dali_feed.errors import ConfigError
+from dali_feed.plan.apportion import Apportioned
+from dali_feed.plan.draws import seed_within
+from dali_feed.plan.order import EpochPlan, Order, WindowPlan
+from dali_feed.plan.streams import STRANDS
+from dali_feed.records.extents import Extents, Int64s, pack_ids, unpack_ids
+from dali_feed.records.mixture import Mixture
+from dali_feed.records.source import Snapshot
+
+__all__ = ["MixedPlan", "Strand"]
+
+_ROOM = 1 << 48  # places in the line of a strand: what tells windows of different ones apart
+
+
+class Strand:
+    """One part of a mixture: passes over it laid end to end. Like `EpochPlan`, but each lane has its own length."""
+
+    def __init__(self, number: int, base: int, passes: Callable[[int], EpochPlan]) -> None:
+        self.number, self._base, self._passes = number, base, passes
+        self._made: dict[int, EpochPlan] = {}
+        self.pass_length = self.of_pass(0).lane_length
+        self._lengths: tuple[int, ...] = ()
+
+    def cut(self, lengths: tuple[int, ...]) -> None:
+        """Let each lane end where the mixture's does."""
+        self._lengths = lengths
+
+    def of_pass(self, turn: int) -> EpochPlan:
+        """The order of one pass."""
+        if turn not in self._made:
+            self._made[turn] = self._passes(turn)
+        return self._made[turn]
+
+    def length(self, lane: int) -> int:
+        """Samples that a lane takes of it in the epoch."""
+        return self._lengths[lane]
+
+    def bounds(self, lane: int) -> Int64s:
+        """As `EpochPlan.bounds`; a window ends where its pass does, and where the lane does."""
+        length, edges, first = self.length(lane), [np.zeros(1, np.int64)], 0
+        while first < length:
+            inner = self.of_pass(first // self.pass_length).bounds(lane)[1:]
+            edges.append(np.append(inner[inner < length - first], min(length - first, self.pass_length)) + first)
+            first += self.pass_length
+        return np.unique(np.concatenate(edges))
+
+    def window(self, lane: int, first: int, stop: int) -> WindowPlan:
+        """As `EpochPlan.window`."""
+        turn, at = divmod(first, self.pass_length)
+        return self._placed(self.of_pass(turn).window(lane, at, at + stop - first), turn)
+
+    def others(self, lane: int, first: int) -> Iterator[WindowPlan]:
+        """As `EpochPlan.others`, of the same pass over the same source."""
+        turn, at = divmod(first, self.pass_length)
+        for window in self.of_pass(turn).others(lane, at):
+            yield self._placed(window, turn)
+
+    def ids(self, lane: int, first: int, stop: int) -> Int64s:
+        """As `EpochPlan.ids`."""
+        out = []
+        for a, b in itertools.pairwise(self.bounds(lane).tolist()):
+            if a < stop and b > first:
+                window = self.window(lane, a, b)
+                ids = window.extents.ids()
+                ids = ids if window.order is None else ids[window.order]
+                out.append(ids[max(first - a, 0) : stop - a])
+        return np.concatenate(out) if out else pack_ids(0, np.empty(0, np.int64))
+
+    def given_of(self, lane: int, consumed: int, partitions: int) -> Int64s:
+        """As `EpochPlan.given_of`, by the partitions of the mixture. Costs what the windows cost."""
+        counts = np.zeros(partitions, np.int64)
+        for a, b in itertools.pairwise(self.bounds(lane).tolist()):
+            if b <= consumed:
+                extents = self.window(lane, a, b).extents
+                np.add.at(counts, extents.partition, extents.lengths)
+            elif a < consumed:
+                counts += np.bincount(unpack_ids(self.ids(lane, a, consumed))[0], minlength=partitions)
+        return counts
+
+    def _placed(self, window: WindowPlan, turn: int) -> WindowPlan:
+        extents = window.extents
+        shifted = Extents(extents.partition + self._base, extents.start, extents.stop)
+        at = (self.number << 8 | min(turn, 255)) * _ROOM + turn * self.of_pass(0).lanes * self.pass_length + window.at
+        return dataclasses.replace(window, at=at, extents=shifted, turn=turn)
+
+
+class MixedPlan:
+    """The order of one epoch of a mixture; the same questions as `EpochPlan` answers.
+
+    An epoch of `samples` has as many as divide among the lanes, or with `drop_last` not one more. One that ends with
+    the first part leaves the less than `lanes` samples of a part that do not divide; else each pass is padded with its
+    own beginning, as an epoch of a single source is.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, mix: Mixture, order: Order, *, seed: int, epoch: int, lanes: int, drop_last: bool
+    ) -> None:
+        self.order, self.seed, self.epoch, self.lanes = order, seed, epoch, lanes
+        shares = self.shares = mix.shares(epoch)
+        whole = mix.stop == "first" and mix.samples is None
+        self._parts: list[Strand] = []
+        base = 0
+        for k, (part, its) in enumerate(zip(snapshot.parts, order.parts, strict=True)):
+            self._parts.append(Strand(k, base, self._passes(k, part, its, whole=whole)))
+            base += len(part.starts)
+        self.lane_length, self._dealt = self._length(mix, shares, drop_last=drop_last)
+        if not self.lane_length:
+            msg = f"{snapshot.source}: an epoch has no sample for {lanes} lanes; give it more with samples="
+            raise ConfigError(msg)
+        taken = np.array([self._dealt.taken(lane, self.lane_length) for lane in range(lanes)])
+        for strand, lengths in zip(self._parts, taken.T.tolist(), strict=True):
+            strand.cut(tuple(lengths))
+
+    def _passes(self, number: int, part: Snapshot, order: Order, *, whole: bool) -> Callable[[int], EpochPlan]:
+        def plan(turn: int) -> EpochPlan:
+            seed = seed_within(self.seed, STRANDS, number << 32 | turn)
+            drop_last = whole and len(part) >= self.lanes
+            return EpochPlan(part, order, seed=seed, epoch=self.epoch, lanes=self.lanes, drop_last=drop_last)
+
+        return plan
+
+    def _length(self, mix: Mixture, shares: tuple[int, ...], *, drop_last: bool) -> tuple[int, Apportioned]:
+        """Slots of a lane in the epoch, and whose they are."""
+        if mix.samples is not None:
+            length = mix.samples // self.lanes if drop_last else -(-mix.samples // self.lanes)
+            return length, Apportioned(shares, self.lanes, max(1, length))
+        ends = [
+            -(-strand.pass_length * sum(shares) // share)
+            for strand, share in zip(self._parts, shares, strict=True)
+            if share
+        ]
+        first = mix.stop == "first"
+        slack = 8 * sum(shares) // min(share for share in shares if share) + 8  # a lane is a few samples off at most
+        most = (min(ends) if first else max(ends)) + slack
+        dealt = Apportioned(shares, self.lanes, most)
+        passes = np.array([strand.pass_length for strand in self._parts])
+        wanted = np.asarray(shares) > 0
+
+        def inside(length: int) -> bool:
+            """Whether the epoch may be so long ("first"), or must be longer ("all")."""
+            taken = np.array([dealt.taken(lane, length) for lane in range(self.lanes)])[:, wanted]
+            return bool((taken <= passes[wanted]).all() if first else (taken < passes[wanted]).any())
+
+        low, high = 0, most  # inside(low) holds, inside(high) does not
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if inside(middle) else (low, middle)
+        return (low if first else high), dealt
+
+    def length(self, lane: int) -> int:
+        """Slots of a lane."""
+        del lane
+        return self.lane_length
+
+    def strands(self, lane: int, consumed: int) -> list[tuple[Strand, int]]:
+        """The strands of a lane, and how many samples of each its first `consumed` slots took."""
+        return list(zip(self._parts, self._dealt.taken(lane, consumed).tolist(), strict=True))
+
+    def sources(self, lane: int, first: int, stop: int) -> Int64s:
+        """Which part each slot first..stop-1 of a lane is of, int64."""
+        return self._dealt.sources(lane, first, stop)
+
+    def ids(self, lane: int, first: int, stop: int) -> Int64s:
+        """Sample ids that the plan has in slots first..stop-1 of a lane, before any replacement."""
+        sources = self.sources(lane, first, stop)
+        out = np.zeros(stop - first, np.int64)
+        for k, (strand, taken) in enumerate(self.strands(lane, first)):
+            here = np.flatnonzero(sources == k)
+            out[here] = strand.ids(lane, taken, taken + len(here))
+        return out
+
+    def given(self, consumed: int, partitions: int) -> Int64s:
+        """As `EpochPlan.given`."""
+        counts = np.zeros(partitions, np.int64)
+        for lane in range(self.lanes if consumed else 0):
+            for strand, taken in self.strands(lane, consumed):
+                counts += strand.given_of(lane, taken, partitions)
+        return counts
