@@ -29,6 +29,11 @@ _PACKAGES = {  # module: how people call it, its package for pip, and a further 
     "msgpack": ("MessagePack", "msgpack", "or dali-feed[formats]"),
     "google.protobuf": ("Protocol Buffers", "protobuf", "or dali-feed[formats]"),
     "rich": ("rich", "rich", ""),
+    "fsspec": ("fsspec", "fsspec", "or dali-feed[remote]"),
+    "s3fs": ("s3fs", "s3fs", "for s3://"),
+    "gcsfs": ("gcsfs", "gcsfs", "for gs://"),
+    "adlfs": ("adlfs", "adlfs", "for az://"),
+    "aiohttp": ("aiohttp", "aiohttp", "for http:// and https://"),
 }
 
 

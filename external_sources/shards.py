@@ -50,6 +50,8 @@ class ShardSet:
     label      "cls" (a member with decimal text), "json" (a member whose key "label" is an integer), "json:KEY",
                None (no label field), or "auto": what the first sample has, cls before json
     index_dir  where indexes are kept; None: beside each shard, else in the user's cache
+    storage_options  of the file system, where shards are addresses such as s3://bucket/train-{0000..0099}.tar: what
+               fsspec takes for it, with secrets as `FromEnv` and `FromFile`. Shown nowhere; see docs/remote.md
     format     what members hold, for `columns=`: suffix -> format, {"meta": "json"}; those that end in json, npy,
                msgpack or mp have it already. A member is then `json:body.label` too; see docs/formats.md
 
@@ -66,6 +68,7 @@ class ShardSet:
         label: str | None = "auto",
         index_dir: str | os.PathLike[str] | None = None,
         format: Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         if isinstance(image, str) or not image or not all(map(str, image)):
             msg = f"ShardSet: image must be a non-empty sequence of suffixes such as ('jpg', 'png'); found {image!r}"
@@ -79,7 +82,7 @@ class ShardSet:
         if not patterns:
             msg = "ShardSet: shards must name at least one file; found an empty sequence"
             raise ConfigError(msg)
-        self._store = store_for(patterns)
+        self._store = store_for(patterns, storage_options)
         self._paths = tuple(itertools.chain.from_iterable(self._store.matches(p) for p in patterns))
         if len(set(self._paths)) < len(self._paths):
             twice = next(p for p in self._paths if self._paths.count(p) > 1)

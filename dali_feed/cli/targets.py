@@ -19,9 +19,9 @@ from dali_feed.external_sources import (
     ShardSet,
 )
 from dali_feed.external_sources.files import IMG_EXTENSIONS
-from dali_feed.external_sources.kafka.secrets import is_secret
 from dali_feed.quarantine.letters import DeadLetters
 from dali_feed.records.source import Source
+from dali_feed.secrets import is_secret
 
 __all__ = ["HEADERS", "KAFKA", "letters_at", "named", "options_of", "sources", "with_members"]
 
