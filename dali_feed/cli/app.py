@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from dali_feed.cli.arguments import Config, Timeout
+from dali_feed.cli.arguments import Config, Storage, Timeout
 from dali_feed.cli.lag import lag
 from dali_feed.cli.produce import produce
 from dali_feed.cli.topic import topic_app
@@ -102,7 +102,8 @@ def demo(
 @app.command()
 def inspect(
     target: Annotated[
-        list[str], typer.Argument(help="Tar shards ('train-*.tar'), image folders, or kafka://host:port/topic.")
+        list[str],
+        typer.Argument(help="Tar shards ('train-*.tar', 's3://...'), image folders, or kafka://host:port/topic."),
     ],
     sample: Annotated[int, typer.Option(min=1, help="Records to look at, spread over the source.")] = 256,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 where a record in the sample is bad.")] = False,
@@ -110,6 +111,7 @@ def inspect(
         str | None, typer.Option("--format", metavar="NAME", help="What a topic's values hold: json, msgpack, npy, ...")
     ] = None,
     config: Config = None,
+    storage_option: Storage = None,
     timeout: Timeout = 10.0,
 ) -> None:
     """What a source holds: records, partitions, fields, formats and sizes, and the bad ones of a sample.
@@ -123,14 +125,18 @@ def inspect(
     with _plainly():
         from dali_feed.cli.inspect import inspect_all
 
-        bad, hopeless = inspect_all(target, sample=sample, config=config or [], timeout=timeout, form=form)
+        storage = storage_option or []
+        bad, hopeless = inspect_all(
+            target, sample=sample, config=config or [], timeout=timeout, form=form, storage=storage
+        )
     raise typer.Exit(1 if hopeless or (strict and bad) else 0)
 
 
 @app.command()
 def verify(
     target: Annotated[
-        list[str], typer.Argument(help="Tar shards ('train-*.tar'), image folders, or kafka://host:port/topic.")
+        list[str],
+        typer.Argument(help="Tar shards ('train-*.tar', 's3://...'), image folders, or kafka://host:port/topic."),
     ],
     decode: Annotated[bool, typer.Option("--decode", help="Decode every image too, on the CPU.")] = False,
     dead_letter: Annotated[
@@ -139,6 +145,7 @@ def verify(
     ] = None,
     readers: Annotated[int, typer.Option(min=1, help="Threads that read and judge.")] = 4,
     config: Config = None,
+    storage_option: Storage = None,
     timeout: Timeout = 10.0,
 ) -> None:
     """Go over a whole source: every record is read and its header screened; the bad ones by reason.
@@ -149,7 +156,13 @@ def verify(
         from dali_feed.cli.verify import verify_all
 
         bad = verify_all(
-            target, decode=decode, dead_letter=dead_letter, readers=readers, config=config or [], timeout=timeout
+            target,
+            decode=decode,
+            dead_letter=dead_letter,
+            readers=readers,
+            config=config or [],
+            timeout=timeout,
+            storage=storage_option or [],
         )
     raise typer.Exit(1 if bad else 0)
 

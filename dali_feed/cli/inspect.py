@@ -17,7 +17,13 @@ __all__ = ["inspect_all"]
 
 
 def inspect_all(
-    targets: Sequence[str], *, sample: int, config: Sequence[str], timeout: float, form: str | None = None
+    targets: Sequence[str],
+    *,
+    sample: int,
+    config: Sequence[str],
+    timeout: float,
+    form: str | None = None,
+    storage: Sequence[str] = (),
 ) -> tuple[int, int]:
     """Print what each target holds; return how many bad records the samples had, and how many sources no good one.
 
@@ -29,7 +35,7 @@ def inspect_all(
     """
     bad = hopeless = 0
     formats = {} if form is None else {VALUE: format_of(form)}
-    found = sources(targets, config=options_of(config), timeout=timeout)
+    found = sources(targets, config=options_of(config), timeout=timeout, storage=storage)
     if formats and not any(isinstance(source, KafkaTopic) for source in found):
         msg = f"--format: is for the values of topics; found {form!r} and no topic"
         raise ConfigError(msg)

@@ -23,14 +23,16 @@ from dali_feed.quarantine.letters import DeadLetters
 from dali_feed.records.source import Source
 from dali_feed.secrets import is_secret
 
-__all__ = ["HEADERS", "KAFKA", "letters_at", "named", "options_of", "sources", "with_members"]
+__all__ = ["HEADERS", "KAFKA", "letters_at", "named", "options_of", "sources", "storage_options_of", "with_members"]
 
 KAFKA = "kafka://"
 IMAGES = (*IMG_EXTENSIONS, ".gif", ".avif")  # files named one by one may be what from_folder passes over
 HEADERS = "headers"  # the field of a topic's records that holds them all
 
 
-def sources(targets: Sequence[str], *, config: dict[str, Any], timeout: float) -> list[Source]:
+def sources(
+    targets: Sequence[str], *, config: dict[str, Any], timeout: float, storage: Sequence[str] = ()
+) -> list[Source]:
     """A source per topic, per folder, for all shards together and for all single images together."""
     found: list[Source] = []
     shards: list[str] = []
@@ -40,12 +42,15 @@ def sources(targets: Sequence[str], *, config: dict[str, Any], timeout: float) -
             found.append(_topic(target, config, timeout))
         elif Path(target).is_dir():
             found.append(_folder(target))
-        elif target.lower().endswith(IMAGES):
+        elif "://" not in target and target.lower().endswith(IMAGES):
             images += _images(target)
         else:
             shards.append(target)
+    if storage and not shards:
+        msg = f"--storage-option: is for shards at addresses such as s3://bucket/a.tar; found {', '.join(targets)}"
+        raise ConfigError(msg)
     if shards:
-        found.append(ShardSet(shards))
+        found.append(ShardSet(shards, storage_options=storage_options_of(storage)))
     if images:
         found.append(FileList(images))
     return found
@@ -67,6 +72,24 @@ def options_of(pairs: Sequence[str]) -> dict[str, Any]:
         msg = f"--config: must be KEY=VALUE; found {wrong[0]!r}"
         raise ConfigError(msg)
     return {name: _told(name, value) for name, _, value in split.values()}
+
+
+def storage_options_of(pairs: Sequence[str]) -> dict[str, Any] | None:
+    """What --storage-option was given, `headers.Authorization=env:NAME` as {"headers": {...}}; None for none."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        *outer, last = name.split(".")
+        if not (equals and last and all(outer)):
+            msg = f"--storage-option: must be KEY=VALUE; found {name!r}"
+            raise ConfigError(msg)
+        inner = found
+        for part in outer:
+            inner = inner.setdefault(part, {})
+        kind, colon, where = value.partition(":")
+        kinds: dict[str, Any] = {"env": FromEnv, "file": FromFile} if colon and where else {}
+        inner[last] = kinds[kind](where) if kind in kinds else {"true": True, "false": False}.get(value, value)
+    return found or None
 
 
 def _told(name: str, value: str) -> str | FromEnv | FromFile:

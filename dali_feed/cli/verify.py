@@ -19,6 +19,7 @@ def verify_all(
     readers: int,
     config: Sequence[str],
     timeout: float,
+    storage: Sequence[str] = (),
 ) -> int:
     """Go over each target, print what was found, and return how many records are bad.
 
@@ -29,7 +30,7 @@ def verify_all(
     """
     letters = None if dead_letter is None else letters_at(dead_letter, config=config, timeout=timeout)
     bad = 0
-    for source in sources(targets, config=options_of(config), timeout=timeout):
+    for source in sources(targets, config=options_of(config), timeout=timeout, storage=storage):
         snapshot = source.snapshot()
         with progress(snapshot) as advance:
             report = verify(source, snapshot, decode=decode, letters=letters, readers=readers, advance=advance)

@@ -196,6 +196,8 @@ class RemoteStore:
         subject = "ShardSet: storage_options"
         try:
             options = revealed_options(subject, self.options)
+            if _PACKAGES.get(self.protocol) == "s3fs":  # we try again ourselves, and botocore would in each try
+                options["config_kwargs"] = {"retries": {"total_max_attempts": 1}, **options.get("config_kwargs", {})}
             fs, _ = fsspec.core.url_to_fs(self.address, skip_instance_cache=True, **options)
         except MissingPackageError:
             raise
