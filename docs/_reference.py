@@ -40,7 +40,7 @@ SECTIONS = {
     "The loader": {
         "dali_feed": "DataLoader Info",
         "dali_feed.feed.stats": "Stats",
-        "dali_feed.records.gauges": "KafkaStats PartitionStats BrokerStats",
+        "dali_feed.records.gauges": "KafkaStats PartitionStats BrokerStats StorageStats TargetStats",
     },
     "Options": {"dali_feed": "Shuffle BadRecords Tuning Mixing Views"},
     "Columns": {
@@ -67,6 +67,8 @@ RESULTS = {
     "KafkaStats",
     "PartitionStats",
     "BrokerStats",
+    "StorageStats",
+    "TargetStats",
     "Batch",
     "Produced",
     "Tally",

@@ -147,6 +147,7 @@ class Machine:
         return replace(
             found,
             kafka=self.pool.gauges(),
+            storage=self.pool.storage(),
             readers=reading.readers,
             fetch_times=reading.fetch,
             decisions=decisions,

@@ -13,8 +13,9 @@ from dali_feed.engines.ranges import READ
 from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceError
 from dali_feed.feed.adapting import Reading
 from dali_feed.feed.steering import Counts, Steering
-from dali_feed.records.gauges import KafkaStats, summed
+from dali_feed.records.gauges import KafkaStats, merged, summed
 from dali_feed.records.source import Block, Extents, Reader, Scales, Slabs, Source, unpack_id
+from dali_feed.records.storage_stats import StorageStats, in_all, storage_of
 
 __all__ = ["ReadPool", "ReadTask"]
 
@@ -84,6 +85,8 @@ class ReadPool:
         self._closed = False
         self._at: dict[int, tuple[ReadTask, float, Reader]] = {}  # thread -> what it reads, since when
         self._readers: dict[int, Reader] = {}  # thread -> its reader
+        self._kafka: tuple[KafkaStats, ...] = ()  # what those measured that have left, as one
+        self._storage: tuple[StorageStats, ...] = ()
         self._threads: list[threading.Thread] = []  # those that are about to leave too
         self._begun = self._staying = 0  # threads
         self._reads, self._size, self._busy = 0, 0, 0.0
@@ -132,8 +135,27 @@ class ReadPool:
         return [(task, since, getattr(reader, "trouble", "")) for task, since, reader in list(self._at.values())]
 
     def gauges(self) -> KafkaStats | None:
-        """What the readers have measured; None where they do not measure, or have not yet."""
-        return summed(list(self._readers.values()))
+        """What the readers have measured, those too that have left; None where they do not, or have not yet."""
+        with self._idle:
+            readers, left = list(self._readers.values()), self._kafka
+        now = summed(readers)
+        parts = (*(() if now is None else (now,)), *left)
+        return merged(parts) if parts else None
+
+    def storage(self) -> tuple[StorageStats, ...]:
+        """What the readers have measured of their files, those too that have left, per store."""
+        with self._idle:
+            readers, left = list(self._readers.values()), self._storage
+        return in_all((*storage_of(readers), *left))
+
+    def _leave(self, thread: int) -> None:
+        """A reader will be closed: what it received stays in the sums."""
+        with self._idle:
+            reader = self._readers.pop(thread, None)
+            kafka, storage = summed([reader]), storage_of([reader])
+            if kafka is not None:
+                self._kafka = (merged((kafka.left(), *self._kafka)),)
+            self._storage = in_all((*self._storage, *(each.left() for each in storage)))
 
     def _next(self, reader: Reader | None) -> ReadTask | None:
         """The next task; None to end."""
@@ -172,7 +194,7 @@ class ReadPool:
                     failure.__cause__ = error
                     task.finish(None, failure)
                 if self._ended(thread, task):
-                    self._readers.pop(thread, None)
+                    self._leave(thread)
                     return
         finally:
             if reader is not None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from dali_feed.records.gauges import KafkaStats
+from dali_feed.records.storage_stats import StorageStats
 
 __all__ = ["Meter", "Stats"]
 
@@ -40,6 +41,7 @@ class Stats:
     readers           threads that read the source now; 0 before the first batch
     fetch_times       how many times its usual amount a reader fetches at once; a Kafka source's can be more than 1
     decisions         with `Tuning(readers="auto")` the last changes of the two, and why
+    storage           what reading files measures, one for each store that was read; () where the source does not
     """
 
     samples: int
@@ -61,11 +63,13 @@ class Stats:
     readers: int = 0
     fetch_times: int = 1
     decisions: tuple[str, ...] = ()
+    storage: tuple[StorageStats, ...] = ()
 
     def __str__(self) -> str:
-        lists = ("recent_bad", "decisions", "kafka")
+        lists = ("recent_bad", "decisions", "kafka", "storage")
         lines = [f"{f.name:14} {getattr(self, f.name)}" for f in fields(self) if f.name not in lists]
         lines += [] if self.kafka is None else [f"{'kafka':14} {self.kafka}"]
+        lines += [f"{'storage':14} {line}" for each in self.storage for line in str(each).splitlines()]
         lines += [f"{'':14} {where}: {reason}" for where, reason in self.recent_bad[-5:]]
         return "\n".join(lines + [f"{'':14} {each}" for each in self.decisions[-5:]])
 

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
-__all__ = ["BrokerStats", "Gauged", "KafkaStats", "PartitionStats", "merged", "summed"]
+from dali_feed.records.storage_stats import StorageStats, TargetStats
+
+__all__ = ["BrokerStats", "Gauged", "KafkaStats", "PartitionStats", "StorageStats", "TargetStats", "merged", "summed"]
 
 _T = TypeVar("_T")
 
@@ -137,6 +139,20 @@ class KafkaStats:
             placed.append(dataclasses.replace(at, seconds=0.0) if at.lag == 0 and at.seconds is not None else at)
         return dataclasses.replace(self, partitions=tuple(placed))
 
+    def left(self) -> KafkaStats:
+        """What stays of the figures when their consumer is closed: what it received, nothing of how things are now."""
+        return dataclasses.replace(
+            self,
+            partitions=tuple(dataclasses.replace(each, rate=None, seconds=None) for each in self.partitions),
+            brokers=tuple(
+                BrokerStats(each.broker, "", fetches=each.fetches, disconnects=each.disconnects)
+                for each in self.brokers
+            ),
+            readers=0,
+            queue_records=0,
+            queue_bytes=0,
+        )
+
 
 @runtime_checkable
 class Gauged(Protocol):
@@ -170,7 +186,7 @@ def merged(parts: Sequence[KafkaStats]) -> KafkaStats:
         queue_records=sum(part.queue_records for part in parts),
         queue_bytes=sum(part.queue_bytes for part in parts),
         rebalances=sum(part.rebalances for part in parts),
-        at=min(part.at for part in parts),
+        at=min(part.at for part in [part for part in parts if part.readers] or parts),  # not of those that have left
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from dali_feed.records.gauges import Gauged, KafkaStats
 from dali_feed.records.live import LiveReader
 from dali_feed.records.source import Reader, Scales
+from dali_feed.records.storage_stats import StorageStats, storage_of
 
 __all__ = ["PassingOn"]
 
@@ -25,6 +26,10 @@ class PassingOn:
     def gauges(self) -> KafkaStats | None:
         """What the source's reader has measured, where it does."""
         return self._reader.gauges() if isinstance(self._reader, Gauged) else None
+
+    def storage(self) -> tuple[StorageStats, ...]:
+        """What the source's reader has measured of its files, where it does."""
+        return storage_of([self._reader])
 
     def fetch_times(self, times: int) -> None:
         """How much it fetches at once, where it can choose; see `records.source.Scales`."""
