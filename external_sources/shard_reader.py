@@ -26,7 +26,8 @@ from dali_feed.errors import (
     SourceNotFoundError,
 )
 from dali_feed.records.source import Block, Extents, Int64s, Lease, Slabs, unpack_ids
-from dali_feed.storage.contract import Opened, Store
+from dali_feed.records.storage_stats import StorageStats
+from dali_feed.storage.contract import Metered, Opened, Store
 from dali_feed.storage.stamp import Stamp
 
 __all__ = [
@@ -84,7 +85,7 @@ class ShardFiles:
         self._shards = table
         self._slabs = slabs
         self._stop = stop or threading.Event()
-        self._store = store
+        self._store = store.metered() if isinstance(store, Metered) else store
         self._open: OrderedDict[int, Opened] = OrderedDict()
         self._closed = False
 
@@ -121,6 +122,11 @@ class ShardFiles:
         self._closed = True
         while self._open:
             self._open.popitem()[1].close()
+
+    def storage(self) -> tuple[StorageStats, ...]:
+        """What this reader has measured of its reads; () where its store does not measure."""
+        meter = self._store.meter if isinstance(self._store, Metered) else None
+        return () if meter is None else (meter.stats(),)
 
     def _fill(self, block: Block) -> None:
         """Read all rows of a block."""

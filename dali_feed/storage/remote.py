@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
 from dali_feed.errors import ClosedError, ConfigError, MissingPackageError, SourceNotFoundError
 from dali_feed.packages import needed
+from dali_feed.records.storage_stats import StorageMeter
 from dali_feed.secrets import hidden, revealed_options
 from dali_feed.storage.asking import Asking, asking
 from dali_feed.storage.contract import Opened
@@ -77,6 +78,7 @@ class RemoteStore:
     options      of that file system, as fsspec takes them; secrets as `FromEnv` and `FromFile`. Never shown
     concurrency  requests at once, of all readers together
     patience     how often, how long
+    meter        counts the ranges that one reader reads
     """
 
     address: str
@@ -85,6 +87,7 @@ class RemoteStore:
     patience: Patience = field(default_factory=Patience)
     most_open: int = 1 << 12  # nothing is held open
     random_access: bool = False
+    meter: StorageMeter | None = None
     _ways: dict[int, _Way] = field(default_factory=dict)  # by process: a file system does not survive a fork
     _making: threading.Lock = field(default_factory=threading.Lock)
 
@@ -118,6 +121,11 @@ class RemoteStore:
             finally:
                 self._making.release()
         return way
+
+    def metered(self) -> RemoteStore:
+        """The same, by the same connections, for one reader that counts its own reads."""
+        name = f"{self.protocol}://{self.address.partition('://')[2].partition('/')[0]}"
+        return replace(self, meter=StorageMeter(name))
 
     def matches(self, pattern: str) -> list[str]:
         """See `storage.contract.Store`. A name without `*` or `[` is not looked for: its index is asked for soon."""
@@ -187,7 +195,7 @@ class RemoteStore:
             (group[0][0].path, group[0][0].asked(way, group[0][2], group[-1][2] + len(group[-1][1])))
             for group in groups
         ]
-        way.requests.all(calls, stop, copied)
+        way.requests.all(calls, stop, copied, self.meter)
         return counts
 
     def _made(self) -> _Way:

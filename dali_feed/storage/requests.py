@@ -15,6 +15,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 from dali_feed.errors import ClosedError
+from dali_feed.records.storage_stats import StorageMeter
 from dali_feed.storage.faults import Patience, told, wait_before
 
 __all__ = ["Requests"]
@@ -35,7 +36,8 @@ class Requests:
         self,
         calls: Sequence[tuple[str, _Call]],
         stop: threading.Event | None,
-        done: Callable[[int, Any], None],
+        done: Callable[[int, Any], object],
+        meter: StorageMeter | None = None,
     ) -> None:
         """Make all requests; `done(k, answer)` is called by this thread as answers come, in any order.
 
@@ -43,6 +45,7 @@ class Requests:
             calls: the path that each is about, and what is to be called.
             stop: ends it early.
             done: may raise what the answer deserves: it is judged as the request's own error.
+            meter: counts them, each from its first try on; the answers are ranges then, lists of pieces.
 
         Raises:
             ClosedError: `stop` was set.
@@ -51,6 +54,9 @@ class Requests:
         waiting = [(0.0, k, 1) for k in range(len(calls))]  # when, which, and the number of the try
         under_way: dict[Future[Any], tuple[int, int, float]] = {}
         left = len(calls)
+        meter = StorageMeter("") if meter is None else meter  # nobody asks for its figures
+        first = [0.0] * left
+        meter.queued += left
         try:
             while left:
                 if stop is not None and stop.is_set():
@@ -61,17 +67,26 @@ class Requests:
                 late = time.monotonic() - self._patience.limit - 1
                 stuck = [future for future, (_, _, since) in under_way.items() if since < late and future not in ended]
                 for future in (*ended, *stuck):
-                    k, tried, _ = under_way.pop(future)
+                    k, tried, since = under_way.pop(future)
+                    first[k] = since if tried == 1 else first[k]
                     try:
-                        done(k, self._answer(future))
+                        answer = self._answer(future)
+                        done(k, answer)
                         left -= 1
+                        meter.queued -= 1
+                        size = sum(map(len, answer)) if isinstance(answer, list) else 0
+                        meter.read(time.monotonic() - first[k], size)
                     except Exception as error:
                         pause = wait_before(error, tried, self._patience)
                         if pause is None:
+                            meter.failures += 1
+                            meter.read(time.monotonic() - first[k], 0)
                             raise told(calls[k][0], error, tried) from error
                         self.retries += 1
+                        meter.retries += 1
                         heapq.heappush(waiting, (time.monotonic() + pause, k, tried + 1))
         finally:
+            meter.queued -= left
             for future in under_way:
                 future.cancel()
 

@@ -29,6 +29,7 @@ from dali_feed.errors import (
 )
 from dali_feed.external_sources import FromEnv, ShardSet, tar_index
 from dali_feed.records.extents import Extents
+from dali_feed.records.storage_stats import Stored
 from dali_feed.storage.asking import stamp_of
 from dali_feed.storage.faults import Patience
 from dali_feed.storage.remote import RemoteStore
@@ -118,6 +119,25 @@ def test_what_may_pass_is_tried_again(web: Web, fault: str) -> None:
     web.faults["1.tar"].extend([fault] * 5)
     with pytest.raises(SourceUnreachableError, match=r"/1\.tar: a shard must be readable; 5 tries gave"):
         rows(source)
+
+
+def test_what_a_reader_measures(web: Web) -> None:
+    """Requests, bytes, tries and failures are its own; opening a file is no read."""
+    source = shards(web)
+    source.snapshot()
+    reader, other = source.reader(), source.reader()
+    web.faults["0.tar"].extend(["503", "short"])
+    reader.read(Extents.one(0, 0, 40)).lease.release()
+    assert isinstance(reader, Stored)
+    (found,) = reader.storage()
+    assert (found.store, found.reads, found.retries, found.failures, found.queued) == (web.url, 1, 2, 0, 0)
+    assert found.bytes > sum(len(payload) for payload, _ in RECORDS[0])
+    web.faults["0.tar"].append("403")
+    with pytest.raises(SourceDeniedError):
+        reader.read(Extents.one(0, 0, 40))
+    assert [(each.reads, each.failures) for each in reader.storage()] == [(2, 1)]
+    assert isinstance(other, Stored)
+    assert [each.reads for each in other.storage()] == [0]
 
 
 @pytest.mark.parametrize(("fault", "error"), [("403", SourceDeniedError), ("404", SourceNotFoundError)])
