@@ -50,7 +50,9 @@ class RemoteFile:
 
     def __init__(self, store: RemoteStore, path: str, stop: threading.Event | None) -> None:
         self._store, self.path, self._stop = store, path, stop
-        self.was, self._tag = store.about(path, stop)
+        # One that was asked before is not asked again where each request says which object it wants.
+        known = store.known.get(path)
+        self.was, self._tag = known if known and known[1] else store.about(path, stop)
 
     def stamp(self) -> Stamp:
         """What it was when it was opened, where each answer is checked to be of that object; else what it is now."""
@@ -89,6 +91,7 @@ class RemoteStore:
     random_access: bool = False
     meter: StorageMeter | None = None
     _ways: dict[int, _Way] = field(default_factory=dict)  # by process: a file system does not survive a fork
+    known: dict[str, tuple[Stamp, str]] = field(default_factory=dict)  # what objects were when they were asked last
     _making: threading.Lock = field(default_factory=threading.Lock)
 
     def __repr__(self) -> str:
@@ -156,7 +159,8 @@ class RemoteStore:
         """Its stamp, and its ETag or ""."""
         way = self.way()
         answer = way.requests.one(path, partial(way.asking.about, way.fs._strip_protocol(path)), stop)
-        return cast("tuple[Stamp, str]", answer)
+        self.known[path] = cast("tuple[Stamp, str]", answer)
+        return self.known[path]
 
     def open(self, path: str, stop: threading.Event | None = None) -> RemoteFile:
         """The object; see `storage.contract.Store`."""

@@ -96,6 +96,9 @@ def test_shards_on_a_web_server_are_what_the_files_are(web: Web, tmp_path: Path)
     web.requests.clear()
     rows(source)
     assert [len(web.ranges(name)) for name in web.files] == [1, 1, 1]
+    web.requests.clear()
+    source.reader().read(Extents(np.arange(3), remote.starts, remote.stops)).lease.release()
+    assert [method for method, *_ in web.requests] == ["GET"] * 3  # what they are was asked, and each asks for that
 
 
 def test_a_remote_run_resumes_anywhere(web: Web) -> None:
