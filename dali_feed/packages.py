@@ -30,6 +30,11 @@ _PACKAGES = {  # module: how people call it, its package for pip, and a further 
     "google.protobuf": ("Protocol Buffers", "protobuf", "or dali-feed[formats]"),
     "rich": ("rich", "rich", ""),
     "ray": ("Ray", "ray", "or dali-feed[ray]"),
+    "fsspec": ("fsspec", "fsspec", "or dali-feed[remote]"),
+    "s3fs": ("s3fs", "s3fs", "for s3://"),
+    "gcsfs": ("gcsfs", "gcsfs", "for gs://"),
+    "adlfs": ("adlfs", "adlfs", "for az://"),
+    "aiohttp": ("aiohttp", "aiohttp", "for http:// and https://"),
 }
 
 

@@ -30,7 +30,7 @@ from dali_feed.external_sources.checksums import compare
 from dali_feed.records.source import Block, Coming, Extents, Int64s, Lease, Slabs, unpack_ids
 from dali_feed.records.storage_stats import StorageStats, in_all, storage_of
 from dali_feed.storage.cached import CachedStore
-from dali_feed.storage.contract import Opened, Store
+from dali_feed.storage.contract import Metered, Opened, Store
 from dali_feed.storage.stamp import Stamp
 
 __all__ = [
@@ -101,7 +101,7 @@ class ShardFiles:
         self._shards = table
         self._slabs = slabs
         self._stop = stop or threading.Event()
-        self._store = store
+        self._store = store.metered() if isinstance(store, Metered) else store
         self._open: OrderedDict[int, Opened] = OrderedDict()
         self._closed = False
         self._left: tuple[StorageStats, ...] = ()  # what the files measured that are closed
@@ -141,8 +141,10 @@ class ShardFiles:
             self._let_go(self._open.popitem()[1])
 
     def storage(self) -> tuple[StorageStats, ...]:
-        """What its files have measured, where their store does."""
-        return in_all((*self._left, *storage_of(list(self._open.values()))))
+        """What its files have measured, or their store for this reader, where they do."""
+        meter = self._store.meter if isinstance(self._store, Metered) else None
+        own = () if meter is None else (meter.stats(),)
+        return in_all((*self._left, *own, *storage_of(list(self._open.values()))))
 
     def _let_go(self, file: Opened) -> None:
         self._left = in_all((*self._left, *storage_of([file])))

@@ -56,6 +56,8 @@ class ShardSet:
     label      "cls" (a member with decimal text), "json" (a member whose key "label" is an integer), "json:KEY",
                None (no label field), or "auto": what the first sample has, cls before json
     index_dir  where indexes are kept; None: beside each shard, else in the user's cache
+    storage_options  of the file system, where shards are addresses such as s3://bucket/train-{0000..0099}.tar: what
+               fsspec takes for it, with secrets as `FromEnv` and `FromFile`. Shown nowhere; see docs/remote.md
     format     what members hold, for `columns=`: suffix -> format, {"meta": "json"}; those that end in json, npy,
                msgpack or mp have it already. A member is then `json:body.label` too; see docs/formats.md
     check      compare what is read with its checksum, where `dali-feed pack` wrote the shard: a record that differs is
@@ -77,6 +79,7 @@ class ShardSet:
         format: Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
         check: bool = True,
         cache: DiskCache | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         if isinstance(image, str) or not image or not all(map(str, image)):
             msg = f"ShardSet: image must be a non-empty sequence of suffixes such as ('jpg', 'png'); found {image!r}"
@@ -93,7 +96,7 @@ class ShardSet:
         if not isinstance(cache, DiskCache | None):
             msg = f"ShardSet: cache must be a DiskCache or None; found {cache!r}"
             raise ConfigError(msg)
-        self._below = store_for(patterns)  # indexes are kept by themselves
+        self._below = store_for(patterns, storage_options)  # indexes are kept by themselves
         self._store = self._below if cache is None else CachedStore(self._below, cache)
         self._paths = tuple(itertools.chain.from_iterable(self._below.matches(p) for p in patterns))
         if len(set(self._paths)) < len(self._paths):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-__all__ = ["DamageError", "Pread", "behind", "is_header", "members"]
+__all__ = ["DamageError", "Pread", "behind", "is_header", "is_header_of", "members"]
 
 Pread = Callable[[int, int], bytes]  # so many bytes, from which one on; fewer where the file ends
 
@@ -134,6 +134,16 @@ def is_header(block: bytes) -> bool:
         return True
     signed = np.frombuffer(block, np.int8).astype(np.int64)  # some old writers summed signed bytes
     return stored == int(signed.sum() - signed[148:156].sum()) + 256
+
+
+def is_header_of(block: bytes, size: int) -> bool:
+    """Whether 512 bytes are the header of a regular file of so many bytes; where pax tells the size, of any."""
+    return (
+        len(block) == BLOCK
+        and is_header(block)
+        and block[156:157] in (b"0", b"\0", b"7")
+        and (_number(block[124:136], 0) == size or size >= 8**11)
+    )
 
 
 def _number(field: bytes, byte: int) -> int:

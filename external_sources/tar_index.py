@@ -23,6 +23,7 @@ import os
 import re
 import shlex
 import tempfile
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +32,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.errors import DataLostError, SourceChangedError, SourceDeniedError, SourceError
+from dali_feed.errors import DataLostError, SourceChangedError, SourceDeniedError, SourceError, SourceNotFoundError
 from dali_feed.external_sources.index_bytes import (
     MAGIC,
     SEALED_HEAD,
@@ -41,7 +42,8 @@ from dali_feed.external_sources.index_bytes import (
     indexed,
     is_sealed,
 )
-from dali_feed.external_sources.tar_headers import DamageError, Pread, behind, is_header, members
+from dali_feed.external_sources.tar_headers import DamageError, Pread, behind, is_header, is_header_of, members
+from dali_feed.storage.ahead import Ahead
 from dali_feed.storage.contract import Opened, Store, piece
 from dali_feed.storage.local import LOCAL, LocalFile
 from dali_feed.storage.set_store import SetStore
@@ -50,6 +52,8 @@ from dali_feed.storage.stamp import Stamp
 __all__ = ["SUFFIX", "TarIndex", "build", "index_path", "key_length", "load", "reads_of", "sealed"]
 
 SUFFIX = ".dfidx"  # of our own: Energon keeps a train-0000.tar.idx
+LOOKS = 8  # headers that are looked at where an index was made of another copy
+TAR_BLOCK = 512
 _META = re.compile(rb"__[^/]*__($|/)")
 _PACKED = {  # how a compressed file begins, by what, and how it is unpacked
     b"\x1f\x8b": ("gzip", "gzip -dc"),
@@ -172,7 +176,7 @@ def build(path: str, store: Store = LOCAL) -> TarIndex:
 
 def reads_of(file: Opened) -> Pread:
     """A function of size and byte that reads a file."""
-    return partial(os.pread, file.fd) if isinstance(file, LocalFile) else partial(piece, file)
+    return partial(os.pread, file.fd) if isinstance(file, LocalFile) else Ahead(file)
 
 
 def _explained(pread: Pread, size: int, path: str, damage: DamageError, samples: int, last: bytes) -> SourceError:
@@ -210,7 +214,8 @@ def _finished(
 
 def index_path(path: str, folder: str | os.PathLike[str] | None) -> Path:
     """Where the index of a shard lies in `folder` (None: the user's cache)."""
-    name = hashlib.sha256(os.path.abspath(path).encode(errors="surrogateescape")).hexdigest()
+    whole = path if "://" in path else os.path.abspath(path)
+    name = hashlib.sha256(whole.encode(errors="surrogateescape")).hexdigest()
     if folder is None:
         cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         return Path(cache, "dali_feed", "index", f"{name}{SUFFIX}")
@@ -220,7 +225,8 @@ def index_path(path: str, folder: str | os.PathLike[str] | None) -> Path:
 def load(path: str, index_dir: str | os.PathLike[str] | None = None, store: Store = LOCAL) -> TarIndex:
     """The index of a tar file: the kept one where it still fits, else a new one, which is then kept.
 
-    It is kept beside the file, in the user's cache where that folder cannot be written, or in `index_dir`. A file
+    It is kept beside the file, in the user's cache where that folder cannot be written, or in `index_dir`. One that
+    lies beside a remote shard is taken where it has the shard's size and finds headers where it says they are. A file
     of that name which is no index of ours stays as it is. Logs a warning where the archive ends before its file does.
 
     Raises:
@@ -241,7 +247,8 @@ def load(path: str, index_dir: str | os.PathLike[str] | None = None, store: Stor
 
 def _kept(path: str, index_dir: str | os.PathLike[str] | None, store: Store) -> TarIndex:
     homes = [index_path(path, index_dir)]
-    if index_dir is None and store is LOCAL:
+    remote = None if store is LOCAL else store.stamp(path)
+    if index_dir is None and remote is None:
         homes.insert(0, Path(path + SUFFIX))
     try:
         return sealed(path, store.stamp(path), store)
@@ -250,8 +257,8 @@ def _kept(path: str, index_dir: str | os.PathLike[str] | None, store: Store) -> 
             raise _no_index(path, error) from error
     for home in homes:
         with contextlib.suppress(OSError, ValueError, SourceError):  # absent, unreadable or stale: built anew
-            return _read(home, store.stamp(path))
-    index = build(path, store)
+            return _read(home, remote or store.stamp(path))
+    index = (_beside(path, store, remote) if remote else None) or build(path, store)
     errors: list[OSError] = []
     for home in homes:
         try:
@@ -304,12 +311,47 @@ def _write(home: Path, index: TarIndex, mode: int) -> None:
         raise
 
 
+def _beside(path: str, store: Store, shard: Stamp) -> TarIndex | None:
+    """The index beside a remote shard. It was made where the shard was, and the stamp that it holds is of that file:
+    so a few of the headers that it speaks of are looked at.
+    """
+    try:
+        file = store.open(path + SUFFIX)
+    except (SourceNotFoundError, SourceDeniedError):  # S3 says so of what is not there, to who may not list
+        return None
+    try:
+        index = _parsed(piece(file, file.stamp().size, 0), shard)
+    except (ValueError, SourceNotFoundError, SourceChangedError):  # or goes, or is written anew, as we look
+        return None
+    finally:
+        file.close()
+    some = np.unique(np.linspace(0, len(index.offset) - 1, min(LOOKS, len(index.offset)), dtype=np.int64))
+    found = [bytearray(TAR_BLOCK) for _ in some]
+    opened = store.open(path)
+    at = [int(index.offset[k]) - TAR_BLOCK for k in some]
+    if opened.stamp().change(shard) or min(at, default=0) < 0:
+        return None
+    got = store.fill(lambda _: opened, [0] * len(at), [memoryview(each) for each in found], at, threading.Event())
+    sizes = index.length[some].tolist()
+    good = all(n == TAR_BLOCK and is_header_of(bytes(b), size) for n, b, size in zip(got, found, sizes, strict=True))
+    return index if good else None
+
+
 def _read(home: Path, shard: Stamp) -> TarIndex:
     """The index at `home`; ValueError where it is stale or damaged."""
     with home.open("rb") as file:
         written = os.fstat(file.fileno()).st_mtime_ns
-        found = indexed(file.read())
-    if found.sealed or (found.size, found.mtime_ns) != (shard.size, shard.mtime_ns) or written < shard.ctime_ns:
+        whole = file.read()
+    if written < shard.ctime_ns:
+        msg = "stale"
+        raise ValueError(msg)
+    return _parsed(whole, shard, shard.mtime_ns)
+
+
+def _parsed(whole: bytes, shard: Stamp, wanted: int | None = None) -> TarIndex:
+    """The index in these bytes, of a shard of that size and, where `wanted` is given, that mtime. ValueError."""
+    found = indexed(whole)
+    if found.sealed or found.size != shard.size or wanted not in (None, found.mtime_ns):
         msg = "stale"
         raise ValueError(msg)
     return _finished(shard, found.behind, found.columns, found.suffixes)

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from dali_feed.cli.arguments import Config, Timeout
+from dali_feed.cli.arguments import Config, Storage, Timeout
 from dali_feed.cli.bench import bench_app
 from dali_feed.cli.convert import convert
 from dali_feed.cli.lag import lag
@@ -105,9 +105,10 @@ def demo(
 
 
 @app.command()
-def inspect(
+def inspect(  # noqa: PLR0913, PLR0917  an option each
     target: Annotated[
-        list[str], typer.Argument(help="Tar shards ('train-*.tar'), image folders, or kafka://host:port/topic.")
+        list[str],
+        typer.Argument(help="Tar shards ('train-*.tar', 's3://...'), image folders, or kafka://host:port/topic."),
     ],
     sample: Annotated[int, typer.Option(min=1, help="Records to look at, spread over the source.")] = 256,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 where a record in the sample is bad.")] = False,
@@ -115,6 +116,7 @@ def inspect(
         str | None, typer.Option("--format", metavar="NAME", help="What a topic's values hold: json, msgpack, npy, ...")
     ] = None,
     config: Config = None,
+    storage_option: Storage = None,
     timeout: Timeout = 10.0,
     sheet: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="A contact sheet: some images, where they are, labels.")
@@ -141,6 +143,7 @@ def inspect(
             config=config or [],
             timeout=timeout,
             form=form,
+            storage=storage_option or [],
             sheet=sheet,
             sheet_samples=sheet_samples,
         )
@@ -150,7 +153,8 @@ def inspect(
 @app.command()
 def verify(
     target: Annotated[
-        list[str], typer.Argument(help="Tar shards ('train-*.tar'), image folders, or kafka://host:port/topic.")
+        list[str],
+        typer.Argument(help="Tar shards ('train-*.tar', 's3://...'), image folders, or kafka://host:port/topic."),
     ],
     decode: Annotated[bool, typer.Option("--decode", help="Decode every image too, on the CPU.")] = False,
     dead_letter: Annotated[
@@ -159,6 +163,7 @@ def verify(
     ] = None,
     readers: Annotated[int, typer.Option(min=1, help="Threads that read and judge.")] = 4,
     config: Config = None,
+    storage_option: Storage = None,
     timeout: Timeout = 10.0,
 ) -> None:
     """Go over a whole source: every record is read and its header screened; the bad ones by reason.
@@ -170,7 +175,13 @@ def verify(
         from dali_feed.cli.verify import verify_all
 
         bad = verify_all(
-            target, decode=decode, dead_letter=dead_letter, readers=readers, config=config or [], timeout=timeout
+            target,
+            decode=decode,
+            dead_letter=dead_letter,
+            readers=readers,
+            config=config or [],
+            timeout=timeout,
+            storage=storage_option or [],
         )
     raise typer.Exit(1 if bad else 0)
 

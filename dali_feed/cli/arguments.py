@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Config", "Names", "Timeout", "Topic"]
+__all__ = ["Config", "Names", "Storage", "Timeout", "Topic"]
 
 Names = list[str] | None
 
@@ -15,6 +15,15 @@ Config = Annotated[
     Names,
     typer.Option(
         "--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka; a secret as env:NAME or file:PATH."
+    ),
+]
+Storage = Annotated[
+    Names,
+    typer.Option(
+        "--storage-option",
+        metavar="KEY=VALUE",
+        help="Of s3://, https:// and other addresses: an option of fsspec's file system; a secret as env:NAME or"
+        " file:PATH. Several times.",
     ),
 ]
 Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")]

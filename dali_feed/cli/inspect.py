@@ -28,6 +28,7 @@ def inspect_all(
     form: str | None = None,
     sheet: Path | None = None,
     sheet_samples: int = 24,
+    storage: Sequence[str] = (),
 ) -> tuple[int, int]:
     """Print what each target holds; return how many bad records the samples had, and how many sources no good one.
 
@@ -41,7 +42,7 @@ def inspect_all(
     bad = hopeless = 0
     pictures = None if sheet is None else Sheet(sheet, sheet_samples)
     formats = {} if form is None else {VALUE: format_of(form)}
-    found = sources(targets, config=options_of(config), timeout=timeout)
+    found = sources(targets, config=options_of(config), timeout=timeout, storage=storage)
     if formats and not any(isinstance(source, KafkaTopic) for source in found):
         msg = f"--format: is for the values of topics; found {form!r} and no topic"
         raise ConfigError(msg)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from dali_feed.cli.arguments import Config, Names, Timeout
+from dali_feed.cli.arguments import Config, Names, Storage, Timeout
 
 if TYPE_CHECKING:
     from dali_feed.external_sources.kafka.writes import Writes
@@ -60,6 +60,7 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
     queue: Annotated[str, typer.Option(metavar="SIZE", help="Of records that wait.")] = "64MiB",
     workers: Annotated[int, typer.Option(min=1, help="Threads that read, resize and encode.")] = 2,
     config: Config = None,
+    storage_option: Storage = None,
     timeout: Timeout = 30.0,
 ) -> None:
     """Put the records of a source into a topic: payloads, and labels as headers. Its records' order is the source's.
@@ -78,7 +79,7 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
         raise ConfigError(msg)
     topic, servers = named(target)
     options = options_of(config or [])
-    reads, is_topic = _source(source, payload, options, timeout)
+    reads, is_topic = _source(source, payload, options, timeout, storage_option or [])
     if format is None and (value or base64):
         msg = f"--value and --base64 name what --format writes; found {', '.join(value or base64 or [])}; give --format"
         raise ConfigError(msg)
@@ -113,9 +114,11 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
         raise typer.Exit(1)
 
 
-def _source(targets: list[str], payload: str | None, config: dict[str, str], timeout: float) -> tuple[Source, bool]:
+def _source(
+    targets: list[str], payload: str | None, config: dict[str, str], timeout: float, storage: list[str]
+) -> tuple[Source, bool]:
     """The one source that is named, and whether it is a topic."""
-    from dali_feed.cli.targets import KAFKA, named, sources
+    from dali_feed.cli.targets import KAFKA, named, sources, storage_options_of
     from dali_feed.errors import ConfigError
     from dali_feed.external_sources import KafkaTopic, ShardSet
 
@@ -126,7 +129,7 @@ def _source(targets: list[str], payload: str | None, config: dict[str, str], tim
             raise ConfigError(msg)
         topic, servers = named(topics[0])
         return KafkaTopic(topic, servers, label=None, config=config, timeout=timeout, holes="replace"), True
-    found = [] if topics else sources(targets, config=config, timeout=timeout)
+    found = [] if topics else sources(targets, config=config, timeout=timeout, storage=storage)
     if len(found) != 1:
         msg = f"source: one at a time: a topic, a folder, or tar shards; found {', '.join(targets)}"
         raise ConfigError(msg)
@@ -135,7 +138,8 @@ def _source(targets: list[str], payload: str | None, config: dict[str, str], tim
     if not isinstance(found[0], ShardSet):
         msg = f"--payload: names files in tar shards; found {payload!r} for {found[0]!r}; leave it out"
         raise ConfigError(msg)
-    return ShardSet(found[0].paths, image=tuple(payload.split(";"))), False
+    image, options = tuple(payload.split(";")), storage_options_of(storage)
+    return ShardSet(found[0].paths, image=image, storage_options=options), False
 
 
 def _format(name: str | None, schema: Path | None) -> Format | str | None:

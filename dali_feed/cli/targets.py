@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,22 @@ from dali_feed.external_sources import (
     TFRecords,
 )
 from dali_feed.external_sources.files import IMG_EXTENSIONS
-from dali_feed.external_sources.kafka.secrets import is_secret
 from dali_feed.external_sources.record_files.mds_index import is_mds
 from dali_feed.quarantine.letters import DeadLetters
 from dali_feed.records.source import Source
+from dali_feed.secrets import is_secret
 
-__all__ = ["HEADERS", "KAFKA", "letters_at", "named", "one_source", "options_of", "sources", "with_members"]
+__all__ = [
+    "HEADERS",
+    "KAFKA",
+    "letters_at",
+    "named",
+    "one_source",
+    "options_of",
+    "sources",
+    "storage_options_of",
+    "with_members",
+]
 
 KAFKA = "kafka://"
 IMAGES = (*IMG_EXTENSIONS, ".gif", ".avif")  # files named one by one may be what from_folder passes over
@@ -42,10 +53,12 @@ def sources(
     config: dict[str, Any],
     timeout: float,
     check: bool = False,
+    storage: Sequence[str] = (),
 ) -> list[Source]:
     """A source per topic, per folder, and one for all shards together, all files of a format, all single images.
 
-    check  whether hashes of whole files are checked, where a set has them
+    check    whether hashes of whole files are checked, where a set has them
+    storage  options of the store that shards lie in, KEY=VALUE each
     """
     found: list[Source] = []
     files: dict[str, list[str]] = {}
@@ -56,8 +69,11 @@ def sources(
             found.append(MDS(target, check=check) if is_mds(target) else _folder(target))
         else:
             files.setdefault(_kind(target), []).append(target)
+    if storage and "shards" not in files:
+        msg = f"--storage-option: is for shards at addresses such as s3://bucket/a.tar; found {', '.join(targets)}"
+        raise ConfigError(msg)
     made: dict[str, Callable[[list[str]], Source]] = {
-        "shards": ShardSet,
+        "shards": partial(ShardSet, storage_options=storage_options_of(storage)),
         "tfrecord": TFRecords,
         "recordio": RecordIO,
         "parquet": ParquetRows,
@@ -104,6 +120,24 @@ def options_of(pairs: Sequence[str]) -> dict[str, Any]:
         msg = f"--config: must be KEY=VALUE; found {wrong[0]!r}"
         raise ConfigError(msg)
     return {name: _told(name, value) for name, _, value in split.values()}
+
+
+def storage_options_of(pairs: Sequence[str]) -> dict[str, Any] | None:
+    """What --storage-option was given, `headers.Authorization=env:NAME` as {"headers": {...}}; None for none."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        *outer, last = name.split(".")
+        if not (equals and last and all(outer)):
+            msg = f"--storage-option: must be KEY=VALUE; found {name!r}"
+            raise ConfigError(msg)
+        inner = found
+        for part in outer:
+            inner = inner.setdefault(part, {})
+        kind, colon, where = value.partition(":")
+        kinds: dict[str, Any] = {"env": FromEnv, "file": FromFile} if colon and where else {}
+        inner[last] = kinds[kind](where) if kind in kinds else {"true": True, "false": False}.get(value, value)
+    return found or None
 
 
 def _told(name: str, value: str) -> str | FromEnv | FromFile:

@@ -29,6 +29,7 @@ def verify_all(
     readers: int,
     config: Sequence[str],
     timeout: float,
+    storage: Sequence[str] = (),
 ) -> int:
     """Go over each target, print what was found, and return how many records are bad.
 
@@ -41,7 +42,7 @@ def verify_all(
     sets = [target for target in targets if target.endswith(".dfset")]
     bad = sum(map(damaged, sets))
     left = [target for target in targets if target not in sets or (decode and not bad)]
-    for source in sources(left, config=options_of(config), timeout=timeout, check=True):
+    for source in sources(left, config=options_of(config), timeout=timeout, check=True, storage=storage):
         snapshot = source.snapshot()
         with progress(snapshot) as advance:
             report = verify(source, snapshot, decode=decode, letters=letters, readers=readers, advance=advance)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from dali_feed.records.storage_stats import StorageMeter
 from dali_feed.storage.stamp import Stamp
 
-__all__ = ["Opened", "Store", "piece"]
+__all__ = ["Metered", "Opened", "Store", "piece"]
 
 
 class Opened(Protocol):
@@ -81,6 +82,20 @@ class Store(Protocol):
         `file_of` is called by this thread alone, and closes the oldest of more than `most_open` files. A count of -1:
         not read, because `stop` was set or because of an OSError, which `Opened.read` then tells.
         """
+        ...
+
+
+@runtime_checkable
+class Metered(Protocol):
+    """A store that counts what each reader reads."""
+
+    @property
+    def meter(self) -> StorageMeter | None:
+        """What counts, in a store of one reader."""
+        ...
+
+    def metered(self) -> Store:
+        """The same store for one more reader, with a meter of its own."""
         ...
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from dali_feed.errors import ConfigError, SourceNotFoundError
 
-__all__ = ["matches", "unique_names"]
+__all__ = ["INDEXES", "braces", "matches", "unique_names"]
 
 INDEXES = (".dfidx", ".idx")  # beside the shards: ours, and those of other tools
 
@@ -20,10 +20,10 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 def matches(pattern: str, told: str = "ShardSet", files: str = "*.tar") -> list[str]:
     """The files that one pattern names, sorted. Errors begin with `told`; of a folder `files` are the ones to name."""
     if "://" in pattern or pattern.startswith("pipe:"):
-        msg = f"{told}: shards must be files on a mounted file system; found {pattern!r}; mount or fetch them first"
+        msg = f"{told}: shards must be files or addresses such as s3://bucket/a.tar; found {pattern!r}; name those"
         raise ConfigError(msg)
     found = []
-    for name in _braces(os.path.expanduser(pattern), told):
+    for name in braces(os.path.expanduser(pattern), told):
         some = [name] if os.path.exists(name) else glob.glob(name, recursive=True)
         some = [path for path in some if not path.endswith(INDEXES)]
         if not some:
@@ -37,7 +37,7 @@ def matches(pattern: str, told: str = "ShardSet", files: str = "*.tar") -> list[
     return sorted(found)
 
 
-def _braces(pattern: str, told: str) -> list[str]:
+def braces(pattern: str, told: str = "ShardSet") -> list[str]:
     """`a-{00..02}.tar` and `{a,b}.tar`, spelled out."""
     brace = _BRACE.search(pattern)
     if brace is None or os.path.exists(pattern):
@@ -52,12 +52,12 @@ def _braces(pattern: str, told: str) -> list[str]:
     else:
         parts = brace[1].split(",")
     head, tail = pattern[: brace.start()], pattern[brace.end() :]
-    return [head + part + rest for part in parts for rest in _braces(tail, told)]
+    return [head + part + rest for part in parts for rest in braces(tail, told)]
 
 
 def unique_names(paths: Sequence[str]) -> tuple[str, ...]:
     """Basenames; where those are equal, as many folders before them as tell them apart."""
-    parts = [os.path.abspath(p).split(os.sep)[1:] for p in paths]
+    parts = [(p.partition("://")[2] if "://" in p else os.path.abspath(p)[1:]).split("/") for p in paths]
     depth = 1
     while True:
         names = ["/".join(p[-depth:]) for p in parts]

@@ -19,9 +19,9 @@ from dali_feed.errors import ConfigError, DeadLetterError, SourceDeniedError, So
 from dali_feed.external_sources.kafka.errors import QUIET, Trouble
 from dali_feed.external_sources.kafka.messages import as_original, messages
 from dali_feed.external_sources.kafka.options import KafkaOptions, opened
-from dali_feed.external_sources.kafka.secrets import hidden
 from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.quarantine.letters import Letter, Original
+from dali_feed.secrets import hidden
 
 __all__ = ["DeadLetterTopic"]
 

@@ -13,8 +13,8 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from dali_feed.errors import SourceChangedError, SourceDeniedError, SourceUnreachableError
-from dali_feed.external_sources.kafka.secrets import hidden
 from dali_feed.external_sources.kafka.tls import refused_by_tls, told_by_tls
+from dali_feed.secrets import hidden
 
 __all__ = ["BROKEN", "DENIED", "GONE", "LOG", "QUIET", "Trouble", "denied", "gone", "remade", "unreachable"]
 

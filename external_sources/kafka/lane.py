@@ -19,9 +19,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from dali_feed.errors import ConfigError, DaliFeedError, ProduceError, SourceDeniedError
 from dali_feed.external_sources.kafka.errors import DENIED, GONE, QUIET, Trouble, denied, gone, unreachable
 from dali_feed.external_sources.kafka.options import opened
-from dali_feed.external_sources.kafka.secrets import hidden
 from dali_feed.external_sources.kafka.tally import Settled
 from dali_feed.external_sources.kafka.writes import Written
+from dali_feed.secrets import hidden
 
 __all__ = ["OURS", "WAIT_SECONDS", "Lane", "LaneOptions"]
 

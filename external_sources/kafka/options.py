@@ -13,10 +13,10 @@ from dali_feed.external_sources.kafka.claims import UNTOLD, Follows
 from dali_feed.external_sources.kafka.errors import QUIET, Trouble
 from dali_feed.external_sources.kafka.members import Asked
 from dali_feed.external_sources.kafka.records import Codec
-from dali_feed.external_sources.kafka.secrets import hidden, revealed
 from dali_feed.external_sources.kafka.statistics import INTERVAL_MS
 from dali_feed.external_sources.kafka.tls import check_files
 from dali_feed.external_sources.kafka.tokens import Tokens
+from dali_feed.secrets import hidden, revealed
 
 __all__ = [
     "OURS",

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dali_feed.errors import ConfigError, SourceDeniedError
-from dali_feed.external_sources.kafka.secrets import hidden
+from dali_feed.secrets import hidden
 
 __all__ = ["Tokens"]
 

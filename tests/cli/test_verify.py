@@ -14,6 +14,7 @@ from broker.real import free_ports
 from command import Cli, assert_one_line, cli
 from images import bad_tables, broken_png, jpeg, labelled, text
 from shelves import letter, opened
+from web import Web
 
 from dali_feed.cli.report import FIRST
 from dali_feed.cli.survey import runs, verify
@@ -222,3 +223,20 @@ def test_errors_of_both_are_one_line(cli: Cli, tmp_path: Path) -> None:
     done = cli("verify", tmp_path / "a.tar", "--dead-letter", f"kafka://{nowhere}/t", "--timeout", 0.5)
     assert_one_line(done, nowhere, "must be acknowledged")
     assert_one_line(cli("verify", tmp_path / "a.tar", "--dead-letter", tmp_path / "a.tar" / "x"), "Not a directory")
+
+
+def test_remote_shards_by_their_address(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands read shards from a server, with options that are sent and not shown; an option for nothing is told."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("SHARDS_TOKEN", "Bearer hunter2")
+    write_shard(tmp_path / "a.tar", [(jpeg(n), n) for n in range(3)])
+    option = ("--storage-option", "headers.Authorization=env:SHARDS_TOKEN")
+    with Web({"a.tar": (tmp_path / "a.tar").read_bytes()}) as web:
+        for command in ("verify", "inspect"):
+            done = cli(command, f"{web.url}/a.tar", *option)
+            assert done.code == 0, done.err
+            assert "3" in done.out
+            assert "hunter2" not in done.out + done.err
+        assert {headers["Authorization"] for headers in web.headers} == {"Bearer hunter2"}
+    assert_one_line(cli("verify", tmp_path / "a.tar", *option), "storage_options")
+    assert_one_line(cli("verify", "kafka://host:1/topic", *option), "--storage-option")

@@ -44,9 +44,10 @@ ROOMS = (
     Room("errors"),
     Room("checks", ("errors",)),
     Room("packages", ("errors",)),
+    Room("secrets", ("errors",)),
     Room("formats", WORDS, ("orjson", "pybase64", "fastavro", "msgpack", "google.protobuf")),
     Room("records", WORDS),
-    Room("storage", (*WORDS, "records"), ("fsspec",)),
+    Room("storage", (*WORDS, "records", "secrets"), ("fsspec", "aiohttp")),
     Room("screen", WORDS),
     Room("quarantine", (*WORDS, "records")),
     Room("options", (*WORDS, "quarantine", "screen")),
@@ -59,7 +60,7 @@ ROOMS = (
     Room("kernels", (*WORDS, "transforms"), ("cupy", "cupy_backends")),
     Room(
         "external_sources",
-        (*WORDS, "formats", "records", "storage", "quarantine"),
+        (*WORDS, "secrets", "formats", "records", "storage", "quarantine"),
         ("confluent_kafka", "pyarrow", "fsspec", "google_crc32c", "xxhash"),
     ),
     Room("packing", (*WORDS, "records", "storage", "columns", "external_sources"), ("PIL", "pyarrow", "ray")),
@@ -78,7 +79,7 @@ ROOMS = (
     Room("__init__", ("packages", "options", "plan", "transforms", "compiler", "loader")),  # names only, lazily
     Room(
         "cli",
-        (*PURE, "formats", "storage", "external_sources", "packing", "engines", "feed", "loader", "testing"),
+        (*PURE, "secrets", "formats", "storage", "external_sources", "packing", "engines", "feed", "loader", "testing"),
         ("rich", "typer", "matplotlib", "torch", "torchvision", "skimage", "sklearn", "PIL"),
     ),
 )
