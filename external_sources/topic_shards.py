@@ -19,7 +19,7 @@ from dali_feed.records.pieces import Pieces
 from dali_feed.records.present import Present, packed, unpacked
 from dali_feed.records.source import Block, Extents, Int64s, Reader, Snapshot, unpack_ids
 
-__all__ = ["Replay"]
+__all__ = ["Replay", "rows_of"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from dali_feed.storage.measure import Measured
 
-__all__ = ["advice", "bench_app"]
+__all__ = ["advice", "bench_app", "io"]
 
 
 def bench_app(plainly: Callable[[], ContextDecorator]) -> typer.Typer:

@@ -18,7 +18,7 @@ from dali_feed.packing.work import Work
 from dali_feed.records.source import Snapshot
 from dali_feed.storage.layout import Layout
 
-__all__ = ["Job", "contents_for", "job_of"]
+__all__ = ["Job", "as_source", "contents_for", "job_of"]
 
 VERSION = 1
 QUALITY = 90

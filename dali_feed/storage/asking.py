@@ -14,7 +14,7 @@ from dali_feed.errors import SourceChangedError
 from dali_feed.storage.faults import ShortBodyError
 from dali_feed.storage.stamp import Stamp
 
-__all__ = ["S3", "Asking", "Http", "Plain", "asking", "stamp_of"]
+__all__ = ["S3", "Asking", "Asynchronous", "Http", "Plain", "asking", "stamp_of"]
 
 
 def stamp_of(size: int, tag: str) -> Stamp:

@@ -9,7 +9,8 @@ import fnmatch
 import glob
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,7 +73,8 @@ class SetStore:
         if striped := self._striped(path):
             return _stamp(*striped)
         real, size = self._real(path)
-        return _sized(path, real, size, LOCAL.stamp(real))
+        with _there(path, real):
+            return _sized(path, real, size, LOCAL.stamp(real))
 
     def open(self, path: str, stop: threading.Event | None = None) -> Opened:
         """The file; see `storage.contract.Store`. Raises DataLostError where it is not as long as the manifest says."""
@@ -82,7 +84,8 @@ class SetStore:
                 return StripedFile(_split(path)[0], home, layout, parts, stop)
             return LocalFile(open_part(layout.folder(parts[0].target, home), parts[0]))
         real, size = self._real(path)
-        file = LOCAL.open(real, stop)
+        with _there(path, real):
+            file = LOCAL.open(real, stop)
         try:
             _sized(path, real, size, file.stamp())
         except DataLostError:
@@ -161,6 +164,18 @@ def _stamp(home: str, layout: Layout, parts: Sequence[Part]) -> Stamp:
     """What the parts of a shard are now, as one. Raises DataLostError, SourceDeniedError as opening them does."""
     check_parts(home, layout, parts)
     return stamp_of([os.stat(os.path.join(layout.folder(each.target, home), each.file)) for each in parts])
+
+
+@contextmanager
+def _there(path: str, real: str) -> Iterator[None]:
+    """A file that a manifest names and that is not there is lost; any other is not found."""
+    try:
+        yield
+    except SourceNotFoundError as error:
+        if path == real:
+            raise
+        msg = f"{path}: the manifest names it, and {real} is not there; fetch it again, or pack the set again"
+        raise DataLostError(msg) from error
 
 
 def _sized(path: str, real: str, size: int | None, stamp: Stamp) -> Stamp:

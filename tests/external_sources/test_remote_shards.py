@@ -209,7 +209,7 @@ def test_an_index_beside_a_remote_shard_is_taken_where_it_fits(web: Web, tmp_pat
     web.files["1.tar"] = (tmp_path / "other.tar").read_bytes()
     assert len(web.files["1.tar"]) == len(web.files["0.tar"])
     assert rows(shards(web)) == [*RECORDS[0], *lengths[0], *lengths[1]]
-    assert max(web.ranges("0.tar.dfidx")) == f"bytes=0-{len(index) - 1}"
+    assert f"bytes=0-{len(index) - 1}" in web.ranges("0.tar.dfidx")
     read = [found for found in web.ranges("0.tar") if found]
     web.requests.clear()
     rows(shards(web))
