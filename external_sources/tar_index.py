@@ -247,18 +247,20 @@ def load(path: str, index_dir: str | os.PathLike[str] | None = None, store: Stor
 
 def _kept(path: str, index_dir: str | os.PathLike[str] | None, store: Store) -> TarIndex:
     homes = [index_path(path, index_dir)]
-    remote = None if store is LOCAL else store.stamp(path)
-    if index_dir is None and remote is None:
+    mounted = store is LOCAL or isinstance(store, SetStore)
+    stamp = store.stamp(path)
+    if index_dir is None and store is LOCAL:
         homes.insert(0, Path(path + SUFFIX))
+    if not mounted and (kept := _fitting(homes, stamp)) is not None:  # a question less for the server
+        return kept
     try:
-        return sealed(path, store.stamp(path), store)
+        return sealed(path, stamp, store)
     except (OSError, ValueError, SourceError) as error:
         if isinstance(store, SetStore) and store.index_sha256(path) is not None:  # a set is whole, or it is an error
             raise _no_index(path, error) from error
-    for home in homes:
-        with contextlib.suppress(OSError, ValueError, SourceError):  # absent, unreadable or stale: built anew
-            return _read(home, remote or store.stamp(path))
-    index = (_beside(path, store, remote) if remote else None) or build(path, store)
+    if mounted and (kept := _fitting(homes, stamp)) is not None:
+        return kept
+    index = (None if mounted else _beside(path, store, stamp)) or build(path, store)
     errors: list[OSError] = []
     for home in homes:
         try:
@@ -272,6 +274,14 @@ def _kept(path: str, index_dir: str | os.PathLike[str] | None, store: Store) -> 
         raise SourceDeniedError(msg) from errors[0]
     _log.warning("%s: its index cannot be kept (%s), so it is built at every start; set index_dir", path, errors[-1])
     return index
+
+
+def _fitting(homes: Sequence[Path], stamp: Stamp) -> TarIndex | None:
+    """The first index that is there, whole, and of the file as it is."""
+    for home in homes:
+        with contextlib.suppress(OSError, ValueError, SourceError):  # absent, unreadable or stale: built anew
+            return _read(home, stamp)
+    return None
 
 
 def _no_index(path: str, error: Exception) -> DataLostError:
