@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -22,16 +23,18 @@ PARTITIONS = 4
 
 
 def broker_module() -> Any:
-    """tests/support/broker/real.py, which is no package that could be imported."""
-    name = "dali_feed_bench_broker"
+    """tests/support/broker/real.py, whose folder is not where Python looks."""
+    name = "broker"
     if name not in sys.modules:
-        path = Path(__file__).parents[1] / "tests" / "support" / "broker" / "real.py"
-        spec = importlib.util.spec_from_file_location(name, path)
+        folder = Path(__file__).parents[1] / "tests" / "support" / name
+        spec = importlib.util.spec_from_file_location(
+            name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
         assert spec is not None
         assert spec.loader is not None
         sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
+    return importlib.import_module(f"{name}.real")
 
 
 def kafka_missing() -> str | None:

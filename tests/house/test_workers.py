@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from broker.real import free_ports
+from broker.begun import copy_storage, keep_storage, kept_folder
+from broker.real import free_ports, missing
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -26,6 +27,42 @@ def test_no_port_is_named_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "1000")  # 17 ports for each
     monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw901")
     assert len({port for _ in range(10) for port in free_ports(1)}) == 10
+
+
+@pytest.mark.skipif(missing() is not None, reason="no Java to begin with")
+def test_what_brokers_begin_with_is_made_once_and_whole(tmp_path: Path) -> None:
+    """Made by the first who asks; one that fails leaves nothing, and other jars or properties have their own."""
+    made: list[Path] = []
+
+    def make(folder: Path) -> None:
+        made.append(folder)
+        (folder / "half").touch()
+        if len(made) == 1:
+            raise InterruptedError
+
+    jars, cache = tmp_path / "jars", tmp_path / "cache"
+    jars.mkdir()
+    with pytest.raises(InterruptedError):
+        kept_folder(cache, jars, "a", make)
+    assert [path.name for path in cache.iterdir()] == ["jars-begun.lock"]
+    first = kept_folder(cache, jars, "a", make)
+    assert [path.name for path in first.iterdir()] == ["half"]
+    assert kept_folder(cache, jars, "a", make) == first
+    assert len(made) == 2
+    assert kept_folder(cache, jars, "b", make) != first
+
+
+def test_brokers_that_begin_alike_are_not_the_same(tmp_path: Path) -> None:
+    """The node, the cluster and the folder are each broker's own; what else was formatted is that of the first."""
+    (tmp_path / "formatted").mkdir()
+    meta = "version=1\nnode.id=1\ncluster.id=x\ndirectory.id=y\n"
+    (tmp_path / "formatted" / "meta.properties").write_text(meta)
+    (tmp_path / "formatted" / "bootstrap.checkpoint").write_bytes(b"levels")
+    keep_storage(tmp_path / "formatted", tmp_path / "kept")
+    copy_storage(tmp_path / "kept", tmp_path / "data", 2, "cluster", "directory")
+    found = (tmp_path / "data" / "meta.properties").read_text()
+    assert found == "version=1\nnode.id=2\ncluster.id=cluster\ndirectory.id=directory\n"
+    assert (tmp_path / "data" / "bootstrap.checkpoint").read_bytes() == b"levels"
 
 
 @pytest.fixture

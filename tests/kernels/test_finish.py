@@ -32,7 +32,7 @@ from finish_cases import (
     random_case,
     random_mix,
 )
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from in_turn import in_turn
@@ -107,7 +107,6 @@ def cases(draw: st.DrawFn) -> tuple[dict[str, Any], str, str, int, int]:
 
 
 @given(drawn=cases())
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_kernel_equals_reference_bit_for_bit(kernel: Kernel, drawn: tuple[dict[str, Any], str, str, int, int]) -> None:
     """Whatever the shape, the alignment, the flips, the matrices and the factors, both agree exactly."""
     case, dtype, layout, offset_in, offset_out = drawn

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from finish_cases import Array, at_offset
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from in_turn import in_turn
@@ -85,7 +85,6 @@ def apart(ours: Array, theirs: Array) -> tuple[int, float]:
     offsets=st.tuples(*[st.sampled_from((0, 0, 1, 4))] * 2),
     data=st.data(),
 )
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_kernel_equals_reference_bit_for_bit(
     kernel: Kernel,
     shape: tuple[int, int, int],

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from finish_cases import MEAN, STD, Array, assert_same_bits, at_offset, random_mix
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from in_turn import in_turn
 from kept import Kept, PtxOf
@@ -67,7 +67,6 @@ def prepared(images: Array, out: Array, mixing: Mix, kind: str, layout: str) -> 
     seed=st.integers(0, 2**32 - 1),
     wild=st.booleans(),
 )
-@settings(max_examples=300, deadline=None)
 def test_kernel_equals_reference_bit_for_bit(
     kernel: Kernel,
     kind: str,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from in_turn import in_turn
 from kept import Kept, PtxOf
@@ -83,7 +83,6 @@ def cases(draw: st.DrawFn) -> tuple[Array, list[str], dict[str, Any], int]:
 
 
 @given(drawn=cases())
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_kernel_equals_reference(kernel: Kernel, drawn: tuple[Array, list[str], dict[str, Any], int]) -> None:
     """Whatever the shape, the pitch, the alignment, the separators and the outputs asked for, both agree."""
     records, names, options, offset = drawn

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from finish_cases import Array, assert_same_bits
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from in_turn import in_turn
@@ -77,7 +77,6 @@ def test_every_way_to_read_and_to_write_is_selected() -> None:
 
 
 @given(drawn=cases())
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_kernel_equals_reference_bit_for_bit(kernel: Kernel, drawn: tuple[Array, Array, dict[str, Any]]) -> None:
     """Whatever the shape, the header, the pitch, the alignment and the factors, both agree exactly."""
     records, out, case = drawn

@@ -1,8 +1,8 @@
-"""Apache Kafka itself, for tests and benchmarks: one broker, jars from Maven Central, up in five seconds.
+"""Apache Kafka itself, for tests and benchmarks: one broker, jars from Maven Central, up in three seconds.
 
-`python tests/support/broker/real.py` runs one in the foreground and prints its address. It has three listeners:
-PLAINTEXT, whose clients may do everything, SASL_PLAINTEXT, where the user `alice` may do what an ACL grants her, and
-LINK, the first one again behind a `Proxy`.
+`PYTHONPATH=tests/support python -m broker.real` runs one in the foreground and prints its address. It has three
+listeners: PLAINTEXT, whose clients may do everything, SASL_PLAINTEXT, where the user `alice` may do what an ACL grants
+her, and LINK, the first one again behind a `Proxy`.
 Needs Java 17 and, the first time, Maven.
 """
 
@@ -28,6 +28,8 @@ from typing import Self
 
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, TopicMetadata
+
+from broker.begun import archived, archiving, copy_storage, keep_storage, kept_folder
 
 POM = Path(__file__).with_name("pom.xml")
 ALICE = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "alice"}
@@ -108,9 +110,12 @@ def jars() -> Path:
     return folder
 
 
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "dali_feed")
+
+
 def _jars_dir() -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return Path(os.environ.get("DALI_FEED_KAFKA_DIR", cache / "dali_feed" / f"kafka-{kafka_version()}"))
+    return Path(os.environ.get("DALI_FEED_KAFKA_DIR", _cache() / f"kafka-{kafka_version()}"))
 
 
 def _ready(folder: Path) -> bool:
@@ -187,13 +192,11 @@ class Seat:
     """A broker's place in a cluster whose brokers are all controllers.
 
     ports  of their controllers, by node from 1 on
-    like   a broker whose formatted storage, all but the node's number, is taken: a process of Java less
     """
 
     node: int
     ports: tuple[int, ...]
     cluster_id: str
-    like: RealBroker | None = None
 
 
 class RealBroker(Cluster):
@@ -206,6 +209,7 @@ class RealBroker(Cluster):
     listeners  further ones: name -> (port of 127.0.0.1, protocol)
     more       further lines of its properties
     users      of SCRAM, as `kafka-storage format --add-scram` takes them
+    first      the first on a machine: it leaves here what later ones begin with, see `broker.begun`
     """
 
     def __init__(
@@ -218,11 +222,12 @@ class RealBroker(Cluster):
         listeners: Mapping[str, tuple[int, str]] | None = None,
         more: str = "",
         users: Sequence[str] = (),
+        first: Path | None = None,
     ) -> None:
         self._plain, self._sasl, self._behind, self._link, own = free_ports(5)
         self._control: int = own if joins is None else joins._control
         self._cluster_id: str = cluster_id() if joins is None else joins._cluster_id
-        quorum, node = f"controller.quorum.bootstrap.servers=127.0.0.1:{self._control}", 1 if joins is None else 2
+        quorum, node = f"controller.quorum.voters=1@127.0.0.1:{self._control}", 1 if joins is None else 2
         if seat is not None:
             self._control, self._cluster_id, node = seat.ports[seat.node - 1], seat.cluster_id, seat.node
             own = self._control
@@ -253,13 +258,21 @@ class RealBroker(Cluster):
             )
         )
         atexit.register(self.close)
-        if seat is not None and seat.like is not None:
-            _copy_storage(seat.like.home / "data", self.home / "data", seat.node)
-            return
-        format_ = ["kafka.tools.StorageTool", "format", "-t", self._cluster_id]
-        format_ += [part for user in users for part in ("--add-scram", user)]
-        format_ += ["--standalone", "-c"] if joins is None and seat is None else ["-c"]
-        done = subprocess.run(self._java(*format_), capture_output=True, text=True, check=False)
+        begun = None if first is not None else _begun()
+        if begun is not None:
+            self._options += archived(begun)
+        if begun is None or users:
+            self._format(users)
+        else:
+            copy_storage(begun, self.home / "data", node, self._cluster_id, directory=cluster_id())
+        if first is not None:
+            keep_storage(self.home / "data", first)
+            self._options += archiving(first)
+
+    def _format(self, users: Sequence[str]) -> None:
+        command = ["kafka.tools.StorageTool", "format", "-t", self._cluster_id]
+        command += [part for user in users for part in ("--add-scram", user)]
+        done = subprocess.run(self._java(*command, "-c"), capture_output=True, text=True, check=False)
         if done.returncode:
             msg = f"Kafka's storage could not be formatted:\n{done.stdout}{done.stderr}"
             raise RuntimeError(msg)
@@ -333,11 +346,14 @@ class RealBroker(Cluster):
         self.close()
 
 
-def _copy_storage(from_: Path, to: Path, node: int) -> None:
-    shutil.copytree(from_, to)
-    meta = to / "meta.properties"
-    own = re.sub(r"(?m)^node\.id=.*$", f"node.id={node}", meta.read_text())
-    meta.write_text(re.sub(r"(?m)^directory\.id=.*$", f"directory.id={cluster_id()}", own))
+def _begun() -> Path:
+    return kept_folder(_cache(), jars(), _PROPERTIES, _begin)
+
+
+def _begin(folder: Path) -> None:
+    with RealBroker("256m", brief=True, first=folder) as broker:
+        broker.create("first")
+        broker._end(signal.SIGTERM, START_SECONDS)  # it writes the archive now
 
 
 def cluster_id() -> str:

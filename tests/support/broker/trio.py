@@ -34,7 +34,7 @@ class Trio(Cluster):
         ports, name = tuple(free_ports(3)), cluster_id()
         self.brokers: dict[int, RealBroker] = {}
         for node in NODES:
-            seat = Seat(node, ports, name, self.brokers.get(1))
+            seat = Seat(node, ports, name)
             self.brokers[node] = RealBroker(heap, brief=True, seat=seat, more=_MORE)
         super().__init__(",".join(each.servers for each in self.brokers.values()))
 
