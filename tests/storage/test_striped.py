@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,15 @@ from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChan
 from dali_feed.external_sources import FileList, ShardSet
 from dali_feed.packing import index, merge, pack, verify
 from dali_feed.records.extents import Extents
+from dali_feed.records.slabs import SlabPool
 from dali_feed.storage import target_queues
 from dali_feed.storage.layout import BLOCK, Layout
 from dali_feed.storage.set_store import SetStore
 from dali_feed.storage.stripe_writer import StripeWriter
 from dali_feed.storage.striped_file import StripedFile
 from dali_feed.testing import assert_resumes_anywhere
+
+LATE = 0.3  # seconds that a read hangs
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +171,40 @@ def test_a_target_that_hangs_ends_with_stop(tmp_path: Path) -> None:
     finally:
         held.set()
         target_queues.release([queue])
+
+
+def test_memory_that_was_given_back_is_never_written_to(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read that hangs holds the slab it writes into, after `stop` too: the next lease never gets it before."""
+    source, pool = ShardSet(striped(plain, tmp_path, 2)), SlabPool()
+    source.snapshot()
+    inside, given, stop, real = threading.Event(), threading.Event(), threading.Event(), os.preadv
+
+    def hanging(fd: int, views: Sequence[memoryview], at: int) -> int:
+        if "/t1/" in os.readlink(f"/proc/self/fd/{fd}"):
+            inside.set()
+            given.wait(LATE)  # a target that wakes when its bytes are no longer wanted
+        return real(fd, views, at)
+
+    def read() -> None:
+        with pytest.raises(ClosedError):
+            reader.read(Extents.one(0, 0, 6))
+        slab.append(pool.lease().room(1 << 20))
+        slab[0][:] = bytes(len(slab[0]))
+        given.set()
+
+    reader, slab = source.reader(pool, stop), list[memoryview]()
+    monkeypatch.setattr(os, "preadv", hanging)
+    thread = threading.Thread(target=read)
+    thread.start()
+    inside.wait()
+    stop.set()
+    thread.join()
+    reader.close()
+    for each in [each for each in threading.enumerate() if str(tmp_path)[-20:] in each.name]:
+        each.join()
+    assert bytes(slab[0]) == bytes(len(slab[0]))
 
 
 def test_what_targets_gave_is_counted(plain: Path, tmp_path: Path) -> None:
