@@ -16,7 +16,7 @@ from striped_sets import striped
 
 from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChangedError, SourceDeniedError, StateError
 from dali_feed.external_sources import FileList, ShardSet
-from dali_feed.packing import index, merge, pack, verify
+from dali_feed.packing import damage, index, merge, pack, verify
 from dali_feed.records.extents import Extents
 from dali_feed.records.slabs import SlabPool
 from dali_feed.storage import target_queues
@@ -225,6 +225,36 @@ def test_what_targets_gave_is_counted(plain: Path, tmp_path: Path) -> None:
     assert told.bytes == size == sum(each.bytes for each in told.targets)
     assert [each.name for each in told.targets] == [str(tmp_path / f"t{k}") for k in range(3)]
     assert (told.reads, told.queued, told.failures) == (3, 0, 0)  # neighbours of a part are one read
+
+
+def test_targets_of_whole_shards_are_counted_too(plain: Path, tmp_path: Path) -> None:
+    """With stripe_count=1 each target has the figures of the shards that lie on it."""
+    path = striped(plain, tmp_path, 3, 1)
+    source = ShardSet(path)
+    counts = source.snapshot().stops.tolist()
+    reader = source.reader()
+    for shard, count in enumerate(counts):
+        reader.read(Extents.one(shard, 0, count))
+    (told,) = reader.storage()  # type: ignore[attr-defined]
+    reader.close()
+    assert len(counts) == 2
+    assert [each.name for each in told.targets] == [str(tmp_path / f"t{k}") for k in range(3)]
+    assert [each.reads > 0 for each in told.targets] == [True, True, False]
+    assert told.bytes == sum(each.bytes for each in told.targets) > 0
+    assert (told.queued, told.failures) == (0, 0)
+
+
+def test_a_part_that_is_cut_while_verify_runs_is_a_damage(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is listed with its target, and the other shards are read to their end."""
+    path = striped(plain, tmp_path, 2)
+    part = tmp_path / "t1" / "x-000000.tar.1of2"
+    monkeypatch.setattr(damage, "PIECE", BLOCK)
+    found = verify(path, workers=1, advance=lambda _: os.truncate(part, 0)).damages
+    assert len(found) == 1
+    assert found[0].path == f"{path}/x-000000.tar"
+    assert f"t1/{part.name}: this part of a shard must have" in found[0].what
 
 
 def test_pack_writes_stripes_and_goes_on_where_it_was_ended(plain: Path, tmp_path: Path) -> None:
