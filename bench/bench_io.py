@@ -1,6 +1,13 @@
 """Striped reads beside one target, each target throttled, and beside plain reads of the same bytes.
 
     python bench/bench_io.py [--mb 128] [--rate 40] [--readers 2]
+    python bench/bench_io.py --shards [--mb 4096] [--record 100000] [--turns 5] [--folder /data] [--results DIR]
+
+With `--shards`: tar shards of records of 100 KB read by a shuffled plan, beside a plain read of the files in order and
+WebDataset's reader (bench/_shard_reads.py says how), which take turns; MB/s of images, of `plain` of whole files, which
+are 1 to 2 % more; medians, and ratios taken within a turn. From the page cache, then cold: the files' pages are
+dropped before each read (a disk's own cache, and a host's below a virtual disk, are not). Rows go to results/io.csv.
+Without: what follows.
 
 The throttle is in this process, not below the file system: `os.preadv` is wrapped, and a part's file waits in a bucket
 of its target (a lock, and a clock of when the bytes that were asked for have passed at `--rate` MB/s) before the real
@@ -17,6 +24,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
+
+from _harness import RESULTS, Rows, facts
+from _shard_reads import Reads, forget, ours, plain, straight, webdataset, write_set
 
 from dali_feed.storage.layout import Layout
 from dali_feed.storage.stripe_writer import StripeWriter
@@ -76,25 +87,20 @@ def read_all(open_file: Callable[[], StripedFile], readers: int) -> float:
     return sum(sizes) / (time.perf_counter() - began) / 1e6
 
 
-def main() -> None:
-    """Print what was measured."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--mb", type=int, default=128, help="MiB of the shard")
-    arguments.add_argument("--rate", type=float, default=40.0, help="MB/s of a throttled target")
-    arguments.add_argument("--readers", type=int, default=2, help="reader threads, as in Tuning(readers=2)")
-    asked = arguments.parse_args()
+def targets(asked: argparse.Namespace) -> None:
+    """Print what striping gives over one, two and four targets."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for slow in (False, True):
             if slow:
                 throttled(asked.rate * 1e6)
             for count in (1, 2, 4):
-                targets = tuple(f"{slow}{count}{k}" for k in range(4))
-                for target in targets:
+                names = tuple(f"{slow}{count}{k}" for k in range(4))
+                for target in names:
                     Path(folder, target).mkdir()
-                layout = Layout(targets, count)
+                layout = Layout(names, count)
                 writer = StripeWriter(folder, layout, 0, "a.tar")
-                for _ in range(asked.mb):
+                for _ in range(asked.mb or 128):
                     writer.write(bytes(1 << 20))
                 opened = functools.partial(StripedFile, "a.tar", folder, layout, writer.commit())
                 found[slow, count] = max(read_all(opened, asked.readers) for _ in range(3 if not slow else 1))
@@ -104,5 +110,54 @@ def main() -> None:
     print("load", *os.getloadavg())
 
 
+def shards(asked: argparse.Namespace) -> int:
+    """Measure readers of tar shards, print, and add rows to results/io.csv."""
+    with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
+        paths = write_set(Path(folder), asked.mb or 4096, asked.record, asked.count)
+        size = sum(path.stat().st_size for path in paths)
+        told = {"files": len(paths), "bytes": size, "record": asked.record, "readers": asked.readers}
+        rows = Rows("io", facts() | told | {"extent": asked.extent or 1, "turns": asked.turns}, asked.results)
+        contestants: dict[str, Reads] = {"ours": ours(paths, asked.readers, asked.extent), "plain": plain(paths)}
+        contestants["webdataset"] = webdataset(paths)
+        for cold in (False, True):
+            rates: dict[str, list[float]] = {name: [] for name in contestants}
+            for turn in range(-1, asked.turns):  # the first is not counted: memory, imports and the page cache
+                for name, read in contestants.items():
+                    if cold:
+                        forget(paths)
+                    got, seconds = straight(read)
+                    if turn >= 0:
+                        rates[name].append(got / seconds / 1e6)
+            for name, found in rates.items():
+                beside = {
+                    f"of {other}": f"{median(a / b for a, b in zip(found, rates[other], strict=True)):.2f}"
+                    for other in ("plain", "webdataset")
+                }
+                figures = {"MB/s": round(median(found)), "least": round(min(found)), "most": round(max(found))}
+                row = {"reader": name, "pages": "cold" if cold else "cached"} | figures | beside
+                rows.measure(f"{name}, {row['pages']}", lambda row=row: row)  # type: ignore[misc]
+        return rows.end()
+
+
+def main() -> int:
+    """Print what was measured."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--shards", action="store_true", help="read tar shards, beside others")
+    arguments.add_argument("--mb", type=int, help="MiB of the striped shard (128), MB of the tar shards (4096)")
+    arguments.add_argument("--rate", type=float, default=40.0, help="MB/s of a throttled target")
+    arguments.add_argument("--readers", type=int, default=2, help="reader threads, as in Tuning(readers=2)")
+    arguments.add_argument("--record", type=int, default=100_000, help="bytes of an image")
+    arguments.add_argument("--count", type=int, default=16, help="tar shards")
+    arguments.add_argument("--extent", type=int, help="neighbours read in one go; default: single records")
+    arguments.add_argument("--turns", type=int, default=5)
+    arguments.add_argument("--folder", help="where the shards are written, on the disk to measure")
+    arguments.add_argument("--results", type=Path, default=RESULTS)
+    asked = arguments.parse_args()
+    if asked.shards:
+        return shards(asked)
+    targets(asked)
+    return 0
+
+
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

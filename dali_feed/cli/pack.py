@@ -42,9 +42,12 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
         str | None, typer.Option(metavar="A,B,C", help="Folders, one for each disk or mount, that the shards lie over.")
     ] = None,
     stripe_count: Annotated[
-        int | None, typer.Option(min=1, help="Folders that each shard lies over.", show_default="all")
+        int | None,
+        typer.Option(min=1, help="Targets that each shard lies over: folders, or Lustre's.", show_default="all"),
     ] = None,
-    stripe_size: Annotated[str, typer.Option(metavar="SIZE", help="Bytes of a stripe.")] = "1MiB",
+    stripe_size: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Bytes of a stripe.", show_default="1MiB")
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Threads, a shard each.", show_default="one per CPU, at most 8")
     ] = None,
@@ -76,7 +79,9 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
             tokens=tokens,
             text=text,
             decoded=decoded,
-            layout=_layout(out, targets, stripe_count, bytes_of("--stripe-size", stripe_size)),
+            layout=_layout(
+                out, targets, stripe_count, None if stripe_size is None else bytes_of("--stripe-size", stripe_size)
+            ),
             workers=workers,
             engine=engine,
             tell=tell,
@@ -90,15 +95,23 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
         raise typer.Exit(1)
 
 
-def _layout(out: Path, targets: str | None, count: int | None, size: int) -> Layout | None:
-    from dali_feed.errors import ConfigError
+def _layout(out: Path, targets: str | None, count: int | None, size: int | None) -> Layout | None:
+    """The layout over folders. Without any, a folder on Lustre is told to lay the files out so, which stay whole."""
     from dali_feed.packing.run import place
-    from dali_feed.storage.layout import Layout
+    from dali_feed.packing.work import Work
+    from dali_feed.storage.layout import STRIPE_BYTES, Layout
+    from dali_feed.storage.lustre import LustreLayout, set_layout
 
-    if targets is None and count is not None:
-        msg = f"--stripe-count: is of --targets; found {count} and none; name the folders"
-        raise ConfigError(msg)
-    return None if targets is None else Layout.over(str(place(out)[0]), targets.split(","), count, size)
+    folder, name = place(out)
+    if targets is not None:
+        return Layout.over(str(folder), targets.split(","), count, STRIPE_BYTES if size is None else size)
+    if count is not None or size is not None:
+        asked = LustreLayout(-1 if count is None else count, STRIPE_BYTES if size is None else size)
+        set_layout(str(folder), asked)  # before the folder of shards under way is made in it
+        under_way = Work(folder, name).path
+        if under_way.exists():
+            set_layout(str(under_way), asked)
+    return None
 
 
 def members_of(text: str) -> dict[str, str] | list[str]:

@@ -87,10 +87,7 @@ def verify(path: str | os.PathLike[str], *, workers: int = 4, advance: Advance |
         return tuple(_shard(store, f"{home}/{shard.name}", shard, tell))
 
     with ThreadPoolExecutor(workers, "dali-feed-verify") as pool:
-        found = pool.map(
-            lambda shard: tuple(_shard(store, f"{home}/{shard.name}", shard, advance or (lambda _: None))),
-            manifest.shards,
-        )
+        found = pool.map(each, manifest.shards)
         damages = tuple(damage for some in found for damage in some)
     shards = manifest.shards
     return Verified(len(shards), sum(s.samples for s in shards), sum(s.size for s in shards), damages)
@@ -124,6 +121,8 @@ def _shard(store: SetStore, path: str, shard: Shard, advance: Advance) -> Iterat
             yield Damage(path, f"its SHA-256 is not that of the manifest{where}", records)
     except OSError as error:
         yield Damage(path, f"reading it gave: {error.strerror} (errno {error.errno})")
+    except SourceError as error:  # a part that is cut while it is read
+        yield Damage(path, str(error).removeprefix(f"{path}: "))
     finally:
         file.close()
 

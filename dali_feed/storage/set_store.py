@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dali_feed.errors import DataLostError, SourceNotFoundError
+from dali_feed.records.storage_stats import StorageMeter
 from dali_feed.storage.contract import Opened
 from dali_feed.storage.layout import Layout, Part
 from dali_feed.storage.local import LOCAL, LocalFile
@@ -23,6 +24,7 @@ from dali_feed.storage.stamp import Stamp
 from dali_feed.storage.stripe_writer import check_parts
 from dali_feed.storage.striped_file import StripedFile, open_part, stamp_of
 from dali_feed.storage.striped_reads import fill_striped
+from dali_feed.storage.target_file import TargetFile
 
 __all__ = ["SetStore", "is_set_path"]
 
@@ -82,7 +84,9 @@ class SetStore:
             home, layout, parts = striped
             if len(parts) > 1:
                 return StripedFile(_split(path)[0], home, layout, parts, stop)
-            return LocalFile(open_part(layout.folder(parts[0].target, home), parts[0]))
+            targets = [layout.folder(k, home) for k in range(len(layout.targets))]
+            held = LocalFile(open_part(targets[parts[0].target], parts[0]))
+            return TargetFile(held, parts[0].target, StorageMeter(_split(path)[0], targets))
         real, size = self._real(path)
         with _there(path, real):
             file = LOCAL.open(real, stop)
@@ -101,8 +105,8 @@ class SetStore:
         at: Sequence[int],
         stop: threading.Event,
     ) -> list[int]:
-        """From all targets at once; what is not striped as on any mounted file system."""
-        if all(found.layout is None or found.layout.stripe_count == 1 for found, _ in list(self._sets.values())):
+        """From all targets at once, or from the one that has the shard; else as on any mounted file system."""
+        if all(found.layout is None for found, _ in list(self._sets.values())):
             return LOCAL.fill(file_of, files, views, at, stop)
         return fill_striped(file_of, files, views, at, stop, self.most_open)
 

@@ -26,6 +26,8 @@ def fill_striped(
     batch, opened, whole = Batch(), set[int](), False
     try:
         for k, (file, view, byte) in enumerate(zip(files, views, at, strict=True)):
+            if stop.is_set():
+                break
             if file not in opened and len(opened) >= most_open:  # `file_of` closes one that is being read
                 if not batch.wait(stop):
                     break

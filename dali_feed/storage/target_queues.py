@@ -1,14 +1,14 @@
 """Threads that read: a queue and some threads for each target, shared by all readers of a process.
 
-The law: a target that hangs holds up those who wait for its bytes, and nobody who has stopped waiting. A slow target
-does not hold up the reads of another.
+The law: memory is written to while someone waits for it, and never after: a read that the kernel has taken is waited
+for, as if the waiting thread had made it. A read that has not begun is dropped by `stop`, so a target that hangs holds
+up those who read from it, and nobody else.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -16,7 +16,6 @@ __all__ = ["DEPTH", "Batch", "TargetQueue", "acquire", "release"]
 
 DEPTH = 4  # reads at once that a target gets; chosen, not tuned
 _TICK = 0.05
-_GRACE = 2.0  # seconds that a read which is under way may still take when nobody wants its bytes
 _Job = Callable[[], None]
 
 
@@ -52,17 +51,24 @@ class Batch:
     def wait(self, stop: threading.Event, most: int = 0) -> bool:
         """Wait until at most so many bytes have not come; False: `stop` was set before, and all that can is given up.
 
-        A read that is under way is waited for even then, for as long as a disk that works may take: it writes into
-        memory that the next one gets.
+        A read that is under way is waited for even then, however long it takes: it writes into memory that others get
+        after this. Who must not wait for a dead mount does not wait for the thread that is in here (`ReadPool.close`).
         """
         with self._changed:
-            while self._waiting > most and not stop.is_set():
-                self._changed.wait(_TICK)  # nobody tells of `stop`
-            if self._waiting <= most:
-                return True
-            self.cancelled, deadline = True, time.monotonic() + _GRACE
-            self._changed.wait_for(lambda: not self._running, deadline - time.monotonic())
+            try:
+                while self._waiting > most and not stop.is_set():
+                    self._changed.wait(_TICK)  # nobody tells of `stop`
+                if self._waiting <= most:
+                    return True
+            except BaseException:  # Ctrl-C: the memory is given back as well
+                self._give_up()
+                raise
+            self._give_up()
             return False
+
+    def _give_up(self) -> None:
+        self.cancelled = True
+        self._changed.wait_for(lambda: not self._running)
 
 
 class TargetQueue:

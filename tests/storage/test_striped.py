@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,17 @@ from striped_sets import striped
 
 from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChangedError, SourceDeniedError, StateError
 from dali_feed.external_sources import FileList, ShardSet
-from dali_feed.packing import index, merge, pack, verify
+from dali_feed.packing import damage, index, merge, pack, verify
 from dali_feed.records.extents import Extents
+from dali_feed.records.slabs import SlabPool
 from dali_feed.storage import target_queues
 from dali_feed.storage.layout import BLOCK, Layout
 from dali_feed.storage.set_store import SetStore
 from dali_feed.storage.stripe_writer import StripeWriter
 from dali_feed.storage.striped_file import StripedFile
 from dali_feed.testing import assert_resumes_anywhere
+
+LATE = 0.3  # seconds that a read hangs
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +173,40 @@ def test_a_target_that_hangs_ends_with_stop(tmp_path: Path) -> None:
         target_queues.release([queue])
 
 
+def test_memory_that_was_given_back_is_never_written_to(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read that hangs holds the slab it writes into, after `stop` too: the next lease never gets it before."""
+    source, pool = ShardSet(striped(plain, tmp_path, 2)), SlabPool()
+    source.snapshot()
+    inside, given, stop, real = threading.Event(), threading.Event(), threading.Event(), os.preadv
+
+    def hanging(fd: int, views: Sequence[memoryview], at: int) -> int:
+        if "/t1/" in os.readlink(f"/proc/self/fd/{fd}"):
+            inside.set()
+            given.wait(LATE)  # a target that wakes when its bytes are no longer wanted
+        return real(fd, views, at)
+
+    def read() -> None:
+        with pytest.raises(ClosedError):
+            reader.read(Extents.one(0, 0, 6))
+        slab.append(pool.lease().room(1 << 20))
+        slab[0][:] = bytes(len(slab[0]))
+        given.set()
+
+    reader, slab = source.reader(pool, stop), list[memoryview]()
+    monkeypatch.setattr(os, "preadv", hanging)
+    thread = threading.Thread(target=read)
+    thread.start()
+    inside.wait()
+    stop.set()
+    thread.join()
+    reader.close()
+    for each in [each for each in threading.enumerate() if str(tmp_path)[-20:] in each.name]:
+        each.join()
+    assert bytes(slab[0]) == bytes(len(slab[0]))
+
+
 def test_what_targets_gave_is_counted(plain: Path, tmp_path: Path) -> None:
     """Reads and bytes of each target are told by the file."""
     path = striped(plain, tmp_path)
@@ -187,6 +225,36 @@ def test_what_targets_gave_is_counted(plain: Path, tmp_path: Path) -> None:
     assert told.bytes == size == sum(each.bytes for each in told.targets)
     assert [each.name for each in told.targets] == [str(tmp_path / f"t{k}") for k in range(3)]
     assert (told.reads, told.queued, told.failures) == (3, 0, 0)  # neighbours of a part are one read
+
+
+def test_targets_of_whole_shards_are_counted_too(plain: Path, tmp_path: Path) -> None:
+    """With stripe_count=1 each target has the figures of the shards that lie on it."""
+    path = striped(plain, tmp_path, 3, 1)
+    source = ShardSet(path)
+    counts = source.snapshot().stops.tolist()
+    reader = source.reader()
+    for shard, count in enumerate(counts):
+        reader.read(Extents.one(shard, 0, count))
+    (told,) = reader.storage()  # type: ignore[attr-defined]
+    reader.close()
+    assert len(counts) == 2
+    assert [each.name for each in told.targets] == [str(tmp_path / f"t{k}") for k in range(3)]
+    assert [each.reads > 0 for each in told.targets] == [True, True, False]
+    assert told.bytes == sum(each.bytes for each in told.targets) > 0
+    assert (told.queued, told.failures) == (0, 0)
+
+
+def test_a_part_that_is_cut_while_verify_runs_is_a_damage(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is listed with its target, and the other shards are read to their end."""
+    path = striped(plain, tmp_path, 2)
+    part = tmp_path / "t1" / "x-000000.tar.1of2"
+    monkeypatch.setattr(damage, "PIECE", BLOCK)
+    found = verify(path, workers=1, advance=lambda _: os.truncate(part, 0)).damages
+    assert len(found) == 1
+    assert found[0].path == f"{path}/x-000000.tar"
+    assert f"t1/{part.name}: this part of a shard must have" in found[0].what
 
 
 def test_pack_writes_stripes_and_goes_on_where_it_was_ended(plain: Path, tmp_path: Path) -> None:
