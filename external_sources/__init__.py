@@ -11,6 +11,7 @@ from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
     from dali_feed.external_sources.array_shards import ArrayShards
+    from dali_feed.external_sources.arrow_files import ArrowFiles
     from dali_feed.external_sources.arrow_rows import ArrowRows
     from dali_feed.external_sources.concat import Concat
     from dali_feed.external_sources.dead_letter_folder import DeadLetterFolder
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MDS",
     "ArrayShards",
+    "ArrowFiles",
     "ArrowRows",
     "Claim",
     "Concat",
@@ -66,6 +68,7 @@ __getattr__ = lazily(
     {
         "MDS": "record_files.mds",
         "ArrayShards": "array_shards",
+        "ArrowFiles": "arrow_files",
         "ArrowRows": "arrow_rows",
         "Claim": "kafka.claim",
         "Concat": "concat",

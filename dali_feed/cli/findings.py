@@ -19,7 +19,7 @@ from dali_feed.screen.header import Header
 from dali_feed.screen.scans import MAX_WORK, overworked
 from dali_feed.screen.screen import MAX_PIXELS, UnusableError, header_of
 
-__all__ = ["Findings", "blocks", "fields_of", "look", "refused", "spread"]
+__all__ = ["Findings", "blocks", "fields_of", "look", "refused", "size_of", "spread"]
 
 RUN = 16  # neighbours that are sampled together where a single record costs a seek
 CHUNK_BYTES = 64 << 20
@@ -119,6 +119,16 @@ def _judge(source: Source, block: Block, findings: Findings) -> None:
             findings.fields.setdefault(name, []).append(value)
         if reason is not None:
             findings.bad.append((where, reason))
+
+
+def size_of(block: Block, row: int) -> int:
+    """Bytes of a record's members; single numbers count none."""
+    values = [column[row] for column in block.fields.values()]
+    return sum(
+        value.nbytes if isinstance(value, np.ndarray) else len(value)
+        for value in values
+        if isinstance(value, memoryview | bytes | np.ndarray)
+    )
 
 
 def refused(payload: memoryview) -> str | None:

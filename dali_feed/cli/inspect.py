@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dali_feed.cli.findings import Findings, look
+from dali_feed.cli.imageless import imageless
 from dali_feed.cli.inspect_view import show
 from dali_feed.cli.members import VALUE, members_seen
 from dali_feed.cli.members_view import show_members
@@ -49,8 +50,10 @@ def inspect_all(
     for source in found:
         snapshot = source.snapshot()
         topic = isinstance(source, KafkaTopic)
-        if topic and formats:
+        bare = imageless(source)
+        if (topic and formats) or bare is not None:
             findings = Findings()
+            snapshot = snapshot if bare is None else bare.snapshot()
             seen = members_seen(with_members(source), snapshot, sample, formats, findings)
         else:
             findings = look(source, snapshot, sample)
@@ -59,7 +62,7 @@ def inspect_all(
         show_members(seen, topic=topic)
         bad += len(findings.bad)
         hopeless += bool(findings.bad) and not findings.good
-        if pictures is not None:
+        if pictures is not None and bare is None:
             pictures.add(source, snapshot)
     if pictures is not None:
         shown = pictures.write()

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dali_feed.cli.findings import Findings, spread
+import numpy as np
+
+from dali_feed.cli.findings import Findings, size_of, spread
 from dali_feed.cli.member_kinds import Guess, guess
 from dali_feed.external_sources import ShardSet
 from dali_feed.formats.contract import Format
@@ -30,7 +32,7 @@ class Seen:
     """A member.
 
     count   records that have it, of `of`
-    size    bytes of all of them; values that are no bytes count none
+    size    bytes of all of them; single numbers count none
     kinds   what it seems to be -> records
     inside  the member that it was found in, "" where it is one of the source's own
     """
@@ -57,6 +59,8 @@ class Seen:
         self.count += 1
         if isinstance(value, bytes | memoryview | str):
             self.size += len(value)
+        elif isinstance(value, np.ndarray):
+            self.size += value.nbytes
         self.kinds[guess(self.name, value)] += 1
 
 
@@ -150,7 +154,6 @@ def _note(
     findings.absent += absent
     if source is None or block is None:
         return
-    values = [column[row] for column in block.fields.values()]
-    findings.payloads.append(sum(len(value) for value in values if isinstance(value, memoryview | bytes)))
+    findings.payloads.append(size_of(block, row))
     if reason is not None:
         findings.bad.append((source.where(*unpack_id(int(block.ids[row]))), reason))

@@ -11,7 +11,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 
-from dali_feed.cli.findings import look
+from dali_feed.cli.findings import look, size_of
 from dali_feed.cli.labels import missing_label, odd_label
 from dali_feed.cli.report import Report
 from dali_feed.cli.targets import HEADERS
@@ -42,13 +42,17 @@ def verify(
     snapshot: Snapshot,
     *,
     decode: bool = False,
+    images: bool = True,
     letters: DeadLetters | None = None,
     readers: int = 4,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Report:
-    """Look at every record; `advance` is called with the number of positions done."""
-    labelled = LABEL in look(source, snapshot, LOOKED_AT).fields
-    judge = _Judge(source, snapshot.source, labelled=labelled, keep=letters is not None)
+    """Look at every record; `advance` is called with the number of positions done.
+
+    images  whether there are any to be screened; else records are read, and what the source says of them counts
+    """
+    labelled = images and LABEL in look(source, snapshot, LOOKED_AT).fields
+    judge = _Judge(source, snapshot.source, labelled=labelled, images=images, keep=letters is not None)
     report, writer = Report(), None if letters is None else letters.writer()
     work = _Work(source, runs(snapshot), judge, decode=decode, readers=readers)
     try:
@@ -68,20 +72,21 @@ def verify(
 class _Judge:
     """Decides which records of a block are bad."""
 
-    def __init__(self, source: Source, name: str, *, labelled: bool, keep: bool) -> None:
+    def __init__(self, source: Source, name: str, *, labelled: bool, images: bool, keep: bool) -> None:
+        self._images = images
         self._source, self._name, self._labelled, self._keep = source, name, labelled, keep
 
     def part(self, block: Block, refusal: Callable[[memoryview], str | None] | None) -> Report:
         """A block's own report, with letters of its bad records where they are wanted."""
         found = Report()
-        screened = screen(block.payloads, MAX_PIXELS).reasons
+        screened = screen(block.payloads, MAX_PIXELS).reasons if self._images else {}
         for row, held in enumerate(block.payloads):
             if held is None and row not in block.faults:
                 found.absent += 1
                 continue
             payload = _NOTHING if held is None else held
             found.records += 1
-            found.size += len(payload)
+            found.size += len(payload) if self._images else size_of(block, row)
             stage: Stage = "source"
             reason = block.faults.get(row) or self._label(block, row)
             if reason is None:

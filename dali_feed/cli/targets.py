@@ -12,6 +12,8 @@ from typing import Any
 from dali_feed.errors import ConfigError, SourceDeniedError, SourceEmptyError, SourceNotFoundError
 from dali_feed.external_sources import (
     MDS,
+    ArrayShards,
+    ArrowFiles,
     DeadLetterFolder,
     DeadLetterTopic,
     FileList,
@@ -44,6 +46,7 @@ __all__ = [
 KAFKA = "kafka://"
 IMAGES = (*IMG_EXTENSIONS, ".gif", ".avif")  # files named one by one may be what from_folder passes over
 _TFRECORD = re.compile(r"\.tf(rec|records?)(-[^/.]*)?$|-of-[0-9*?]+$", re.IGNORECASE)  # train-00000-of-01024 too
+_ENDINGS = {".rec": "recordio", ".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".npy": "array"}
 HEADERS = "headers"  # the field of a topic's records that holds them all
 
 
@@ -77,6 +80,8 @@ def sources(
         "tfrecord": TFRecords,
         "recordio": RecordIO,
         "parquet": ParquetRows,
+        "arrow": ArrowFiles,
+        "array": ArrayShards,
         "image": lambda paths: FileList([path for each in paths for path in _images(each)]),
     }
     return found + [make(files[kind]) for kind, make in made.items() if kind in files]
@@ -89,7 +94,7 @@ def _kind(target: str) -> str:
         return "image"
     if _TFRECORD.search(target):
         return "tfrecord"
-    return {".rec": "recordio", ".parquet": "parquet"}.get(Path(name).suffix, "shards")
+    return _ENDINGS.get(Path(name).suffix, "shards")
 
 
 def one_source(targets: Sequence[str], *, config: Sequence[str], timeout: float) -> Source:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dali_feed import packing
+from dali_feed.cli.imageless import imageless
 from dali_feed.cli.set_view import reading, show_set
 from dali_feed.cli.survey import verify
 from dali_feed.cli.targets import letters_at, options_of, sources
 from dali_feed.cli.verify_view import progress, show
+from dali_feed.errors import ConfigError
 
 __all__ = ["damaged", "verify_all"]
 
@@ -43,9 +45,16 @@ def verify_all(
     bad = sum(map(damaged, sets))
     left = [target for target in targets if target not in sets or (decode and not bad)]
     for source in sources(left, config=options_of(config), timeout=timeout, check=True, storage=storage):
-        snapshot = source.snapshot()
+        bare = imageless(source)
+        if bare is not None and decode:
+            msg = f"{source!r}: --decode is for images; found none; leave it out, and records are read"
+            raise ConfigError(msg)
+        read, images = (source, True) if bare is None else (bare, False)
+        snapshot = read.snapshot()
         with progress(snapshot) as advance:
-            report = verify(source, snapshot, decode=decode, letters=letters, readers=readers, advance=advance)
-        show(source, snapshot, report, decoded=decode)
+            report = verify(
+                read, snapshot, decode=decode, images=images, letters=letters, readers=readers, advance=advance
+            )
+        show(source, snapshot, report, decoded=decode, images=images)
         bad += report.bad
     return bad

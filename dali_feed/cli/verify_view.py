@@ -27,16 +27,17 @@ def progress(snapshot: Snapshot) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.advance(task, done)
 
 
-def show(source: Source, snapshot: Snapshot, report: Report, *, decoded: bool) -> None:
+def show(source: Source, snapshot: Snapshot, report: Report, *, decoded: bool, images: bool = True) -> None:
     """Print one source: counts, and each kind of fault with its first places."""
     console = Console(highlight=False)
     console.print(Text(snapshot.source, style="bold"), soft_wrap=True)
     facts = grid()
     put(facts, "records", f"{report.records:,} of {snapshot.positions:,} positions; {report.absent:,} absent")
     put(facts, "payloads", size_text(report.size))
-    put(facts, "good", f"{report.records - report.bad:,}, {'decoded' if decoded else 'by their headers'}")
+    how = "decoded" if decoded else "by their headers" if images else "read"
+    put(facts, "good", f"{report.records - report.bad:,}, {how}")
     put(facts, "bad", f"{report.bad:,}")
-    if report.labelled == 0 < report.records - report.bad:
+    if images and report.labelled == 0 < report.records - report.bad:
         put(facts, "labels", no_labels(source))
     console.print(facts)
     for name, kind in sorted(report.kinds.items(), key=lambda item: (-item[1].count, item[0])):

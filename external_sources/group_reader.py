@@ -1,6 +1,6 @@
-"""Reads row groups of Parquet files, only the columns that were asked for, and gives their rows.
+"""Reads row groups of Parquet files and record batches of Arrow files, and gives their rows.
 
-The law: a row group is what is read, and what is damaged: its pages are checked where they carry a checksum, and a
+The law: a group is what is read, only the columns that were asked for, and what is damaged: it is checked, and a
 group that cannot be read concerns all of its rows, so it is raised and no row of it is given. What rows a block gives
 is copied into its slabs, so that a decoded group lives no longer than its reader's cache of two.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,15 +18,18 @@ import numpy as np
 from dali_feed.errors import ClosedError, ConfigError, DataLostError
 from dali_feed.external_sources.arrow_columns import Images, Numbers, images_of, values_of
 from dali_feed.external_sources.arrow_members import Values
+from dali_feed.external_sources.group_table import GroupTable, damage, plain
 from dali_feed.external_sources.one_file import load_file
-from dali_feed.external_sources.parquet_files import ParquetTable, damage, plain
 from dali_feed.external_sources.shard_reader import check_shard
 from dali_feed.records.source import Block, Extents, Int64s, Lease, Slabs, unpack_ids
 from dali_feed.storage.local import LOCAL
 
-__all__ = ["Chosen", "ParquetReader"]
+__all__ = ["Chosen", "GroupReader", "ReadGroup"]
 
 KEPT = 2  # decoded groups of a reader: two lanes may meet in one
+MAPPED = 1024  # those that are no more than views of their file
+
+ReadGroup = Callable[[int, list[str]], Any]  # these columns of a group, as a pyarrow Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +44,19 @@ class Chosen:
     strict: bool = False
 
 
-class ParquetReader:
+class GroupReader:
     """One thread's reader; see `dali_feed.records.source.Reader`."""
 
     def __init__(
-        self, told: str, table: ParquetTable, chosen: Chosen, slabs: Slabs, stop: threading.Event | None
+        self,
+        told: str,
+        table: GroupTable,
+        read: ReadGroup,
+        chosen: Chosen,
+        slabs: Slabs,
+        stop: threading.Event | None,
     ) -> None:
+        self._load = read
         self._told, self._table, self._chosen, self._slabs = told, table, chosen, slabs
         members = [*([] if chosen.image is None else [chosen.image]), *chosen.fields.values()]
         self._columns = table.columns(members)
@@ -57,7 +68,7 @@ class ParquetReader:
 
         Raises:
             ConfigError: an extent that leaves the source; integers that do not fit in 64 bits with sign.
-            DataLostError: a row group cannot be read, or its file is gone.
+            DataLostError: a group cannot be read, or its file is gone.
             SourceChangedError: a file is not what it was.
             ClosedError: the reader is closed or the stop event is set.
         """
@@ -129,21 +140,19 @@ class ParquetReader:
             raise ClosedError(msg)
         if group not in self._groups:
             self._groups[group] = self._read(group)
-            if len(self._groups) > KEPT:
+            if len(self._groups) > (MAPPED if self._table.views else KEPT):
                 self._groups.popitem(last=False)
         self._groups.move_to_end(group)
         return self._groups[group]
 
     def _read(self, group: int) -> dict[tuple[str, bool], Values]:
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         table, n = self._table, int(self._table.file[group])
         path, stamp = table.paths[n], table.stamps[n]
-        check_shard(LOCAL, path, stamp, "ParquetRows")
+        check_shard(LOCAL, path, stamp, table.told)
         try:
-            with pq.ParquetFile(path, page_checksum_verification=True) as file:
-                found = file.read_row_group(int(table.nth[group]), columns=self._columns, use_threads=False)
+            found = self._load(group, self._columns)
             if len(found) != table.count[group]:
                 self._lost(path, group, f"{len(found)} rows")
             for k, name in enumerate(found.column_names):
@@ -152,9 +161,9 @@ class ParquetReader:
                     chunks = [chunk.dictionary_decode() for chunk in column.chunks]
                     found = found.set_column(k, name, pa.chunked_array(chunks, plain(column.type)))
         except damage() as error:
-            check_shard(LOCAL, path, stamp, "ParquetRows")
+            check_shard(LOCAL, path, stamp, table.told)
             self._lost(path, group, str(error), error)
-        check_shard(LOCAL, path, stamp, "ParquetRows")
+        check_shard(LOCAL, path, stamp, table.told)
         return self._values(found)
 
     def _values(self, found: Any) -> dict[tuple[str, bool], Values]:
@@ -169,10 +178,8 @@ class ParquetReader:
 
     def _lost(self, path: str, group: int, what: str, error: BaseException | None = None) -> None:
         first, count = int(self._table.first[group]), int(self._table.count[group])
-        msg = (
-            f"{path}#{first}: row group {int(self._table.nth[group])}, rows {first}..{first + count - 1}, must be"
-            f" readable; found: {what}; fetch or write the file again"
-        )
+        named = f"{path}#{first}: {self._table.group} {int(self._table.nth[group])}, rows {first}..{first + count - 1}"
+        msg = f"{named}, must be readable; found: {what}; fetch or write the file again"
         raise DataLostError(msg) from error
 
 
