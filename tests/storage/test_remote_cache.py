@@ -67,12 +67,12 @@ def test_a_second_epoch_asks_for_no_range(web: Web, tmp_path: Path) -> None:
     source = shards(web, tmp_path)
     web.faults["0.tar"].extend(["503", "short"])
     first, (cache, store) = rows(source)
-    assert (first, store.store, store.retries, cache.misses > 0) == (EVERY, web.url, 2, True)
+    assert (first, store.store, store.retries, bool(cache.misses)) == (EVERY, web.url, 2, True)
     assert store.reads == asked(web) - 2
     web.requests.clear()
     second, (cache, store) = rows(source)
     assert (second, asked(web)) == (EVERY, 0)
-    assert (store.reads, store.bytes, cache.misses, cache.hits > 0) == (0, 0, 0, True)
+    assert (store.reads, store.bytes, cache.misses, bool(cache.hits)) == (0, 0, 0, True)
     assert rows(shards(web, tmp_path))[0] == EVERY  # and one that comes after it
     assert asked(web) == 0
 
@@ -105,7 +105,7 @@ reader.read(Extents.one(1, 0, 40)).lease.release()
 
 
 def test_who_comes_after_a_killed_process_has_what_it_kept(web: Web, tmp_path: Path) -> None:
-    """After kill -9 while the server holds an answer back the pieces before it are there, and the others are fetched."""
+    """After kill -9 while the server holds an answer back the pieces before it are there, the others are fetched."""
     shards(web, tmp_path)  # whose index the process finds
     web.faults["1.tar"].append("hang")
     command = [sys.executable, "-c", _PROCESS, web.url, str(tmp_path / "pieces"), str(PIECE)]
