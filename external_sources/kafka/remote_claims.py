@@ -16,12 +16,13 @@ from urllib.parse import unquote
 
 from confluent_kafka import Message
 
-from dali_feed.errors import SourceChangedError, SourceError, SourceNotFoundError
+from dali_feed.errors import ConfigError, SourceChangedError, SourceError, SourceNotFoundError
 from dali_feed.external_sources.kafka.claims import SCHEME, Told, claim_of, told_in, weight_of
 from dali_feed.external_sources.one_file import LARGEST
 from dali_feed.records.source import Lease
 from dali_feed.storage.choose import store_for
 from dali_feed.storage.remote import RemoteStore
+from dali_feed.storage.signed import shown
 
 __all__ = ["RemoteClaims"]
 
@@ -43,6 +44,10 @@ class RemoteClaims:
     def under(cls, address: str) -> RemoteClaims:
         """Of an address, whose store is first asked when a record refers to it. ConfigError for one with a password."""
         folder = address.rstrip("/")
+        if "?" in folder:
+            found = f"found a query in {shown(folder)!r}"
+            msg = f"claims: must be an address that paths can stand behind; {found}; leave it out"
+            raise ConfigError(msg)
         return cls(folder, cast("RemoteStore", store_for([f"{folder}/object"])))
 
     weigh = staticmethod(lambda message: weight_of(cast("Message", message)))

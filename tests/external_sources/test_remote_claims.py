@@ -110,3 +110,5 @@ def test_an_address_that_is_empty_is_no_records_fault() -> None:
         found("memory://nothing", "2", PAYLOADS[2])
     with pytest.raises(ConfigError, match="an address must hold no user or password"):
         RemoteClaims.under("s3://me:word@bucket/folder")
+    with pytest.raises(ConfigError, match=r"found a query in 'http://host/base\?\*\*\*'"):
+        RemoteClaims.under("http://host/base?sig=5igNature")
