@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dali_feed.errors import ConfigError, StateError
-from dali_feed.external_sources.several import Kinds, SeveralReader, base_of
+from dali_feed.external_sources.several import Kinds, SeveralReader, base_of, once, part_of
 from dali_feed.quarantine.letters import HasOriginals, Original
 from dali_feed.records.extents import Extents
 from dali_feed.records.members import Member, Members
 from dali_feed.records.present import Present
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Commits, Int64s, Reader, Slabs, Snapshot, Source, lacking
+from dali_feed.records.source import Coming, Commits, Foresees, Int64s, Reader, Slabs, Snapshot, Source, lacking
 
 __all__ = ["Concat"]
 
@@ -138,6 +139,15 @@ class Concat:
         """A reader for one thread; it opens a source's when that is first asked for a record."""
         pool = SlabPool() if slabs is None else slabs
         return SeveralReader(self._sources, self._bases(), self.fields, self._kinds, pool, stop)
+
+    def foresee(self, coming: Coming) -> None:
+        """Each source that wants to know hears of its own part, when it asks. See `records.source.Foresees`."""
+        base = self._bases()
+        told = once(coming)
+        for source in {id(each): each for each in self._sources}.values():  # one may stand there twice
+            if isinstance(source, Foresees):
+                places = [k for k, each in enumerate(self._sources) if each is source]
+                source.foresee(partial(part_of, told, base, places))
 
     def where(self, partition: int, position: int) -> str:
         """As the source has it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -11,15 +12,31 @@ import numpy as np
 
 from dali_feed.errors import ClosedError, ConfigError
 from dali_feed.records.gauges import Gauged, KafkaStats, merged
-from dali_feed.records.source import Block, Extents, Int64s, Lease, Reader, Scales, Slabs, Source
+from dali_feed.records.source import Block, Coming, Extents, Int64s, Lease, Reader, Scales, Slabs, Source
 from dali_feed.records.storage_stats import StorageStats, storage_of
 
-__all__ = ["Kinds", "SeveralReader", "base_of"]
+__all__ = ["Kinds", "SeveralReader", "base_of", "once", "part_of"]
 
 
 def base_of(counts: Sequence[int]) -> Int64s:
     """The first partition of each source here, int64, and the end of the last."""
     return np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))]).astype(np.int64)
+
+
+def once(coming: Coming) -> Coming:
+    """The same, worked out when it is first asked, for several who ask one after the other."""
+    return functools.cache(coming)
+
+
+def part_of(coming: Coming, base: Int64s, places: Sequence[int]) -> tuple[Extents, int]:
+    """Of what will be read, that of the source which stands at these places, as it counts partitions itself."""
+    extents, this = coming()
+    which = np.searchsorted(base, extents.partition, side="right") - 1
+    mine = np.isin(which, places)
+    lengths = extents.lengths
+    now = np.clip(this - (np.cumsum(lengths) - lengths), 0, lengths)  # an extent may be of this pass in part
+    inner = Extents(extents.partition[mine] - base[which[mine]], extents.start[mine], extents.stop[mine])
+    return inner, int(now[mine].sum())
 
 
 @dataclass(slots=True)

@@ -36,6 +36,7 @@ from dali_feed.storage.contract import Store, piece
 from dali_feed.storage.disk_cache import DiskCache
 from dali_feed.storage.paths import unique_names
 from dali_feed.storage.set_store import SetStore
+from dali_feed.storage.signed import shown
 
 __all__ = ["DiskCache", "ShardSet"]
 
@@ -104,7 +105,7 @@ class ShardSet:
             msg = f"ShardSet: each shard may be named once; found {twice} twice; remove one of the two"
             raise ConfigError(msg)
         self._names = unique_names(self._paths)
-        self._title = f"ShardSet({', '.join(patterns[:3])}{', ...' if len(patterns) > 3 else ''})"
+        self._title = f"ShardSet({', '.join(map(shown, patterns[:3]))}{', ...' if len(patterns) > 3 else ''})"
         self._image = tuple(s.lower().lstrip(".").encode() for s in image)
         self._label, self._checked = label, check
         self._index_dir = index_dir

@@ -32,7 +32,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.errors import DataLostError, SourceChangedError, SourceDeniedError, SourceError, SourceNotFoundError
+from dali_feed.errors import (
+    DataLostError,
+    SourceChangedError,
+    SourceDeniedError,
+    SourceError,
+    SourceNotFoundError,
+    SourceUnreachableError,
+)
 from dali_feed.external_sources.index_bytes import (
     MAGIC,
     SEALED_HEAD,
@@ -284,8 +291,9 @@ def _fitting(homes: Sequence[Path], stamp: Stamp) -> TarIndex | None:
     return None
 
 
-def _no_index(path: str, error: Exception) -> DataLostError:
-    if isinstance(error, DataLostError):
+def _no_index(path: str, error: Exception) -> SourceError:
+    remote = "://" in path and isinstance(error, SourceDeniedError | SourceUnreachableError | SourceChangedError)
+    if isinstance(error, DataLostError) or (remote and isinstance(error, SourceError)):  # which may pass, or be cured
         return error
     msg = (
         f"{path}{SUFFIX}: the index of a set's shard must be what the manifest says; found: {error}; "

@@ -9,7 +9,6 @@ import numpy as np
 
 from dali_feed.feed.planning import Planning
 from dali_feed.options import local_processes
-from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.shares import MAX_EPOCH, Shares
 from dali_feed.records.source import Extents, Source
 
@@ -19,7 +18,7 @@ __all__ = ["foresee", "lanes_here"]
 def foresee(source: Source, planning: Planning, epoch: int, consumed: int) -> None:
     """A pass begins in that epoch, where `consumed` of each lane have been given."""
     tell, plan = getattr(source, "foresee", None), planning.plan(epoch)
-    if tell is None or isinstance(plan, MixedPlan):  # of a mixture no source asks yet
+    if tell is None:
         return
 
     def coming() -> tuple[Extents, int]:
@@ -27,7 +26,7 @@ def foresee(source: Source, planning: Planning, epoch: int, consumed: int) -> No
         now = plan.reads(lanes, consumed)
         later = planning.foreseen(epoch + 1) if epoch + 1 < MAX_EPOCH else None
         this = int(now.lengths.sum())
-        if later is None or isinstance(later, MixedPlan):
+        if later is None:
             return now, this
         then = later.reads(lanes)
         names = ("partition", "start", "stop")

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -99,6 +99,14 @@ class Strand:
             elif a < consumed:
                 counts += np.bincount(unpack_ids(self.ids(lane, a, consumed))[0], minlength=partitions)
         return counts
+
+    def reads(self, taken: Mapping[int, int]) -> list[Extents]:
+        """As `EpochPlan.reads`, for these lanes, from the samples on that each has taken. Costs what windows cost."""
+        spans = []
+        for lane, first in taken.items():
+            pairs = enumerate(itertools.pairwise(self.bounds(lane).tolist()))
+            spans += [(k, lane, a, b) for k, (a, b) in pairs if b > first]
+        return [self.window(lane, a, b).extents for _, lane, a, b in sorted(spans)]
 
     def _placed(self, window: WindowPlan, turn: int) -> WindowPlan:
         extents = window.extents
@@ -182,6 +190,14 @@ class MixedPlan:
     def sources(self, lane: int, first: int, stop: int) -> Int64s:
         """Which part each slot first..stop-1 of a lane is of, int64."""
         return self._dealt.sources(lane, first, stop)
+
+    def reads(self, lanes: Iterable[int], consumed: int = 0) -> Extents:
+        """As `EpochPlan.reads`, strand after strand: the order is that of each source, not of one against another."""
+        taken = {lane: self._dealt.taken(lane, consumed).tolist() for lane in lanes}
+        parts = [Extents(*(np.empty(0, np.int64) for _ in range(3)))]
+        for k, strand in enumerate(self._parts):
+            parts += strand.reads({lane: its[k] for lane, its in taken.items()})
+        return Extents(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("partition", "start", "stop")))
 
     def ids(self, lane: int, first: int, stop: int) -> Int64s:
         """Sample ids that the plan has in slots first..stop-1 of a lane, before any replacement."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from dali_feed.errors import SourceChangedError
 from dali_feed.storage.faults import ShortBodyError
+from dali_feed.storage.signed import called
 from dali_feed.storage.stamp import Stamp
 
 __all__ = ["S3", "Asking", "Asynchronous", "Http", "Plain", "asking", "stamp_of"]
@@ -206,5 +207,7 @@ def _exact(pieces: Sequence[bytes], size: int) -> list[bytes]:
 
 
 def _changed(path: str, what: str) -> SourceChangedError:
-    msg = f"{path}: a shard must not change after it was indexed; {what}; make a new ShardSet to read it as it is"
+    msg = (
+        f"{called(path)}: a shard must not change after it was indexed; {what}; make a new ShardSet to read it as it is"
+    )
     return SourceChangedError(msg)

@@ -6,6 +6,7 @@ Nothing that goes wrong with the cache ends a read.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import threading
@@ -16,7 +17,7 @@ from typing import Any
 
 from dali_feed.records.storage_stats import StorageMeter, StorageStats, storage_of
 from dali_feed.storage.coming import Coming, Int64s
-from dali_feed.storage.contract import Opened, Store
+from dali_feed.storage.contract import Metered, Opened, Store
 from dali_feed.storage.depot import Claim, Depot
 from dali_feed.storage.disk_cache import DiskCache
 from dali_feed.storage.piece import Name
@@ -72,17 +73,42 @@ class CachedStore:
 
     def __init__(self, below: Store, cache: DiskCache) -> None:
         self._below, self._cache = below, cache
+        self._whole = self  # whose depot and future this one uses
         self._begin()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._below, self._cache)
 
     def _begin(self) -> None:
-        self.depot, self._process = Depot(self._cache.folder, self._cache.bytes), os.getpid()
-        self._coming: Coming | None = None
+        self._depot, self._process = Depot(self._cache.folder, self._cache.bytes), os.getpid()
+        self._future: Coming | None = None
+
+    @property
+    def meter(self) -> StorageMeter | None:
+        """That of the store beneath, where it has one; what the cache does, its files count."""
+        return self._below.meter if isinstance(self._below, Metered) else None
+
+    def metered(self) -> CachedStore:
+        """With the store beneath as of one reader; the pieces, and what is known of the future, are of all."""
+        if not isinstance(self._below, Metered):
+            return self
+        made = copy.copy(self)
+        made._below = self._below.metered()
+        return made
+
+    @property
+    def depot(self) -> Depot:
+        """Where the pieces are."""
+        return self._whole._depot
+
+    @property
+    def _coming(self) -> Coming | None:
+        return self._whole._future
 
     def _here(self) -> None:
-        if self._process != os.getpid():  # a fork has locks that nobody will let go of
+        if self._whole is not self:
+            self._whole._here()
+        elif self._process != os.getpid():  # a fork has locks that nobody will let go of
             self._begin()
 
     @property
@@ -120,7 +146,7 @@ class CachedStore:
         """Reads to come, in order: of `size` bytes from byte `at` of paths[file]; the first `this` in this pass."""
         self._here()
         names = [_named(path, stamp, self.piece) for path, stamp in zip(paths, stamps, strict=True)]
-        self._coming = Coming(names, file, at, size, this, self.piece)
+        self._whole._future = Coming(names, file, at, size, this, self.piece)
 
     def fill(
         self,

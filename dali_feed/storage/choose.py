@@ -37,7 +37,12 @@ def store_for(patterns: Sequence[str], options: Mapping[str, Any] | None = None)
         raise ConfigError(msg)
     from dali_feed.storage.remote import RemoteStore
 
-    return RemoteStore(remote[0], dict(options or {}))
+    store = RemoteStore(remote[0], dict(options or {}))
+    if not any(map(is_set_path, patterns)):
+        return store
+    from dali_feed.storage.remote_sets import RemoteSets
+
+    return RemoteSets(store)
 
 
 def _kind(pattern: str) -> str:

@@ -21,6 +21,7 @@ from dali_feed.errors import (
     SourceUnreachableError,
 )
 from dali_feed.secrets import hidden
+from dali_feed.storage.signed import shown
 
 __all__ = ["Patience", "ShortBodyError", "told", "wait_before"]
 
@@ -67,7 +68,7 @@ def told(path: str, error: BaseException, tried: int) -> DaliFeedError:
     if isinstance(error, DaliFeedError):
         return error
     status = _status(error)
-    said = hidden(" ".join(f"{type(error).__name__}: {error}".split()))[:_SAID]
+    said = shown(hidden(" ".join(f"{type(error).__name__}: {error}".split())))[:_SAID]
     if status in (401, 403) or (status is None and _is_denied(error)):
         cure = "check the credentials in storage_options= or in the environment, and the rights of their owner"
         return SourceDeniedError(f"{path}: a shard must be readable; the store refuses ({said}); {cure}")

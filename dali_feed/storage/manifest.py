@@ -21,7 +21,7 @@ from typing import Any
 from dali_feed.errors import ConfigError, DataLostError, SourceDeniedError, SourceNotFoundError
 from dali_feed.storage.layout import Layout, Part
 
-__all__ = ["SUFFIX", "Manifest", "Shard", "load_manifest", "load_plain", "manifest_bytes"]
+__all__ = ["SUFFIX", "Manifest", "Shard", "load_manifest", "load_plain", "manifest_bytes", "parsed"]
 
 SUFFIX = ".dfset"
 VERSION = 1
@@ -89,6 +89,11 @@ def load_manifest(path: str) -> Manifest:
     except OSError as error:
         msg = f"{path}: a manifest must be a file that can be read; found {error.strerror}"
         raise SourceDeniedError(msg) from error
+    return parsed(path, whole)
+
+
+def parsed(path: str, whole: bytes) -> Manifest:
+    """The manifest in these bytes, which lie at `path`. DataLostError where they are none."""
     try:
         told = json.loads(whole)
         version, told = told["dfset"], told["set"]

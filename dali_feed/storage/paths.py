@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 from dali_feed.errors import ConfigError, SourceNotFoundError
+from dali_feed.storage.signed import shown
 
 __all__ = ["INDEXES", "braces", "matches", "unique_names"]
 
@@ -47,7 +48,7 @@ def braces(pattern: str, told: str = "ShardSet") -> list[str]:
         width = len(span[1]) if span[1].startswith("0") or len(span[1]) == len(span[2]) else 0
         parts = [f"{n:0{width}d}" for n in range(int(span[1]), int(span[2]) + 1)]
         if not parts:
-            msg = f"{told}: a range must ascend; found {brace[0]} in {pattern!r}; swap its ends"
+            msg = f"{told}: a range must ascend; found {brace[0]} in {shown(pattern)!r}; swap its ends"
             raise ConfigError(msg)
     else:
         parts = brace[1].split(",")

@@ -22,6 +22,7 @@ from dali_feed.storage.contract import Opened
 from dali_feed.storage.faults import Patience, told
 from dali_feed.storage.paths import INDEXES, braces
 from dali_feed.storage.requests import Requests
+from dali_feed.storage.signed import MASK, called, shown
 from dali_feed.storage.stamp import Stamp
 
 __all__ = ["RemoteFile", "RemoteStore"]
@@ -65,7 +66,7 @@ class RemoteFile:
 
     def asked(self, way: _Way, start: int, stop: int) -> Callable[[], Any]:
         """The request for a range of it."""
-        known = way.fs._strip_protocol(self.path)
+        known = way.fs._strip_protocol(self._store.asked_as(self.path))
         return partial(way.asking.range, known, start, stop, self.was.size, self._tag)
 
     def close(self) -> None:
@@ -80,6 +81,7 @@ class RemoteStore:
     options      of that file system, as fsspec takes them; secrets as `FromEnv` and `FromFile`. Never shown
     concurrency  requests at once, of all readers together
     patience     how often, how long
+    signed       the addresses with a query, by what their objects are called
     meter        counts the ranges that one reader reads
     """
 
@@ -87,6 +89,7 @@ class RemoteStore:
     options: Mapping[str, Any] = field(default_factory=dict)
     concurrency: int = CONCURRENCY
     patience: Patience = field(default_factory=Patience)
+    signed: dict[str, str] = field(default_factory=dict)
     most_open: int = 1 << 12  # nothing is held open
     random_access: bool = False
     meter: StorageMeter | None = None
@@ -98,7 +101,7 @@ class RemoteStore:
         return f"RemoteStore({self.protocol}://)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RemoteStore, (self.address, dict(self.options), self.concurrency, self.patience)
+        return RemoteStore, (self.address, dict(self.options), self.concurrency, self.patience, self.signed)
 
     @property
     def protocol(self) -> str:
@@ -134,13 +137,15 @@ class RemoteStore:
         """See `storage.contract.Store`. A name without `*` or `[` is not looked for: its index is asked for soon."""
         found: list[str] = []
         for name in braces(pattern):
-            if not any(sign in name for sign in ("*[" if self.protocol in _NO_LISTS else "*?[")):
-                found.append(name)
+            web = self.protocol in _NO_LISTS
+            if not any(sign in (name.partition("?")[0] if web else name) for sign in ("*[" if web else "*?[")):
+                found.append(called(name) if web else name)
+                if found[-1] != name:
+                    self.signed[found[-1]] = name
                 continue
-            if self.protocol in _NO_LISTS:
-                msg = (
-                    f"ShardSet: a web server lists no files; found the pattern {name!r}; write a range, {{0000..0099}}"
-                )
+            if web:
+                what = f"found the pattern {shown(name)!r}"
+                msg = f"ShardSet: a web server lists no files; {what}; write a range, {{0000..0099}}"
                 raise ConfigError(msg)
             way = self.way()
             some = way.requests.one(name, partial(_listed, way.fs, name), None)
@@ -151,6 +156,13 @@ class RemoteStore:
             found += some
         return sorted(found)
 
+    def asked_as(self, path: str) -> str:
+        """The address of an object. SourceNotFoundError for what stands beside one with a query: it has none."""
+        if MASK in path and path not in self.signed:
+            msg = f"{path}: no such shard file; of what lies beside an address with a query no address is known"
+            raise SourceNotFoundError(msg)
+        return self.signed.get(path, path)
+
     def stamp(self, path: str) -> Stamp:
         """What the store says of it now."""
         return self.about(path, None)[0]
@@ -158,7 +170,7 @@ class RemoteStore:
     def about(self, path: str, stop: threading.Event | None) -> tuple[Stamp, str]:
         """Its stamp, and its ETag or ""."""
         way = self.way()
-        answer = way.requests.one(path, partial(way.asking.about, way.fs._strip_protocol(path)), stop)
+        answer = way.requests.one(path, partial(way.asking.about, way.fs._strip_protocol(self.asked_as(path))), stop)
         self.known[path] = cast("tuple[Stamp, str]", answer)
         return self.known[path]
 

@@ -17,6 +17,7 @@ from typing import Any
 from dali_feed.errors import ClosedError
 from dali_feed.records.storage_stats import StorageMeter
 from dali_feed.storage.faults import Patience, told, wait_before
+from dali_feed.storage.signed import MASK
 
 __all__ = ["Requests"]
 
@@ -81,6 +82,8 @@ class Requests:
                         if pause is None:
                             meter.failures += 1
                             meter.read(time.monotonic() - first[k], 0)
+                            if MASK in calls[k][0]:  # the error holds the address as it was asked
+                                raise told(calls[k][0], error, tried) from None
                             raise told(calls[k][0], error, tried) from error
                         self.retries += 1
                         meter.retries += 1

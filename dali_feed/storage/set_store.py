@@ -16,7 +16,7 @@ from typing import Any
 
 from dali_feed.errors import DataLostError, SourceNotFoundError
 from dali_feed.records.storage_stats import StorageMeter
-from dali_feed.storage.contract import Opened
+from dali_feed.storage.contract import Opened, Store
 from dali_feed.storage.layout import Layout, Part
 from dali_feed.storage.local import LOCAL, LocalFile
 from dali_feed.storage.manifest import SUFFIX, Manifest, Shard, load_manifest
@@ -39,29 +39,36 @@ def is_set_path(pattern: str) -> bool:
 
 @dataclass(frozen=True)
 class SetStore:
-    """Files of sets by their manifests; other paths as on any mounted file system."""
+    """Files of sets by their manifests; other paths as on any mounted file system.
 
-    random_access: bool = True
+    below  how the files that are not striped are read
+    """
+
+    below: Store = LOCAL
     _sets: dict[str, tuple[Manifest, dict[str, int]]] = field(default_factory=dict, repr=False, compare=False)
 
     def __reduce__(self) -> Any:
-        return SetStore, ()  # another process looks at its own files
+        return type(self), (self.below,)  # another process looks at its own files
+
+    @property
+    def random_access(self) -> bool:
+        """Whether a single record costs little."""
+        return self.below.random_access
 
     @property
     def most_open(self) -> int:
         """Shards that may be open at once: fewer where each is several files."""
         layouts = [found.layout for found, _ in list(self._sets.values())]
-        return max(8, LOCAL.most_open // max((each.stripe_count for each in layouts if each), default=1))
+        return max(8, self.below.most_open // max((each.stripe_count for each in layouts if each), default=1))
 
     def matches(self, pattern: str) -> list[str]:
         """The shards of a set, in its order, or those of them that a pattern behind the set's path names."""
         if not is_set_path(pattern):
-            return LOCAL.matches(pattern)
+            return self.below.matches(pattern)
         home, inside = _split(os.path.expanduser(pattern))
-        homes = sorted(glob.glob(home)) if glob.has_magic(home) and not os.path.exists(home) else [home]
         found = [
             f"{each}/{shard.name}"
-            for each in homes
+            for each in self._homes(home)
             for shard in self.manifest(each).shards
             if not inside or fnmatch.fnmatchcase(shard.name, inside)
         ]
@@ -76,7 +83,7 @@ class SetStore:
             return _stamp(*striped)
         real, size = self._real(path)
         with _there(path, real):
-            return _sized(path, real, size, LOCAL.stamp(real))
+            return _sized(path, real, size, self.below.stamp(real))
 
     def open(self, path: str, stop: threading.Event | None = None) -> Opened:
         """The file; see `storage.contract.Store`. Raises DataLostError where it is not as long as the manifest says."""
@@ -89,7 +96,7 @@ class SetStore:
             return TargetFile(held, parts[0].target, StorageMeter(_split(path)[0], targets))
         real, size = self._real(path)
         with _there(path, real):
-            file = LOCAL.open(real, stop)
+            file = self.below.open(real, stop)
         try:
             _sized(path, real, size, file.stamp())
         except DataLostError:
@@ -105,9 +112,9 @@ class SetStore:
         at: Sequence[int],
         stop: threading.Event,
     ) -> list[int]:
-        """From all targets at once, or from the one that has the shard; else as on any mounted file system."""
+        """From all targets at once, or from the one that has the shard; else as the store below does it."""
         if all(found.layout is None for found, _ in list(self._sets.values())):
-            return LOCAL.fill(file_of, files, views, at, stop)
+            return self.below.fill(file_of, files, views, at, stop)
         return fill_striped(file_of, files, views, at, stop, self.most_open)
 
     def manifest(self, home: str) -> Manifest:
@@ -124,9 +131,16 @@ class SetStore:
             return None
         return self.manifest(os.path.expanduser(patterns[0])).replay
 
+    def _homes(self, pattern: str) -> list[str]:
+        """The sets that a pattern names."""
+        return sorted(glob.glob(pattern)) if glob.has_magic(pattern) and not os.path.exists(pattern) else [pattern]
+
+    def _loaded(self, home: str) -> Manifest:
+        return load_manifest(home)
+
     def _held(self, home: str) -> tuple[Manifest, dict[str, int]]:
         if home not in self._sets:
-            found = load_manifest(home)
+            found = self._loaded(home)
             self._sets[home] = found, {shard.name: number for number, shard in enumerate(found.shards)}
         return self._sets[home]
 

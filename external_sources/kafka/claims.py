@@ -25,11 +25,26 @@ from dali_feed.errors import SourceDeniedError, SourceNotFoundError, SourceUnrea
 from dali_feed.external_sources.one_file import LARGEST, load_file
 from dali_feed.records.source import Lease
 
-__all__ = ["SHA256", "SIZE", "UNTOLD", "URI", "AsTheyAre", "Claims", "Follows", "Told", "Untold", "told_in", "value_of"]
+__all__ = [
+    "SCHEME",
+    "SHA256",
+    "SIZE",
+    "UNTOLD",
+    "URI",
+    "AsTheyAre",
+    "Claims",
+    "Follows",
+    "Told",
+    "Untold",
+    "claim_of",
+    "told_in",
+    "value_of",
+    "weight_of",
+]
 
 URI, SIZE, SHA256 = "claim.uri", "claim.size", "claim.sha256"  # headers, in text
 _SHOWN = 200  # letters of a URI
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _HASH = re.compile(rb"[0-9a-f]{64}")
 _NOTHING = memoryview(b"")
 # What one file may be, while the others are well.
@@ -113,9 +128,8 @@ class Untold:
         told = told_in(headers)
         if not isinstance(told, Told):
             return told
-        return (
-            f"{_claim(told)}: the payload lies elsewhere; give the source claims=, the folder that it may be read from"
-        )
+        cure = "give the source claims=, the folder that it may be read from"
+        return f"{claim_of(told)}: the payload lies elsewhere; {cure}"
 
 
 UNTOLD = Untold()
@@ -143,40 +157,34 @@ class Claims:
             return told
         path = self._path(told.uri)
         if path is None:
-            return f"{_claim(told)}: the object must lie in {self.folder}, and the URI leads out of it"
+            return f"{claim_of(told)}: the object must lie in {self.folder}, and the URI leads out of it"
         try:
             status = os.stat(path)
         except OSError as error:
             if error.errno not in _ITS_OWN:
                 raise self._silent(error) from error
             self._look()
-            return f"{_claim(told)}: the object is not in {self.folder}: {error.strerror}"
+            return f"{claim_of(told)}: the object is not in {self.folder}: {error.strerror}"
         if stat.S_ISREG(status.st_mode) and status.st_size != told.size:
-            return f"{_claim(told)}: the object must have {told.size} bytes; found {status.st_size}"
+            return f"{claim_of(told)}: the object must have {told.size} bytes; found {status.st_size}"
         found = load_file(path, lease)
         if isinstance(found, str):
             self._look()
-            return f"{_claim(told)}: {found}"
+            return f"{claim_of(told)}: {found}"
         digest = hashlib.sha256(found).hexdigest()
         if len(found) != told.size or digest != told.sha256:
-            return f"{_claim(told)}: the object must have the SHA-256 {told.sha256}; found {digest}: it was altered"
+            return f"{claim_of(told)}: the object must have the SHA-256 {told.sha256}; found {digest}: it was altered"
         return found
 
     def weigh(self, message: Message) -> int:
         """See `Follows`: with what the claim says of the payload."""
-        size = len(message)
-        if message.value() == b"":
-            headers: Any = message.headers() or ()
-            told = told_in(headers)
-            if isinstance(told, Told):
-                size += min(told.size, LARGEST)
-        return size
+        return weight_of(message)
 
     def _path(self, uri: str) -> str | None:
         """The file that a URI names, links resolved; None where that is none in the folder."""
         if uri.startswith("file:///"):
             uri = uri.removeprefix("file://")
-        elif _SCHEME.match(uri):
+        elif SCHEME.match(uri):
             return None
         try:
             root = os.path.realpath(self.folder)
@@ -208,5 +216,17 @@ class Claims:
         )
 
 
-def _claim(told: Told) -> str:
+def weight_of(message: Message) -> int:
+    """Bytes of a record, with what its claim says of the payload."""
+    size = len(message)
+    if message.value() == b"":
+        headers: Any = message.headers() or ()
+        told = told_in(headers)
+        if isinstance(told, Told):
+            size += min(told.size, LARGEST)
+    return size
+
+
+def claim_of(told: Told) -> str:
+    """A claim in messages."""
     return f"claim {told.uri[:_SHOWN]!r}"

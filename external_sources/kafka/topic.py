@@ -66,8 +66,8 @@ class KafkaTopic(TopicSource):
         format: what a value holds, for `columns=`: an object of `dali_feed.formats`, or "json", "msgpack", "npy",
             or a name that a package registers. The members of columns are then what it finds there, `body.label`.
             Or a mapping, member -> format, where headers or keys hold such too: `headers.meta:size`.
-        claims: the folder that payloads may lie in which records only refer to (`Claim`, a producer's): they are read
-            from there, and checked. None: such a record is a bad one.
+        claims: the folder, or address such as s3://bucket/folder, that payloads may lie in which records only refer to
+            (`Claim`, a producer's): they are read from there, and checked. None: such a record is a bad one.
 
     Raises:
         ConfigError: a value that is not allowed, or an option in `config` that decides what is read.

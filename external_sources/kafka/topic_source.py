@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources.formatted import VALUE, forms_of, with_formats
-from dali_feed.external_sources.kafka.claims import UNTOLD, Claims
+from dali_feed.external_sources.kafka.claims import UNTOLD, Claims, Follows
 from dali_feed.external_sources.kafka.errors import remade
 from dali_feed.external_sources.kafka.identity import Asker
 from dali_feed.external_sources.kafka.members import Asked, by_path
@@ -59,7 +59,7 @@ class TopicSource:
             raise ConfigError(msg)
         self._forms = forms_of(format, VALUE, topic)
         names = _field_names(topic, label, codec, fields)
-        follows = UNTOLD if claims is None else Claims(os.path.abspath(claims))
+        follows = _follows(claims)
         self._options = KafkaOptions(
             topic, address, label, codec, names, timeout, _checked(topic, config), None, follows
         )
@@ -118,6 +118,16 @@ class TopicSource:
         if before and found not in (before, ""):
             raise remade(self._options.topic, before, found)
         return found or known
+
+
+def _follows(claims: str | os.PathLike[str] | None) -> Follows:
+    if claims is None:
+        return UNTOLD
+    if "://" not in (address := os.fspath(claims)):
+        return Claims(os.path.abspath(address))
+    from dali_feed.external_sources.kafka.remote_claims import RemoteClaims
+
+    return RemoteClaims.under(address)
 
 
 def _field_names(topic: str, label: str | None, codec: Codec | None, fields: Sequence[str] | None) -> tuple[str, ...]:

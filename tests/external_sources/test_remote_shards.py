@@ -6,7 +6,9 @@ import multiprocessing
 import os
 import pickle
 import threading
+import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -301,3 +303,54 @@ def test_a_stamp_of_an_etag() -> None:
     a, b = stamp_of(10, '"a"'), stamp_of(10, '"b"')
     assert a.change(b)
     assert not a.change(stamp_of(10, '"a"'))
+
+
+def test_what_signs_an_address_is_shown_nowhere(web: Web, tmp_path: Path) -> None:
+    """Not in repr, names, paths, states' fingerprints, figures or any error and its causes; and it is sent."""
+    secret = "5igNature"
+
+    def signed(time: str) -> ShardSet:
+        query = f"X-Amz-Expires={time}&X-Amz-Signature={secret}{time}&part=7"
+        source = ShardSet([f"{web.url}/{k}.tar?{query}" for k in range(3)])
+        source._store = source._below = replace(source._below, patience=QUICK)  # type: ignore[type-var]
+        return source
+
+    source = signed("1")
+    assert rows(source) == EVERY
+    assert {secret in query for query in web.queries} == {True}
+    snapshot, reader = source.snapshot(), source.reader()
+    assert isinstance(reader, Stored)
+    texts = [
+        repr(source),
+        repr(source.store),
+        repr(snapshot),
+        str(source.paths),
+        source.where(1, 3),
+        str(reader.storage()),
+    ]
+    kept = {path.name for path in (tmp_path / "cache").rglob("*.dfidx")}
+    assert signed("2").snapshot().fingerprint == snapshot.fingerprint
+    assert {path.name for path in (tmp_path / "cache").rglob("*.dfidx")} == kept
+    assert rows(pickle.loads(pickle.dumps(source))) == EVERY
+    for fault in (["403"], ["404"], ["503"] * 5, ["short"] * 5, ["other"]):
+        web.faults["1.tar"].extend(fault)
+        with pytest.raises(DaliFeedError) as caught:
+            rows(source)
+        texts += traceback.format_exception(caught.value)
+    web.files["1.tar"] = web.files["0.tar"]
+    with pytest.raises(DaliFeedError) as caught:
+        rows(source)
+    texts += traceback.format_exception(caught.value)
+    for wrong in (f"{web.url}/*.tar?sig={secret}", f"{web.url}/{{3..1}}.tar?sig={secret}"):
+        with pytest.raises(ConfigError) as refused:
+            ShardSet(wrong)
+        texts.append(str(refused.value))
+    assert not [text for text in texts if secret in text]
+
+
+def test_a_query_that_signs_nothing_tells_objects_apart(web: Web) -> None:
+    """`get?file=1` and `get?file=2` are two; the same one signed twice is named twice."""
+    source = ShardSet([f"{web.url}/0.tar?file={k}" for k in (1, 2)])
+    assert len(set(source.paths)) == 2
+    with pytest.raises(ConfigError, match="each shard may be named once"):
+        ShardSet([f"{web.url}/0.tar?sig={k}" for k in (1, 2)])

@@ -12,7 +12,7 @@ from member_shards import shards
 
 from dali_feed.columns import Image, Text
 from dali_feed.errors import ConfigError
-from dali_feed.external_sources import DiskCache, ShardSet
+from dali_feed.external_sources import Concat, DiskCache, Mix, ShardSet
 from dali_feed.feed import Feed
 from dali_feed.feed.foresight import lanes_here
 from dali_feed.plan.order import Shuffle
@@ -167,3 +167,58 @@ def test_a_cache_of_another_kind_is_refused(path: str) -> None:
     """A folder's name is no cache: its limit must be said."""
     with pytest.raises(ConfigError, match="must be a DiskCache"):
         ShardSet(path, cache="folder")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shuffle", [True, Shuffle(extent=3, window=2)])
+@pytest.mark.parametrize("kind", ["concat", "mix"])
+def test_parts_are_told_what_will_be_read_of_them(kind: str, shuffle: Any) -> None:
+    """Each source of several hears of its own partitions and of nothing else, in its order, then of the next epoch."""
+    options: dict[str, Any] = {"partitions": 2, "extent": 3, "random_access": shuffle is True}
+    one, two = (Told(labelled(n), **options) for n in (24, 36))
+    plain = ScriptedSource(labelled(12), **options)  # one that does not ask
+    source = Concat([one, plain, two]) if kind == "concat" else Mix([one, plain, two], [2, 1, 3])
+    foretold: list[Any] = []
+    with Feed(source, 6, shuffle=shuffle, lanes=1, tuning=QUICK) as feed:
+        for _ in range(2):
+            before = len(one.reads), len(two.reads)
+            list(feed)
+            told = [each.told for each in (one, two)]
+            now = [ids[:this] for ids, this in told]
+            assert [taken(one, before[0]), taken(two, before[1])] == now
+            assert foretold in ([], now)
+            foretold = [ids[this:] for ids, this in told]
+
+
+def test_a_mixture_that_goes_on_tells_what_is_left() -> None:
+    """Of each source: what its lane has not taken; and of one that stands there twice, both places together."""
+    one, two = Told(labelled(24)), Told(labelled(36))
+    with Feed(Mix([one, two, one], [1, 3, 1]), 5, shuffle=Shuffle(extent=1, window=4), tuning=QUICK) as feed:
+        batches = iter(feed)
+        for _ in range(6):
+            next(batches)
+        state = feed.state_dict()
+        feed.load_state_dict(state)
+        before = len(one.reads), len(two.reads)
+        list(feed)
+    for source, since in zip((one, two), before, strict=True):
+        told, this = source.told
+        read = taken(source, since)
+        assert set(read) <= set(told[:this])
+        assert this < len(read) + 8  # no more than the windows that it stands in
+
+
+@pytest.mark.parametrize("kind", ["concat", "mix"])
+def test_the_plan_of_several_saves_reads(path: str, tmp_path: Path, kind: str) -> None:
+    """A cache below a Concat or Mix with room for half evicts what is needed last, and so reads less beneath."""
+    fetched = []
+    for told in (True, False):
+        first, below = counted(ShardSet(path, cache=DiskCache(tmp_path / f"{told}", 750_000, 1 << 16)))
+        second = ScriptedSource(labelled(40))
+        if not told:
+            first.foresee = lambda coming: None  # type: ignore[method-assign]
+        source = Concat([first, second]) if kind == "concat" else Mix([first, second])
+        with Feed(source, 4, shuffle=Shuffle(extent=2, window=2), tuning=QUICK) as feed:
+            for _ in range(3):
+                list(feed)
+        fetched.append(sum(size for _, size in below.reads))
+    assert fetched[0] < 0.9 * fetched[1]

@@ -32,6 +32,7 @@ class Web:
     def __init__(self, files: dict[str, bytes], *, delay: float = 0, tags: bool = True) -> None:
         self.files, self.delay, self.tags = files, delay, tags
         self.headers: list[dict[str, str]] = []
+        self.queries: list[str] = []
         self.faults: defaultdict[str, deque[str]] = defaultdict(deque)
         self.requests: list[tuple[str, str, str]] = []
         self.hanging, self.closed = threading.Event(), threading.Event()
@@ -85,15 +86,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """A file or a range of it, or what the script has in its place."""
-        name = self.path.strip("/")
+        name = self.path.partition("?")[0].strip("/")
         asked = self.headers.get("Range", "")
         waiting = self.site.faults[name]
         self._answer(waiting.popleft() if waiting and asked else "")
 
     def _answer(self, fault: str) -> None:
-        site, name = self.site, self.path.strip("/")
+        site, name = self.site, self.path.partition("?")[0].strip("/")
         asked = self.headers.get("Range", "")
         site.requests.append((self.command, name, asked))
+        site.queries.append(self.path.partition("?")[2])
         site.headers.append(dict(self.headers))
         time.sleep(site.delay)
         if fault == "hang":

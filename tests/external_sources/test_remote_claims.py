@@ -1,0 +1,114 @@
+"""Payloads that lie behind an address: those of the record's size and hash, or its fault, or the store's error."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from broker.handle import Kafka
+from produced import block_of
+from web import Web
+
+from dali_feed.errors import ConfigError, SourceDeniedError, SourceNotFoundError, SourceUnreachableError
+from dali_feed.external_sources import KafkaTopic
+from dali_feed.external_sources.kafka.remote_claims import RemoteClaims
+from dali_feed.records.slabs import SlabPool
+from dali_feed.storage.faults import Patience
+from dali_feed.testing import Message
+
+PAYLOADS = [bytes([k]) * 3000 for k in range(4)]
+SECRET = b"not for readers of claims"
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    """A server of objects under /base, and of one beside it."""
+    with Web({f"base/{k}": payload for k, payload in enumerate(PAYLOADS)} | {"secret": SECRET}) as server:
+        yield server
+
+
+def headers(uri: str, payload: bytes) -> list[tuple[str, bytes]]:
+    """What a record says of its payload."""
+    digest = hashlib.sha256(payload).hexdigest().encode()
+    return [("claim.uri", uri.encode()), ("claim.size", b"%d" % len(payload)), ("claim.sha256", digest)]
+
+
+def found(address: str, uri: str, payload: bytes) -> bytes | str:
+    """What such a claim gives, with tries that follow each other at once."""
+    claims = RemoteClaims.under(address)
+    claims = replace(claims, store=replace(claims.store, patience=Patience(base=0.01, cap=0.01)))
+    got = claims.find(headers(uri, payload), SlabPool().lease())
+    assert got is not None
+    assert not claims.store.known
+    return got if isinstance(got, str) else bytes(got)
+
+
+def test_a_topic_whose_payloads_are_on_a_web_server(embedded: Kafka, web: Web) -> None:
+    """Payloads and labels as if they were in the topic, with tries on the way; what is gone costs its record."""
+    records = [
+        Message(b"", None, (("label", b"7"), *headers(f"base/{k}".removeprefix("base/"), payload)), 0)
+        for k, payload in enumerate(PAYLOADS)
+    ]
+    embedded.publish(embedded.topic, records, 1)
+    del web.files["base/3"]
+    web.faults["base/1"].extend(["503", "short"])
+    source = KafkaTopic(embedded.topic, embedded.servers, claims=f"{web.url}/base/")
+    block = block_of(pickle.loads(pickle.dumps(source)), 0)
+    assert [bytes(view or b"") for view in block.payloads[:3]] == PAYLOADS[:3]
+    assert list(block.faults) == [3]
+    assert f"claim '3': the object is not under {web.url}/base" in block.faults[3]
+
+
+def test_what_is_not_as_its_record_says_is_that_records_fault(web: Web) -> None:
+    """Another size, another hash."""
+    assert found(f"{web.url}/base", f"{web.url}/base/2", PAYLOADS[2]) == PAYLOADS[2]
+    assert "must have 3001 bytes; found 3000" in str(found(f"{web.url}/base", "2", PAYLOADS[2] + b"x"))
+    assert "it was altered" in str(found(f"{web.url}/base", "2", PAYLOADS[3]))
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "../secret",
+        "a/../../secret",
+        "%2e%2e/secret",
+        "%252e%252e/secret",
+        "/secret",
+        "..\\secret",
+        "./../secret",
+        "{url}/secret",
+        "{url}/base/../secret",
+        "{url}/based",
+        "http://elsewhere/base/2",
+        "file:///etc/passwd",
+        "2?a",
+        "",
+    ],
+)
+def test_no_record_leads_out_of_the_address(web: Web, uri: str) -> None:
+    """Nothing is asked for, whatever the record says."""
+    assert "leads out of it" in str(found(f"{web.url}/base", uri.format(url=web.url), SECRET))
+    assert not web.requests
+
+
+@pytest.mark.parametrize(
+    ("faults", "error"), [(["503"] * 5, SourceUnreachableError), (["403"], SourceDeniedError)], ids=["503", "403"]
+)
+def test_a_store_that_does_not_give_is_no_records_fault(web: Web, faults: list[str], error: type[Exception]) -> None:
+    """An error that names the address."""
+    web.faults["base/2"].extend(faults)
+    with pytest.raises(error, match=f"claims='{web.url}/base': .*base/2"):
+        found(f"{web.url}/base", "2", PAYLOADS[2])
+
+
+def test_an_address_that_is_empty_is_no_records_fault() -> None:
+    """Where the store can list, and a password in an address is refused."""
+    with pytest.raises(SourceNotFoundError, match="memory://nothing.*it is empty"):
+        found("memory://nothing", "2", PAYLOADS[2])
+    with pytest.raises(ConfigError, match="an address must hold no user or password"):
+        RemoteClaims.under("s3://me:word@bucket/folder")
+    with pytest.raises(ConfigError, match=r"found a query in 'http://host/base\?\*\*\*'"):
+        RemoteClaims.under("http://host/base?sig=5igNature")
