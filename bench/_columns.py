@@ -27,7 +27,18 @@ from dali_feed.external_sources.tar_index import load
 from dali_feed.records.source import Source
 from dali_feed.testing.shards import Record, write_shard
 
-__all__ = ["Small", "mosaic", "ours", "pairs", "small", "straight", "torch_tar", "webdataset", "webdataset_missing"]
+__all__ = [
+    "Small",
+    "as_tables",
+    "mosaic",
+    "ours",
+    "pairs",
+    "small",
+    "straight",
+    "torch_tar",
+    "webdataset",
+    "webdataset_missing",
+]
 
 SHARDS, CLASSES, VERSION = 4, 1000, 1
 TORCH_EPOCHS = 50
@@ -110,6 +121,24 @@ def pairs(data: Photos, cache: Path | None) -> list[str]:
 
     root = _kept(f"columns-v{VERSION}-pairs-{data.count}", cache, make)
     return sorted(map(str, root.glob("link-*.tar")))
+
+
+def as_tables(which: Small, cache: Path | None) -> Path:
+    """The same arrays and labels as `x.npy`, `y.npy` and `rows.parquet`, in row groups of 1,024."""
+
+    def make(folder: Path) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        data, labels = zip(*which.records(), strict=True)
+        rows = np.frombuffer(b"".join(data), which.dtype).reshape(which.count, -1)
+        np.save(folder / "x.npy", rows)
+        np.save(folder / "y.npy", np.array(labels, np.int64))
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
+        options = {"compression": "none", "use_dictionary": False, "row_group_size": 1024}
+        pq.write_table(pa.table({"x": lists, "y": labels}), folder / "rows.parquet", **options)
+
+    return _kept(f"columns-v{VERSION}-tables-{which.suffix}-{which.count}-{which.size}", cache, make)
 
 
 class _Straight(Steps):

@@ -1,6 +1,6 @@
 """Records of any shape: small arrays from tar and from Kafka beside straight reads and peers; pairs beside images.
 
-    python bench/bench_columns.py [--seconds 2] [--repeats 3] [--batch 256] [--only arrays features pairs kafka]
+    python bench/bench_columns.py [--seconds 2] [--repeats 3] [--batch 256] [--only arrays features tables pairs kafka]
                                   [--mosaic PYTHON] [--quick]
 
 Contestants take turns, each made afresh. The cases, and beside whom each contestant is told (`beside`, `of it`: the
@@ -14,6 +14,8 @@ median of the ratios within a round):
               interpreter --mosaic, which has mosaicml-streaming (it wants an older NumPy than we do). Each has several
               ways, and the first round finds the fastest
     features  2048 float32 (8 KB) and a label, beside `straight`
+    tables    the features as .npy files (`ArrayShards`) and as Parquet in row groups of 1,024 (`ParquetRows`), batches
+              of 128, shuffled (Parquet in windows of groups) and in order, beside `straight`, a plain read of the .npy
     kafka     the same two in topics of 4 partitions, whole passes: `straight`, our bounded reader with two threads
               (bench_kafka's "straight x2", with labels), `C straight` (read_c.c, without), and our loader in order.
               Labels are headers. The broker runs on the same machine unless KAFKA_BOOTSTRAP names one
@@ -29,11 +31,12 @@ import argparse
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
-from _columns import Small, mosaic, ours, pairs, small, straight, torch_tar, webdataset, webdataset_missing
+from _columns import Small, as_tables, mosaic, ours, pairs, small, straight, torch_tar, webdataset, webdataset_missing
 from _contestants import Make, transform
 from _harness import RESULTS, Turn, append, facts, run_turn, spread, table
 from _kafka import Topic, kafka_missing, topic
@@ -44,9 +47,10 @@ from bench_kafka import ours as read_by_ours
 
 from dali_feed import DataLoader, Shuffle, Tuning
 from dali_feed.columns import Array, Boxes, Image, Kind, Mask, Number, Text
-from dali_feed.external_sources import KafkaTopic, ShardSet
+from dali_feed.external_sources import ArrayShards, KafkaTopic, ParquetRows, ShardSet
 
-CASES = ("arrays", "features", "kafka", "pairs")
+CASES = ("arrays", "features", "tables", "kafka", "pairs")
+TABLE_BATCH = 128
 SHOWN = ("case", "who", "way", "samples/s", "least", "most", "MB/s", "beside", "of it", "cpu us", "feed us", "take us")
 WINDOWS = Shuffle(extent=256, window=32)
 
@@ -112,6 +116,17 @@ def tar_case(which: Small, batch: int, seconds: float, peers: dict[str, Make]) -
     for name, shuffle in shuffles.items():
         makes[name] = ours(lambda: ShardSet(which.paths), batch, columns, shuffle=shuffle)
     return {name: timed(make, seconds) for name, make in (makes | peers).items()}
+
+
+def table_case(which: Small, folder: Path, batch: int, seconds: float) -> dict[str, Callable[[], Turn]]:
+    """Ours over the arrays in files of tables, and a plain read of the .npy."""
+    x, y, rows = str(folder / "x.npy"), str(folder / "y.npy"), str(folder / "rows.parquet")
+    columns: dict[str, Kind] = {"x": Array("x", which.dtype, which.shape), "y": Number("y")}
+    makes = {"straight": straight(replace(which, paths=(x,)))}
+    for name, shuffle in {"": True, " in order": False}.items():
+        makes[f"ArrayShards{name}"] = ours(lambda: ArrayShards(x, label=y), batch, None, shuffle=shuffle)
+        makes[f"ParquetRows{name}"] = ours(lambda: ParquetRows(rows, image=None), batch, columns, shuffle=shuffle)
+    return {name: timed(make, seconds) for name, make in makes.items()}
 
 
 def peers_of(which: Small, batch: int, python: str | None, missing: dict[str, str]) -> dict[str, Make]:
@@ -228,6 +243,14 @@ def main() -> None:
             ways = tar_case(which, args.batch, args.seconds, peers)
             beside = dict.fromkeys((name.partition("/")[0] for name in ways), "straight")
             measure(f"{case}, tar", ways, beside, count=which.count, size=which.size, batch=args.batch)
+    if "tables" in args.only:
+        folder = as_tables(features, args.data)
+        batch = min(args.batch, TABLE_BATCH)
+        (folder / "x.npy").read_bytes()  # into the page cache
+        (folder / "rows.parquet").read_bytes()
+        ways = table_case(features, folder, batch, args.seconds)
+        beside = dict.fromkeys(ways, "straight")
+        measure("tables", ways, beside, count=features.count, size=features.size, batch=batch)
     if "pairs" in args.only:
         data = photos(args.photos, cache=args.data)
         ways = pairs_case(pairs(data, args.data), args.image_batch, args.seconds)
