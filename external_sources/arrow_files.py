@@ -80,7 +80,7 @@ def _batch(buffer: Any, found: Sequence[Message], k: int, columns: list[str] | N
     own = found[k]
     schema = pa.ipc.read_schema(pa.py_buffer(_framed(found[0].header)))
     names = [name for name in schema.names if columns is None or any(_is_in(one, name) for one in columns)]
-    dictionaries = [one for one in found if one.kind == DICTIONARY]
+    dictionaries = [one for one in found[:k] if one.kind == DICTIONARY]  # a stream may replace one later
     if own.packed or dictionaries:
         parts = [found[0], *dictionaries, own]
         stream = b"".join(memoryview(buffer)[one.start : one.stop] for one in parts)

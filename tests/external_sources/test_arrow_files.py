@@ -159,3 +159,16 @@ def test_numbers_of_rows(tmp_path: Path) -> None:
     source = ArrowFiles(written(tmp_path / "a.feather", "feather", "lz4"), image=None)
     with DataLoader(source, 30, columns={"n": Number("label")}, device="cpu", tuning=QUICK) as loader:
         assert next(iter(loader))["n"].tolist() == list(range(30))
+
+
+def test_a_stream_may_replace_a_dictionary(tmp_path: Path) -> None:
+    """A batch's texts are those of the dictionaries before it."""
+    parts = [pa.array(texts).dictionary_encode() for texts in (["a", "b"], ["c", "d"])]
+    path = tmp_path / "a.arrow"
+    with pa.ipc.new_stream(path, pa.schema({"t": parts[0].type})) as writer:
+        for part in parts:
+            writer.write_batch(pa.record_batch({"t": part}))
+    reader = ArrowFiles(path, image=None).giving(None, ("t",)).reader()
+    for batch, texts in enumerate([b"ab", b"cd"]):
+        given = reader.read(Extents.one(batch, 0, 2)).fields["t"]
+        assert b"".join(map(bytes, given)) == texts
