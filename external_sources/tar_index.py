@@ -49,6 +49,7 @@ from dali_feed.external_sources.index_bytes import (
     indexed,
     is_sealed,
 )
+from dali_feed.external_sources.index_homes import SUFFIX, homes_of, index_path, keep
 from dali_feed.external_sources.tar_headers import DamageError, Pread, behind, is_header, is_header_of, members
 from dali_feed.storage.ahead import Ahead
 from dali_feed.storage.contract import Opened, Store, piece
@@ -58,7 +59,6 @@ from dali_feed.storage.stamp import Stamp
 
 __all__ = ["SUFFIX", "TarIndex", "build", "index_path", "key_length", "load", "reads_of", "sealed"]
 
-SUFFIX = ".dfidx"  # of our own: Energon keeps a train-0000.tar.idx
 LOOKS = 8  # headers that are looked at where an index was made of another copy
 TAR_BLOCK = 512
 _META = re.compile(rb"__[^/]*__($|/)")
@@ -219,16 +219,6 @@ def _finished(
     return TarIndex(stamp, more, *columns, suffixes, digest.hexdigest(), crc)
 
 
-def index_path(path: str, folder: str | os.PathLike[str] | None) -> Path:
-    """Where the index of a shard lies in `folder` (None: the user's cache)."""
-    whole = path if "://" in path else os.path.abspath(path)
-    name = hashlib.sha256(whole.encode(errors="surrogateescape")).hexdigest()
-    if folder is None:
-        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        return Path(cache, "dali_feed", "index", f"{name}{SUFFIX}")
-    return Path(folder, f"{os.path.basename(path)}-{name[:16]}{SUFFIX}")
-
-
 def load(path: str, index_dir: str | os.PathLike[str] | None = None, store: Store = LOCAL) -> TarIndex:
     """The index of a tar file: the kept one where it still fits, else a new one, which is then kept.
 
@@ -253,11 +243,9 @@ def load(path: str, index_dir: str | os.PathLike[str] | None = None, store: Stor
 
 
 def _kept(path: str, index_dir: str | os.PathLike[str] | None, store: Store) -> TarIndex:
-    homes = [index_path(path, index_dir)]
+    homes = homes_of(path, index_dir, store)
     mounted = store is LOCAL or isinstance(store, SetStore)
     stamp = store.stamp(path)
-    if index_dir is None and store is LOCAL:
-        homes.insert(0, Path(path + SUFFIX))
     if not mounted and (kept := _fitting(homes, stamp)) is not None:  # a question less for the server
         return kept
     try:
@@ -268,19 +256,12 @@ def _kept(path: str, index_dir: str | os.PathLike[str] | None, store: Store) -> 
     if mounted and (kept := _fitting(homes, stamp)) is not None:
         return kept
     index = (None if mounted else _beside(path, store, stamp)) or build(path, store)
-    errors: list[OSError] = []
-    for home in homes:
-        try:
-            _write(home, index, os.stat(path).st_mode & 0o666 if store is LOCAL else 0o600)
-        except OSError as error:
-            errors.append(error)
-        else:
-            return index
-    if index_dir is not None:
-        msg = f"index_dir={os.fspath(index_dir)!r}: it must be a folder that can be written; found: {errors[0]}"
-        raise SourceDeniedError(msg) from errors[0]
-    _log.warning("%s: its index cannot be kept (%s), so it is built at every start; set index_dir", path, errors[-1])
+    keep(path, homes, lambda home: _write(home, index, _mode(path, store)), index_dir)
     return index
+
+
+def _mode(path: str, store: Store) -> int:
+    return os.stat(path).st_mode & 0o666 if store is LOCAL else 0o600
 
 
 def _fitting(homes: Sequence[Path], stamp: Stamp) -> TarIndex | None:

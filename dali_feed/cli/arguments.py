@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Config", "Names", "Storage", "Timeout", "Topic"]
+__all__ = ["Config", "Names", "Quality", "Resize", "Storage", "Timeout", "Topic"]
 
 Names = list[str] | None
 
@@ -27,3 +27,9 @@ Storage = Annotated[
     ),
 ]
 Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")]
+Resize = Annotated[
+    int | None, typer.Option(min=1, metavar="PIXELS", help="Make the shorter side of larger images so long.")
+]
+Quality = Annotated[
+    int | None, typer.Option(min=1, max=100, help="Of JPEGs that are written.", show_default="90 with --resize")
+]

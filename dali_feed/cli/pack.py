@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dali_feed.cli.arguments import Config, Timeout
+from dali_feed.cli.arguments import Config, Quality, Resize, Timeout
 
 if TYPE_CHECKING:
     from dali_feed.storage.layout import Layout
@@ -27,12 +27,8 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
     ] = None,
     shard_size: Annotated[str, typer.Option(metavar="SIZE", help="About so large is each shard.")] = "256MB",
     keys: Annotated[str, typer.Option(help="What samples are called: auto, own or number.")] = "auto",
-    resize: Annotated[
-        int | None, typer.Option(min=1, metavar="PIXELS", help="Make the shorter side of larger images so long.")
-    ] = None,
-    quality: Annotated[
-        int | None, typer.Option(min=1, max=100, help="Of JPEGs that are written.", show_default="90 with --resize")
-    ] = None,
+    resize: Resize = None,
+    quality: Quality = None,
     tokens: Annotated[
         Path | None, typer.Option(dir_okay=False, help="A tokenizer.json: samples get tokens.npy.")
     ] = None,

@@ -2,59 +2,26 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from dali_feed.cli import run_view
+from dali_feed.cli.run_view import SoFar
 from dali_feed.cli.tally_view import show_failures
 from dali_feed.cli.text import grid, put, size_text
 from dali_feed.packing import PackedSet
 
 __all__ = ["progress", "show"]
 
-LINE_SECONDS = 10.0  # between two plain lines
-Tell = Callable[[PackedSet], None]
-
 
 @contextmanager
-def progress() -> Iterator[Tell]:
-    """On stderr: a bar with MB/s and the time that is left, gone at the end; or a line now and then."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _Lines()
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task, begun = bar.add_task("records", total=None), False
-
-        def tell(so_far: PackedSet) -> None:
-            nonlocal begun
-            if not begun:
-                begun = True
-                bar.reset(task, total=so_far.total, completed=so_far.begun)
-            rate = so_far.written / max(so_far.seconds, 0.1)
-            bar.update(task, completed=so_far.done, description=f"{rate / 1e6:,.1f} MB/s")
-
-        yield tell
-
-
-class _Lines:
-    """A line every ten seconds."""
-
-    def __init__(self) -> None:
-        self._next = time.monotonic() + LINE_SECONDS
-
-    def __call__(self, so_far: PackedSet) -> None:
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + LINE_SECONDS
-        rate = so_far.written / max(so_far.seconds, 0.1)
-        print(f"{so_far.done:,} of {so_far.total:,} records, {rate / 1e6:,.1f} MB/s", file=sys.stderr)
+def progress() -> Iterator[Callable[[PackedSet], None]]:
+    """See `run_view`."""
+    with run_view.progress() as tell:
+        yield lambda told: tell(SoFar(told.total, told.begun, told.done, told.written, told.seconds))
 
 
 def show(done: PackedSet) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from dali_feed.cli.arguments import Config, Names, Storage, Timeout
+from dali_feed.cli.arguments import Config, Names, Quality, Resize, Storage, Timeout
 
 if TYPE_CHECKING:
     from dali_feed.external_sources.kafka.writes import Writes
@@ -43,12 +43,8 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
     schema: Annotated[Path | None, typer.Option(dir_okay=False, help="Of --format avro: its .avsc file.")] = None,
     base64: Annotated[Names, typer.Option(metavar="NAME", help="A value of bytes, in JSON; several times.")] = None,
     by_turn: Annotated[bool, typer.Option("--by-turn", help="Partitions in turn, for records with a key too.")] = False,
-    resize: Annotated[
-        int | None, typer.Option(min=1, metavar="PIXELS", help="Make the shorter side of larger images so long.")
-    ] = None,
-    quality: Annotated[
-        int | None, typer.Option(min=1, max=100, help="Of JPEGs that are written.", show_default="90 with --resize")
-    ] = None,
+    resize: Resize = None,
+    quality: Quality = None,
     claim: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Larger values lie there; the records say where.")
     ] = None,

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from dali_feed.cli.findings import blocks, fields_of, refused, spread
 from dali_feed.errors import ConfigError
-from dali_feed.external_sources.durable import write_whole
 from dali_feed.packages import needed
 from dali_feed.records.source import LABEL, Block, Snapshot, Source, unpack_ids
+from dali_feed.storage.durable import write_whole
 
 if TYPE_CHECKING:
     from PIL import Image

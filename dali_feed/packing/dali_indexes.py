@@ -12,10 +12,10 @@ from pathlib import Path
 
 from dali_feed.errors import ConfigError, SourceError
 from dali_feed.external_sources import ShardSet
-from dali_feed.external_sources.durable import sync_folder, write_whole
 from dali_feed.external_sources.tar_headers import members
 from dali_feed.external_sources.tar_index import key_length, reads_of
 from dali_feed.storage.choose import store_for
+from dali_feed.storage.durable import sync_folder, write_whole
 
 __all__ = ["dali_index"]
 

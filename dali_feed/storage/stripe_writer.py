@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from dali_feed.errors import DataLostError, SourceDeniedError
+from dali_feed.storage.durable import sync_folder
 from dali_feed.storage.layout import Layout, Part
 
 __all__ = ["StripeWriter", "check_parts", "lost", "remove_parts", "settle"]
@@ -91,7 +92,7 @@ def settle(home: str | os.PathLike[str], layout: Layout, parts: Sequence[Part]) 
         try:
             if path.exists():
                 path.replace(path.with_name(part.file))
-                _sync(path.parent)
+                sync_folder(path.parent)
         except OSError as error:
             raise _denied(path, error) from error
 
@@ -126,14 +127,6 @@ def remove_parts(home: str | os.PathLike[str], layout: Layout, parts: Sequence[P
 
 def _temporaries(home: str | os.PathLike[str], layout: Layout, parts: Sequence[Part]) -> list[Path]:
     return [Path(layout.folder(part.target, os.fspath(home)), f".{part.file}.tmp") for part in parts]
-
-
-def _sync(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def _denied(path: Path, error: OSError) -> SourceDeniedError:

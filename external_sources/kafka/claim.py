@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from dali_feed.errors import ConfigError, ProduceError
-from dali_feed.external_sources.durable import sync_folder, write_whole
 from dali_feed.external_sources.kafka.claims import SHA256, SIZE, URI
 from dali_feed.external_sources.kafka.writes import Written
+from dali_feed.storage.durable import sync_folder, write_whole
 
 __all__ = ["ABOVE", "Claim"]
 

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from dali_feed.errors import DataLostError, SourceChangedError, SourceDeniedError, SourceError
-from dali_feed.external_sources.durable import write_whole
+from dali_feed.errors import DataLostError, SourceChangedError, SourceError
+from dali_feed.external_sources.index_homes import homes_of, keep
 from dali_feed.external_sources.record_files.frames import BrokenError, Framing
-from dali_feed.external_sources.tar_index import SUFFIX, index_path
 from dali_feed.records.source import Int64s
 from dali_feed.storage.contract import Store, piece
+from dali_feed.storage.durable import write_whole
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.stamp import Stamp
 
@@ -32,7 +31,6 @@ __all__ = ["RecordIndex", "build", "load"]
 MAGIC = b"dfeedrec"
 VERSION = 1
 _HEAD = 48  # bytes of the four numbers and the name
-_log = logging.getLogger("dali_feed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,25 +98,12 @@ def load(
         SourceDeniedError: `index_dir` is given and cannot be written.
         SourceError: as `build`.
     """
-    homes = [index_path(path, index_dir)]
-    if index_dir is None and store is LOCAL:
-        homes.insert(0, Path(path + SUFFIX))
+    homes = homes_of(path, index_dir, store)
     for home in homes:
         with contextlib.suppress(OSError, ValueError, SourceError):  # absent, unreadable or stale: built anew
             return _read(home, store.stamp(path), framing)
     index = build(path, framing, store)
-    errors: list[OSError] = []
-    for home in homes:
-        try:
-            _write(home, index, framing)
-        except OSError as error:
-            errors.append(error)
-        else:
-            return index
-    if index_dir is not None:
-        msg = f"index_dir={os.fspath(index_dir)!r}: it must be a folder that can be written; found: {errors[0]}"
-        raise SourceDeniedError(msg) from errors[0]
-    _log.warning("%s: its index cannot be kept (%s), so it is built at every start; set index_dir", path, errors[-1])
+    keep(path, homes, lambda home: _write(home, index, framing), index_dir)
     return index
 
 
