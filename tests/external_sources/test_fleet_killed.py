@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def test_a_killed_worker_loses_nothing(real_broker: Cluster, tmp_path: Path, pro
     kafka = Kafka("real", real_broker)
     records = fill(kafka)
     here = Worker(kafka.topic, kafka.servers, fleet_of_tests(kafka.topic, protocol))
-    with process(kafka, tmp_path, protocol, "one") as other:
+    with closing(here), process(kafka, tmp_path, protocol, "one") as other:
         until(lambda: len(here.partitions) == 2, here.turn)
         records |= fill(kafka, EACH)
         until(lambda: len(other.got()) > EACH, here.turn, never_idle(kafka, here, other, records))
@@ -83,7 +83,6 @@ def test_a_killed_worker_loses_nothing(real_broker: Cluster, tmp_path: Path, pro
         until(lambda: (here.got + other.got()).keys() == records, here.turn)
         twice = [place for place, times in (here.got + other.got()).items() if times > 1]
         assert len(twice) <= 4  # the block that was in hand
-    here.close()
 
 
 def test_a_worker_that_was_thrown_out_says_so_and_joins_again(real_broker: Cluster, tmp_path: Path) -> None:
@@ -91,7 +90,7 @@ def test_a_worker_that_was_thrown_out_says_so_and_joins_again(real_broker: Clust
     kafka = Kafka("real", real_broker)
     records = fill(kafka)
     here = Worker(kafka.topic, kafka.servers, fleet_of_tests(kafka.topic))
-    with process(kafka, tmp_path, "classic", "one") as other:
+    with closing(here), process(kafka, tmp_path, "classic", "one") as other:
         until(lambda: len(here.partitions) == 2, here.turn)
         records |= fill(kafka, EACH)
         until(lambda: len(other.got()) > 0, here.turn, never_idle(kafka, here, other, records))
@@ -104,4 +103,3 @@ def test_a_worker_that_was_thrown_out_says_so_and_joins_again(real_broker: Clust
         until(lambda: len(other.got()) > before, here.turn, never_idle(kafka, here, other, records))
         until(lambda: (here.got + other.got()).keys() == records, here.turn)
         assert "was thrown out of the group" in other.log.read_text()
-    here.close()
