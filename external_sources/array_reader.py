@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChangedError
+from dali_feed.errors import ClosedError, DataLostError, SourceChangedError
 from dali_feed.external_sources.array_layout import ArrayFile, RowForm
 from dali_feed.external_sources.shard_reader import ShardFiles, Shards, runs_of
 from dali_feed.records.arrays import Arrays
@@ -163,11 +163,7 @@ class HeldRows:
         if self._closed or self._stop.is_set():
             msg = "ArrayShards: this reader is closed, or its read was stopped; make another one"
             raise ClosedError(msg)
-        parts = len(self._counts)
-        inside = (extents.partition >= 0) & (extents.partition < parts) & (extents.start >= 0)
-        if not (inside & (extents.stop <= self._counts[extents.partition.clip(0, parts - 1)])).all():
-            msg = "ArrayShards: extents must lie inside the snapshot; found one that does not"
-            raise ConfigError(msg)
+        extents.check_inside(self._counts, "ArrayShards")
         ids = extents.ids()
         block = Block(ids, [memoryview(b"")] * len(ids), {}, self._slabs.lease())
         try:

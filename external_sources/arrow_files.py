@@ -133,10 +133,10 @@ def _tabulated(paths: tuple[str, ...]) -> GroupTable:
     """
     with needed():
         import pyarrow as pa
-    file, nth, first, count, stamps, digests = [], [], [], [], [], []
+    rows, stamps, digests = [], [], []
     sizes: dict[str, float] = {}
     schema, views = None, True
-    for n, path in enumerate(paths):
+    for path in paths:
         opened = LOCAL.open(path)
         try:
             stamp = opened.stamp()
@@ -163,26 +163,10 @@ def _tabulated(paths: tuple[str, ...]) -> GroupTable:
             check_columns(path, own, paths[0], schema)
         schema = own
         views = views and all(one.kind in (SCHEMA, BATCH) and not one.packed for one in found)
-        row = 0
-        for number, k in enumerate(batches):
-            file.append(n)
-            nth.append(number)
-            first.append(row)
-            count.append(found[k].rows)
-            row += found[k].rows
+        rows.append([found[k].rows for k in batches])
         stamps.append(stamp)
         digests.append(digest)
-    return GroupTable(
-        "ArrowFiles",
-        "record batch",
-        paths,
-        tuple(stamps),
-        file=np.array(file, np.int64),
-        nth=np.array(nth, np.int64),
-        first=np.array(first, np.int64),
-        count=np.array(count, np.int64),
-        known=members_given(schema),
-        bytes=sizes,
-        digests=tuple(digests),
-        views=views,
+    known = members_given(schema)
+    return GroupTable.of(
+        "ArrowFiles", "record batch", paths, stamps, rows, known=known, bytes=sizes, digests=digests, views=views
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dali_feed.errors import ClosedError, ConfigError, DataLostError
+from dali_feed.errors import ClosedError, DataLostError
 from dali_feed.external_sources.arrow_columns import Images, Numbers, images_of, values_of
 from dali_feed.external_sources.arrow_members import Values
 from dali_feed.external_sources.group_table import GroupTable, damage, plain
@@ -72,11 +72,7 @@ class GroupReader:
             SourceChangedError: a file is not what it was.
             ClosedError: the reader is closed or the stop event is set.
         """
-        counts = self._table.count
-        inside = (extents.partition >= 0) & (extents.partition < len(counts)) & (extents.start >= 0)
-        if not (inside & (extents.stop <= counts[extents.partition.clip(0, len(counts) - 1)])).all():
-            msg = f"{self._told}: extents must lie inside the snapshot; found one that does not"
-            raise ConfigError(msg)
+        extents.check_inside(self._table.count, self._told)
         ids = extents.ids()
         block = Block(ids, [memoryview(b"")] * len(ids), {}, self._slabs.lease())
         try:

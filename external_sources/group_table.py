@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources.arrow_members import Leaf, members_in
 from dali_feed.records.source import Int64s
@@ -39,6 +41,32 @@ class GroupTable:
     bytes: dict[str, float]
     digests: tuple[str, ...]
     views: bool = False
+
+    @classmethod
+    def of(  # noqa: PLR0913  a row of facts for each file
+        cls,
+        told: str,
+        group: str,
+        paths: tuple[str, ...],
+        stamps: Sequence[Stamp],
+        rows: Sequence[Sequence[int]],
+        *,
+        known: dict[str, Leaf],
+        bytes: dict[str, float],  # noqa: A002  the field's name
+        digests: Sequence[str],
+        views: bool = False,
+    ) -> GroupTable:
+        """The table of files whose groups have so many `rows`: those of the first file, of the second, ..."""
+        groups = np.array([len(its) for its in rows], np.int64)
+        file = np.repeat(np.arange(len(rows), dtype=np.int64), groups)
+        begins = (np.cumsum(groups) - groups)[file]  # the first group of each group's file
+        count = np.array([n for its in rows for n in its], np.int64)
+        before = np.cumsum(count) - count
+        nth, first = np.arange(len(count), dtype=np.int64) - begins, before - before[begins]
+        return cls(
+            told, group, paths, tuple(stamps), file, nth, first, count,
+            known=known, bytes=bytes, digests=tuple(digests), views=views,
+        )  # fmt: skip
 
     def columns(self, members: Sequence[str]) -> list[str]:
         """The columns that these members are read from."""

@@ -6,7 +6,9 @@ import errno
 import os
 import stat
 
-from dali_feed.errors import ClosedError, ConfigError, SourceError
+import numpy as np
+
+from dali_feed.errors import ClosedError, SourceError
 from dali_feed.records.source import Extents, Lease
 from dali_feed.storage.stamp import Stamp
 
@@ -21,9 +23,7 @@ def check_read(told: str, extents: Extents, count: int, *, closed: bool) -> None
     if closed:
         msg = f"{told}: this reader is closed; make another one"
         raise ClosedError(msg)
-    if ((extents.partition != 0) | (extents.start < 0) | (extents.stop > count)).any():
-        msg = f"{told}: extents must lie inside the snapshot; found one that does not"
-        raise ConfigError(msg)
+    extents.check_inside(np.array([count], np.int64), told)
 
 
 def load_file(path: str, lease: Lease) -> memoryview | str:

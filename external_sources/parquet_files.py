@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-import numpy as np
-
 from dali_feed.errors import DataLostError, SourceError
 from dali_feed.external_sources.group_table import GroupTable, check_columns, damage, members_given
 from dali_feed.packages import needed
@@ -30,10 +28,10 @@ def tabulated(paths: tuple[str, ...]) -> GroupTable:
     """
     with needed():
         import pyarrow.parquet as pq
-    file, nth, first, count, stamps, digests = [], [], [], [], [], []
+    rows, stamps, digests = [], [], []
     sizes: dict[str, int] = {}
     schema: Any = None
-    for k, path in enumerate(paths):
+    for path in paths:
         stamp, footer = _footer(path)
         try:
             meta = pq.read_metadata(path)
@@ -46,31 +44,16 @@ def tabulated(paths: tuple[str, ...]) -> GroupTable:
         if schema is not None:
             check_columns(path, found, paths[0], schema)
         schema = found
-        row = 0
-        for group, (told, its) in enumerate(zip(groups, parts, strict=True)):
-            file.append(k)
-            nth.append(group)
-            first.append(row)
-            count.append(told.num_rows)
-            row += told.num_rows
+        rows.append([group.num_rows for group in groups])
+        for its in parts:
             for name, size in its.items():
                 sizes[name] = sizes.get(name, 0) + size
         stamps.append(stamp)
         digests.append(hashlib.sha256(footer).hexdigest())
-    rows = max(1, sum(count))
-    return GroupTable(
-        "ParquetRows",
-        "row group",
-        paths,
-        tuple(stamps),
-        file=np.array(file, np.int64),
-        nth=np.array(nth, np.int64),
-        first=np.array(first, np.int64),
-        count=np.array(count, np.int64),
-        known=members_given(schema),
-        bytes={name: size / rows for name, size in sizes.items()},
-        digests=tuple(digests),
-    )
+    every = max(1, sum(map(sum, rows)))
+    means = {name: size / every for name, size in sizes.items()}
+    known = members_given(schema)
+    return GroupTable.of("ParquetRows", "row group", paths, stamps, rows, known=known, bytes=means, digests=digests)
 
 
 def read_group(table: GroupTable, group: int, columns: list[str]) -> Any:

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from dali_feed.errors import (
     ClosedError,
-    ConfigError,
     DaliFeedError,
     DataLostError,
     SourceChangedError,
@@ -118,12 +117,7 @@ class ShardFiles:
         if self._closed:
             msg = f"{self.told}: this reader is closed; make another one"
             raise ClosedError(msg)
-        table = self._shards
-        shards = len(table.counts)
-        inside = (extents.partition >= 0) & (extents.partition < shards) & (extents.start >= 0)
-        if not (inside & (extents.stop <= table.counts[extents.partition.clip(0, shards - 1)])).all():
-            msg = f"{self.told}: extents must lie inside the snapshot; found one that does not"
-            raise ConfigError(msg)
+        extents.check_inside(self._shards.counts, self.told)
         ids = extents.ids()
         lease = self._slabs.lease()
         block = Block(ids, [memoryview(b"")] * len(ids), {}, lease)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from dali_feed.cli import run_view
 from dali_feed.cli.run_view import SoFar
-from dali_feed.cli.tally_view import show_failures
+from dali_feed.cli.tally_view import put_tally, show_failures
 from dali_feed.cli.text import grid, put, size_text
 from dali_feed.packing import PackedSet
 
@@ -34,9 +34,6 @@ def show(done: PackedSet) -> int:
         put(facts, "went on", f"at record {done.begun:,} of {done.total:,}{whole}")
     put(facts, "written", f"{tally.records:,} records, {size_text(tally.size)}")
     put(facts, "shards", f"{done.shards:,}")
-    if tally.absent:
-        put(facts, "absent", f"{tally.absent:,} offsets of the source hold no record")
-    put(facts, "failed", f"{tally.failed:,}")
-    put(facts, "time", f"{done.seconds:,.1f} s")
+    put_tally(facts, tally, done.seconds)
     console.print(facts)
     return show_failures(console, tally)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from dali_feed.cli import run_view
 from dali_feed.cli.run_view import SoFar
-from dali_feed.cli.tally_view import show_failures
+from dali_feed.cli.tally_view import put_tally, show_failures
 from dali_feed.cli.text import grid, put, size_text
 from dali_feed.external_sources import Produced
 
@@ -42,9 +42,6 @@ def show(topic: str, servers: str, done: Produced, journal: Path) -> int:
         whole = " (all of it was there)" if done.begun == done.total else ""
         put(facts, "went on", f"at record {done.begun:,} of {done.total:,}, by {journal}{whole}")
     put(facts, "written", f"{tally.records:,} records, {size_text(tally.size)}")
-    if tally.absent:
-        put(facts, "absent", f"{tally.absent:,} offsets of the source hold no record")
-    put(facts, "failed", f"{tally.failed:,}")
-    put(facts, "time", f"{done.seconds:,.1f} s")
+    put_tally(facts, tally, done.seconds)
     console.print(facts)
     return show_failures(console, tally)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
-from dali_feed.cli.text import plural
+from dali_feed.cli.text import plural, put
 from dali_feed.external_sources import Tally
 
-__all__ = ["show_failures"]
+__all__ = ["put_tally", "show_failures"]
+
+
+def put_tally(facts: Table, tally: Tally, seconds: float) -> None:
+    """Facts of what was not written, and of the time that it took."""
+    if tally.absent:
+        put(facts, "absent", f"{tally.absent:,} offsets of the source hold no record")
+    put(facts, "failed", f"{tally.failed:,}")
+    put(facts, "time", f"{seconds:,.1f} s")
 
 
 def show_failures(console: Console, tally: Tally) -> int:

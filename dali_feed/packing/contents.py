@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.external_sources import ArrowRows, FileList, ShardSet
@@ -18,10 +18,11 @@ from dali_feed.packing.values import IMAGES, as_file, ending_of, plain_suffix
 from dali_feed.records.members import Members
 from dali_feed.records.source import LABEL, Block, Source, unpack_id
 
-__all__ = ["Contents", "Sample", "contents_of"]
+__all__ = ["Contents", "Sample", "contents_of", "each_row"]
 
 File = tuple[str, bytes | memoryview]
 Change = Callable[[list[File]], list[File]]
+_T = TypeVar("_T")
 _PAYLOAD = "image"  # of a source that can give no members
 
 
@@ -69,13 +70,7 @@ class Contents:
 
         first  number of the block's first record in the source's line
         """
-        for row, payload in enumerate(block.payloads):
-            if row in block.faults:
-                yield block.faults[row]
-            elif payload is None:
-                yield None
-            else:
-                yield self._sample(block, row, payload, first + row)
+        return each_row(block, lambda row, payload: self._sample(block, row, payload, first + row))
 
     def kind_of(self, block: Block) -> str | None:
         """The suffix of the first payload of a block that says what it is."""
@@ -192,3 +187,14 @@ def _headers(headers: Mapping[str, bytes]) -> Iterator[File]:
         if value is not None:
             taken = name in ("key", "timestamp", "value", *IMAGES)
             yield as_file(f"headers.{name}" if taken else name, value, None, False, "bin")
+
+
+def each_row(block: Block, make: Callable[[int, memoryview], _T | str]) -> Iterator[_T | str | None]:
+    """Of each row what is made of it, or why there is none; None where the position holds no record."""
+    for row, payload in enumerate(block.payloads):
+        if row in block.faults:
+            yield block.faults[row]
+        elif payload is None:
+            yield None
+        else:
+            yield make(row, payload)

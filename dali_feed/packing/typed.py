@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dali_feed.errors import FormatError
-from dali_feed.packing.contents import Contents
+from dali_feed.packing.contents import Contents, each_row
 from dali_feed.packing.values import CLASS, IMAGES
 from dali_feed.records.source import LABEL, Block
 
@@ -29,16 +29,14 @@ class Typed:
 
     def rows(self, block: Block) -> Iterator[dict[str, Any] | str | None]:
         """Of each row its values, why there are none, or None where the position holds no record."""
-        for row, payload in enumerate(block.payloads):
-            if row in block.faults:
-                yield block.faults[row]
-            elif payload is None:
-                yield None
-            else:
-                try:
-                    yield self._row(block, row, payload)
-                except FormatError as error:
-                    yield str(error)
+
+        def made(row: int, payload: memoryview) -> dict[str, Any] | str:
+            try:
+                return self._row(block, row, payload)
+            except FormatError as error:
+                return str(error)
+
+        return each_row(block, made)
 
     def _row(self, block: Block, row: int, payload: memoryview) -> dict[str, Any] | str:
         found: dict[str, Any] = {}

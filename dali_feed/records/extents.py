@@ -74,6 +74,13 @@ class Extents:
         """Positions in each run, int64 (n,)."""
         return self.stop - self.start
 
+    def check_inside(self, counts: Int64s, told: str) -> None:
+        """Raise ConfigError, with `told` before it, where a run leaves partitions of `counts` positions from 0 on."""
+        inside = (self.partition >= 0) & (self.partition < len(counts)) & (self.start >= 0)
+        if not (inside & (self.stop <= counts[self.partition.clip(0, len(counts) - 1)])).all():
+            msg = f"{told}: extents must lie inside the snapshot; found one that does not"
+            raise ConfigError(msg)
+
     def ids(self) -> Int64s:
         """The sample id of every position, runs in order, int64 (sum of lengths,)."""
         lengths = self.lengths

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 from blocks import taken
-from images import jpeg
+from packed_images import packed_images
 
-from dali_feed.external_sources import FileList, ShardSet, tar_index
-from dali_feed.packing import pack
+from dali_feed.external_sources import ShardSet, tar_index
 from dali_feed.records.extents import Extents
 from dali_feed.records.source import Source
 
@@ -19,10 +18,7 @@ from dali_feed.records.source import Source
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six images of two classes in one shard."""
     folder = tmp_path_factory.mktemp("packed")
-    for k in range(6):
-        (folder / "source" / "ab"[k % 2]).mkdir(parents=True, exist_ok=True)
-        (folder / "source" / "ab"[k % 2] / f"{k}.jpg").write_bytes(jpeg(k, 16, 16))
-    pack(FileList.from_folder(folder / "source"), folder / "set")
+    packed_images(folder, folder / "set", 6, 16)
     return folder / "set"
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from blocks import taken
-from images import jpeg
+from packed_images import packed_images
 
 from dali_feed.errors import DaliFeedError, DataLostError, SourceNotFoundError
-from dali_feed.external_sources import FileList, ShardSet
-from dali_feed.packing import pack, verify
+from dali_feed.external_sources import ShardSet
+from dali_feed.packing import verify
 from dali_feed.records.extents import Extents
 
 Rows = list[tuple[bytes, int]]
@@ -21,10 +21,7 @@ Rows = list[tuple[bytes, int]]
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six images of two classes in two shards."""
     folder = tmp_path_factory.mktemp("packed")
-    for k in range(6):
-        (folder / "source" / "ab"[k % 2]).mkdir(parents=True, exist_ok=True)
-        (folder / "source" / "ab"[k % 2] / f"{k}.jpg").write_bytes(jpeg(k, 16, 16))
-    done = pack(FileList.from_folder(folder / "source"), folder / "set", shard_bytes=9000)
+    done = packed_images(folder, folder / "set", 6, 16, 9000)
     assert done.shards == 2
     return folder / "set"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from blocks import taken
-from images import jpeg
+from packed_images import packed_images
 from striped_sets import striped
 from web import Web
 
@@ -20,8 +20,7 @@ from dali_feed.errors import (
     SourceNotFoundError,
     SourceUnreachableError,
 )
-from dali_feed.external_sources import FileList, ShardSet
-from dali_feed.packing import pack
+from dali_feed.external_sources import ShardSet
 from dali_feed.records.extents import Extents
 from dali_feed.records.storage_stats import Stored
 from dali_feed.storage import requests
@@ -42,10 +41,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twelve images of two classes in two shards."""
     folder = tmp_path_factory.mktemp("plain")
-    for k in range(12):
-        (folder / "source" / "ab"[k % 2]).mkdir(parents=True, exist_ok=True)
-        (folder / "source" / "ab"[k % 2] / f"{k}.jpg").write_bytes(jpeg(k, 48, 48))
-    pack(FileList.from_folder(folder / "source"), folder / "set" / "x.dfset", shard_bytes=20000)
+    packed_images(folder, folder / "set" / "x.dfset", 12, 48, 20000)
     return folder / "set" / "x.dfset"
 
 

@@ -11,7 +11,7 @@ import pytest
 from blocks import taken
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from images import jpeg
+from packed_images import packed_images
 from striped_sets import striped
 
 from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChangedError, SourceDeniedError, StateError
@@ -33,10 +33,7 @@ LATE = 0.3  # seconds that a read hangs
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twelve images of two classes in two shards, in one folder."""
     folder = tmp_path_factory.mktemp("plain")
-    for k in range(12):
-        (folder / "source" / "ab"[k % 2]).mkdir(parents=True, exist_ok=True)
-        (folder / "source" / "ab"[k % 2] / f"{k}.jpg").write_bytes(jpeg(k, 48, 48))
-    pack(FileList.from_folder(folder / "source"), folder / "set" / "x.dfset", shard_bytes=20000)
+    packed_images(folder, folder / "set" / "x.dfset", 12, 48, 20000)
     return folder / "set" / "x.dfset"
 
 
