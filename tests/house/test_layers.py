@@ -276,7 +276,7 @@ def test_a_breach_is_seen(module: str, text: str) -> None:
 
 
 def test_the_table_points_down() -> None:
-    """Rows stand above what they import; engines, transforms and benches alone know DALI, kernels and sources not each other."""
+    """Rows stand above what they import; few rooms know DALI; kernels and sources do not know each other."""
     names = [room.name for room in ROOMS]
     for row, room in enumerate(ROOMS):
         assert set(room.below) <= set(names[:row]), room.name
