@@ -15,9 +15,10 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaException, Message
 
@@ -26,7 +27,7 @@ from dali_feed.external_sources.kafka.errors import LOG, unreachable
 from dali_feed.external_sources.kafka.fleet import Fleet
 from dali_feed.external_sources.kafka.fleet_member import Member
 from dali_feed.external_sources.kafka.fleet_start import Start
-from dali_feed.external_sources.kafka.held import check_usable, held, let_go
+from dali_feed.external_sources.kafka.held import check_usable, hang_up, held, let_go
 from dali_feed.external_sources.kafka.options import KafkaOptions
 from dali_feed.external_sources.kafka.statistics import Statistics
 from dali_feed.external_sources.kafka.taken import MOST, Taken
@@ -38,6 +39,7 @@ from dali_feed.records.source import Slabs
 __all__ = ["FleetReader"]
 
 _NAME = "dali_feed-kafka-commit"
+_T = TypeVar("_T")
 
 SLICE_SECONDS = 0.01  # a commit waits so long for its turn
 WAIT_SECONDS = 0.002
@@ -79,6 +81,7 @@ class FleetReader:
         self._statistics = Statistics(options.topic)
         self._barred = 0.0  # since when a commit has the turn, time.monotonic seconds
         self._member: Member | None = None
+        self._dropped: weakref.finalize[..., FleetReader] | None = None
         self._left: deque[Message] = deque()  # polled and not yet given
         self._taken: list[Message] = []  # to be given by the poll that is under way
         self._filled = 0  # their bytes
@@ -170,6 +173,8 @@ class FleetReader:
             return
         mine = self._turn.acquire(timeout=CLOSE_SECONDS)
         member, self._member = self._member, None
+        if self._dropped is not None:
+            self._dropped.detach()
         if member is not None and mine:
             member.leave()
         elif member is not None:
@@ -178,11 +183,15 @@ class FleetReader:
             self._turn.release()
 
     def _joined(self) -> Member:
+        forget, begin = _while_there(self._forget), _while_there(self._begin)
         member = Member(
-            self._options, self._fleet, self._start, self._settings, self._drain, self._forget, self._begin,
+            self._options, self._fleet, self._start, self._settings, self._drain, forget, begin,
             self._statistics.begin(),
         )  # fmt: skip
         member.join()
+        # Of a reader that nobody closes, whose member must not keep it: librdkafka ends a client that is collected, and
+        # in it waits for ever for the callback that takes its partitions away.
+        self._dropped = weakref.finalize(self, hang_up, self._options.topic, member.consumer)
         self._member = member
         return member
 
@@ -270,3 +279,14 @@ class FleetReader:
 
     def _guard(self) -> None:
         check_usable(self._options.topic, self._pid, self._stop, closed=self._ended.is_set())
+
+
+def _while_there(method: Callable[[_T], None]) -> Callable[[_T], None]:
+    """The method, as long as its object is there, which this does not keep."""
+    weak = weakref.WeakMethod(method)
+
+    def call(what: _T) -> None:
+        if (found := weak()) is not None:
+            found(what)
+
+    return call

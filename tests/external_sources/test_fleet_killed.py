@@ -15,7 +15,9 @@ import fleets
 import pytest
 from broker.handle import Kafka
 from broker.real import Cluster
+from confluent_kafka import ConsumerGroupState
 from fleets import Worker, fleet_of_tests, until
+from limits import LONG
 
 from dali_feed.testing import Message
 
@@ -103,3 +105,47 @@ def test_a_worker_that_was_thrown_out_says_so_and_joins_again(real_broker: Clust
         until(lambda: len(other.got()) > before, here.turn, never_idle(kafka, here, other, records))
         until(lambda: (here.got + other.got()).keys() == records, here.turn)
         assert "was thrown out of the group" in other.log.read_text()
+
+
+DROPPED = """
+import gc, sys
+from dali_feed.external_sources.kafka.fleet import Fleet
+from dali_feed.external_sources.kafka.stream import KafkaStream
+
+fleet = Fleet(sys.argv[2], "classic", session=1500.0)
+reader = KafkaStream(sys.argv[2], sys.argv[1], start="earliest", fleet=fleet, label=None).live()
+while not reader.partitions:
+    reader.poll(1, 1e9, 0.05)
+print("dealt", flush=True)
+sys.stdin.readline()
+if sys.argv[3] == "dropped":
+    del reader
+    gc.collect()
+print("went on", flush=True)
+"""
+
+
+@pytest.mark.parametrize("left", ["dropped", "at exit"])
+def test_a_reader_that_nobody_closes_leaves_its_group(real_broker: Cluster, left: str) -> None:
+    """Its partitions go to others at once, though its process lives and its session is long; and nothing hangs."""
+    kafka = Kafka("real", real_broker)
+    fill(kafka)
+    command = [sys.executable, "-c", DROPPED, kafka.servers, kafka.topic, left]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    here = Worker(kafka.topic, kafka.servers, fleet_of_tests(kafka.topic))
+    with closing(here), subprocess.Popen(command, **pipes) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "dealt\n"
+            until(lambda: dealt_to(real_broker, kafka.topic) == [0, 2], here.turn)
+            assert other.communicate("\n", timeout=LONG) == ("went on\n", None)
+            until(lambda: len(here.partitions) == 4, here.turn)
+        finally:
+            other.kill()
+
+
+def dealt_to(cluster: Cluster, group: str) -> list[int]:
+    """How many partitions each member of a group has, as the broker knows it; of a group that is settled."""
+    found = cluster.admin.describe_consumer_groups([group])[group].result(60)
+    settled = found.state is ConsumerGroupState.STABLE
+    return sorted(len(each.assignment.topic_partitions) for each in found.members) if settled else []
