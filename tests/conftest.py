@@ -44,7 +44,8 @@ sys.path[:0] = sorted({str(path.parent) for path in _HELPERS if "support" not in
 gc.disable()  # while test modules and libraries are imported, none of which is ever garbage: a third of that time
 
 # How long one example takes is the machine's business, and so is how fast they are made.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Half of Hypothesis' own number of examples, as many tests run often; new ones are tried in every run.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50)
 settings.register_profile("thorough", settings.get_profile("any machine"), max_examples=500)  # of `make test-long`
 settings.load_profile("any machine")
 
