@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from dali_feed.cli.bench.decode import decode
 from dali_feed.cli.bench.io import io
+from dali_feed.cli.bench.kernels import kernels
 from dali_feed.cli.bench.loader import loader
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bench_app"]
 
-COMMANDS = (loader, io)
+COMMANDS = (loader, decode, kernels, io)
 
 
 def bench_app(plainly: Callable[[], ContextDecorator]) -> typer.Typer:
