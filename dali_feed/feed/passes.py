@@ -11,8 +11,8 @@ from typing import Any
 from dali_feed.errors import ClosedError, ConfigError, WaitError
 from dali_feed.feed.batch import Batch
 from dali_feed.feed.life import Life
+from dali_feed.feed.meter import Meter
 from dali_feed.feed.run import Run
-from dali_feed.feed.stats import Meter
 from dali_feed.plan.position import Position
 
 __all__ = ["Batches", "Passes"]
@@ -76,6 +76,7 @@ class Passes:
         self.at.took(count, last=last)
         self._meter.batches += 1
         self._meter.samples += samples
+        self._meter.loop.given(samples)
 
     def ended(self) -> None:
         """The pass under way came to its end."""

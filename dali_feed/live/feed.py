@@ -196,6 +196,7 @@ class LiveFeed(Dealt):
         if len(batch):
             self._machine.meter.batches += 1
             self._machine.meter.samples += len(batch)
+        self._machine.meter.loop.given(len(batch))
 
     def failed(self) -> None:
         """A batch is missing: the next iterator reads it again."""
