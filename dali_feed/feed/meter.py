@@ -10,8 +10,10 @@ from typing import Any
 
 from dali_feed.feed.clock import WAITS_OF, WORKS, FeedClock
 from dali_feed.feed.cpu import PassClock
+from dali_feed.feed.last import Last
 from dali_feed.feed.loop import LoopClock
 from dali_feed.feed.service import Service
+from dali_feed.feed.stages import ReplayStats
 from dali_feed.feed.stats import Stats
 from dali_feed.feed.step_waits import StepWaits
 from dali_feed.feed.usable import Look
@@ -48,6 +50,8 @@ class Meter:
         self.letters_wait = 0.0
         self.screened = 0  # records
         self.steps, self.loop, self.passes, self.service = StepWaits(), LoopClock(), PassClock(), Service()
+        self.last = Last()
+        self.replay: ReplayStats | None = None
         self.recent_bad: deque[tuple[str, str]] = deque(maxlen=100)
         self._here = threading.local()
         self.newest: FeedClock | None = None
@@ -139,4 +143,5 @@ class Meter:
             wait_causes=self.steps.causes,
             long_waits=self.steps.long,
             cpu=self.passes.stats(),
+            replay=self.replay,
         )

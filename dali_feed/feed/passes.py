@@ -78,6 +78,10 @@ class Passes:
         self._meter.samples += samples
         self._meter.loop.given(samples)
 
+    def gave(self, made: object) -> None:
+        """What the training loop got, which may be asked for again."""
+        self._meter.last.keep(made)
+
     def ended(self) -> None:
         """The pass under way came to its end."""
         self.run = None
@@ -143,6 +147,7 @@ class Batches:
             raise
         self._taken += 1
         self._passes.took(len(batch), self._counts[self._taken - 1], last=self._taken == len(self._counts))
+        self._passes.gave(made)
         return made
 
     def __next__(self) -> Batch:

@@ -37,6 +37,11 @@ class StageStats:
     blocked: float
     rate: float | None
 
+    def __str__(self) -> str:
+        alone = "" if self.rate is None else f"; alone {self.rate:,.0f} samples/s"
+        spent = f"waited {self.waited:.1f} s, worked {self.worked:.1f} s, blocked {self.blocked:.1f} s"
+        return f"{self.name:8} {self.threads} thread{'s' if self.threads > 1 else ''}: {spent}{alone}"
+
 
 @dataclass(frozen=True, slots=True)
 class CpuStats:
@@ -66,6 +71,9 @@ class WaitCause:
 
     cause: str
     seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.cause}: {self.seconds:.2f} s"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from dali_feed.feed.stages import CpuStats, LongWait, Running, StageStats, WaitCause
+from dali_feed.feed.stages import CpuStats, LongWait, ReplayStats, Running, StageStats, WaitCause
+from dali_feed.feed.verdict import verdict
 from dali_feed.records.gauges import CacheStats, KafkaStats
 from dali_feed.records.storage_stats import StorageStats
 
@@ -44,6 +45,8 @@ class Stats:
     wait_causes       what it waited for, most first; they add up to `step_wait`
     long_waits        the last 100 long waits and what each was for, oldest first
     running           what runs; None before the first batch
+    replay            what the loop did with batches that were served again; None: none were
+    verdict           who holds up the training loop, in a sentence; the last line of the text too
     """
 
     samples: int
@@ -73,15 +76,26 @@ class Stats:
     wait_causes: tuple[WaitCause, ...] = ()
     long_waits: tuple[LongWait, ...] = ()
     running: Running | None = None
+    replay: ReplayStats | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Who holds up the training loop, and what may help: `dali_feed.feed.verdict` as a sentence."""
+        return verdict(self).sentence
 
     def __str__(self) -> str:
         lists = (
             *("recent_bad", "decisions", "kafka", "storage", "cache"),
-            *("stages", "cpu", "wait_causes", "long_waits", "running"),
+            *("stages", "cpu", "wait_causes", "long_waits", "running", "replay"),
         )
         lines = [f"{f.name:14} {getattr(self, f.name)}" for f in fields(self) if f.name not in lists]
         lines += [] if self.kafka is None else [f"{'kafka':14} {self.kafka}"]
         lines += [f"{'storage':14} {line}" for each in self.storage for line in str(each).splitlines()]
         lines += [] if self.cache is None else [f"{'cache':14} {self.cache}"]
         lines += [f"{'':14} {where}: {reason}" for where, reason in self.recent_bad[-5:]]
-        return "\n".join(lines + [f"{'':14} {each}" for each in self.decisions[-5:]])
+        lines += [f"{'':14} {each}" for each in self.decisions[-5:]]
+        lines += [f"{'stage':14} {each}" for each in self.stages]
+        lines += [f"{'wait for':14} {each}" for each in self.wait_causes]
+        lines += [f"{'long wait':14} {each}" for each in self.long_waits[-5:]]
+        lines += [] if self.cpu is None else [f"{'cpu':14} {self.cpu}"]
+        return "\n".join([*lines, f"{'verdict':14} {self.verdict}"])

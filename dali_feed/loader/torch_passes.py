@@ -96,6 +96,7 @@ class Passing:
         size = self._size(batch)
         meter.samples += size
         meter.loop.given(size)
+        meter.last.keep(batch)
         count = 0
         if self._left is not None:
             self._left -= 1
