@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+from dali_feed.engines.clock import EngineWork, work_of
 from dali_feed.engines.engine import Engine, Result, Work
 from dali_feed.transforms.keys import by_column
 
@@ -135,6 +136,13 @@ class SeveralEngine:
     def at_work(self) -> Sequence[int]:
         """The slots that any of them works on."""
         return sorted({slot for side in self._sides for slot in side.engine.at_work()})
+
+    def worked(self) -> EngineWork | None:
+        """All of them together, and the images of one; None where one of them cannot say."""
+        found = [each for each in (work_of(side.engine) for side in self._sides) if each is not None]
+        if len(found) < len(self._sides):
+            return None
+        return EngineWork(sum(each.threads for each in found), sum(each.seconds for each in found), found[0].images)
 
     def close(self) -> None:
         """All. Safe to call twice."""

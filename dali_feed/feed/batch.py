@@ -22,7 +22,7 @@ __all__ = ["Batch", "Flight", "Made"]
 Made = Callable[[dict[str, Any], int], dict[str, Any]]  # fields of a batch of so many lanes -> its columns
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Batch(Pixels):
     """A batch as the engine gave it. It has `__dlpack__` for its finished images: `from_dlpack(batch)`.
 

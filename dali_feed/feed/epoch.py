@@ -39,6 +39,7 @@ class EpochRun(Run):
 
     def _feed(self) -> BaseException | None:
         self.setting.engine.enter()
+        self.setting.meter.clock()  # runs from here on
         wrong: BaseException | None = None
         for count in self._counts:
             self._make_room(count)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
 from dali_feed.columns.source import Columnar
+from dali_feed.engines.clock import work_of
 from dali_feed.engines.engine import Engine
 from dali_feed.engines.late import LateEngine
 from dali_feed.engines.pictures import Compiled, make_ready
@@ -18,11 +19,14 @@ from dali_feed.feed.hopeless import Proof
 from dali_feed.feed.lane import Lane
 from dali_feed.feed.measured import Measured
 from dali_feed.feed.memory import slab_bytes
+from dali_feed.feed.meter import Meter
 from dali_feed.feed.mixed_lane import MixedLane
 from dali_feed.feed.reading import ReadPool
 from dali_feed.feed.setting import EpochSetting, Setting
-from dali_feed.feed.stats import Meter, Stats
+from dali_feed.feed.stages import Running, StageStats
+from dali_feed.feed.stats import Stats
 from dali_feed.feed.steering import FIRST_READERS, Policy, Steering, steering_for
+from dali_feed.feed.summary import stages
 from dali_feed.feed.usable import Look, looker
 from dali_feed.feed.whole_pixels import WholePixels
 from dali_feed.feed.window import Empty, Window
@@ -105,6 +109,7 @@ class Machine:
             meter=self.meter,
             outbox=self.outbox,
             source=source,
+            epoch=epoch,
             where=where,
             draw=lambda sizes, ids, turn: program.parameters(sizes, ids, seed_of_turn(seed, turn), epoch),
             beside=lambda batch: beside(batch, epoch),
@@ -118,7 +123,7 @@ class Machine:
     def look(self) -> Look:
         """What tells which records can be used."""
         columns = [(each.name, each.called) for each in self.compiled.columns]
-        return looker(self.compiled.program, self.tuning, columns if len(columns) > 1 else ())
+        return self.meter.looks(looker(self.compiled.program, self.tuning, columns if len(columns) > 1 else ()))
 
     def _made_ready(self) -> Engine:
         made = make_ready(self.compiled, batch_size=self.batch_size, device=self.device, tuning=self.tuning)
@@ -162,6 +167,8 @@ class Machine:
         """Counts and waits since the start."""
         self.meter.bytes_read = self.slabs.filled
         found = self.meter.stats(self.slabs.peak)
+        if self.engine is not None and found.batches:
+            found = replace(found, stages=self._stages(self.engine), running=self._running(self.engine))
         if self.pool is None:
             return found
         reading, steering = self.pool.reading, self._steering
@@ -175,6 +182,15 @@ class Machine:
             cache=None if self.cache is None else self.cache.stats(),
             decisions=decisions,
         )
+
+    def _stages(self, engine: Engine) -> tuple[StageStats, ...]:
+        readers = None if self.pool is None else self.pool.worked()
+        threads = self.tuning.cpu_threads if self.device is None else self.tuning.gpu_threads
+        return stages(self.meter, readers, work_of(engine), threads)
+
+    def _running(self, engine: Engine) -> Running:
+        on_gpu, tuning = self.device is not None, self.tuning
+        return Running(engine.name, on_gpu, tuning.prefetch, tuning.memory)
 
     def close(self, when_free: Callable[[Callable[[], None]], None]) -> None:
         """End the readers; end the engine in the function given to `when_free`, which calls it when that is safe."""

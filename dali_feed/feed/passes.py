@@ -11,8 +11,8 @@ from typing import Any
 from dali_feed.errors import ClosedError, ConfigError, WaitError
 from dali_feed.feed.batch import Batch
 from dali_feed.feed.life import Life
+from dali_feed.feed.meter import Meter
 from dali_feed.feed.run import Run
-from dali_feed.feed.stats import Meter
 from dali_feed.plan.position import Position
 
 __all__ = ["Batches", "Passes"]
@@ -76,6 +76,11 @@ class Passes:
         self.at.took(count, last=last)
         self._meter.batches += 1
         self._meter.samples += samples
+        self._meter.loop.given(samples)
+
+    def gave(self, made: object) -> None:
+        """What the training loop got, which may be asked for again."""
+        self._meter.last.keep(made)
 
     def ended(self) -> None:
         """The pass under way came to its end."""
@@ -142,6 +147,7 @@ class Batches:
             raise
         self._taken += 1
         self._passes.took(len(batch), self._counts[self._taken - 1], last=self._taken == len(self._counts))
+        self._passes.gave(made)
         return made
 
     def __next__(self) -> Batch:

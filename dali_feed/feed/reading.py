@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from dali_feed.engines.ranges import READ
 from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceError
@@ -17,9 +17,19 @@ from dali_feed.records.gauges import KafkaStats, merged, summed
 from dali_feed.records.source import Block, Extents, Reader, Scales, Slabs, Source, unpack_id
 from dali_feed.records.storage_stats import StorageStats, in_all, storage_of
 
-__all__ = ["ReadPool", "ReadTask"]
+__all__ = ["ReadPool", "ReadTask", "ReaderWork"]
 
 REST_SECONDS = 5.0  # without a task, after which a reader that wants to may look after itself
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderWork:
+    """How many readers there are, the records that were read, and the readers' seconds: in reads, and of CPU time."""
+
+    threads: int
+    records: int
+    seconds: float
+    cpu: float
 
 
 class ReadTask:
@@ -99,6 +109,7 @@ class ReadPool:
         self._threads: list[threading.Thread] = []  # those that are about to leave too
         self._begun = self._staying = 0  # threads
         self._reads, self._size, self._busy = 0, 0, 0.0
+        self._rows, self._cpu = 0, 0.0
         self._reading = Reading(0)
         self.choose(Reading(count))
 
@@ -151,6 +162,11 @@ class ReadPool:
         parts = (*(() if now is None else (now,)), *left)
         return merged(parts) if parts else None
 
+    def worked(self) -> ReaderWork:
+        """What all of them have read."""
+        with self._idle:
+            return ReaderWork(self._reading.readers, self._rows, self._busy, self._cpu)
+
     def storage(self) -> tuple[StorageStats, ...]:
         """What the readers have measured of their files, those too that have left, per store."""
         with self._idle:
@@ -181,6 +197,7 @@ class ReadPool:
         reader: Reader | None = None
         try:
             while (task := self._next(reader)) is not None:
+                cpu = time.thread_time()  # twice per read
                 try:
                     if self._stop.is_set():
                         msg = "read: cancelled before it began"
@@ -202,21 +219,25 @@ class ReadPool:
                     failure = SourceError(msg)
                     failure.__cause__ = error
                     task.finish(None, failure)
-                if self._ended(thread, task):
+                if self._ended(thread, task, cpu):
                     self._leave(thread)
                     return
         finally:
             if reader is not None:
                 reader.close()
 
-    def _ended(self, thread: int, task: ReadTask) -> bool:
-        """A read has come to its end: count it, and say whether its thread is one too many."""
+    def _ended(self, thread: int, task: ReadTask, cpu: float) -> bool:
+        """A read, begun at that CPU time of its thread, is over: count it; whether the thread is one too many."""
         _, since, _ = self._at.pop(thread, (None, time.monotonic(), None))
         with self._idle:
             self._asked -= 1
             if not self._stop.is_set():
                 self._reads, self._size = self._reads + 1, self._size + task.held
                 self._busy += time.monotonic() - since
+                self._rows, self._cpu = (
+                    self._rows + int(task.extents.lengths.sum()),
+                    self._cpu + time.thread_time() - cpu,
+                )
             self._idle.notify_all()
         if self._steering is not None and not self._stop.is_set():
             chosen = self._steering.look(self._counts())

@@ -23,6 +23,7 @@ from dali_feed.errors import ClosedError, WaitError
 from dali_feed.feed.batch import Batch, Flight
 from dali_feed.feed.channel import Channel
 from dali_feed.feed.lane import Piece
+from dali_feed.feed.pass_meter import PassMeter
 from dali_feed.feed.setting import Setting
 from dali_feed.feed.watchdog import stuck
 from dali_feed.quarantine.budget import Fault, Quarantine
@@ -43,6 +44,7 @@ class Run:
         self.setting = setting
         self._parts, self._quarantine = lanes, quarantine
         self._landed = 0  # slots
+        self._noted = PassMeter(setting.meter, setting.epoch)
         self.landing: Flight | None = None  # the batch that the engine is waited for
         self._flying: deque[Flight] = deque()
         self._out: Channel[Batch | BaseException | None] = Channel(setting.prefetch)
@@ -60,10 +62,10 @@ class Run:
         """The next batch. Raises StopIteration at the end, and after `timeout` seconds a WaitError: what is stuck."""
         if self._ended:
             raise StopIteration
-        begun = time.perf_counter()
+        self._noted.asked()
         with NEXT:
             item = self._wait(timeout)
-        self.setting.meter.step_waits.append(time.perf_counter() - begun)
+        self._noted.came(more=isinstance(item, Batch))
         if isinstance(item, Batch):
             return item
         self.close()
@@ -90,6 +92,7 @@ class Run:
 
     def close(self) -> None:
         """End the pass in whatever state it is; reads and batches under way are dropped."""
+        self._noted.end()
         if self._ended:
             return
         self._ended = True
@@ -183,6 +186,7 @@ class Run:
         """A batch of these slots is given to the engine."""
         flight = Flight(pieces, self.setting.where, same_size=self.setting.same_size)
         self.setting.engine.submit(flight.work)
+        self.setting.meter.service.began(len(flight))
         self._flying.append(flight)
 
     def _finish(self) -> None:
@@ -228,13 +232,15 @@ class Run:
         flight = self.landing = self._flying.popleft()
         with WAITS["engine_wait"], self.setting.meter.waiting("engine_wait"):
             result = self.setting.engine.take()
+        self.setting.meter.landed(len(flight))
         if not flight.ok.all():
             self._count_faults(flight)  # here, in batch order: a limit ends a run at the same batch at any depth
         while result.bad:
-            for slot, fault in flight.refused(result.bad):
-                self._quarantined(slot, fault)
-            mended = flight.mend(result.bad, self.setting.draw, self.setting.engine.prepare)
-            with WAITS["engine_wait"], self.setting.meter.waiting("engine_wait"):
+            with self.setting.meter.at("mend"):
+                for slot, fault in flight.refused(result.bad):
+                    self._quarantined(slot, fault)
+                mended = flight.mend(result.bad, self.setting.draw, self.setting.engine.prepare)
+            with WAITS["engine_wait"], self.setting.meter.at("repair"):
                 result = self.setting.engine.redo(flight.work, result, mended)
         self._landed += len(flight)
         batch = flight.done(result, self.setting.made, self._parts)
@@ -250,4 +256,5 @@ class Run:
         while self._flying:
             self._flying.popleft()
             self.setting.engine.discard()
+        self.setting.meter.service.forget()
         self._release()

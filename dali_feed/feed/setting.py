@@ -9,8 +9,8 @@ from dali_feed.engines.engine import Engine
 from dali_feed.feed.batch import Batch, Made
 from dali_feed.feed.lane import Draw
 from dali_feed.feed.measured import Measured
+from dali_feed.feed.meter import Meter
 from dali_feed.feed.reading import ReadPool
-from dali_feed.feed.stats import Meter
 from dali_feed.quarantine.outbox import Outbox
 
 __all__ = ["EpochSetting", "Setting"]
@@ -24,6 +24,7 @@ class Setting:
     meter: Meter
     outbox: Outbox
     source: str
+    epoch: int
     where: Callable[[int], str]
     draw: Draw
     beside: Callable[[Batch], None]

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from dataclasses import dataclass, fields
 
-import numpy as np
-
+from dali_feed.feed.stages import CpuStats, LongWait, ReplayStats, Running, StageStats, WaitCause
+from dali_feed.feed.verdict import verdict
 from dali_feed.records.gauges import CacheStats, KafkaStats
 from dali_feed.records.storage_stats import StorageStats
 
-__all__ = ["Meter", "Stats"]
-
-KEPT_WAITS = 4096
+__all__ = ["Stats"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +39,14 @@ class Stats:
     cache             of `Tuning(cache=...)`: hits and what is kept; None: there is none
     decisions         with `Tuning(readers="auto")` the last changes of the two, and why
     storage           what reading files measures, one for each store that was read; () where the source does not
+    stages            in the order of the way; () before the first batch
+    cpu               how busy the process's processors were while passes were under way
+    step_wait         what the training loop waited for its batches, all together
+    wait_causes       what it waited for, most first; they add up to `step_wait`
+    long_waits        the last 100 long waits and what each was for, oldest first
+    running           what runs; None before the first batch
+    replay            what the loop did with batches that were served again; None: none were
+    verdict           who holds up the training loop, in a sentence; the last line of the text too
     """
 
     samples: int
@@ -66,73 +70,32 @@ class Stats:
     decisions: tuple[str, ...] = ()
     storage: tuple[StorageStats, ...] = ()
     cache: CacheStats | None = None
+    stages: tuple[StageStats, ...] = ()
+    cpu: CpuStats | None = None
+    step_wait: float = 0.0
+    wait_causes: tuple[WaitCause, ...] = ()
+    long_waits: tuple[LongWait, ...] = ()
+    running: Running | None = None
+    replay: ReplayStats | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Who holds up the training loop, and what may help: `dali_feed.feed.verdict` as a sentence."""
+        return verdict(self).sentence
 
     def __str__(self) -> str:
-        lists = ("recent_bad", "decisions", "kafka", "storage", "cache")
+        lists = (
+            *("recent_bad", "decisions", "kafka", "storage", "cache"),
+            *("stages", "cpu", "wait_causes", "long_waits", "running", "replay"),
+        )
         lines = [f"{f.name:14} {getattr(self, f.name)}" for f in fields(self) if f.name not in lists]
         lines += [] if self.kafka is None else [f"{'kafka':14} {self.kafka}"]
         lines += [f"{'storage':14} {line}" for each in self.storage for line in str(each).splitlines()]
         lines += [] if self.cache is None else [f"{'cache':14} {self.cache}"]
         lines += [f"{'':14} {where}: {reason}" for where, reason in self.recent_bad[-5:]]
-        return "\n".join(lines + [f"{'':14} {each}" for each in self.decisions[-5:]])
-
-
-class _Wait:
-    """A class and not a generator, which would be slower: it is entered three times per batch."""
-
-    __slots__ = ("_begun", "_meter", "_name")
-
-    def __init__(self, meter: Meter, name: str) -> None:
-        self._meter, self._name = meter, name
-
-    def __enter__(self) -> None:
-        self._begun = time.perf_counter()
-        self._meter.at = self._name, self._begun
-
-    def __exit__(self, *_: object) -> None:
-        self._meter.at = "", time.perf_counter()
-        waited = getattr(self._meter, self._name) + time.perf_counter() - self._begun
-        setattr(self._meter, self._name, waited)
-
-
-class Meter:
-    """Adds up; the feed thread and the training loop's thread each write numbers of their own."""
-
-    def __init__(self) -> None:
-        self.samples = self.batches = self.absent = self.bad = self.bytes_read = 0
-        self.feed_cpu = self.read_wait = self.engine_wait = self.trainer_wait = 0.0
-        self.letters_wait = 0.0
-        self.at = "", time.perf_counter()  # which wait the feed thread is in, and since when
-        self.step_waits: deque[float] = deque(maxlen=KEPT_WAITS)
-        self.recent_bad: deque[tuple[str, str]] = deque(maxlen=100)
-
-    def waiting(self, name: str) -> _Wait:
-        """A context that adds the wall time of its block to the wait of that name."""
-        return _Wait(self, name)
-
-    def now(self) -> tuple[str, float]:
-        """Which wait the feed thread is in, or "", and for how many seconds."""
-        stage, since = self.at
-        return stage, time.perf_counter() - since
-
-    def stats(self, slab_peak: int) -> Stats:
-        """All of it, as it is now."""
-        waits = np.asarray(list(self.step_waits) or [0.0])
-        stages = {"source": self.read_wait, "engine": self.engine_wait, "trainer": self.trainer_wait}
-        return Stats(
-            samples=self.samples,
-            batches=self.batches,
-            absent=self.absent,
-            bad=self.bad,
-            bytes_read=self.bytes_read,
-            slab_peak=slab_peak,
-            feed_cpu=self.feed_cpu,
-            read_wait=self.read_wait,
-            engine_wait=self.engine_wait,
-            trainer_wait=self.trainer_wait,
-            letters_wait=self.letters_wait,
-            step_wait_p50=float(np.quantile(waits, 0.5)),
-            step_wait_p99=float(np.quantile(waits, 0.99)),
-            bottleneck=max(stages, key=lambda name: stages[name]) if self.batches else "",
-            recent_bad=tuple(self.recent_bad),
-        )
+        lines += [f"{'':14} {each}" for each in self.decisions[-5:]]
+        lines += [f"{'stage':14} {each}" for each in self.stages]
+        lines += [f"{'wait for':14} {each}" for each in self.wait_causes]
+        lines += [f"{'long wait':14} {each}" for each in self.long_waits[-5:]]
+        lines += [] if self.cpu is None else [f"{'cpu':14} {self.cpu}"]
+        return "\n".join([*lines, f"{'verdict':14} {self.verdict}"])

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dali_feed.feed.adapting import Bounds, Decision, Facts, Reading, Standing, decide
-from dali_feed.feed.stats import Meter
+from dali_feed.feed.meter import Meter
 from dali_feed.options import Tuning
 
 __all__ = ["Counts", "Policy", "Steering", "steering_for"]

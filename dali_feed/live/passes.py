@@ -24,8 +24,8 @@ class Owner(Protocol):
         """What gives the batches of that iterator. ClosedError where it is not the newest."""
         ...
 
-    def took(self, batch: Batch) -> None:
-        """The loop was handed it."""
+    def took(self, batch: Batch, made: object) -> None:
+        """The loop was handed what was made of it."""
         ...
 
     def failed(self) -> None:
@@ -69,7 +69,7 @@ class LiveBatches:
                 msg = "collate_fn, transform: must not raise StopIteration"
                 raise ConfigError(msg) from error
             raise
-        self._feed.took(batch)
+        self._feed.took(batch, made)
         return made
 
     def __next__(self) -> Batch:

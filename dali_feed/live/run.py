@@ -61,6 +61,7 @@ class LiveRun(Run):
     def _feed(self) -> BaseException | None:
         """Feed batches until an error ends it, which is returned after all batches before it were handed over."""
         self.setting.engine.enter()
+        self.setting.meter.clock()  # runs from here on
         while True:
             self._make_room()
             try:

@@ -311,6 +311,16 @@ class DataLoader:
         """Counts and waits since the start; says which stage is the slow one."""
         return self._feed.stats()
 
+    def replay(self, batches: int = 8) -> Iterator[Any]:
+        """The batch that the loop got last, `batches` times again: how fast the loop would be if batches cost nothing.
+
+        Measuring only: it may be used inside the loop or behind it, the state, the order and the counts stay as they
+        are, and `stats().replay` has what was measured. The loop trains on that batch again, if it trains; a batch that
+        it has changed in place is served changed. ConfigError where no batch was taken, or nothing holds the last one
+        any more: no memory is kept for it.
+        """
+        return self._feed.replay(batches)
+
     def close(self) -> None:
         """Stop all threads and release engine and connections. Safe to call twice and in any state."""
         self._feed.close()

@@ -15,7 +15,11 @@ from typing import Any
 from torch.utils.data import DataLoader as TorchLoader
 
 from dali_feed.errors import ClosedError
-from dali_feed.feed.stats import Meter, Stats
+from dali_feed.feed.meter import Meter
+from dali_feed.feed.replay import replayed
+from dali_feed.feed.stages import Running
+from dali_feed.feed.stats import Stats
+from dali_feed.feed.summary import loop_stages
 from dali_feed.loader.arguments import as_config_error
 from dali_feed.loader.torch_passes import Passing
 from dali_feed.loader.torch_planning import TorchPlanning
@@ -179,7 +183,16 @@ class TorchFeed(Dealt):
         found = self._meter.stats(0)
         share = 0.1 if self._loader.num_workers else 1.0
         slow = found.engine_wait > share * found.trainer_wait
-        return replace(found, bottleneck=("torch" if slow else "trainer") if found.batches else "")
+        if not found.batches:
+            return replace(found, bottleneck="", cpu=None)
+        running = Running("torch", on_gpu=False, prefetch=self._loader.prefetch_factor or 0, memory=0)
+        who = "torch" if slow else "trainer"
+        return replace(found, bottleneck=who, stages=loop_stages(self._meter), running=running, cpu=None)
+
+    def replay(self, batches: int = 8) -> Iterator[Any]:
+        """See `dali_feed.DataLoader.replay`."""
+        self._check_open()
+        return replayed(self._meter, batches)
 
     def close(self) -> None:
         """End the workers. Safe to call twice."""

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader as TorchLoader
 
 from dali_feed.errors import ClosedError
-from dali_feed.feed.stats import Meter
+from dali_feed.feed.meter import Meter
 from dali_feed.loader.torch_planning import Rest
 from dali_feed.plan.position import Position
 
@@ -36,6 +36,7 @@ class Passing:
         self._left = rest.count
         self._asked = iter(rest.asked)
         self._given: float | None = None
+        self._batch = 0
         self._batches: Iterator[Any] | None = iter(loader)
         self._ended = False
 
@@ -70,6 +71,7 @@ class Passing:
             raise ClosedError(msg)
         meter, begun = self._meter, time.perf_counter()
         meter.trainer_wait += 0.0 if self._given is None else begun - self._given
+        meter.loop.asked(begun, first=self._given is None)
         try:
             batch = next(self._batches)
         except StopIteration:
@@ -79,16 +81,22 @@ class Passing:
         except BaseException:  # a batch is missing: none behind it may count
             self._failed()
             raise
+        came = time.perf_counter()
+        meter.steps.add(begun, came, None, epoch=self._at.epoch, batch=self._batch)
+        meter.loop.came(came)
+        self._batch += 1
         try:
             batch = batch if make is None else make(batch)
         except BaseException:
             self._failed()
             raise
         self._given = time.perf_counter()
-        meter.step_waits.append(self._given - begun)
         meter.engine_wait += self._given - begun
         meter.batches += 1
-        meter.samples += self._size(batch)
+        size = self._size(batch)
+        meter.samples += size
+        meter.loop.given(size)
+        meter.last.keep(batch)
         count = 0
         if self._left is not None:
             self._left -= 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from dali_feed.compiler.host import HostProgram
 from dali_feed.compiler.turning import stored
 from dali_feed.compiler.views import ViewsProgram
+from dali_feed.engines.clock import EngineWork
 from dali_feed.engines.dtypes import DTYPES
 from dali_feed.engines.engine import Result, Tail, Work
 from dali_feed.engines.failures import engine_error
@@ -70,14 +72,15 @@ class _Flight:
 
 
 class _Worker:
-    """A thread's decoder, and the slot that it works on: any thread may look."""
+    """A thread's decoder, the slot that it works on, its seconds of work and its images: any thread may look."""
 
-    __slots__ = ("decoder", "flight", "slot")
+    __slots__ = ("decoder", "flight", "images", "seconds", "slot")
 
     def __init__(self) -> None:
         self.decoder = new_decoder()
         self.flight: _Flight | None = None
-        self.slot = 0
+        self.slot = self.images = 0
+        self.seconds = 0.0
 
 
 class HostEngine:
@@ -184,6 +187,11 @@ class HostEngine:
         awaited = self._awaited
         return [worker.slot for worker in self._workers if awaited is not None and worker.flight is awaited]
 
+    def worked(self) -> EngineWork:
+        """See `engines.clock`."""
+        workers = list(self._workers)
+        return EngineWork(len(workers), sum(each.seconds for each in workers), sum(each.images for each in workers))
+
     def _result(self, flight: _Flight) -> Result:
         self._awaited = flight
         flight.wait()
@@ -223,8 +231,11 @@ class HostEngine:
         worker.flight = flight
         try:
             if not flight.dropped:
+                begun = time.perf_counter()  # twice per chunk
                 with DECODE:
                     self._chunk(worker, flight, slots)
+                worker.seconds += time.perf_counter() - begun
+                worker.images += len(slots)
         except BaseException as error:  # noqa: BLE001  whatever it is, the feed thread must hear of it
             flight.error = error
         worker.flight = None

@@ -1,0 +1,48 @@
+"""What a wait of the training loop was spent on: what the feed thread was at while it lasted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dali_feed.feed.clock import Span
+
+__all__ = ["CAUSES", "spent_on"]
+
+# What the feed thread is at -> why the loop waits. While it waits for the loop, the batch is there: what then lasts is
+# the hand-over between two threads.
+CAUSES = {
+    "source": "source",
+    "engine": "engine",
+    "dead letters": "dead letters",
+    "repair": "repair",
+    "mend": "repair",
+    "screen": "feed",
+    "deal": "feed",
+    "finish": "feed",
+}
+
+
+def spent_on(
+    spans: Sequence[Span], pauses: Iterable[tuple[float, float]], begun: float, ended: float
+) -> dict[str, float]:
+    """Seconds of the wait from `begun` to `ended` by cause; they add up to it.
+
+    spans   what the feed thread was at, in order
+    pauses  of Python's garbage collector, in which no thread runs: they count as nothing else
+    """
+    whole = max(0.0, ended - begun)
+    found: dict[str, float] = {}
+    for state, since, until in reversed(spans):
+        if until <= begun:
+            break
+        cause, part = CAUSES.get(state, "unknown"), min(until, ended) - max(since, begun)
+        if part > 0:
+            found[cause] = found.get(cause, 0.0) + part
+    known = sum(found.values())
+    if whole > known:
+        found["unknown"] = found.get("unknown", 0.0) + whole - known
+    stopped = min(whole, sum(max(0.0, min(until, ended) - max(since, begun)) for since, until in pauses))
+    if stopped > 0:
+        found = {cause: seconds * (1 - stopped / whole) for cause, seconds in found.items()}
+        found["garbage"] = stopped
+    return found
