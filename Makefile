@@ -39,7 +39,7 @@ install() {
 }
 endef
 
-.PHONY: help demo test test-long check bench chaos reference clean system
+.PHONY: help demo test test-long check bench chaos reference docs clean system
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -84,8 +84,16 @@ chaos: .venv/.stamp system  ## kill training, producing and following processes 
 reference: .venv/.stamp  ## write docs/reference.md from the signatures and docstrings
 	@$(PY) -P docs/_reference.py
 
+docs: .venv/.stamp  ## build the site of these pages into site/: python -m http.server -d site shows it
+	@$(PY) -Ic 'import material, mkdocs' 2>/dev/null || {
+	    extra='import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])'
+	    $(PY) -Im pip install --quiet --disable-pip-version-check $$($(PY) -Ic "$$extra")
+	}
+	# The theme speaks of its own future at each start; a strict build fails on warnings about these pages.
+	NO_MKDOCS_2_WARNING=1 $(PY) -P -m mkdocs build --strict
+
 clean:  ## remove .venv and everything else that is made here
-	@rm -rf .venv build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf .venv build dist site ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.stamp: pyproject.toml
