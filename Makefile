@@ -39,7 +39,7 @@ install() {
 }
 endef
 
-.PHONY: help demo test test-long check bench chaos reference docs clean system
+.PHONY: help demo test test-long check bench chaos reference tables docs clean system
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -83,6 +83,9 @@ chaos: .venv/.stamp system  ## kill training, producing and following processes 
 
 reference: .venv/.stamp  ## write docs/reference.md from the signatures and docstrings
 	@$(PY) -P docs/_reference.py
+
+tables: .venv/.stamp  ## write the tables of figures in the pages from bench/results
+	@$(PY) docs/_tables.py  # without -P: it finds its helpers in docs/
 
 docs: .venv/.stamp  ## build the site of these pages into site/: python -m http.server -d site shows it
 	@$(PY) -Ic 'import material, mkdocs' 2>/dev/null || {
