@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from _contestants import Make, one_torch_thread
-from _harness import Steps
-from _photos import Photos, cache_folder
 from PIL import Image
 
 from dali_feed import BadRecords, DataLoader, Shuffle, Tuning
+from dali_feed.bench.contract import Steps
+from dali_feed.bench.photos import Photos, cache_folder
+from dali_feed.bench.turns import Make
+from dali_feed.bench.work import one_torch_thread
 from dali_feed.columns import Kind
 from dali_feed.external_sources.tar_index import load
 from dali_feed.records.source import Source

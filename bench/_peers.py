@@ -1,105 +1,36 @@
-"""Other loaders over the same images as files, each at its best on the CPU: torch's DataLoader, SPDL, DALI's reader.
+"""Other loaders over the same images as files, each at its best on the CPU: SPDL, DALI's reader.
 
 Who is best at what differs by machine, so each has ways (threads, who makes floats), and the bench keeps the fastest.
-All crop, flip and normalize as we do, with the pixels of their own decoders and antialiased resizes. Torch and SPDL
-get `Memory` for their floats and one thread for torch's operations, which a user would have to think of: with uint8
-from its workers torch's loader takes 1.2 ms of CPU per image so, and 2.0 without. LOG.md has what else was tried.
+All crop, flip and normalize as we do, with the pixels of their own decoders and antialiased resizes. SPDL gets
+`Memory` for its floats and one thread for torch's operations, which a user would have to think of. LOG.md has what else
+was tried.
 """
 
 from __future__ import annotations
 
 import itertools
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from _contestants import CROP, MEAN, STD, Make, Memory, cuda_index, one_torch_thread, to_float, transform
-from _harness import Steps
-from _photos import HEIGHT, WIDTH
 from nvidia.dali import Pipeline, fn, types
-from torchvision.datasets import ImageFolder
-from torchvision.io import decode_image
-from torchvision.transforms import v2
 
+from dali_feed.bench.contract import Steps
+from dali_feed.bench.photos import HEIGHT, WIDTH
+from dali_feed.bench.turns import Make
+from dali_feed.bench.work import CROP, MEAN, STD, Memory, cuda_index, one_torch_thread, to_float, transform
 from dali_feed.compiler.host import compile_host
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 
-__all__ = ["dali_reader", "spdl_loader", "spdl_missing", "torch_loader"]
+__all__ = ["dali_reader", "spdl_loader", "spdl_missing"]
 
-TORCH_EPOCHS = 12  # so that the end of an epoch is not what is measured
 SPDL_READY = 3  # batches that wait for whoever takes them
 
 Job = tuple[str, str]  # a file, and FFmpeg's filters for it
-
-
-def _decoded(path: str) -> torch.Tensor:
-    image: torch.Tensor = decode_image(path, mode="RGB")
-    return image
-
-
-def _finish_into(memory: Memory) -> Callable[[torch.Tensor], torch.Tensor]:
-    def finish(images: torch.Tensor) -> torch.Tensor:
-        out = memory.take()
-        for pixels, to in zip(images, out, strict=True):
-            to_float(pixels, to)
-        return out
-
-    return finish
-
-
-class _Torch(Steps):
-    def __init__(
-        self, loader: Any, finish: Callable[[torch.Tensor], torch.Tensor] | None, device: torch.device
-    ) -> None:
-        super().__init__()
-        self._loader, self._finish, self._device = loader, finish, device
-        self._batches: Any = iter(loader)
-
-    def __next__(self) -> int:
-        try:
-            images, _ = next(self._batches)
-        except StopIteration:
-            self._batches = iter(self._loader)
-            images, _ = next(self._batches)
-        images = images.to(self._device, non_blocking=True)
-        if self._finish is not None:
-            images = self._finish(images)
-        return self.kept(images)
-
-
-def torch_loader(root: Path, batch: int, workers: int, device: torch.device, *, uint8: bool) -> Make:
-    """The DataLoader of torch over an ImageFolder; `uint8`: workers send uint8, this process normalizes the batch."""
-    whole = transform().transforms
-    inside, outside = (v2.Compose(whole[:2]), v2.Compose(whole[2:])) if uint8 else (v2.Compose(whole), None)
-    if uint8 and device.type == "cpu":
-        outside = _finish_into(Memory(batch))
-
-    @contextmanager
-    def make() -> Iterator[Steps]:
-        folder = ImageFolder(str(root), inside, loader=_decoded)
-        with one_torch_thread(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="This DataLoader will create")  # more workers than CPUs: a try
-            loader: Any = torch.utils.data.DataLoader(
-                torch.utils.data.ConcatDataset([folder] * TORCH_EPOCHS),
-                batch,
-                shuffle=True,
-                drop_last=True,
-                num_workers=workers,
-                pin_memory=device.type == "cuda",
-                prefetch_factor=4,
-            )
-            steps = _Torch(loader, outside, device)
-            try:
-                yield steps
-            finally:
-                steps._batches._shutdown_workers()
-
-    return make
 
 
 def spdl_missing(file: str) -> str | None:
@@ -162,7 +93,6 @@ class _Spdl:
 
 class _Iterated(Steps):
     def __init__(self, batches: Iterator[torch.Tensor]) -> None:
-        super().__init__()
         self._batches = batches
 
     def __next__(self) -> int:

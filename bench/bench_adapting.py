@@ -23,13 +23,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from _far import far
-from _harness import RESULTS, append, facts, spread, table
 from _kafka import broker_module, kafka_missing
-from _photos import photos
+from _results import RESULTS
 from bench_kafka import values
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Tuning
+from dali_feed.bench.facts import facts
+from dali_feed.bench.photos import photos
+from dali_feed.bench.rows import append, table
+from dali_feed.bench.turns import spread
 from dali_feed.columns import Bytes, Number
 from dali_feed.external_sources import KafkaTopic
 from dali_feed.testing import Message, publish

@@ -37,15 +37,18 @@ from pathlib import Path
 
 import torch
 from _columns import Small, as_tables, mosaic, ours, pairs, small, straight, torch_tar, webdataset, webdataset_missing
-from _contestants import Make, transform
-from _harness import RESULTS, Turn, append, facts, run_turn, spread, table
 from _kafka import Topic, kafka_missing, topic
-from _photos import photos
 from _read_c import missing_c
+from _results import RESULTS
 from bench_kafka import in_c
 from bench_kafka import ours as read_by_ours
 
 from dali_feed import DataLoader, Shuffle, Tuning
+from dali_feed.bench.facts import facts
+from dali_feed.bench.photos import photos
+from dali_feed.bench.rows import append, table
+from dali_feed.bench.turns import Make, Turn, run_turn, spread
+from dali_feed.bench.work import transform
 from dali_feed.columns import Array, Boxes, Image, Kind, Mask, Number, Text
 from dali_feed.external_sources import ArrayShards, KafkaTopic, ParquetRows, ShardSet
 

@@ -21,11 +21,15 @@ from pathlib import Path
 
 import torch
 import torchvision
-from _contestants import Make, ceiling, cuda_index, transform
-from _harness import RESULTS, Rows, Steps, facts, run_turn
-from _photos import photos
+from _results import RESULTS, Rows
 
 from dali_feed import Tuning
+from dali_feed.bench.ceiling import ceiling, recipe_of
+from dali_feed.bench.contract import Steps
+from dali_feed.bench.facts import facts
+from dali_feed.bench.photos import photos
+from dali_feed.bench.turns import Make, run_turn
+from dali_feed.bench.work import cuda_index, transform
 from dali_feed.engines.dali.regions import trouble
 
 
@@ -89,14 +93,22 @@ def main() -> int:
         for load in args.loads if on_gpu and engine == "dali" else [None]:
             tuning = Tuning(threads=threads, prefetch=3)
             made = ceiling(
-                lambda: payloads, batch, tuning, args.device, engine, prepared=16, hw_decoder_load=load or 0.0
+                lambda: payloads,
+                batch,
+                tuning,
+                args.device,
+                engine,
+                prepared=16,
+                recipe=recipe_of(hw_decoder_load=load or 0.0),
             )
             add(engine, batch, threads, "" if load is None else load, made)
     if on_gpu and "dali" in args.engines:
         wrong = trouble(cuda_index(args.device), Tuning())
         for batch, threads in itertools.product(args.batches, args.threads) if wrong is None else ():
             tuning = Tuning(threads=threads, prefetch=3)
-            made = ceiling(lambda: payloads, batch, tuning, args.device, "dali", prepared=16, decode="region")
+            made = ceiling(
+                lambda: payloads, batch, tuning, args.device, "dali", prepared=16, recipe=recipe_of(decode="region")
+            )
             add("dali region", batch, threads, "", made)
         if wrong is not None:
             print(f"dali region: NOT MEASURED: {wrong}")

@@ -25,9 +25,10 @@ import fastavro
 import msgpack
 import numpy as np
 import orjson
-from _harness import RESULTS, Rows, facts
+from _results import RESULTS, Rows
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from dali_feed.bench.facts import facts
 from dali_feed.formats import Avro, Format, Json, MsgPack, Npy, Protobuf, bound
 
 IMAGE_BYTES, FEATURES, FIELDS = 100_000, 2048, 20

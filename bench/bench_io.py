@@ -26,9 +26,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-from _harness import RESULTS, Rows, facts
+from _results import RESULTS, Rows
 from _shard_reads import Reads, forget, ours, plain, straight, webdataset, write_set
 
+from dali_feed.bench.facts import facts
 from dali_feed.storage.layout import Layout
 from dali_feed.storage.stripe_writer import StripeWriter
 from dali_feed.storage.striped_file import StripedFile

@@ -28,11 +28,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _harness import RESULTS, append, cpu_seconds, facts, spread, table
 from _kafka import Topic, kafka_missing, topic
 from _read_c import missing_c, read_c
+from _results import RESULTS
 from confluent_kafka import Consumer, TopicPartition
 
+from dali_feed.bench.facts import facts
+from dali_feed.bench.rows import append, table
+from dali_feed.bench.turns import spread
+from dali_feed.bench.usage import cpu_seconds
 from dali_feed.external_sources import KafkaTopic
 from dali_feed.external_sources.kafka.options import _LAWS, _TUNING
 from dali_feed.plan.order import canonical

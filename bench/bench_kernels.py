@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _harness import RESULTS, Rows, facts
+from _results import RESULTS, Rows
 
+from dali_feed.bench.facts import facts
 from dali_feed.kernels import finish as finish_module
 from dali_feed.kernels import jitter as jitter_module
 from dali_feed.kernels import mix as mix_module

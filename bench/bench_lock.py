@@ -21,11 +21,13 @@ from collections import Counter
 from pathlib import Path
 
 import torch
-from _contestants import ours
-from _harness import RESULTS, append, facts, table
-from _photos import photos
+from _results import RESULTS
 
 from dali_feed import Tuning
+from dali_feed.bench.facts import facts
+from dali_feed.bench.ours import ours
+from dali_feed.bench.photos import photos
+from dali_feed.bench.rows import append, table
 from dali_feed.external_sources import ShardSet
 
 WARM = 30  # batches

@@ -21,8 +21,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from _harness import RESULTS, append, facts, peak_rss, reset_peak, rss, table
-from _photos import photos
+from _results import RESULTS
+
+from dali_feed.bench.facts import facts
+from dali_feed.bench.photos import photos
+from dali_feed.bench.rows import append, table
+from dali_feed.bench.usage import peak_rss, reset_peak, rss
 
 SHOWN = ("memory MB", "batches MB", "decoder MB", "bound MB", "peak MB", "of bound", "slabs MB", "read MB")
 CROP = 224
@@ -32,9 +36,10 @@ WORKS = 4  # prepared batches of the ceiling: they are memory too
 def run(args: argparse.Namespace, memory: int) -> dict[str, float]:
     """In a process of its own: read, and tell the peak above the start."""
     import torch
-    from _contestants import ceiling, ours
 
     from dali_feed import Tuning
+    from dali_feed.bench.ceiling import ceiling
+    from dali_feed.bench.ours import ours
     from dali_feed.external_sources import ShardSet
 
     cpu = torch.device("cpu")
@@ -45,7 +50,7 @@ def run(args: argparse.Namespace, memory: int) -> dict[str, float]:
         make = ours(lambda: ShardSet(data.linked), args.batch, tuning, cpu, args.engine)
     else:
         payloads = [jpeg for _, (jpeg, _) in zip(range(args.batch * WORKS), data.records(), strict=False)]
-        make = ceiling(lambda: payloads, args.batch, tuning, cpu, args.engine, WORKS)
+        make = ceiling(lambda: payloads, args.batch, tuning, cpu, args.engine, prepared=WORKS)
     reset_peak()
     before, images = rss(), 0
     with make() as steps:

@@ -20,7 +20,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from _harness import RESULTS, append, facts, peak_rss, table
+from _results import RESULTS
+
+from dali_feed.bench.facts import facts
+from dali_feed.bench.rows import append, table
+from dali_feed.bench.usage import peak_rss
 
 STEPS = ("source", "pack", "verify", "open", "start", "read", "read unchecked")
 

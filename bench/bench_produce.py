@@ -28,10 +28,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _harness import RESULTS, append, cpu_seconds, facts, spread, table
 from _kafka import broker_module, kafka_missing
 from _read_c import compiled, missing_c
+from _results import RESULTS
 
+from dali_feed.bench.facts import facts
+from dali_feed.bench.rows import append, table
+from dali_feed.bench.turns import spread
+from dali_feed.bench.usage import cpu_seconds
 from dali_feed.external_sources import FileList, Producer, ShardSet
 from dali_feed.testing.shards import write_shard
 

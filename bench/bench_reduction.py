@@ -20,11 +20,13 @@ from typing import Any
 import numpy as np
 import skimage
 import torch
-from _harness import RESULTS, append, facts, table
+from _results import RESULTS
 from PIL import Image
 from sklearn.datasets import load_sample_images
 from torchvision.transforms import v2
 
+from dali_feed.bench.facts import facts
+from dali_feed.bench.rows import append, table
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.compiling import compiled
 from dali_feed.engines.engine import Engine, Work

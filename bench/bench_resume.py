@@ -21,13 +21,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from _contestants import transform
-from _harness import RESULTS, append, facts, spread, table
 from _kafka import kafka_missing, topic
 from _mutations import late
-from _photos import HEIGHT, WIDTH, photos
+from _results import RESULTS
 
 from dali_feed import BadRecords, DataLoader, Shuffle
+from dali_feed.bench.facts import facts
+from dali_feed.bench.photos import HEIGHT, WIDTH, photos
+from dali_feed.bench.rows import append, table
+from dali_feed.bench.turns import spread
+from dali_feed.bench.work import transform
 from dali_feed.external_sources import KafkaTopic, ShardSet
 from dali_feed.records.source import Source
 from dali_feed.testing.shards import write_shard

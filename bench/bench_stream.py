@@ -27,11 +27,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _harness import RESULTS, append, facts, rss, table
 from _kafka import broker_module, kafka_missing
 from _live_producer import writing
-from _photos import photos
+from _results import RESULTS
 
+from dali_feed.bench.facts import facts
+from dali_feed.bench.photos import photos
+from dali_feed.bench.rows import append, table
+from dali_feed.bench.usage import rss
 from dali_feed.external_sources import KafkaStream
 
 WAYS = ("reader", "loader")

@@ -25,12 +25,14 @@ from typing import Any, Self
 import numpy as np
 import torch
 import torchvision
-from _contestants import cuda_index, ours
-from _harness import RESULTS, Rows, facts
-from _peers import torch_loader
-from _photos import photos
+from _results import RESULTS, Rows
 
 from dali_feed import Tuning
+from dali_feed.bench.facts import facts
+from dali_feed.bench.ours import ours
+from dali_feed.bench.peers.torch_loader import torch_loader
+from dali_feed.bench.photos import photos
+from dali_feed.bench.work import cuda_index
 from dali_feed.external_sources import KafkaTopic, ShardSet
 from dali_feed.testing import broker, publish
 
@@ -171,8 +173,8 @@ def main() -> int:
                 made = ours(lambda: KafkaTopic("photos", running.servers), args.batch, tuning, args.device, engine)
                 contestants[f"{engine} embedded kafka"] = _batches(made)
         if args.workers:
-            made = torch_loader(data.files, args.batch, args.workers, args.device, uint8=True)
-            contestants[f"torch, {args.workers} workers"] = _batches(made)
+            how = (data.files, args.batch, args.workers, args.device)
+            contestants[f"torch, {args.workers} workers"] = _batches(lambda: torch_loader(*how, way="uint8"))
         for name, contestant in contestants.items():
             rows.measure(name, functools.partial(_run, name, contestant, args))
     return rows.end()

@@ -34,11 +34,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _harness import RESULTS, append, facts, table
 from _kafka import broker_module, kafka_missing
 from _mutations import late
+from _results import RESULTS
 from confluent_kafka import Producer
 from PIL import Image
+
+from dali_feed.bench.facts import facts
+from dali_feed.bench.rows import append, table
 
 RUN = Path(__file__).with_name("_chaos_run.py")
 PARTITIONS = 3

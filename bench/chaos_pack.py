@@ -19,8 +19,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from _harness import RESULTS, append, facts, table
+from _results import RESULTS
 
+from dali_feed.bench.facts import facts
+from dali_feed.bench.rows import append, table
 from dali_feed.external_sources import ShardSet
 from dali_feed.packing import pack
 from dali_feed.testing.shards import write_shard

@@ -25,9 +25,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from _harness import RESULTS, append, facts, table
 from _kafka import broker_module, committed, kafka_missing
+from _results import RESULTS
 
+from dali_feed.bench.facts import facts
+from dali_feed.bench.rows import append, table
 from dali_feed.external_sources import Produced, Producer, ShardSet
 from dali_feed.external_sources.kafka.packed import is_packed
 from dali_feed.testing.shards import write_shard

@@ -27,10 +27,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from _chaos_follow import WAYS
-from _harness import RESULTS, append, facts, table
 from _kafka import broker_module, committed, kafka_missing
+from _results import RESULTS
 from confluent_kafka import Producer
 
+from dali_feed.bench.facts import facts
+from dali_feed.bench.rows import append, table
 from dali_feed.external_sources.kafka.errors import QUIET
 
 PARTITIONS = 3

@@ -16,11 +16,13 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from _harness import RESULTS, append, facts, table
 from _mutations import mutated
+from _results import RESULTS
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, Shuffle, Tuning
+from dali_feed.bench.facts import facts
+from dali_feed.bench.rows import append, table
 from dali_feed.feed import Feed
 from dali_feed.testing import ScriptedSource
 

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 from _checks import SKIPPED
-from _harness import facts, jpeg_engine
 from numpy.typing import NDArray
 from PIL import Image
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader
+from dali_feed.bench.facts import facts, jpeg_engine
 from dali_feed.testing.scripted import ScriptedSource
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -26,8 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 import torchvision
-from _harness import RESULTS, append, facts, table
-from _photos import cache_folder, originals
+from _results import RESULTS
 from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader as TorchLoader
@@ -36,6 +35,9 @@ from torchvision.transforms import InterpolationMode as Mode
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
+from dali_feed.bench.facts import facts
+from dali_feed.bench.photos import cache_folder, originals
+from dali_feed.bench.rows import append, table
 
 VERSION = 1  # of the crops; another one makes them anew
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

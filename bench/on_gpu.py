@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from _checks import Check, run_checks, sources_digest
-from _harness import RUN
+
+from dali_feed.bench.facts import RUN
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent

@@ -12,7 +12,7 @@ import csv
 from pathlib import Path
 from typing import Any
 
-from _harness import RESULTS
+from _results import RESULTS
 
 Rows = list[dict[str, str]]
 

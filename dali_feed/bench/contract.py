@@ -35,6 +35,8 @@ class Data:
     mean_bytes  of an image, encoded
     height, width  of the images; 0 where they differ
     topic       None: not in a topic
+    linked      the shards under several names each, so that an epoch is long and its end is not what is measured;
+                (): they have one name each
     """
 
     name: str
@@ -45,6 +47,7 @@ class Data:
     height: int
     width: int
     topic: Topic | None = None
+    linked: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +73,21 @@ class Steps(Iterator[int]):
     """What a contestant runs: each step takes a batch, on its device, and gives its size. It never ends.
 
     beside  a process of its own that serves it, whose CPU time is told apart
-    notes   what it has to say, numbers by name; asked for once it is closed
+    notes   what it has to say, numbers by name; asked for once it is closed. Seconds that it went through waiting for
+            STAGE are `STAGE_wait`
+    keeps   whether the last step's batch is left in `images`: it costs memory that is otherwise free by then
     """
 
     beside: int | None = None
     notes: Mapping[str, float] = {}
+    keeps: bool = False
+    images: Any = None
+
+    def kept(self, images: Any) -> int:
+        """What a step gives: the number of images."""
+        if self.keeps:
+            self.images = images
+        return len(images)
 
 
 class Contestant(Protocol):

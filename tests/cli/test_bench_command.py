@@ -8,7 +8,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from dali_feed.cli.app import app
-from dali_feed.cli.bench import advice
+from dali_feed.cli.bench.io import advice
 from dali_feed.storage.measure import Measured, measures
 
 

@@ -37,7 +37,7 @@ class Room:
 
 WORDS = ("errors", "checks", "packages")
 PURE = (*WORDS, "records", "screen", "quarantine", "options", "plan", "columns", "transforms", "compiler")
-MOST_FLOORS = 10
+MOST_FLOORS = 11
 
 # From the bottom up.
 ROOMS = (
@@ -98,7 +98,19 @@ ROOMS = (
                 "matplotlib",
                 "nvidia.dali",
             ),
-            *("nvidia.nvimgcodec", "PIL", "pynvml", "ray", "spdl", "streaming", "torch", "torchvision", "webdataset"),
+            *(
+                "nvidia.nvimgcodec",
+                "PIL",
+                "pynvml",
+                "ray",
+                "skimage",
+                "sklearn",
+                "spdl",
+                "streaming",
+                "torch",
+                "torchvision",
+                "webdataset",
+            ),
         ),
     ),
     Room(
@@ -227,7 +239,7 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 
 def test_the_house_is_low() -> None:
-    """From the ground to the roof a reader climbs ten floors at most."""
+    """From the ground to the roof a reader climbs eleven floors at most."""
     below: dict[str, set[str]] = {room.name: set() for room in ROOMS}
     for module, tree in trees().items():
         mine = room_of(module)

@@ -1,4 +1,4 @@
-"""`dali-feed bench`: what a machine gives. What a command needs is imported when it runs."""
+"""`dali-feed bench io`: what storage gives."""
 
 from __future__ import annotations
 
@@ -8,24 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import ContextDecorator
+    from collections.abc import Sequence
 
     from dali_feed.storage.measure import Measured
 
-__all__ = ["advice", "bench_app", "io"]
-
-
-def bench_app(plainly: Callable[[], ContextDecorator]) -> typer.Typer:
-    """The commands `dali-feed bench ...`."""
-    app = typer.Typer(name="bench", help="Measure what this machine gives.", no_args_is_help=True)
-    app.callback()(_root)
-    app.command()(plainly()(io))
-    return app
-
-
-def _root() -> None:
-    """Measure what this machine gives."""
+__all__ = ["advice", "io"]
 
 
 def io(

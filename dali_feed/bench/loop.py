@@ -8,30 +8,34 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from _contestants import CROP, Make, Memory, one_torch_thread, to_float, transform
-from _harness import Steps
 from numpy.typing import NDArray
 from nvidia import nvimgcodec
 from torch.nn.functional import interpolate
 
+from dali_feed.bench.contract import Job, Steps
+from dali_feed.bench.facts import version
+from dali_feed.bench.held import payloads_of
+from dali_feed.bench.turns import Make
+from dali_feed.bench.work import CROP, Memory, one_torch_thread, to_float, transform
 from dali_feed.compiler.host import compile_host
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 
-__all__ = ["loop"]
+__all__ = ["Loop", "loop"]
 
 
 class _Loop(Steps):
-    def __init__(self, payloads: list[bytes], batch: int, threads: int) -> None:
-        super().__init__()
+    def __init__(self, payloads: list[bytes], batch: int, threads: int, crop: int) -> None:
+        self._crop = crop
         self._bytes = [np.frombuffer(payload, np.uint8) for payload in payloads]
-        self._program, self._memory, self._batch = compile_host(lower(transform())), Memory(batch), batch
+        self._program, self._memory, self._batch = compile_host(lower(transform(crop))), Memory(batch, crop), batch
         self._rng, self._number = np.random.default_rng(0), 0
         self._local = threading.local()
         self._pool = ThreadPoolExecutor(threads, "bench-loop", self._begin)
@@ -63,7 +67,7 @@ class _Loop(Steps):
         images, out = self._local.decoder.decode(regions), self._memory.take()
         for image, mirrored, to in zip(images, drawn[Key("flip1")].tolist(), out, strict=True):
             pixels = torch.from_numpy(np.asarray(image))[None].permute(0, 3, 1, 2)
-            scaled = interpolate(pixels, size=(CROP, CROP), mode="bilinear", antialias=True)[0]
+            scaled = interpolate(pixels, size=(self._crop, self._crop), mode="bilinear", antialias=True)[0]
             to_float(scaled.flip(-1) if mirrored else scaled, to)
         return out
 
@@ -76,16 +80,40 @@ class _Loop(Steps):
         self._pool.shutdown(cancel_futures=True)
 
 
-def loop(payloads: Callable[[], list[bytes]], batch: int, threads: int) -> Make:
+def loop(payloads: Callable[[], list[bytes]], batch: int, threads: int, crop: int = CROP) -> Make:
     """`threads` threads, and one batch more in flight than they are."""
 
     @contextmanager
     def make() -> Iterator[Steps]:
         with one_torch_thread():
-            steps = _Loop(payloads(), batch, threads)
+            steps = _Loop(payloads(), batch, threads, crop)
             try:
                 yield steps
             finally:
                 steps.close()
 
     return make
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """The bare loop as a contestant."""
+
+    name: str = "loop"
+
+    @property
+    def version(self) -> str:
+        """Of its decoder."""
+        return version("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13")
+
+    def missing(self, job: Job) -> str | None:
+        """It works on the CPU alone."""
+        return None if job.device == "cpu" else "decodes on the CPU; measured with --device cpu"
+
+    def ways(self, job: Job) -> Sequence[str]:
+        """One."""
+        return ("",)
+
+    def turn(self, job: Job, way: str) -> AbstractContextManager[Steps]:
+        """New threads."""
+        return loop(lambda: payloads_of(job.data), job.batch, job.threads, job.crop)()

@@ -1,0 +1,56 @@
+"""What the figures of a bench of loaders say, in sentences, the most useful one first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dali_feed.bench.contract import Outcome
+
+__all__ = ["OURS", "findings"]
+
+OURS = ("tar", "folder", "kafka")
+NOT_PEERS = (*OURS, "ceiling", "loop")
+NEAR = 0.9  # of the ceiling: what limits is the decoder
+SPREAD = 1.25  # most over least of a contestant's turns above which a machine is not quiet
+
+
+def findings(outcome: Outcome) -> list[str]:
+    """Sentences about who is faster and what limits us. Empty where ours was not measured."""
+    ours = [row for row in outcome.rows if row["who"] in OURS]
+    if not ours:
+        return []
+    best = max(ours, key=lambda row: float(row["img/s"]))
+    found = [*_beside_peers(best, outcome), *_limits(best, outcome)]
+    restless = [row["who"] for row in outcome.rows if row["least"] and row["most"] / row["least"] > SPREAD]
+    if restless:
+        found.append(
+            f"The turns of {', '.join(restless)} differ by more than {SPREAD - 1:.0%}: other programs were busy, or "
+            "turns were short; trust the ratios, and measure again with more --repeats and --seconds."
+        )
+    return found
+
+
+def _beside_peers(best: dict[str, Any], outcome: Outcome) -> list[str]:
+    peers = [row for row in outcome.rows if row["who"] not in NOT_PEERS and best.get(f"of {row['who']}")]
+    if not peers:
+        return []
+    fastest = min(peers, key=lambda row: float(best[f"of {row['who']}"]))
+    ratio, way = best[f"of {fastest['who']}"], f" ({fastest['way']})" if fastest["way"] else ""
+    start = f"dali_feed over {best['who']} gives {best['img/s']:,} images/s, "
+    return [start + f"{ratio:.2f} times the fastest other loader, {fastest['who']}{way}."]
+
+
+def _limits(best: dict[str, Any], outcome: Outcome) -> list[str]:
+    ratio = best["of ceiling"]
+    if ratio is None:
+        return []
+    start = f"{best['who']} reaches {ratio:.2f} of the ceiling, which is the same engine fed from memory: "
+    if ratio >= NEAR:
+        return [start + "decoding limits, and a faster source would change little."]
+    waits = outcome.stages.get(best["who"], {})
+    most = max(waits, key=lambda name: waits[name], default=None)
+    what = {
+        "source": "its feed thread waits for the source most; try Tuning(readers=...), and see `dali-feed bench io`.",
+        "decode": "its feed thread waits for the decoder most, and what is lost is lost beside it.",
+    }
+    return [start + what.get(most or "", "its batches wait for who takes them most.")]

@@ -1,0 +1,40 @@
+"""A contestant in a hurry: it goes the first of its ways alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from dali_feed.bench.contract import Contestant, Job, Steps
+
+__all__ = ["FirstWay"]
+
+
+@dataclass(frozen=True, slots=True)
+class FirstWay:
+    """Another contestant with one way: the one it names first."""
+
+    whole: Contestant
+
+    @property
+    def name(self) -> str:
+        """Its own."""
+        return self.whole.name
+
+    @property
+    def version(self) -> str:
+        """Its own."""
+        return self.whole.version
+
+    def missing(self, job: Job) -> str | None:
+        """As it says."""
+        return self.whole.missing(job)
+
+    def ways(self, job: Job) -> Sequence[str]:
+        """The first."""
+        return self.whole.ways(job)[:1]
+
+    def turn(self, job: Job, way: str) -> AbstractContextManager[Steps]:
+        """As it does."""
+        return self.whole.turn(job, way)

@@ -1,0 +1,31 @@
+"""The commands `dali-feed bench ...`: a line for each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from dali_feed.cli.bench.io import io
+from dali_feed.cli.bench.loader import loader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import ContextDecorator
+
+__all__ = ["bench_app"]
+
+COMMANDS = (loader, io)
+
+
+def bench_app(plainly: Callable[[], ContextDecorator]) -> typer.Typer:
+    """The group of commands; `plainly` makes one line of an error."""
+    app = typer.Typer(name="bench", help="Measure what this machine gives.", no_args_is_help=True)
+    app.callback()(_root)
+    for command in COMMANDS:
+        app.command()(plainly()(command))
+    return app
+
+
+def _root() -> None:
+    """Measure what this machine gives."""

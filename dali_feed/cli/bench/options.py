@@ -1,0 +1,30 @@
+"""Options that commands of `dali-feed bench` share, as typer wants them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["Batch", "Csv", "Device", "Json", "Peers", "Plots", "Quick", "Repeats", "Report", "Seconds", "Threads"]
+
+Batch = Annotated[int, typer.Option(min=1, help="Images of a batch.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="Decoder threads, or workers.", show_default="the CPUs of this process")
+]
+Seconds = Annotated[float, typer.Option(min=0.05, help="Of a turn, beside its warm-up.")]
+Repeats = Annotated[int, typer.Option(min=1, help="Turns of each.")]
+Device = Annotated[
+    str | None, typer.Option(help="cpu or cuda:N.", show_default="the CUDA device, or the CPU where there is none")
+]
+Peers = Annotated[bool, typer.Option("--peers/--no-peers", help="Other loaders take part, as far as installed.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Under a minute: few images, short turns, rough figures.")]
+Csv = Annotated[
+    Path | None, typer.Option("--csv", metavar="FILE", dir_okay=False, help="Add a row for each contestant to FILE.")
+]
+Json = Annotated[bool, typer.Option("--json", help="What was found as JSON on stdout, and no table.")]
+Report = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE.html", dir_okay=False, help="Write a page that stands alone.")
+]
+Plots = Annotated[Path | None, typer.Option("--plots", metavar="DIR", file_okay=False, help="Write pictures there.")]
