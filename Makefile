@@ -2,11 +2,13 @@
 #
 #   CUDA=12|13      which DALI and CuPy to install; changing it builds .venv anew
 #   KILLS=20        of `make chaos`
+#   WRITE=1         of `make bench-check`: make the baseline, BASELINE=FILE, anew
 #   JOBS=3          test files at a time; default: the CPUs and two more, as a third of the time is waiting
 #   PYTHON=python3  what .venv is made from, 3.11 or newer
 
 CUDA ?= 12
 KILLS ?= 20
+BASELINE ?= bench/baseline.json
 JOBS ?= $(shell echo $$(($$(nproc) + 2)))
 PYTHON ?= python3
 
@@ -39,10 +41,10 @@ install() {
 }
 endef
 
-.PHONY: help demo test test-long check bench chaos reference clean system
+.PHONY: help demo test test-long check bench bench-check chaos reference tables docs clean system
 
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
 demo: .venv/.stamp  ## the whole way on this machine: topic, bad records, batches, kill and resume
 	@$(BIN)/dali-feed demo
@@ -76,6 +78,9 @@ bench: .venv/.stamp  ## samples per second beside the ceiling and the usual load
 	$(PY) bench/bench_reduction.py
 	$(PY) bench/bench_lock.py
 
+bench-check: .venv/.stamp  ## fails where the loader became slower than bench/baseline.json; WRITE=1 writes that
+	@$(PY) bench/bench_check.py --baseline $(BASELINE) $(if $(WRITE),--write)
+
 chaos: .venv/.stamp system  ## kill training, producing and following processes (KILLS=20), a broker at random, and compare
 	@$(PY) bench/chaos.py --kills $(KILLS)
 	$(PY) bench/chaos_produce.py --kills $(KILLS)
@@ -84,8 +89,19 @@ chaos: .venv/.stamp system  ## kill training, producing and following processes 
 reference: .venv/.stamp  ## write docs/reference.md from the signatures and docstrings
 	@$(PY) -P docs/_reference.py
 
+tables: .venv/.stamp  ## write the tables of figures in the pages from bench/results
+	@$(PY) docs/_tables.py  # without -P: it finds its helpers in docs/
+
+docs: .venv/.stamp  ## build the site of these pages into site/: python -m http.server -d site shows it
+	@$(PY) -Ic 'import material, mkdocs' 2>/dev/null || {
+	    extra='import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])'
+	    $(PY) -Im pip install --quiet --disable-pip-version-check $$($(PY) -Ic "$$extra")
+	}
+	# The theme speaks of its own future at each start; a strict build fails on warnings about these pages.
+	NO_MKDOCS_2_WARNING=1 $(PY) -P -m mkdocs build --strict
+
 clean:  ## remove .venv and everything else that is made here
-	@rm -rf .venv build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf .venv build dist site ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.stamp: pyproject.toml

@@ -1,0 +1,162 @@
+"""What the tables of figures in the pages of docs/ are made of; docs/_figures.py has the README's, and says how.
+
+No figure stands here.
+"""
+
+from __future__ import annotations
+
+from _figures import BATCHES, Results, Row, loader_rows, number, table
+
+__all__ = ["columns", "engines", "formats", "packing", "reduction", "storage", "topics"]
+
+
+def engines(results: Results) -> list[str]:
+    """docs/engines.md: CPU time per image."""
+    rows = loader_rows(results)
+    lines = {"the engine, fed from memory": ("ceiling", "cpu us", 0)}
+    lines |= {"the loader, from tar shards": ("tar", "cpu us", 0)}
+    lines |= {"of it our feed thread": ("tar", "feed us", 1), "of that outside of DALI": ("tar", "own us", 1)}
+    columns = [(engine, batch) for engine in ("host", "dali") for batch in BATCHES]
+    return table(
+        ["microseconds", *(f"`{engine}`, batch {batch}" for engine, batch in columns)],
+        *(
+            [says, *(number(rows[engine, who, batch], column, digits) for engine, batch in columns)]
+            for says, (who, column, digits) in lines.items()
+        ),
+    )
+
+
+def reduction(results: Results) -> list[str]:
+    """docs/engines.md: decoding at a half, a quarter, an eighth."""
+    names = ("Resize(256), CenterCrop(224)", "RandomResizedCrop(224)")
+    rows = results.newest("reduction", *({"transform": name} for name in names))
+    lines = []
+    for row in rows:
+        counts = [int(count) for count in row["at 1, 1/2, 1/4, 1/8"].split()]
+        lines.append(
+            [
+                ", ".join(f"`{each}`" for each in row["transform"].split(", ")),
+                f"{row['exact ms']} ms",
+                f"{row['reduced ms']} ms ({row['ratio']})",
+                f"{row['mean']}, {row['largest']}",
+                f"{sum(counts[1:])} of {sum(counts)}",
+            ]
+        )
+    head = ["transform", "exact", "reduced", "mean and largest difference, of 255", "images that were reduced"]
+    return table(head, *lines)
+
+
+def topics(results: Results) -> list[str]:
+    """docs/kafka.md: MB/s of a topic by the size of its records."""
+    sizes = {4: "4 KB", 36: "36 KB", 100: "100 KB", 1024: "1 MB"}
+    who = ("plain", "extents x1", "extents x2", "straight x2")
+    keys = [(size, name) for size in sizes for name in who]
+    wanted = [{"payload kb": size, "who": name} for size, name in keys]
+    rows = dict(zip(keys, results.newest("kafka", *wanted), strict=True))
+    lines = [
+        [
+            says,
+            number(rows[size, "plain"], "MB/s"),
+            *(f"{number(rows[size, name], 'MB/s')} ({number(rows[size, name], 'of C', 2)})" for name in who[1:]),
+            number(rows[size, "straight x2"], "records/s"),
+        ]
+        for size, says in sizes.items()
+    ]
+    head = ["records of", "`plain`: one consumer, librdkafka's defaults", "one reader, random runs of 32 MB"]
+    return table([*head, "two readers, random runs", "two readers, in order", "records/s of the last"], *lines)
+
+
+def storage(results: Results) -> list[str]:
+    """docs/shards.md: MB/s of single records beside a plain read."""
+    says = {"cached": "from the page cache, MB/s", "cold": "cold: pages dropped before each read, MB/s"}
+    readers = ("ours", "plain", "webdataset")
+    keys = [(pages, reader) for pages in says for reader in readers]
+    wanted = [{"pages": pages, "reader": reader, "record": 100000, "files": 12} for pages, reader in keys]
+    rows = dict(zip(keys, results.newest("io", *wanted), strict=True))
+    head = "100 KB images in 12 tar shards, 1.5 GB, single records in a shuffled order, two readers"
+    return table(
+        [head, "ours", "a plain read, in order, one thread", "WebDataset's reader"],
+        *([text, *(number(rows[pages, reader], "MB/s") for reader in readers)] for pages, text in says.items()),
+    )
+
+
+def packing(results: Results) -> list[str]:
+    """docs/shards.md: seconds and memory of the steps of a set of a million records."""
+    says = {
+        "pack": "`pack`, two threads",
+        "verify": "`verify`: every byte",
+        "open": "open the set, with its indexes",
+        "start": "the first batch of a shuffled epoch, torch and all",
+        "read": "read all in order, comparing checksums",
+        "read unchecked": "read all in order, comparing none",
+    }
+    rows = results.newest("pack", *({"step": step, "records": 1000000, "bytes": 2048} for step in says))
+    lines = [
+        [text, number(row, "seconds", 1 if float(row["seconds"]) >= 1 else 2), f"{number(row, 'peak_mb')} MB"]
+        for text, row in zip(says.values(), rows, strict=True)
+    ]
+    return table(["1,000,000 records of 2 KB", "seconds", "most memory"], *lines)
+
+
+def columns(results: Results) -> list[str]:
+    """docs/columns.md: records without an image, and what stands beside one."""
+    says = {
+        "arrays, tar": ("32x32x3 arrays (3 KB) with a label, from tar shards", ARRAYS | OTHERS),
+        "arrays, kafka": ("the same from Kafka, the broker on the same two cores", KAFKA),
+        "features, tar": ("2048 floats (8 KB) from tar shards", ARRAYS),
+        "features, kafka": ("2048 floats from Kafka", KAFKA),
+        "pairs, tar": ("a 500x375 JPEG, from tar shards", PAIRS),
+    }
+    lines = []
+    for case, (records, whose) in says.items():
+        rows = results.newest("columns", *({"case": case, "who": who} for who in whose))
+        for n, (row, name) in enumerate(zip(rows, whose.values(), strict=True)):
+            first = "" if n else records
+            lines.append([first, name, number(row, "samples/s"), number(row, "MB/s"), _ratio(row)])
+    return table(["records", "who", "samples/s", "MB/s", "beside"], *lines)
+
+
+def _ratio(row: Row) -> str:
+    """Of whom it stands beside: the median of the rounds, with the least and the most."""
+    if row["beside"] in {"", row["who"]}:
+        return ""
+    middle, least, most = (number(row, f"of it{end}", 2) for end in ("", ", least", ", most"))
+    return f"{middle} ({least} to {most}) of {BESIDE[row['beside']]}"
+
+
+ARRAYS = {
+    "ours": "here, shuffled",
+    "ours in order": "here, in order",
+    "straight": "one thread that reads the files in order into one piece of memory",
+}
+OTHERS = {"torch": "torch's DataLoader at its best", "webdataset": "WebDataset", "mosaic": "Mosaic Streaming"}
+KAFKA = {
+    "ours": "here, with a label in a header",
+    "ours, no label": "here, without labels",
+    "straight": "one consumer that reads values and labels",
+}
+PAIRS = {
+    "image alone": "the image alone",
+    "image and text": "with a caption",
+    "image and mask": "with a mask, moved by Pillow and torchvision, one by one",
+    "image and boxes": "with boxes, moved the same way",
+    "no columns": "image and label without `columns=`",
+    "image and label": "image and label, `columns=`",
+}
+BESIDE = {"straight": "the straight read", "image alone": "the image alone", "no columns": "that without `columns=`"}
+
+
+def formats(results: Results) -> list[str]:
+    """docs/formats.md: microseconds of a record by its format."""
+    says = {"json": "`Json`", "avro": "`Avro`", "msgpack": "`MsgPack`", "protobuf": "`Protobuf`"}
+    keys = [(form, record) for form in says for record in ("image", "features", "fields")]
+    keys += [("npy", "features")]
+    all_of = {"fields": {"members": 20}}
+    wanted = [{"format": form, "record": record} | all_of.get(record, {}) for form, record in keys]
+    rows = dict(zip(keys, results.newest("formats", *wanted), strict=True))
+    lines = [
+        [text, *(number(rows[form, record], "us") for record in ("image", "features", "fields"))]
+        for form, text in says.items()
+    ]
+    head = ["microseconds of one thread", "an image of 100 KB", "2048 float32", "20 fields"]
+    return table(head, *lines, ["`Npy`", "", number(rows["npy", "features"], "us"), ""])
