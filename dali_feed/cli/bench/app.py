@@ -10,6 +10,7 @@ from dali_feed.cli.bench.decode import decode
 from dali_feed.cli.bench.io import io
 from dali_feed.cli.bench.kernels import kernels
 from dali_feed.cli.bench.loader import loader
+from dali_feed.cli.bench.report import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bench_app"]
 
-COMMANDS = (loader, decode, kernels, io)
+COMMANDS = (loader, decode, kernels, io, report)
 
 
 def bench_app(plainly: Callable[[], ContextDecorator]) -> typer.Typer:
