@@ -1,4 +1,4 @@
-"""`dali-feed bench loader` over a folder of one's own: what it prints, keeps, and does at Ctrl-C. No test looks at a time."""
+"""`dali-feed bench loader` over a folder of one's own: what it prints, keeps, and does at Ctrl-C."""
 
 from __future__ import annotations
 
@@ -75,26 +75,40 @@ def test_what_cannot_be_is_said_before_anything_runs(folder: Path, tmp_path: Pat
     assert not list((tmp_path / "made").glob("*"))
 
 
-def test_ctrl_c_ends_with_what_was_measured(folder: Path, tmp_path: Path) -> None:
-    """A table of the turns before it, the same rows in the CSV, and exit code 130."""
-    kept = tmp_path / "kept.csv"
-    command = ["bench", "loader", str(folder), *SMALL, "--csv", str(kept), "--data", str(tmp_path / "made")]
+def interrupted(command: list[str], mark: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of a process that gets SIGINT once a line of its errors begins with `mark`."""
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "dali_feed.cli", *command, "--repeats", "100000"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-P", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         assert process.stderr is not None
-        assert any(line.startswith("6/") for line in process.stderr)  # of the second round
+        assert any(line.startswith(mark) for line in process.stderr)
         process.send_signal(signal.SIGINT)
         said, rest = process.communicate(timeout=LONG)
     finally:
         process.kill()
-    assert process.returncode == 130, rest
-    assert "interrupted" in rest
+    return process.returncode, said, rest
+
+
+def test_ctrl_c_ends_with_what_was_measured(tmp_path: Path) -> None:
+    """A table of the turns before it, the same rows in the CSV, and exit code 130."""
+    kept = tmp_path / "kept.csv"
+    code, said, rest = interrupted([str(Path(__file__).with_name("bench_forever.py")), str(kept)], "5/")
+    assert code == 130, rest
+    assert "interrupted: what follows was measured before" in rest
+    assert "Traceback" not in rest
+    assert [line.split()[0] for line in said.splitlines()[:3]] == ["who", "tar", "ceiling"]
+    assert [row["who"] for row in rows(kept)] == ["tar", "ceiling"]
+
+
+@pytest.mark.long(form="test_ctrl_c_ends_with_what_was_measured")
+def test_ctrl_c_ends_loaders_with_what_was_measured(folder: Path, tmp_path: Path) -> None:
+    """Of real loaders too, whose threads end, and the copies of the images are gone."""
+    kept, made = tmp_path / "kept.csv", tmp_path / "made"
+    command = ["-m", "dali_feed.cli", "bench", "loader", str(folder), *SMALL, "--repeats", "100000"]
+    code, said, rest = interrupted([*command, "--csv", str(kept), "--data", str(made)], "6/")  # in the second round
+    assert code == 130, rest
     assert "Traceback" not in rest
     assert [line.split()[0] for line in said.splitlines()[:5]] == ["who", *OURS]
     assert [row["who"] for row in rows(kept)] == OURS
-    assert list((tmp_path / "made").iterdir()) == []
+    assert list(made.iterdir()) == []
