@@ -58,7 +58,7 @@ class Images:
         self.mean_bytes = sum(map(len, payloads)) / len(payloads)
 
 
-def host(images: Images, form: str, batch: int, threads: int) -> Make:
+def _host(images: Images, form: str, batch: int, threads: int) -> Make:
     """NvImageCodec on the CPU, as the host engine has it: a decoder for each thread."""
     windows: list[Window] | None = images.windows.tolist() if form == "windows" else None
 
@@ -70,7 +70,7 @@ def host(images: Images, form: str, batch: int, threads: int) -> Make:
     return pooled(task, new_decoder, len(images.payloads), batch, threads)
 
 
-def pillow(images: Images, batch: int, threads: int) -> Make:
+def _pillow(images: Images, batch: int, threads: int) -> Make:
     """Pillow, which decodes whole images alone."""
     from io import BytesIO
 
@@ -84,7 +84,7 @@ def pillow(images: Images, batch: int, threads: int) -> Make:
     return pooled(task, lambda: None, len(images.payloads), batch, threads)
 
 
-def torchvision(images: Images, batch: int, threads: int) -> Make:
+def _torchvision(images: Images, batch: int, threads: int) -> Make:
     """Torchvision's decode_image, of whole images alone."""
     from torchvision.io import ImageReadMode, decode_image
 
@@ -109,7 +109,7 @@ class _Dali(Steps):
         return len(out)
 
 
-def dali(images: Images, form: str, batch: int, threads: int, device: torch.device) -> Make:
+def _dali(images: Images, form: str, batch: int, threads: int, device: torch.device) -> Make:
     """DALI's decoder, on the CPU or mixed."""
 
     @contextmanager
@@ -138,10 +138,10 @@ def dali(images: Images, form: str, batch: int, threads: int, device: torch.devi
 
 def _contestants(images: Images, batch: int, threads: int, device: torch.device) -> dict[tuple[str, str], Make]:
     made: dict[tuple[str, str], Make] = {}
-    whole: dict[str, Callable[[Images, int, int], Make]] = {"pillow": pillow, "torchvision": torchvision}
+    whole: dict[str, Callable[[Images, int, int], Make]] = {"pillow": _pillow, "torchvision": _torchvision}
     for form in FORMS:
-        made["host", form] = host(images, form, batch, threads)
-        made["dali", form] = dali(images, form, batch, threads, device)
+        made["host", form] = _host(images, form, batch, threads)
+        made["dali", form] = _dali(images, form, batch, threads, device)
     for who, how in whole.items():
         made[who, "whole"] = how(images, batch, threads)
     return made

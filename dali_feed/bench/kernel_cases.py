@@ -50,7 +50,7 @@ def _mix(cp: Any, batch: int, kind: str) -> Mix:
     return Mix(partner, weight, box)
 
 
-def finishes(cp: Any, batch: int) -> Iterator[Case]:
+def _finishes(cp: Any, batch: int) -> Iterator[Case]:
     """Every type and layout; then with everything on, and mixed."""
     images = _bytes(cp, batch, SIZE, SIZE, 3)
     scale, bias = finish_module.normalize_factors(MEAN, STD)
@@ -77,7 +77,7 @@ def finishes(cp: Any, batch: int) -> Iterator[Case]:
                 yield Case("finish", f"{dtype} {layout}{name}", prepare, moved)
 
 
-def jitters(cp: Any, batch: int) -> Iterator[Case]:
+def _jitters(cp: Any, batch: int) -> Iterator[Case]:
     """One adjustment, all four, and those with a contrast that wants every step before it twice."""
     images = _bytes(cp, batch, SIZE, SIZE, 3)
     out = cp.empty(images.shape, np.uint8)
@@ -97,7 +97,7 @@ def jitters(cp: Any, batch: int) -> Iterator[Case]:
         yield Case("jitter", ", ".join(names), prepare, moved)
 
 
-def mixes(cp: Any, batch: int) -> Iterator[Case]:
+def _mixes(cp: Any, batch: int) -> Iterator[Case]:
     """Batches that something else made."""
     for dtype, memory in DTYPES.items():
         shape = (batch, 3, SIZE, SIZE)
@@ -113,7 +113,7 @@ def mixes(cp: Any, batch: int) -> Iterator[Case]:
             yield Case("mix", f"{dtype} {kind}", prepare, mix_module.bytes_moved(shape, dtype, mixed=share))
 
 
-def unpacks(cp: Any, batch: int) -> Iterator[Case]:
+def _unpacks(cp: Any, batch: int) -> Iterator[Case]:
     """Records of 64 x 64 pixels and of 224 x 224, as they come from cameras and arrays."""
     for size, count in ((SIZE, batch), (64, 12 * batch)):
         for bits, order, endian, dtype in (
@@ -135,7 +135,7 @@ def unpacks(cp: Any, batch: int) -> Iterator[Case]:
             yield Case("unpack", f"{bits} bits {order} {endian} {size}x{size} {dtype}", prepare, moved)
 
 
-def token_batches(cp: Any, _: int) -> Iterator[Case]:
+def _token_batches(cp: Any, _: int) -> Iterator[Case]:
     """Sequences of 4096 tokens with documents of some hundred."""
     rows, length = 2048, 4096
     for kind in (np.uint16, np.uint32):
@@ -156,11 +156,11 @@ def token_batches(cp: Any, _: int) -> Iterator[Case]:
 
 
 CASES: dict[str, Callable[[Any, int], Iterator[Case]]] = {
-    "finish": finishes,
-    "jitter": jitters,
-    "mix": mixes,
-    "unpack": unpacks,
-    "tokens": token_batches,
+    "finish": _finishes,
+    "jitter": _jitters,
+    "mix": _mixes,
+    "unpack": _unpacks,
+    "tokens": _token_batches,
 }
 
 
