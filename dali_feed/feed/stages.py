@@ -64,9 +64,11 @@ class CpuStats:
 class WaitCause:
     """For how many seconds the training loop waited because of something.
 
-    cause  "source", "engine", "feed" (the feed thread was at work), "dead letters", "repair" (of a bad record),
-           "garbage" (Python's collector), "first batch" (of a pass, whatever it took), "torch" (its own DataLoader), or
-           "unknown"
+    cause    "source", "engine", "feed" (the feed thread was at work), "dead letters", "repair" (of a bad record),
+             "hand-over" (the batch was there, and the loop's thread had no processor or not Python's lock), "garbage"
+             (Python's collector), "first batch" (of a pass, whatever it took), "torch" (its own DataLoader) or
+             "unknown"
+    seconds  of waits, all together
     """
 
     cause: str
