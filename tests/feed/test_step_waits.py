@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dali_feed.feed.clock import WAITS_OF, WORKS, FeedClock, Span
-from dali_feed.feed.cpu import cores
+from dali_feed.feed.cpu import cores, delayed
 from dali_feed.feed.garbage import Pauses
 from dali_feed.feed.overlaps import CAUSES, spent_on
+from dali_feed.feed.stages import CpuStats
 from dali_feed.feed.step_waits import StepWaits
 
 
@@ -134,3 +135,16 @@ def test_a_limit_of_a_control_group_counts_as_fewer_cores(tmp_path: Path, files:
         (tmp_path / name).write_text(text)
     free = cores(tmp_path / "nothing")
     assert cores(tmp_path) == (free if most is None else most)
+
+
+def test_a_thread_that_was_ready_without_a_processor_was_delayed(tmp_path: Path) -> None:
+    """By so many of the kernel's nanoseconds; where it counts none, nobody knows."""
+    told = tmp_path / "proc/self/task/7/schedstat"
+    told.parent.mkdir(parents=True)
+    told.write_text("1000 2500000000 3\n")
+    assert delayed(7, tmp_path) == 2.5
+    assert delayed(8, tmp_path) is None
+    assert str(CpuStats(2, 0.3, 10.0, 9.0)) == (
+        "0.3 of 2 cores busy, while the loop's thread waited 90% of the time for a processor"
+    )
+    assert str(CpuStats(2, 0.3, 10.0, 1.0)) == "0.3 of 2 cores busy"

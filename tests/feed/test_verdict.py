@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dali_feed.feed.overlaps import CAUSES
@@ -111,7 +111,6 @@ def _numbers(draw: st.DrawFn) -> Numbers:
     )
 
 
-@settings(max_examples=200, deadline=None)
 @given(_numbers())
 def test_whatever_the_numbers_are_it_names_one_cause_and_advises_nothing_that_they_exclude(numbers: Numbers) -> None:
     """Its share lies between 0 and 1; no thread without a core; no GPU's option without a GPU."""
