@@ -40,6 +40,8 @@ SECTIONS = {
     "The loader": {
         "dali_feed": "DataLoader Info",
         "dali_feed.feed.stats": "Stats",
+        "dali_feed.feed.stages": "StageStats CpuStats WaitCause LongWait ReplayStats Running",
+        "dali_feed.feed.verdict": "verdict Verdict",
         "dali_feed.records.gauges": "KafkaStats PartitionStats BrokerStats StorageStats TargetStats CacheStats",
     },
     "Options": {"dali_feed": "Shuffle BadRecords Tuning Cache Mixing Views"},
@@ -68,6 +70,13 @@ NAMES = {name: module for homes in SECTIONS.values() for module, names in homes.
 RESULTS = {
     "Info",
     "Stats",
+    "StageStats",
+    "CpuStats",
+    "WaitCause",
+    "LongWait",
+    "ReplayStats",
+    "Running",
+    "Verdict",
     "KafkaStats",
     "PartitionStats",
     "BrokerStats",

@@ -8,8 +8,7 @@ from dali_feed.feed.clock import Span
 
 __all__ = ["CAUSES", "spent_on"]
 
-# What the feed thread is at -> why the loop waits. While it waits for the loop, the batch is there: what then lasts is
-# the hand-over between two threads.
+# What the feed thread is at -> why the loop waits. While the feed thread waits for the loop, a batch is there.
 CAUSES = {
     "source": "source",
     "engine": "engine",
@@ -19,6 +18,7 @@ CAUSES = {
     "screen": "feed",
     "deal": "feed",
     "finish": "feed",
+    "trainer": "hand-over",
 }
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 __all__ = ["CpuStats", "LongWait", "ReplayStats", "Running", "StageStats", "WaitCause"]
 
+DELAYED = 0.1  # share of the time from which on it is said
+
 
 @dataclass(frozen=True, slots=True)
 class StageStats:
@@ -50,23 +52,31 @@ class CpuStats:
     cores    that it may use: those of its affinity, fewer where a cgroup limits it; a limit can be a part of one
     busy     of them, on average
     seconds  that passes were under way
+    delayed  of these, for how many the training loop's thread could have run and had no processor; None where the
+             kernel does not say
     """
 
     cores: float
     busy: float
     seconds: float
+    delayed: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.busy:.1f} of {self.cores:g} cores busy"
+        said = f"{self.busy:.1f} of {self.cores:g} cores busy"
+        if self.delayed is None or self.delayed <= DELAYED * self.seconds:
+            return said
+        return f"{said}, while the loop's thread waited {self.delayed / self.seconds:.0%} of the time for a processor"
 
 
 @dataclass(frozen=True, slots=True)
 class WaitCause:
     """For how many seconds the training loop waited because of something.
 
-    cause  "source", "engine", "feed" (the feed thread was at work), "dead letters", "repair" (of a bad record),
-           "garbage" (Python's collector), "first batch" (of a pass, whatever it took), "torch" (its own DataLoader), or
-           "unknown"
+    cause    "source", "engine", "feed" (the feed thread was at work), "dead letters", "repair" (of a bad record),
+             "hand-over" (the batch was there, and the loop's thread had no processor or not Python's lock), "garbage"
+             (Python's collector), "first batch" (of a pass, whatever it took), "torch" (its own DataLoader) or
+             "unknown"
+    seconds  of waits, all together
     """
 
     cause: str

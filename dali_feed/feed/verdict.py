@@ -30,6 +30,7 @@ _BOUND = {
     "garbage": ("garbage-bound", "Python's garbage collector"),
     "first batch": ("start-bound", "the first batches of passes"),
     "torch": ("torch-bound", "torch's own DataLoader, whose stages nobody can tell apart"),
+    "hand-over": ("processor-bound", "taking batches that are there: its thread has no processor or not Python's lock"),
     "unknown": ("unclear", "nothing that was measured"),
 }
 
@@ -104,7 +105,11 @@ class Verdict:
 
 
 def verdict(stats: Measured) -> Verdict:
-    """What the numbers say."""
+    """What the numbers say.
+
+    Args:
+        stats: of a loader or feed, `stats()`.
+    """
     stages = {stage.name: stage for stage in stats.stages}
     train, handover = stages.get("train"), stages.get("handover")
     if not stats.batches or train is None:

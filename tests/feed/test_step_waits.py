@@ -1,0 +1,150 @@
+"""Waits of the training loop: each has its cause, the long ones are kept; and processors, counted up to their limit."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dali_feed.feed.clock import WAITS_OF, WORKS, FeedClock, Span
+from dali_feed.feed.cpu import cores, delayed
+from dali_feed.feed.garbage import Pauses
+from dali_feed.feed.overlaps import CAUSES, spent_on
+from dali_feed.feed.stages import CpuStats
+from dali_feed.feed.step_waits import StepWaits
+
+
+def _spans(*parts: tuple[str, float]) -> list[Span]:
+    """States one after another from 0 on, each until a time."""
+    found, since = list[Span](), 0.0
+    for state, until in parts:
+        found.append((state, since, until))
+        since = until
+    return found
+
+
+def test_a_wait_is_shared_out_among_what_the_feed_thread_was_at_while_it_lasted() -> None:
+    """What it did before does not count, and its own work is the feed's."""
+    spans = _spans(("engine", 1.0), ("finish", 2.0), ("source", 5.0), ("screen", 6.0), ("trainer", 9.0))
+    assert spent_on(spans, (), 1.5, 7.0) == {"hand-over": 1.0, "feed": 1.5, "source": 3.0}
+
+
+def test_pauses_of_the_collector_count_as_nothing_else() -> None:
+    """No thread runs while it does."""
+    assert spent_on(_spans(("engine", 10.0)), [(1.0, 3.0), (8.0, 20.0)], 2.0, 6.0) == {"engine": 3.0, "garbage": 1.0}
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from((*WAITS_OF, *WORKS)), st.floats(1e-3, 5)), max_size=9),
+    st.floats(0, 20),
+    st.floats(0, 20),
+    st.lists(st.tuples(st.floats(0, 20), st.floats(0, 5)), max_size=1),
+)
+def test_the_causes_of_a_wait_add_up_to_it(
+    parts: list[tuple[str, float]], begun: float, length: float, pauses: list[tuple[float, float]]
+) -> None:
+    """And none is negative, whatever the feed thread was at."""
+    until, spans = 0.0, list[tuple[str, float]]()
+    for state, seconds in parts:
+        until += seconds
+        spans.append((state, until))
+    found = spent_on(_spans(*spans), [(at, at + lasted) for at, lasted in pauses], begun, begun + length)
+    assert min(found.values(), default=0.0) >= 0
+    assert sum(found.values()) == pytest.approx(begun + length - begun, abs=1e-9)
+    assert set(found) <= {*CAUSES.values(), "unknown", "garbage"}
+
+
+def test_a_long_wait_is_kept_with_its_batch_its_cause_and_its_share() -> None:
+    """Four times the median makes it long; the first of a pass is one of its own, whatever was done in it."""
+    waits, clock, at = StepWaits(), FeedClock(), 0.0
+    clock.past.clear()
+    for batch in range(40):
+        seconds = 0.5 if batch in {0, 33} else 0.01
+        clock.past.append(("source" if batch == 33 else "engine", at, at + seconds))
+        waits.add(at, at + seconds, clock, epoch=2, batch=batch)
+        at += seconds
+    first, other = waits.long
+    assert (first.epoch, first.batch, first.cause, first.during) == (2, 0, "first batch", "engine")
+    assert (other.batch, other.cause, other.during, round(other.share, 6)) == (33, "source", "source", 1.0)
+    assert str(other) == "500.0 ms for batch 33 of epoch 2: source, 100%"
+    assert {each.cause: round(each.seconds, 6) for each in waits.causes} == {
+        "source": 0.5,
+        "first batch": 0.5,
+        "engine": 0.38,
+    }
+    assert waits.total == pytest.approx(sum(each.seconds for each in waits.causes))
+
+
+def test_no_moment_of_the_feed_thread_counts_twice() -> None:
+    """A header check inside a wait for the source is none of that wait."""
+    clock = FeedClock()
+    clock.switch("source")
+    clock.switch("screen")
+    clock.switch("source")
+    clock.switch("deal")
+    spans = list(clock.past)
+    assert [state for state, _, _ in spans] == ["deal", "source", "screen", "source"]
+    assert all(a[2] == b[1] for a, b in itertools.pairwise(spans))
+    assert sum(clock.spent.values()) == pytest.approx(spans[-1][2] - spans[0][1])
+
+
+def test_the_collector_is_asked_only_while_somebody_wants_to_know() -> None:
+    """The last who leaves takes the function out again."""
+    before, pauses = list(gc.callbacks), Pauses()
+    pauses.watch()
+    pauses.watch()
+    pauses.leave()
+    assert len(gc.callbacks) == len(before) + 1
+    pauses.leave()
+    assert gc.callbacks == before
+
+
+@pytest.mark.parametrize(
+    ("files", "most"),
+    [
+        ({}, None),
+        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max": "max 100000\n"}, None),
+        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/cpu.max": "50000 100000\n"}, 0.5),
+        ({"proc/self/cgroup": "0::/not/here\n", "sys/fs/cgroup/cpu.max": "25000 100000\n"}, 0.25),
+        (
+            {
+                "proc/self/cgroup": "4:cpu,cpuacct:/job\n1:memory:/job\n",
+                "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "75000\n",
+                "sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000\n",
+            },
+            0.75,
+        ),
+        (
+            {
+                "proc/self/cgroup": "4:cpu:/\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            None,
+        ),
+    ],
+)
+def test_a_limit_of_a_control_group_counts_as_fewer_cores(tmp_path: Path, files: dict[str, str], most: float) -> None:
+    """Of the group or one above it, in the kernel's new form and in its old one; without one the affinity counts."""
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    free = cores(tmp_path / "nothing")
+    assert cores(tmp_path) == (free if most is None else most)
+
+
+def test_a_thread_that_was_ready_without_a_processor_was_delayed(tmp_path: Path) -> None:
+    """By so many of the kernel's nanoseconds; where it counts none, nobody knows."""
+    told = tmp_path / "proc/self/task/7/schedstat"
+    told.parent.mkdir(parents=True)
+    told.write_text("1000 2500000000 3\n")
+    assert delayed(7, tmp_path) == 2.5
+    assert delayed(8, tmp_path) is None
+    assert str(CpuStats(2, 0.3, 10.0, 9.0)) == (
+        "0.3 of 2 cores busy, while the loop's thread waited 90% of the time for a processor"
+    )
+    assert str(CpuStats(2, 0.3, 10.0, 1.0)) == "0.3 of 2 cores busy"
