@@ -8,7 +8,7 @@ import numpy as np
 
 from dali_feed.errors import ConfigError
 
-__all__ = ["AMOUNT", "bytes_of", "whole"]
+__all__ = ["AMOUNT", "bytes_of", "flag", "whole"]
 
 AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _SIZES = {"": 1, "B": 1}
@@ -22,6 +22,13 @@ def whole(subject: str, value: object, least: int) -> int:
         msg = f"{subject}: must be an int of at least {least}; found {value!r}"
         raise ConfigError(msg)
     return int(value)
+
+
+def flag(subject: str, value: object) -> None:
+    """ConfigError for anything but True and False."""
+    if not isinstance(value, bool):
+        msg = f"{subject}: must be True or False; found {value!r}"
+        raise ConfigError(msg)
 
 
 def bytes_of(option: str, text: str) -> int:

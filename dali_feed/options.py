@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from dali_feed.checks import bytes_of, whole
+from dali_feed.checks import bytes_of, flag, whole
 from dali_feed.errors import ConfigError
 from dali_feed.quarantine.policy import BadRecords
 from dali_feed.screen.scans import MAX_WORK
@@ -38,9 +38,7 @@ class Cache:
             bytes_of("Cache(memory=...)", self.memory)
         else:
             whole("Cache(memory=...)", self.memory, 1)
-        if not isinstance(self.pixels, bool):
-            msg = f"Cache(pixels=...): must be True or False; found {self.pixels!r}"
-            raise ConfigError(msg)
+        flag("Cache(pixels=...)", self.pixels)
 
     @property
     def limit(self) -> int:
@@ -74,6 +72,10 @@ class Tuning:
                      DALI's default
     host_memory_padding
                      the same in the machine's memory; None: DALI's default
+    prefetch_next_epoch
+                     begin the next epoch while the last batches of this one are used: up to `prefetch` batches of it,
+                     and the first window of each lane, in the same `memory`. Not where a sampler gives the order, nor
+                     where an order takes more than `memory` (docs/resume.md). False holds nothing between epochs
     cache            a `Cache` that keeps records in memory, beside `memory`; None: none is kept
     """
 
@@ -89,6 +91,7 @@ class Tuning:
     device_memory_padding: int | None = None
     host_memory_padding: int | None = None
     cache: Cache | None = None
+    prefetch_next_epoch: bool = True
 
     def __post_init__(self) -> None:
         if self.threads is not None:
@@ -113,6 +116,7 @@ class Tuning:
         if self.cache is not None and not isinstance(self.cache, Cache):
             msg = f"Tuning(cache=...): must be a Cache or None; found {self.cache!r}"
             raise ConfigError(msg)
+        flag("Tuning(prefetch_next_epoch=...)", self.prefetch_next_epoch)
         if self.image_hint is not None:
             if not isinstance(self.image_hint, tuple) or len(self.image_hint) != 2:
                 msg = f"Tuning(image_hint=...): must be (height, width) or None; found {self.image_hint!r}"

@@ -29,11 +29,19 @@ class Channel(Generic[T]):
         """Wait for room and add. Raises ClosedError once closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or len(self._items) < self._size)
-            if self._closed:
-                msg = "channel: put after close"
-                raise ClosedError(msg)
-            self._items.append(item)
-            self._changed.notify_all()
+            self._add(item)
+
+    def end(self, item: T) -> None:
+        """Add the last item, behind all others, whether there is room or not. Raises ClosedError once closed."""
+        with self._changed:
+            self._add(item)
+
+    def _add(self, item: T) -> None:
+        if self._closed:
+            msg = "channel: put after close"
+            raise ClosedError(msg)
+        self._items.append(item)
+        self._changed.notify_all()
 
     def offer(self, item: T, timeout: float) -> bool:
         """Add where there is room within `timeout` seconds; whether it was. Raises ClosedError once closed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
-__all__ = ["WAITS_OF", "WORKS", "FeedClock", "Span"]
+__all__ = ["REST", "WAITS_OF", "WORKS", "FeedClock", "Span"]
 
 KEPT = 256  # changes: a wait for a batch sees some dozen
 Span = tuple[str, float, float]  # what it was at, from, to
@@ -23,6 +23,7 @@ WAITS_OF = {
     "dead letters": "letters_wait",
 }
 WORKS = ("screen", "deal", "finish", "mend")
+REST = "rest"  # until the training loop asks for a pass that was begun ahead
 _BEHIND = {"source": "deal", "engine": "finish", "trainer": "deal"}  # a wait: the work behind it
 
 
@@ -34,7 +35,7 @@ class FeedClock:
     def __init__(self) -> None:
         self.at = "deal", time.perf_counter()
         self.past: deque[Span] = deque(maxlen=KEPT)
-        self.spent = dict.fromkeys((*WAITS_OF, *WORKS), 0.0)
+        self.spent = dict.fromkeys((*WAITS_OF, *WORKS, REST), 0.0)
 
     def switch(self, state: str) -> tuple[str, float]:
         """From here on it is at that; what it was at, and for how many seconds."""

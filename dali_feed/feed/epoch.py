@@ -1,11 +1,21 @@
-"""One pass over an epoch: lanes that read ahead by its plan, and batches of known sizes."""
+"""One pass over an epoch: lanes that read ahead by its plan, and batches of known sizes.
+
+The law: a pass that is begun before the training loop asks for it counts nothing, writes no dead letter and reports no
+error: where it finds something to count it waits, and one that fails is dropped and begun again in its time. It makes
+`prefetch` batches and reads the windows that those need, one of each lane at least, in the memory that the pass before
+has given back.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from dali_feed.engines.ranges import WAITS
+from dali_feed.errors import ClosedError
 from dali_feed.feed.lane import Lane
 from dali_feed.feed.mixed_lane import MixedLane
 from dali_feed.feed.run import Run
@@ -13,20 +23,103 @@ from dali_feed.feed.setting import EpochSetting
 from dali_feed.feed.watchdog import reads
 from dali_feed.quarantine.budget import Quarantine
 
-__all__ = ["EpochRun"]
+__all__ = ["EpochRun", "Following", "Stretch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What a pass goes through: batch k takes counts[k] slots of every lane."""
+
+    lanes: Sequence[Lane | MixedLane]
+    counts: Sequence[int]
+    quarantine: Quarantine
+
+
+class Following(Protocol):
+    """Knows what comes behind a pass."""
+
+    def prepare(self) -> None:
+        """The pass will be over before long. Any number of calls do as much as one."""
+        ...
+
+    def begin(self, behind: EpochRun) -> EpochRun:
+        """The pass behind that one."""
+        ...
 
 
 class EpochRun(Run):
-    """An iterator over `counts` batches; batch k takes counts[k] slots of every lane."""
+    """An iterator over the batches of a stretch of `epoch`; what `open_when` gives is asked for it.
+
+    Args:
+        setting: what it works with.
+        epoch: whose stretch it is.
+        lanes: how many lanes it has.
+        stretch: gives the stretch: at once, or in the thread of the pass that it is `behind`.
+        following: what comes behind it; None: nothing is begun ahead.
+        behind: the pass before, whose thread feeds this one too.
+        planned: set when `stretch` need not be waited for.
+    """
 
     setting: EpochSetting
 
     def __init__(
-        self, setting: EpochSetting, lanes: Sequence[Lane | MixedLane], counts: Sequence[int], quarantine: Quarantine
+        self,
+        setting: EpochSetting,
+        epoch: int,
+        lanes: int,
+        stretch: Callable[[], Stretch],
+        *,
+        following: Following | None = None,
+        behind: EpochRun | None = None,
+        planned: threading.Event | None = None,
     ) -> None:
-        self._lanes, self._counts = lanes, counts
+        self.epoch = epoch
+        self._stretch, self._following, self._planned = stretch, following, planned
+        self._lanes: Sequence[Lane | MixedLane] = ()
+        self._counts: Sequence[int] = ()
+        self._flown = 0
+        self._opened = False
         self._look_ahead = True  # reads may be asked for since the last look
-        super().__init__(setting, len(lanes), quarantine)
+        self._narrow = behind is not None  # reads go no further than the first windows
+        self._wanted = behind is None  # by the training loop
+        self._certain = threading.Event()  # that it is wanted, or that it has been closed
+        self._holds = False
+        self.well = False  # it came to a good end, and all its batches are there
+        self._wrong: BaseException | None = None  # what was found while the pass before was still fed
+        if behind is None:
+            self._certain.set()
+            self._open()
+        super().__init__(setting, lanes, behind=behind)
+
+    def _open(self) -> None:
+        stretch = self._stretch()
+        self._lanes, self._counts, self._quarantine = stretch.lanes, stretch.counts, stretch.quarantine
+        self._opened = True
+
+    # Of passes that follow each other, for the training loop's thread.
+
+    def hand_on(self) -> EpochRun | None:
+        """The pass begun behind this one, where all of this one went well; its batches must have been taken."""
+        behind, self.next = self.next, None  # which may be one of many: old ones do not hold new ones
+        self._ended = True
+        return behind if self.well and isinstance(behind, EpochRun) else None
+
+    def want(self) -> bool:
+        """From here on it counts; False where it has failed ahead of its time, and is to be begun again."""
+        with self._lock:
+            if self._wrong is not None or self._ended:
+                return False
+            self._wanted = True
+        self._certain.set()
+        return True
+
+    def _end(self) -> None:
+        super()._end()
+        self._certain.set()
+        if self._planned is not None:
+            self._planned.set()
+
+    # For the thread that feeds.
 
     def _halt(self) -> None:
         self.setting.pool.halt()
@@ -37,23 +130,72 @@ class EpochRun(Run):
     def _source(self) -> str:
         return reads(self.setting)
 
+    @property
+    def rests(self) -> bool:
+        """Whether all has been done that may be done before the training loop asks for it."""
+        return self._holds or self._wrong is not None
+
+    def _hold(self) -> None:
+        self._holds = not self._certain.is_set()
+        with self.setting.meter.at("rest"):
+            self._certain.wait()
+        self._holds = False
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if self._ended:
+            msg = "pass: closed before it was asked for"
+            raise ClosedError(msg)
+
+    def _last(self, item: BaseException | None) -> None:
+        with self._lock:
+            if item is not None and not self._wanted:
+                self._wrong = self._wrong or item
+                return
+            self.well = item is None
+        super()._last(item)
+
     def _feed(self) -> BaseException | None:
         self.setting.engine.enter()
         self.setting.meter.clock()  # runs from here on
-        wrong: BaseException | None = None
-        for count in self._counts:
-            self._make_room(count)
-            try:
-                self._fly(count)
-            except Exception as error:  # noqa: BLE001  whatever it is, the trainer must see it, and in its place
-                error.add_note("Stage: feed")
-                wrong = error
-                break
+        wrong = self._wrong or self._fly_all()
         while self._flying:
-            self._land()  # an error ends the pass: no later batch may come in this one's place
+            if wrong is not None or not self._flies_next():
+                self._land()  # an error ends the pass: no later batch may come in this one's place
         if wrong is None:
             self._finish()
         return wrong
+
+    def _fly_all(self) -> BaseException | None:
+        """Fly every batch; an error that ends the pass early is returned."""
+        if not self._opened:
+            if self._planned is not None:
+                with self.setting.meter.at("rest"):
+                    self._planned.wait()
+            self._check_open()
+            try:
+                self._open()
+            except Exception as error:  # noqa: BLE001  whatever it is, it is met again where the pass is asked for
+                return error
+        while self._flown < len(self._counts):
+            if self._flown >= self.setting.prefetch:
+                self._settle()
+            self._make_room(self._counts[self._flown])
+            try:
+                self._fly()
+            except Exception as error:  # noqa: BLE001  whatever it is, the trainer must see it, and in its place
+                error.add_note("Stage: feed")
+                return error
+        self._settle()
+        self._look_beyond()
+        return None
+
+    def _settle(self) -> None:
+        """Of a pass that is not wanted yet no more is done than this."""
+        if not self._certain.is_set():
+            while self._flying:
+                self._land()
+            self._hold()
 
     def _make_room(self, count: int) -> None:
         """Hand over finished batches until the next one can be filled and submitted without delaying any."""
@@ -63,8 +205,9 @@ class EpochRun(Run):
                 return
             self._land()
 
-    def _fly(self, count: int) -> None:
-        if self._look_ahead:
+    def _fly(self) -> None:
+        count = self._counts[self._flown]
+        if self._look_ahead or (self._narrow and self._wanted):
             self._look_ahead = False
             self._read_ahead()
         with WAITS["read_wait"], self.setting.meter.waiting("read_wait"):
@@ -75,35 +218,101 @@ class EpochRun(Run):
                     self._read_ahead()
         dealt = sum(lane.dealt for lane in self._lanes)
         pieces = [piece for lane in self._lanes for piece in lane.take(count)]
-        self._look_ahead = sum(lane.dealt for lane in self._lanes) > dealt
+        self._look_ahead |= sum(lane.dealt for lane in self._lanes) > dealt
         self._start(pieces)
+        self._flown += 1
+        if self._following is not None and 2 * self._flown >= len(self._counts):
+            self._following.prepare()
 
     def _land(self) -> None:
         flight, batch = self._landed_batch()
-        self._look_ahead |= any(piece.chunk.window.left == 0 for piece in flight.pieces)  # memory went back
+        went_back = any(piece.chunk.window.left == 0 for piece in flight.pieces)
+        self._look_ahead |= went_back
+        if went_back and self.next is not None:
+            self._look_beyond()
         self._hand_over(batch)
 
-    def _read_ahead(self) -> None:
+    def _strands(self) -> list[Lane]:
+        return [strand for lane in self._lanes for strand in lane.strands]
+
+    def _read_ahead(self, before: EpochRun | None = None) -> None:
         """Request reads in order of need, lane by lane in turn, as far as each lane's part of the memory allows.
 
-        Before the first is done only a sample of sizes is known: no more reads than there are readers.
+        What the pass `before` still holds is taken off it. Before the first read is done only a sample of sizes is
+        known: no more reads than there are readers.
         """
-        strands = [strand for lane in self._lanes for strand in lane.strands]
+        strands = self._strands()
         part = self.setting.memory // len(strands)
         most = math.inf if self.setting.sizes else self.setting.readers
-        ahead = [(lane, lane.reads_ahead()) for lane in strands]
+        self._narrow = self._narrow and not self._wanted
+        others = [] if before is None else before._strands()
+        held = [lane.held() for lane in others] or [0] * len(strands)
+        ahead = [
+            (lane, lane.reads_ahead(narrow=self._narrow), other) for lane, other in zip(strands, held, strict=True)
+        ]
         while ahead:
             for turn in list(ahead):
-                lane, reads = turn
+                lane, reads, other = turn
                 task = next(reads, None)
-                if task is None or lane.held() + task.held > part:
+                if task is None or other + lane.held() + task.held > part:
                     ahead.remove(turn)
                 else:
                     self.setting.pool.request(task)
                     most -= 1
                 if most <= 0:
                     return
+        self._look_beyond()
 
     def _release(self) -> None:
         for lane in self._lanes:
             lane.close()
+        self._lanes = ()
+
+    # What is done for the next pass while this one is fed.
+
+    def _look_beyond(self) -> None:
+        """Where all reads have been asked for: ask for the first of the next pass."""
+        if self._following is None or not self._wanted or not all(strand.all_asked for strand in self._strands()):
+            return
+        if self.next is None:
+            behind = self._following.begin(self)
+            with self._lock:
+                if self._ended:
+                    return
+                self.next = behind
+        if isinstance(self.next, EpochRun):
+            self.next._read_first(self)
+
+    def _read_first(self, before: EpochRun) -> None:
+        there = self._opened or self._planned is None or self._planned.is_set()
+        if self._wrong is not None or self._ended or not there:
+            return
+        try:
+            if not self._opened:
+                self._open()
+            self._read_ahead(before)
+        except Exception as error:  # noqa: BLE001  whatever it is, it is none of the pass before
+            self._wrong = error
+
+    def _flies_next(self) -> bool:
+        """Whether a batch of the next pass could be begun behind those that are still in flight."""
+        self._look_beyond()
+        return isinstance(self.next, EpochRun) and self.next._flies_beside(len(self._flying))
+
+    def _flies_beside(self, others: int) -> bool:
+        """Fly a batch behind so many others of the pass before, where that waits for nothing."""
+        full = others + len(self._flying) >= self.setting.engine.depth
+        if full or self._wrong is not None or self._flown >= min(self.setting.prefetch, len(self._counts)):
+            return False
+        count = self._counts[self._flown]
+        try:
+            if not all(strand.all_read for strand in self._strands()) or not all(
+                lane.ready(count) for lane in self._lanes
+            ):
+                return False
+            self._fly()
+        except Exception as error:  # noqa: BLE001  whatever it is, it is none of the pass before
+            error.add_note("Stage: feed")
+            self._wrong = error
+            return False
+        return True

@@ -16,11 +16,10 @@ from dali_feed.engines.pictures import compile_pictures
 from dali_feed.feed.beside import Companions, none
 from dali_feed.feed.commit import Placing, commit, progress
 from dali_feed.feed.describe import described, running
-from dali_feed.feed.epoch import EpochRun
+from dali_feed.feed.following import Begins
 from dali_feed.feed.foresight import foresee
 from dali_feed.feed.life import Life
 from dali_feed.feed.machine import Machine
-from dali_feed.feed.memory import check_memory
 from dali_feed.feed.passes import Batches, Passes
 from dali_feed.feed.planning import Planning, check_order
 from dali_feed.feed.replay import replayed
@@ -30,7 +29,6 @@ from dali_feed.plan import state as states
 from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.order import EpochPlan, Order, Shuffle
 from dali_feed.plan.shares import MAX_EPOCH, Dealt, Shares, check_epoch
-from dali_feed.quarantine.budget import Quarantine
 from dali_feed.quarantine.outbox import Outbox
 from dali_feed.records.source import Snapshot, Source, unpack_id
 from dali_feed.transforms.rules import Decoding, Layout
@@ -175,8 +173,7 @@ class Feed(Dealt):
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be that of `epoch`; where a restored state stands inside it, it goes on there."""
-        if self._passes.at.set_epoch(check_epoch(epoch)):
-            self._passes.end()
+        self._passes.set_epoch(check_epoch(epoch))
 
     def leave(self) -> None:
         """End any pass under way and go to where the next one begins, as making its iterator does."""
@@ -194,24 +191,24 @@ class Feed(Dealt):
         first batch was taken (`dali_feed.plan.position`). Their epoch is still to come.
         """
         self._life.check()
-        self._passes.leave()
-        self._passes.wait()
-        at, plan = self._passes.at, self.plan
-        check_memory(
-            self.tuning,
-            self.shares,
-            windows=self._planning.windows,
-            lane_length=plan.lane_length,
-        )
         self._outbox.retry()
+        run, at = self._passes.begun(), self._passes.at
+        if run is None:
+            self._passes.wait()
         foresee(self.source, self._planning, at.epoch, at.consumed)
-        setting = self._machine.setting(
-            self.snapshot, self.seed, at.epoch, owner=self, where=self.where, companions=self.companions
-        )
-        lanes = self._machine.lanes(setting, plan, self.shares.mine, at.consumed)
-        counts = self._planning.counts(at.epoch, at.consumed)
-        run = self._passes.run = EpochRun(setting, lanes, counts, Quarantine(self.bad, self.slots))
-        return Batches(self, self._passes, run, counts)
+        if run is None:
+            begins = Begins(
+                self.source,
+                self._planning,
+                self._machine,
+                self.shares,
+                self.tuning,
+                self.bad,
+                self.companions,
+                owner=self,
+            )
+            run = self._passes.start(begins.run(at.epoch, at.consumed))
+        return Batches(self, self._passes, run, self._planning.counts(at.epoch, at.consumed))
 
     # State.
 
@@ -288,6 +285,7 @@ class Feed(Dealt):
             return
         self._life.closed = True
         self._passes.end()
+        self._planning.close()
         self._machine.close(self._passes.at_end)
         self.companions = none  # it belongs to a loader, which holds this feed
         self._outbox.close()

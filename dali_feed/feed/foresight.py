@@ -24,7 +24,8 @@ def foresee(source: Source, planning: Planning, epoch: int, consumed: int) -> No
     def coming() -> tuple[Extents, int]:
         lanes = lanes_here(planning.shares)
         now = plan.reads(lanes, consumed)
-        later = planning.foreseen(epoch + 1) if epoch + 1 < MAX_EPOCH else None
+        known = not planning.sampled and epoch + 1 < MAX_EPOCH  # a sampler is not asked before its time
+        later = planning.foreseen(epoch + 1) if known else None
         this = int(now.lengths.sum())
         if later is None:
             return now, this

@@ -109,10 +109,22 @@ class Lane:
             self._open_one()
         return self._open[0]
 
-    def reads_ahead(self) -> Iterator[ReadTask]:
+    @property
+    def all_asked(self) -> bool:
+        """Whether every read of its epoch has been requested."""
+        asked = (task.requested for window in self._open for task in window.ahead)
+        return self._next_window + 1 >= len(self._bounds) and all(asked)
+
+    @property
+    def all_read(self) -> bool:
+        """Whether the windows that it has opened, one at least, are in memory."""
+        return bool(self._open) and all(task.done.is_set() for window in self._open for task in window.tasks)
+
+    def reads_ahead(self, *, narrow: bool = False) -> Iterator[ReadTask]:
         """Reads that have not been requested yet, in order of need. Taking one removes it.
 
-        They go up to a window ahead, and on to the next windows until there are `reads` of them, a reader each.
+        They go up to a window ahead, and on to the next windows until there are `reads` of them, a reader each; those
+        of `narrow` ones not beyond the windows that are open, which is one at least.
         """
         while True:
             for window in list(self._open):
@@ -122,6 +134,8 @@ class Lane:
                     else:
                         yield window.ahead[-1]
             behind = [len(window.tasks) for window in self._open][1:]
+            if narrow and self._open:
+                return
             if (len(behind) >= WINDOWS_AHEAD and sum(behind) >= self._reads) or not self._open_one():
                 return
 

@@ -16,14 +16,20 @@ class Measured:
     """Mean payload size: the snapshot's until reads say that records are larger. The feed thread's own.
 
     memory  bytes of slabs that a window may take
+    before  how large they were in the pass before, where one is known: reads are the same, and are estimated better
     """
 
-    def __init__(self, record_bytes: int, slab_bytes: int, memory: int) -> None:
+    def __init__(self, record_bytes: int, slab_bytes: int, memory: int, before: int = 0) -> None:
         self._told, self.slab_bytes, self.memory = record_bytes, slab_bytes, memory
         self._rows = self._bytes = 0
+        self._before = before
 
     def __bool__(self) -> bool:
-        return self._rows > 0
+        return self._rows > 0 or self._before > 0
+
+    def anew(self) -> Measured:
+        """For the pass behind this one."""
+        return Measured(self._told, self.slab_bytes, self.memory, max(1, self.record_bytes))
 
     def add(self, rows: int, size: int) -> None:
         """So many positions were read, with so many bytes of payloads in slabs."""
@@ -36,7 +42,7 @@ class Measured:
 
     def slabs(self, records: int) -> int:
         """Bytes of slabs that so many records take: an estimate."""
-        return slabs_for(records, self.record_bytes, self.slab_bytes)
+        return slabs_for(records, max(self.record_bytes, self._before), self.slab_bytes)
 
     def too_large(self, first: str, records: int, held: int, rows: int) -> ConfigError:
         """The error of a window from `first` on of which `rows` of its records take `held` bytes: more than may be."""

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dali_feed.feed.clock import WAITS_OF, WORKS, FeedClock
+from dali_feed.feed.clock import REST, WAITS_OF, WORKS, FeedClock
 from dali_feed.feed.cpu import PassClock
 from dali_feed.feed.last import Last
 from dali_feed.feed.loop import LoopClock
@@ -56,7 +56,7 @@ class Meter:
         self._here = threading.local()
         self.newest: FeedClock | None = None
         self._clocks: list[tuple[threading.Thread, FeedClock]] = []
-        self._spent = dict.fromkeys((*WAITS_OF, *WORKS), 0.0)  # of threads that have ended
+        self._spent = dict.fromkeys((*WAITS_OF, *WORKS, REST), 0.0)  # of threads that have ended
         self._lock = threading.Lock()
 
     # The feed thread's clock.

@@ -1,6 +1,7 @@
 """The passes over a feed, as the training loop sees them: each batch taken moves the position.
 
-The law: one pass is under way at most, and only its batches count.
+The law: one pass is under way at most, and only its batches count. One that was begun behind it becomes the next where
+the next one is to begin exactly there; otherwise nothing of it is left.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from typing import Any
 
 from dali_feed.errors import ClosedError, ConfigError, WaitError
 from dali_feed.feed.batch import Batch
+from dali_feed.feed.epoch import EpochRun
 from dali_feed.feed.life import Life
 from dali_feed.feed.meter import Meter
-from dali_feed.feed.run import Run
 from dali_feed.plan.position import Position
 
 __all__ = ["Batches", "Passes"]
@@ -23,28 +24,58 @@ class Passes:
 
     def __init__(self, life: Life, meter: Meter) -> None:
         self.at = Position()
-        self.run: Run | None = None
+        self.run: EpochRun | None = None
         self._life, self._meter = life, meter
-        self._leaving: Run | None = None  # a pass that is over, while its thread is still inside a decoder
+        self._ahead: EpochRun | None = None  # the pass that was begun behind it
+        self._given = False  # whether all batches of the pass under way have been taken
+        self._leaving: EpochRun | None = None  # a pass that is over, while its thread is still inside a decoder
 
     # What a feed does with them.
 
+    def begun(self) -> EpochRun | None:
+        """The pass that the training loop asks for, where it has been begun; it is then the one under way."""
+        self.leave()
+        if self._ahead is not None and not self._ahead.want():
+            self.end()
+        self.run, self._ahead = self._ahead, None
+        self._given = False
+        return self.run
+
+    def start(self, run: EpochRun) -> EpochRun:
+        """That pass is under way."""
+        self.run = run
+        return run
+
     def leave(self) -> None:
         """Any pass under way is over, and the position is where the next one begins."""
-        self.end()
         self.at.leave()
+        self._settle()
 
     def skip(self) -> None:
         """The epoch of a pass that gave a batch is over, and the pass with it."""
         self.at.skip()
-        self.end()
+        self._settle()
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next pass is that of `epoch`."""
+        if self.at.set_epoch(epoch):
+            self._settle()
 
     def end(self) -> None:
         """The pass under way is over: batches it might still give would not be counted from here."""
-        run, self.run = self.run, None
-        if run is not None:
-            run.close()
-            self._leaving = run if run.alive else self._leaving
+        for run in (self.run, self._ahead):
+            if run is not None:
+                run.close()
+                self._leaving = run if run.alive else self._leaving
+        self.run = self._ahead = None
+
+    def _settle(self) -> None:
+        """The pass under way is over; the one behind it stays where the next one begins there."""
+        if self.run is not None and self._given and self.run.well:
+            self._ahead, self.run = self.run.hand_on(), None
+        at, ahead = self.at, self._ahead
+        if self.run is not None or ahead is None or not at.fresh or ahead.epoch != at.epoch:
+            self.end()
 
     def wait(self) -> None:
         """Wait until the thread of the pass before has ended."""
@@ -61,7 +92,7 @@ class Passes:
 
     # What a pass reports.
 
-    def check(self, run: Run) -> None:
+    def check(self, run: EpochRun) -> None:
         """Raise ClosedError where that is not the pass under way, or the error of a feed that cannot be used."""
         self._life.check()
         if self.run is not run:
@@ -74,6 +105,7 @@ class Passes:
     def took(self, samples: int, count: int, *, last: bool) -> None:
         """The training loop got a batch of so many samples, `count` of each lane."""
         self.at.took(count, last=last)
+        self._given = last
         self._meter.batches += 1
         self._meter.samples += samples
         self._meter.loop.given(samples)
@@ -84,7 +116,7 @@ class Passes:
 
     def ended(self) -> None:
         """The pass under way came to its end."""
-        self.run = None
+        self._ahead, self.run = None if self.run is None else self.run.hand_on(), None
         self.at.ended()
 
     def failed(self) -> None:
@@ -92,7 +124,7 @@ class Passes:
         self.at.failed()
         self.end()
 
-    def dropped(self, run: Run) -> None:
+    def dropped(self, run: EpochRun) -> None:
         """No batches of that pass are taken any more."""
         if self.run is run and self._life.here:
             self.end()
@@ -105,7 +137,7 @@ def _itself(batch: Batch) -> Batch:
 class Batches:
     """One pass; each batch taken moves the position. Dropping it ends the pass."""
 
-    def __init__(self, feed: object, passes: Passes, run: Run, counts: Sequence[int]) -> None:
+    def __init__(self, feed: object, passes: Passes, run: EpochRun, counts: Sequence[int]) -> None:
         self._feed = feed  # whose threads and engine run it: it lives as long as its pass
         self._passes, self._run, self._counts = passes, run, counts
         self._taken = 0

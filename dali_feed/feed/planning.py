@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dali_feed.errors import ConfigError
 from dali_feed.feed.describe import warn_of_holes
+from dali_feed.feed.later import Later
 from dali_feed.plan import state as states
 from dali_feed.plan.draws import check_seed
 from dali_feed.plan.mixed import MixedPlan
@@ -58,6 +63,7 @@ class Planning:
         self._snapshot: Snapshot | None = None
         self._plan: EpochPlan | MixedPlan | None = None
         self._digest: str | None = None  # of what the sampler gave for that plan
+        self._later: tuple[int, Later[EpochPlan | MixedPlan]] | None = None  # an epoch whose plan is being made
 
     @property
     def snapshot(self) -> Snapshot:
@@ -96,40 +102,52 @@ class Planning:
             for part, its in several
         ]
 
+    @property
+    def plan_bytes(self) -> int:
+        """About what a plan takes in memory: that of millions of single records takes seconds to make, too."""
+        snapshot, order = self.snapshot, self.order
+        several = zip(snapshot.parts, order.parts, strict=True) if snapshot.mix is not None else [(snapshot, order)]
+        return sum(32 * (len(part) // its.extent + 1) for part, its in several)
+
     def plan(self, epoch: int) -> EpochPlan | MixedPlan:
         """Which sample comes in which slot of that epoch."""
         if self._plan is None or self._plan.epoch != epoch:
-            if (mix := self.snapshot.mix) is not None:
-                self._plan = MixedPlan(
-                    self.snapshot,
-                    mix,
-                    self.order,
-                    seed=self.seed,
-                    epoch=epoch,
-                    lanes=self.shares.lanes,
-                    drop_last=self.drop_last,
-                )
-                return self._plan
-            indices = None if self._sampler is None else indices_of(self._sampler, epoch, len(self.snapshot))
-            self._plan = EpochPlan(
-                self.snapshot,
-                self.order,
-                seed=self.seed,
-                epoch=epoch,
-                lanes=self.shares.lanes,
-                drop_last=self.drop_last,
-                indices=indices,
-            )
-            self._digest = None if indices is None else digest_of(self._sampler, indices)
+            found = self._begun(epoch)
+            if found is None:
+                indices = None if self._sampler is None else indices_of(self._sampler, epoch, len(self.snapshot))
+                found = self._made(epoch, indices)
+                self._digest = None if indices is None else digest_of(self._sampler, indices)
+            self._plan = found
         return self._plan
 
-    def foreseen(self, epoch: int) -> EpochPlan | MixedPlan | None:
-        """The plan of a later epoch; None where only a sampler knows it, which is not asked before its time."""
-        if self._sampler is not None:
-            return None
-        found = copy.copy(self)
-        found._plan = None
-        return found.plan(epoch)
+    def _made(self, epoch: int, indices: NDArray[np.int64] | None = None) -> EpochPlan | MixedPlan:
+        lanes, drop_last, seed = self.shares.lanes, self.drop_last, self.seed
+        if (mix := self.snapshot.mix) is not None:
+            return MixedPlan(self.snapshot, mix, self.order, seed=seed, epoch=epoch, lanes=lanes, drop_last=drop_last)
+        return EpochPlan(
+            self.snapshot, self.order, seed=seed, epoch=epoch, lanes=lanes, drop_last=drop_last, indices=indices
+        )
+
+    def _begun(self, epoch: int) -> EpochPlan | MixedPlan | None:
+        """The plan of an epoch that was begun ahead, when it is there."""
+        later = self._later
+        return later[1].result() if later is not None and later[0] == epoch else None
+
+    def ahead(self, epoch: int) -> Later[EpochPlan | MixedPlan]:
+        """The plan of a later epoch, which no sampler gives, made in a thread of its own. For any thread."""
+        later = self._later
+        if later is None or later[0] != epoch:
+            later = self._later = epoch, Later(partial(self._made, epoch), "dali_feed-plan")
+        return later[1]
+
+    def foreseen(self, epoch: int) -> EpochPlan | MixedPlan:
+        """The plan of a later epoch, which no sampler gives. For any thread."""
+        return self._begun(epoch) or self._made(epoch)
+
+    def close(self) -> None:
+        """No plan is made ahead any more."""
+        if self._later is not None:
+            self._later[1].close()
 
     def made(self, epoch: int) -> EpochPlan | MixedPlan | None:
         """The plan of that epoch, where it is there already."""
@@ -137,7 +155,11 @@ class Planning:
 
     def counts(self, epoch: int, consumed: int = 0) -> list[int]:
         """How many slots of each lane every batch takes, from where `consumed` of a lane have been given."""
-        return self.shares.counts(self.plan(epoch).lane_length - consumed, drop_last=self.drop_last)
+        return self.counts_of(self.plan(epoch), consumed)
+
+    def counts_of(self, plan: EpochPlan | MixedPlan, consumed: int) -> list[int]:
+        """The same of a plan."""
+        return self.shares.counts(plan.lane_length - consumed, drop_last=self.drop_last)
 
     def made_for(self, epoch: int, recipe: Recipe) -> dict[str, Any]:
         """What a position in that epoch depends on: source, order, seed and so on, and how images are decoded."""
@@ -162,7 +184,7 @@ class Planning:
         if pin is not None and (
             self._snapshot is None or self._snapshot.fingerprint != state["made_for"].get("source")
         ):
-            found._snapshot, found._plan = self._source.snapshot(pin), None
+            found._snapshot, found._plan, found._later = self._source.snapshot(pin), None, None
         epoch = state["epoch"]
         made, plan = found.made_for(epoch, recipe), found.plan(epoch)
         states.compare(dict(state), made, found.snapshot, plan.lane_length)

@@ -4,7 +4,8 @@ The thread waits at three places and counts each: for reads, for the engine, for
 waits for a read while a finished batch could be handed over. An error reaches the training loop at the
 batch where it belongs, after all batches before it.
 
-Where records come from is the business of the two kinds of pass: over an epoch, or over a stream.
+Where records come from is the business of the two kinds of pass: over an epoch, or over a stream. The thread of a pass
+that has given all it has may go on with the next one, which then has begun before the training loop asks for it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dali_feed.feed.lane import Piece
 from dali_feed.feed.pass_meter import PassMeter
 from dali_feed.feed.setting import Setting
 from dali_feed.feed.watchdog import stuck
+from dali_feed.feed.worker import Worker
 from dali_feed.quarantine.budget import Fault, Quarantine
 from dali_feed.quarantine.letters import Letter
 from dali_feed.records.source import unpack_id
@@ -38,22 +40,35 @@ log = logging.getLogger("dali_feed")
 
 
 class Run:
-    """An iterator over batches, each with equally many slots of so many `lanes`. A subclass is ready before that."""
+    """An iterator over batches, each with equally many slots of so many `lanes`. A subclass is ready before that.
 
-    def __init__(self, setting: Setting, lanes: int, quarantine: Quarantine) -> None:
-        self.setting = setting
-        self._parts, self._quarantine = lanes, quarantine
+    Of a pass that is `behind` another one, that one's thread feeds it afterwards.
+    """
+
+    _quarantine: Quarantine
+
+    def __init__(
+        self, setting: Setting, lanes: int, quarantine: Quarantine | None = None, behind: Run | None = None
+    ) -> None:
+        self.setting, self._parts = setting, lanes
+        if quarantine is not None:  # or the subclass has it before it is needed
+            self._quarantine = quarantine
         self._landed = 0  # slots
         self._noted = PassMeter(setting.meter, setting.epoch)
         self.landing: Flight | None = None  # the batch that the engine is waited for
         self._flying: deque[Flight] = deque()
         self._out: Channel[Batch | BaseException | None] = Channel(setting.prefetch)
         self._ended = False
-        self._over, self._then = False, list[Callable[[], None]]()
+        self.next: Run | None = None  # the pass that its thread goes on with
         self._lock = threading.Lock()
-        setting.engine.resume()
-        self._thread = threading.Thread(target=self._run, name="dali_feed-feed", daemon=True)
-        self._thread.start()
+        self._worker: Worker = Worker(self, "dali_feed-feed") if behind is None else behind._worker
+        if behind is None:
+            setting.engine.resume()
+            self._worker.start()
+
+    @property
+    def _thread(self) -> threading.Thread:
+        return self._worker.thread
 
     def __iter__(self) -> Self:
         return self
@@ -68,7 +83,10 @@ class Run:
         self._noted.came(more=isinstance(item, Batch))
         if isinstance(item, Batch):
             return item
-        self.close()
+        if item is None and self.next is not None:
+            self._ended = True  # and its thread goes on
+        else:
+            self.close()
         if item is None:
             raise StopIteration
         raise item
@@ -91,12 +109,11 @@ class Run:
         return self.take()
 
     def close(self) -> None:
-        """End the pass in whatever state it is; reads and batches under way are dropped."""
+        """End the pass in whatever state it is, and the next one; reads and batches under way are dropped."""
         self._noted.end()
         if self._ended:
             return
-        self._ended = True
-        self._out.close()
+        self._end()
         self.setting.engine.halt()
         if threading.current_thread() is self._thread:
             return  # the garbage collector ran here; the next put ends the thread
@@ -106,18 +123,22 @@ class Run:
         if self.alive:
             linger(self._thread)
 
+    def _end(self) -> None:
+        """No batch is given any more; its thread finds that out where it is."""
+        with self._lock:
+            self._ended = True
+        self._out.close()
+        if self.next is not None:
+            self.next._end()
+
     @property
     def alive(self) -> bool:
         """Whether its thread may still use the engine: it may be inside a decoder."""
-        return not self._over
+        return self._worker.alive
 
     def at_end(self, call: Callable[[], None]) -> None:
         """Call it when the thread no longer uses the engine: in that thread, or at once."""
-        with self._lock:
-            if not self._over:
-                self._then.append(call)
-                return
-        call()
+        self._worker.at_end(call)
 
     def wait(self) -> None:
         """Wait until the thread of a closed pass has ended, and log now and then what it does."""
@@ -131,26 +152,31 @@ class Run:
                     self._stuck(),
                 )
 
-    def _run(self) -> None:
+    def one(self) -> Run | None:
+        """In its thread: feed all of it. Gives the next pass, where the thread goes on."""
         last: BaseException | None
         begun = time.thread_time()
+        goes_on: Run | None = None
         try:
             try:
                 last = self._feed()
             except BaseException as error:  # noqa: BLE001  in its place; a ClosedError too, where the source was closed
                 last = error
-            self._out.put(last)
+            behind = None if last is not None else self.next
+            self._last(last)
+            goes_on = behind
         except ClosedError:
             pass  # the training loop has gone; no one is left to report to
         finally:
             self.setting.meter.feed_cpu += time.thread_time() - begun
-            try:
-                self._clear()
-            finally:
-                with self._lock:
-                    self._over = True
-                for call in self._then:
-                    call()
+            self._clear()
+            if goes_on is None and self.next is not None:
+                self.next._clear()
+        return goes_on
+
+    def _last(self, item: BaseException | None) -> None:
+        """Behind all batches comes an error, or None: the end."""
+        self._out.end(item)
 
     # What the two kinds of pass do each in their way.
 
@@ -176,6 +202,9 @@ class Run:
     def _alarm(self) -> int:
         """The level of the watchdog's line in the log."""
         return logging.WARNING
+
+    def _hold(self) -> None:
+        """Wait until what is found may be counted: at once, but for a pass that nobody has asked for yet."""
 
     # What they share.
 
@@ -233,6 +262,8 @@ class Run:
         with WAITS["engine_wait"], self.setting.meter.waiting("engine_wait"):
             result = self.setting.engine.take()
         self.setting.meter.landed(len(flight))
+        if result.bad or not flight.ok.all():
+            self._hold()
         if not flight.ok.all():
             self._count_faults(flight)  # here, in batch order: a limit ends a run at the same batch at any depth
         while result.bad:
@@ -256,5 +287,5 @@ class Run:
         while self._flying:
             self._flying.popleft()
             self.setting.engine.discard()
-        self.setting.meter.service.forget()
+            self.setting.meter.service.dropped()
         self._release()

@@ -41,7 +41,7 @@ class Service:
             self.samples += samples
         self._free = done
 
-    def forget(self) -> None:
-        """What was given to the engine will not be taken; the next batch is a first one."""
-        self._begun.clear()
+    def dropped(self) -> None:
+        """The oldest one will not be taken; the next batch that is, is a first one."""
+        self._begun.popleft()
         self._free = 0.0

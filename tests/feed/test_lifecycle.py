@@ -7,6 +7,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,7 @@ def test_memory_goes_back_after_every_pass(shuffle: Any, faults: bool) -> None:
         items[7], items[22] = Corrupt(), (broken_png(), 0)
     source = ScriptedSource(items, extent=4)
     options: dict[str, Any] = {"shuffle": shuffle, "lanes": 2, "bad": BadRecords(limit=None)}
-    with Feed(source, 4, tuning=Tuning(threads=1, prefetch=3), **options) as feed:
+    with Feed(source, 4, tuning=replace(QUICK, prefetch=3), **options) as feed:
         for stop in range(9):
             for n, _batch in enumerate(feed):
                 if n == stop:

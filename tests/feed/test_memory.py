@@ -50,7 +50,7 @@ def test_reads_ahead_keep_to_the_memory_by_what_was_read(lanes: int) -> None:
         for _ in range(2):
             assert epoch(feed) == 448
             assert feed.stats().slab_peak <= feed.tuning.memory
-        assert feed._slabs.leased == 0
+    assert feed._slabs.leased == 0
 
 
 def test_a_window_that_does_not_fit_is_an_error_with_its_size() -> None:
@@ -80,7 +80,7 @@ def test_records_larger_than_a_slab(told: int) -> None:
     with misled(48, 3 * MIB, 80 * MIB, told, shuffle=Shuffle(1, 2), batch=2) as feed:
         assert sum(len(batch) for batch in feed) == 48
         assert feed.stats().slab_peak <= 80 * MIB
-        assert feed._slabs.leased == 0
+    assert feed._slabs.leased == 0
 
 
 def test_a_topic_whose_first_records_say_nothing(real_kafka: Kafka) -> None:

@@ -39,9 +39,10 @@ def dealt(items: list[Any], batch_size: int = 4, **options: Any) -> tuple[list[i
     with Feed(ScriptedSource(items, extent=8), batch_size, **made) as feed:
         batches = list(feed)
         assert len(batches) == len(feed)
-        assert feed._slabs.leased == 0
         ids, ok = ([v for b in batches for v in getattr(b, name).tolist()] for name in ("ids", "ok"))
-        return ids, ok, feed.stats()
+        stats = feed.stats()
+    assert feed._slabs.leased == 0
+    return ids, ok, stats
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 8, 40])
