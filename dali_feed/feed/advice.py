@@ -48,11 +48,11 @@ def ideas(feed: Any) -> list[Idea]:
 
 
 def advised(feed: Any, tuning: Tuning, seconds: float) -> Iterator[tuple[Idea, Trial]]:
-    """Each idea beside the feed as it is, both with `tuning`, in turns, for about so long; the rest is not given."""
+    """Each idea beside the feed as it is, both with `tuning`, in turns, for about so long; at least the first."""
     end, length = time.monotonic() + seconds, turn_seconds(4 * seconds)
     with Rivals(feed.alike, length) as here:
-        for idea in ideas(feed):
-            if time.monotonic() >= end:
+        for n, idea in enumerate(ideas(feed)):
+            if n and time.monotonic() >= end:
                 return
 
             def make(tuning: Tuning, idea: Idea = idea) -> Any:

@@ -100,5 +100,5 @@ class _Time:
         self._longest, self._mark = max(self._longest, now - self._mark), now
 
     def enough(self) -> bool:
-        """For the race at hand and one more."""
-        return self.seconds > 2 * self._longest
+        """For the race at hand and one more; for the first one there always is."""
+        return not self._longest or self.seconds > 2 * self._longest

@@ -161,7 +161,7 @@ def test_measuring_reads_no_sampler_and_writes_no_dead_letter() -> None:
     source = ScriptedSource([*labelled(11), Corrupt()])
     bad = BadRecords(None, dead_letter=letters)  # type: ignore[arg-type]  # it is never asked
     with Feed(source, 4, sampler=sampler, bad=bad, tuning=Tuning.auto()) as feed:
-        assert measured(feed, Tuning.auto(), 0.01).trials
+        assert measured(feed, Tuning.auto(), 0.001).trials
     assert (sampler.asked, letters.asked) == (0, 0)
     assert sorted(AnyOrder(lambda: 12)) == list(range(12))
 
