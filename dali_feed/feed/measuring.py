@@ -48,13 +48,15 @@ def measured(feed: Any, asked: AutoTuning, seconds: float, tell: Tell = lambda _
     start = asked.defaults(gpu=feed.device is not None)
     start = start if start.threads else replace(start, threads=most)
     trials: list[Trial] = []
-    with Rivals(feed.alike, turn_seconds(seconds)) as rivals:
-        try:
+    rivals = Rivals(feed.alike, turn_seconds(seconds))
+    try:
+        with rivals:
             for trial in _trials(feed, asked, start, most, rivals, _Time(seconds)):
                 trials.append(trial)
                 tell(trial)
-        except KeyboardInterrupt:
-            return Outcome(start, tuple(trials), broken=True)
+    except KeyboardInterrupt:  # while they are closed too
+        rivals.close()
+        return Outcome(start, tuple(trials), broken=True)
     return Outcome(start, tuple(trials))
 
 
