@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 from dali_feed.checks import bytes_of, flag, whole
 from dali_feed.errors import ConfigError
 from dali_feed.quarantine.policy import BadRecords
 from dali_feed.screen.scans import MAX_WORK
 
-__all__ = ["BadRecords", "Cache", "Tuning", "local_processes", "whole"]
+__all__ = ["AutoTuning", "BadRecords", "Cache", "Tuning", "local_processes", "whole"]
 
 
 GPU_THREADS = 16  # that prepare a GPU decoder's work: more wait for each other
@@ -124,6 +125,35 @@ class Tuning:
             for side in self.image_hint:
                 whole("Tuning(image_hint=(height, width))", side, 1)
 
+    @staticmethod
+    def auto(seconds: float = 0, memory: int | str | None = None, cpus: int | None = None, **pinned: Any) -> AutoTuning:
+        """What was found to be fastest on this machine for this data and program, by `dali-feed tune` or a run before.
+
+        seconds  where nothing is kept, measure for about so long when the first iterator is made, and keep what was
+                 found; 0: take the defaults, and say at INFO how to measure. Of several processes on a machine one
+                 measures; the others wait for it
+        memory   bytes that encoded images and a cache may take together, or a size such as "8GB"; None: as `Tuning`,
+                 and no cache is tried
+        cpus     CPUs that this process may use for threads; None: its part of all
+        pinned   fields of `Tuning` that stay as they are given here
+
+        A stream is never measured: it takes the defaults. Raises ConfigError for values that are not allowed.
+        """
+        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds < math.inf:
+            msg = f"Tuning.auto(seconds=...): must be a number of at least 0; found {seconds!r}"
+            raise ConfigError(msg)
+        cap = bytes_of("Tuning.auto(memory=...)", memory) if isinstance(memory, str) else memory
+        if cap is not None:
+            whole("Tuning.auto(memory=...)", cap, 1 << 20)
+        if cpus is not None:
+            whole("Tuning.auto(cpus=...)", cpus, 1)
+        own = {each.name for each in fields(Tuning)} - {"memory"}
+        if unknown := sorted(set(pinned) - own):
+            msg = f"Tuning.auto(...): must be given fields of Tuning; found {', '.join(unknown)}"
+            raise ConfigError(msg)
+        given = pinned if cap is None else {"memory": min(cap, Tuning().memory), **pinned}
+        return AutoTuning(**given, seconds=seconds, cap=cap, cpus=cpus, pinned=frozenset(pinned))
+
     @property
     def cpu_threads(self) -> int:
         """`threads`, or this process's part of the CPUs that it may use; ConfigError where that cannot be found out."""
@@ -133,6 +163,36 @@ class Tuning:
     def gpu_threads(self) -> int:
         """`cpu_threads` for a decoder that leaves most of its work to a GPU; unless given, 16 at most."""
         return self.threads or min(GPU_THREADS, self.cpu_threads)
+
+
+@dataclass(frozen=True, slots=True)
+class AutoTuning(Tuning):
+    """A marker: what was kept for the machine stands in its place when the first iterator is made. See `Tuning.auto`.
+
+    seconds  to measure for where nothing is kept
+    cap      bytes for encoded images and a cache together, or None
+    cpus     for threads, or None
+    pinned   fields that stay as they are
+    """
+
+    seconds: float = 0
+    cap: int | None = None
+    cpus: int | None = None
+    pinned: frozenset[str] = frozenset()
+
+    def pin(self, **given: Any) -> AutoTuning:
+        """The same, with these fields given too."""
+        return replace(self, **given, pinned=self.pinned | set(given))
+
+    def most_threads(self, *, gpu: bool) -> int:
+        """How many threads may decode: `cpus`, or this process's part of all; before a GPU decoder 16 at most."""
+        most = Tuning().gpu_threads if gpu else Tuning().cpu_threads
+        return most if self.cpus is None else min(most, self.cpus)
+
+    def defaults(self, *, gpu: bool) -> Tuning:
+        """What stands where nothing was found: the defaults within the caps, and what is pinned."""
+        plain = Tuning(**{each.name: getattr(self, each.name) for each in fields(Tuning)})
+        return plain if plain.threads or self.cpus is None else replace(plain, threads=self.most_threads(gpu=gpu))
 
 
 def local_processes() -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from dali_feed.errors import SourceDeniedError
 from dali_feed.storage.contract import Store
 from dali_feed.storage.local import LOCAL
+from dali_feed.storage.user_cache import user_cache
 
 __all__ = ["SUFFIX", "homes_of", "index_path", "keep"]
 
@@ -23,8 +24,7 @@ def index_path(path: str, folder: str | os.PathLike[str] | None) -> Path:
     whole = path if "://" in path else os.path.abspath(path)
     name = hashlib.sha256(whole.encode(errors="surrogateescape")).hexdigest()
     if folder is None:
-        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        return Path(cache, "dali_feed", "index", f"{name}{SUFFIX}")
+        return user_cache() / "index" / f"{name}{SUFFIX}"
     return Path(folder, f"{os.path.basename(path)}-{name[:16]}{SUFFIX}")
 
 

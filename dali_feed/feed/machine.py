@@ -62,10 +62,18 @@ class Machine:
     _proof: Proof = field(default_factory=Proof, init=False)
 
     def __post_init__(self) -> None:
-        """Slabs are memory only once a read asks for them, and a cache once it keeps a record."""
+        """Slabs are memory only once a read asks for them."""
         self.slabs = SlabPool(slab_bytes(self.tuning.memory), most=self.tuning.memory)
-        if (kept := self.tuning.cache) is not None:
-            pixels = WholePixels(self.compiled, self.tuning) if kept.pixels else None
+        self.tune(self.tuning)
+
+    def tune(self, tuning: Tuning) -> None:
+        """Run epochs with that one, of the same `memory`, before the first. A cache is memory once it keeps a record.
+
+        Raises ConfigError for a cache of pixels that this program cannot have.
+        """
+        self.tuning = tuning
+        if (kept := tuning.cache) is not None:
+            pixels = WholePixels(self.compiled, tuning) if kept.pixels else None
             self.cache = RecordCache(self.source, kept.limit, pixels)
 
     def setting(

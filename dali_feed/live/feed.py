@@ -32,7 +32,7 @@ from dali_feed.live.passes import LiveBatches
 from dali_feed.live.progress import Progress
 from dali_feed.live.run import LiveRun
 from dali_feed.live.shared import Shared
-from dali_feed.options import BadRecords, Tuning
+from dali_feed.options import AutoTuning, BadRecords, Tuning
 from dali_feed.plan.draws import check_seed
 from dali_feed.plan.shares import Dealt, Shares
 from dali_feed.quarantine.budget import Quarantine
@@ -94,6 +94,9 @@ class LiveFeed(Dealt):
         tuning: Tuning | None = None,
         columns: Mapping[str, Kind] | Sequence[Kind] | None = None,
     ) -> None:
+        if isinstance(tuning, AutoTuning):
+            log.info("tuning: a stream is not measured, since what is read of it is gone; the defaults are used")
+            tuning = tuning.defaults(gpu=device is not None)
         self.tuning, self.device, self.seed = tuning or Tuning(), device, check_seed(seed)
         if self.tuning.cache is not None:
             msg = "Tuning(cache=...): keeps records for later epochs, and a stream has none. Leave it out"

@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset
 
 from dali_feed.errors import ConfigError
 from dali_feed.loader.asked import TorchOptions
-from dali_feed.options import Tuning
+from dali_feed.options import AutoTuning, Tuning
 from dali_feed.transforms.mixing import Mixing
 
 __all__ = [
@@ -147,7 +147,10 @@ def tuned(tuning: Tuning | None, num_workers: int, prefetch_factor: int | None, 
     """num_workers and prefetch_factor as ours, where `tuning` does not set them."""
     found = tuning or Tuning()
     if num_workers and found.threads is None:
-        found = dataclasses.replace(found, threads=num_workers)
+        if isinstance(found, AutoTuning):
+            found = found.pin(threads=num_workers)
+        else:
+            found = dataclasses.replace(found, threads=num_workers)
     elif num_workers:
         warn_once("num_workers", "tuning says how many threads decode", stacklevel + 1)
     if prefetch_factor is not None and tuning is None:

@@ -51,6 +51,7 @@ ROOMS = (
     Room("screen", WORDS),
     Room("quarantine", (*WORDS, "records")),
     Room("options", (*WORDS, "quarantine", "screen")),
+    Room("tuner", (*WORDS, "options", "storage")),  # it knows no feed: a feed is what it is handed to race
     Room("plan", (*WORDS, "records")),
     Room("columns", (*WORDS, "formats", "records", "screen", "plan"), ("tokenizers", "torch", "torchvision", "PIL")),
     Room("transforms", (*WORDS, "plan"), ("torch", "torchvision", "nvidia.dali", "PIL")),  # none while it is imported
@@ -69,7 +70,7 @@ ROOMS = (
         (*PURE, "kernels"),
         ("nvidia.dali", "nvidia.nvimgcodec", "torch", "torchvision", "cupy", "PIL"),
     ),
-    Room("feed", (*PURE, "engines")),
+    Room("feed", (*PURE, "engines", "tuner")),
     Room("live", (*PURE, "engines", "feed")),
     Room(
         "loader", (*PURE, "kernels", "external_sources", "engines", "feed", "live"), ("torch", "torchvision", "pynvml")
@@ -82,7 +83,6 @@ ROOMS = (
         (*PURE, "feed", "live", "loader"),
         ("prometheus_client", "opentelemetry", "pynvml", "torch", "PIL"),
     ),
-    Room("tuner", (*PURE, "engines", "feed", "loader"), ("torch",)),
     Room(
         "bench",
         (*PURE, "kernels", "storage", "external_sources", "packing", "engines", "feed", "live", "loader", "testing"),
