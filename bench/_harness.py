@@ -38,6 +38,7 @@ __all__ = [
     "jpeg_engine",
     "peak_rss",
     "quantiles",
+    "rate_of",
     "reset_peak",
     "rss",
     "run_turn",
@@ -157,6 +158,14 @@ def run_turn(make: Callable[[], AbstractContextManager[Steps]], seconds: float, 
         used, used_here, peak = _cpu() - cpu, time.thread_time() - consumer, peak_rss()
         beside = cpu_seconds(steps.beside) - beside if steps.beside else 0.0
     return Turn(images, now - begun, used, beside, used_here, waits, peak, dict(steps.notes))
+
+
+def rate_of(batches: Iterable[Any]) -> float:
+    """Images per second of one pass over a loader, whose batches are tuples that begin with their images."""
+    images, begun = 0, time.perf_counter()
+    for batch in batches:
+        images += len(batch[0])
+    return images / (time.perf_counter() - begun)
 
 
 def spread(values: Iterable[float]) -> tuple[float, float, float]:

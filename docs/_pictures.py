@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
@@ -45,7 +46,8 @@ def photographs() -> list[bytes]:
     import skimage.data
     from sklearn.datasets import load_sample_images
 
-    arrays = [*load_sample_images().images, skimage.data.chelsea(), skimage.data.coffee(), skimage.data.astronaut()]
+    data: Any = skimage.data
+    arrays = [*load_sample_images().images, data.chelsea(), data.coffee(), data.astronaut()]
     found = []
     for array in arrays:
         out = io.BytesIO()
