@@ -30,20 +30,12 @@ from dali_feed import Cache, DataLoader, Tuning
 from dali_feed.bench.facts import facts
 from dali_feed.bench.photos import HEIGHT, WIDTH, photos
 from dali_feed.bench.rows import append, table
-from dali_feed.bench.turns import spread
+from dali_feed.bench.turns import rate_of, spread
 from dali_feed.bench.work import transform
 from dali_feed.external_sources import DiskCache, ShardSet
 from dali_feed.records.source import Extents
 
 READ = 16  # records that are read at a time
-
-
-def epoch(loader: DataLoader) -> float:
-    """Images per second of an epoch."""
-    images, begun = 0, time.perf_counter()
-    for batch in loader:
-        images += len(batch[0])
-    return images / (time.perf_counter() - begun)
 
 
 def images(shards: list[str], batch: int, threads: int, repeats: int) -> list[dict[str, object]]:
@@ -59,10 +51,10 @@ def images(shards: list[str], batch: int, threads: int, repeats: int) -> list[di
                 ShardSet(shards), batch, shuffle=True, transform=transform(), device=torch.device("cpu"), tuning=tuning
             )
             loaders[name] = open_.enter_context(made)
-            firsts[name] = epoch(made)
+            firsts[name] = rate_of(made)
         for _ in range(repeats):
             for name, loader in loaders.items():
-                rates[name].append(epoch(loader))
+                rates[name].append(rate_of(loader))
         for name, loader in loaders.items():
             found = loader.stats().cache
             held[name] = 0 if found is None else found.held

@@ -26,11 +26,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from _contestants import transform
-from _harness import RESULTS, append, facts, spread, table
-from _photos import Photos, photos
+from _results import RESULTS
 
 from dali_feed import DataLoader, Tuning
+from dali_feed.bench.facts import facts
+from dali_feed.bench.photos import Photos, photos
+from dali_feed.bench.rows import append, table
+from dali_feed.bench.turns import spread
+from dali_feed.bench.work import transform
 from dali_feed.external_sources import FileList, ShardSet
 from dali_feed.records.source import Source
 

@@ -28,8 +28,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from _harness import RESULTS, append, facts, spread, table
-from _photos import photos
+from _results import RESULTS
+
+from dali_feed.bench.facts import facts
+from dali_feed.bench.photos import photos
+from dali_feed.bench.rows import append, table
+from dali_feed.bench.turns import spread
 
 START = Path(__file__).with_name("_start.py")
 COUNTED = ("import", "made", "iter", "first")

@@ -34,6 +34,8 @@ _PACKAGES = {  # module: how people call it, its package for pip, and a further 
     "s3fs": ("s3fs", "s3fs", "for s3://"),
     "gcsfs": ("gcsfs", "gcsfs", "for gs://"),
     "adlfs": ("adlfs", "adlfs", "for az://"),
+    "prometheus_client": ("prometheus-client", "prometheus-client", "or dali-feed[watch]"),
+    "opentelemetry": ("OpenTelemetry", "opentelemetry-api", "or dali-feed[watch]"),
     "aiohttp": ("aiohttp", "aiohttp", "for http:// and https://"),
 }
 

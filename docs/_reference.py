@@ -61,6 +61,9 @@ SECTIONS = {
     "Dead letters": {"dali_feed.external_sources": "DeadLetterFolder DeadLetterTopic"},
     "Without torch": {"dali_feed.feed": "Feed Batch"},
     "DALI's iterators": {"dali_feed.dali": "DALIGenericIterator DALIClassificationIterator LastBatchPolicy"},
+    "Watching a run": {
+        "dali_feed.watching": "serve Endpoint Reporting Reporter TensorBoard Wandb JsonLines Logging otel"
+    },
     "Testing": {
         "dali_feed.testing": "broker Broker publish Message ScriptedSource assert_resumes_anywhere ScriptedStream"
         " assert_stream_resumes"
@@ -106,6 +109,7 @@ ABOUT = {
     "Dead letters": "Where bad records are kept: see [bad-records.md](bad-records.md#dead-letters).",
     "Without torch": "`Feed` is the loader without torch, for JAX, CuPy or an engine of your own.",
     "DALI's iterators": "For a pipeline of your own: see [from-dali.md](from-dali.md).",
+    "Watching a run": "Its numbers for Prometheus, TensorBoard and others: see [watching.md](watching.md).",
     "Testing": "For the tests of your own pipeline or source. No training run needs anything here.",
     "Errors": """\
         All are in `dali_feed.errors`. A message names what it is about, the rule, what was found and what to do, in

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 import numpy as np
 
 from dali_feed.bench.contract import Steps
 from dali_feed.bench.usage import cpu_here, cpu_seconds, peak_rss, reset_peak
 
-__all__ = ["Listener", "Make", "Measured", "Turn", "quantiles", "ratios", "run_turn", "spread", "take_turns"]
+__all__ = ["Listener", "Make", "Measured", "Turn", "quantiles", "rate_of", "ratios", "run_turn", "spread", "take_turns"]
 
 WARM_STEPS = 6  # more than the batches that any contestant has in flight
 WARM_SECONDS = 0.5
@@ -71,6 +72,14 @@ def run_turn(make: Make, seconds: float, *, warm: int = WARM_STEPS) -> Turn:
         used, used_here, peak = cpu_here() - cpu, time.thread_time() - consumer, peak_rss()
         beside = cpu_seconds(steps.beside) - beside if steps.beside else 0.0
     return Turn(images, now - begun, used, beside, used_here, waits, peak, dict(steps.notes))
+
+
+def rate_of(batches: Iterable[Any]) -> float:
+    """Images per second of one pass over a loader, whose batches are tuples that begin with their images."""
+    images, begun = 0, time.perf_counter()
+    for batch in batches:
+        images += len(batch[0])
+    return images / (time.perf_counter() - begun)
 
 
 def spread(values: Iterable[float]) -> tuple[float, float, float]:

@@ -39,7 +39,8 @@ def lag(  # noqa: PLR0913, PLR0917  an option each
     The time is that of the oldest record that was not read yet: one record of each partition is looked at. Nothing is
     joined, committed or changed. With --watch the table is live, and has rates.
     """
-    from dali_feed.cli.lag_view import shown
+    from dali_feed.cli.lag_view import screen, told
+    from dali_feed.cli.looks import looking
     from dali_feed.cli.targets import KAFKA, named, options_of
     from dali_feed.errors import ConfigError
     from dali_feed.external_sources.kafka.lag import look
@@ -54,7 +55,7 @@ def lag(  # noqa: PLR0913, PLR0917  an option each
     options = KafkaOptions(topic, servers, None, None, (), timeout, options_of(config or []))
     left = looks if looks is not None else 1 if watch is None else -1
     before, found = None, list[str]()
-    with shown(as_json=as_json, live=watch is not None) as show:
+    with looking(screen, told, as_json=as_json, live=watch is not None) as show:
         while left:
             facts = look(options, reader)
             now = facts if before is None else since(before, facts)

@@ -1,13 +1,11 @@
-"""How a lag is shown: a live table on a terminal, a table per look elsewhere, or JSON."""
+"""How a lag is shown: what is known of the reader, and a table of partitions."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from typing import Any
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -15,29 +13,18 @@ from dali_feed.cli.text import grid, plural, put
 from dali_feed.external_sources.kafka.lag_facts import LagFacts
 from dali_feed.external_sources.kafka.topic_facts import span_text
 
-__all__ = ["shown"]
+__all__ = ["screen", "told"]
 
 PARTITIONS = 64
-WIDTH = 160
-Show = Callable[[LagFacts, Sequence[str]], None]
 
 
-@contextmanager
-def shown(*, as_json: bool, live: bool) -> Iterator[Show]:
-    """What shows a look."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH)  # nobody has to see all of a line at once
-    if as_json:
-        yield lambda facts, warnings: print(json.dumps(facts.told() | {"warnings": list(warnings)}), flush=True)
-    elif live and console.is_terminal:
-        with Live(console=console, auto_refresh=False) as table:
-            yield lambda facts, warnings: table.update(_screen(facts, warnings), refresh=True)
-    else:
-        yield lambda facts, warnings: console.print(_screen(facts, warnings), soft_wrap=True)
+def told(facts: LagFacts, warnings: Sequence[str]) -> dict[str, Any]:
+    """A look as JSON has it."""
+    return facts.told() | {"warnings": list(warnings)}
 
 
-def _screen(facts: LagFacts, warnings: Sequence[str]) -> Group:
+def screen(facts: LagFacts, warnings: Sequence[str]) -> Group:
+    """A look as a terminal has it."""
     stand = facts.stand
     told = grid()
     put(told, "reader", _reader(facts))

@@ -31,6 +31,7 @@ from dali_feed.plan.order import Shuffle
 from dali_feed.plan.sampler import has_dealt
 from dali_feed.records.source import Source
 from dali_feed.transforms.mixing import Mixing
+from dali_feed.watching.environment import told_by_environment
 
 __all__ = ["DataLoader", "Info"]
 
@@ -224,6 +225,7 @@ class DataLoader:
             else functools.partial(moved, device=self.device)
         )
         self._close_at_exit = weakref.finalize(self, self._feed.close)
+        told_by_environment(self)
 
     def __class_getitem__(cls, batch: object) -> types.GenericAlias:
         """For annotations, which say of torch's loader what a batch is: `DataLoader[...]`."""
@@ -262,6 +264,16 @@ class DataLoader:
         batches = iter(self._feed)
         self._told = getattr(self.sampler, "epoch", None)
         return _Tensors(self, batches)
+
+    @property
+    def rank(self) -> int:
+        """Which part of each global batch this process takes; 0 where a sampler has dealt to ranks."""
+        return self._feed.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many processes share a global batch; 1 where a sampler has dealt to ranks."""
+        return self._feed.world_size
 
     @property
     def epoch(self) -> int:

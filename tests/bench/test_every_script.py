@@ -7,7 +7,19 @@ from toy_runs import Run, run
 
 __all__ = ["run"]
 
-NAMES = ("adapting", "cache", "columns", "decode", "lock", "memory", "reduction", "resume", "screen", "training")
+NAMES = (
+    "adapting",
+    "cache",
+    "columns",
+    "decode",
+    "lock",
+    "memory",
+    "reduction",
+    "resume",
+    "screen",
+    "training",
+    "watch",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -73,16 +73,16 @@ ROOMS = (
     Room("feed", (*PURE, "engines", "tuner")),
     Room("live", (*PURE, "engines", "feed")),
     Room(
-        "loader", (*PURE, "kernels", "external_sources", "engines", "feed", "live"), ("torch", "torchvision", "pynvml")
+        "watching", (*PURE, "feed"), ("prometheus_client", "opentelemetry", "pynvml", "torch")
+    ),  # a loader is shown it
+    Room(
+        "loader",
+        (*PURE, "kernels", "external_sources", "engines", "feed", "live", "watching"),
+        ("torch", "torchvision", "pynvml"),
     ),
     Room("dali", (*PURE, "engines", "feed", "loader"), ("torch",)),  # DALI's names, no DALI
     Room("testing", (*PURE, "external_sources", "feed", "live"), ("confluent_kafka",)),
     Room("__init__", ("packages", "options", "plan", "transforms", "compiler", "loader")),  # names only, lazily
-    Room(
-        "watching",
-        (*PURE, "feed", "live", "loader"),
-        ("prometheus_client", "opentelemetry", "pynvml", "torch", "PIL"),
-    ),
     Room(
         "bench",
         (*PURE, "kernels", "storage", "external_sources", "packing", "engines", "feed", "live", "loader", "testing"),

@@ -22,6 +22,7 @@ PACKAGES = (
     "dali_feed.feed",
     "dali_feed.testing",
     "dali_feed.dali",
+    "dali_feed.watching",
 )
 
 
