@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dali_feed.cli.bench.io import io
+from dali_feed.cli.bench.kafka import kafka
 from dali_feed.cli.bench.loader import loader
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bench_app"]
 
-COMMANDS = (loader, io)
+COMMANDS = (loader, kafka, io)
 
 
 def bench_app(plainly: Callable[[], ContextDecorator]) -> typer.Typer:
