@@ -9,6 +9,8 @@ import typer
 from dali_feed.cli.bench.io import io
 from dali_feed.cli.bench.kafka import kafka
 from dali_feed.cli.bench.loader import loader
+from dali_feed.cli.bench.resume import resume
+from dali_feed.cli.bench.train import train
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bench_app"]
 
-COMMANDS = (loader, kafka, io)
+COMMANDS = (loader, kafka, train, resume, io)
 
 
 def bench_app(plainly: Callable[[], ContextDecorator]) -> typer.Typer:
