@@ -11,7 +11,6 @@ from dali_feed.bench.contract import Contestant, Job
 from dali_feed.bench.facts import facts
 from dali_feed.bench.loop import Loop
 from dali_feed.bench.ours import Ours
-from dali_feed.bench.peers.torch_loader import Torch
 
 __all__ = ["about", "lineup"]
 
@@ -22,6 +21,8 @@ def lineup(engine: str, *, peers: bool) -> list[Contestant]:
     if engine == "host":
         chosen.append(Loop())
     if peers:
+        from dali_feed.bench.peers.torch_loader import Torch
+
         chosen.append(Torch())
         if importlib.util.find_spec("dali_feed.bench.peers.table"):
             chosen += importlib.import_module("dali_feed.bench.peers.table").image_peers()

@@ -18,8 +18,9 @@ def append_to(path: Path, rows: Sequence[Mapping[str, object]]) -> Path:
     """Add rows to a CSV. Rows of other columns go below a heading of their own."""
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = list(rows[0])
-    headings = [line for line in csv.reader(path.open()) if line[:1] == columns[:1]] if path.exists() else []
-    with path.open("a", newline="") as file:
+    with path.open("a+", newline="") as file:
+        file.seek(0)
+        headings = [line for line in csv.reader(file) if line[:1] == columns[:1]]
         writer = csv.writer(file)
         if not headings or headings[-1] != columns:
             writer.writerow(columns)

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from dali_feed.cli.bench.decode import decode
 from dali_feed.cli.bench.io import io
 from dali_feed.cli.bench.kafka import kafka
+from dali_feed.cli.bench.kernels import kernels
 from dali_feed.cli.bench.loader import loader
 from dali_feed.cli.bench.resume import resume
 from dali_feed.cli.bench.train import train
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bench_app"]
 
-COMMANDS = (loader, kafka, train, resume, io)
+COMMANDS = (loader, decode, kernels, kafka, train, resume, io)
 
 
 def bench_app(plainly: Callable[[], ContextDecorator]) -> typer.Typer:

@@ -30,7 +30,13 @@ def scratch_in(folder: Path | None) -> Iterator[Path]:
 
 
 def data_for(
-    targets: Sequence[str], images: int, scratch: Path, kept: Path | None, *, config: Sequence[str], timeout: float
+    targets: Sequence[str],
+    images: int,
+    scratch: Path,
+    kept: Path | None,
+    *,
+    config: Sequence[str] = (),
+    timeout: float = 10.0,
 ) -> Data:
     """Images in the page cache: those of the source that `targets` name, copied into `scratch`, or photographs.
 

@@ -1,0 +1,123 @@
+"""What is told of contestants that took turns: rows, their columns in a CSV, who is missing, and sentences."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dali_feed.bench.contract import Contestant, Data, Job, Outcome, Steps
+from dali_feed.bench.findings import findings
+from dali_feed.bench.loading import COLUMNS, measure, told_in_csv
+from dali_feed.bench.quick import FirstWay
+from dali_feed.bench.rows import append_to
+
+
+class _Steps(Steps):
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.notes = {"read_wait": 1.0, "engine_wait": 3.0, "trainer_wait": 0.0}
+
+    def __next__(self) -> int:
+        return self._size
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """A contestant whose batches cost nothing; `lacks` is why it cannot take part."""
+
+    name: str
+    size: int = 1
+    lacks: str | None = None
+    version: str = "1.2"
+
+    def missing(self, job: Job) -> str | None:
+        """As the script says."""
+        return self.lacks
+
+    def ways(self, job: Job) -> Sequence[str]:
+        """Two."""
+        return ["one", "two"]
+
+    @contextmanager
+    def turn(self, job: Job, way: str) -> Iterator[Steps]:
+        """At once; "broken" fails."""
+        if self.name == "broken":
+            msg = "no such thing"
+            raise OSError(msg)
+        yield _Steps(self.size)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """Nobody here reads."""
+    return Job(Data("nothing", tmp_path, (), 1, 1, 1, 1), 1, "cpu", 1, tmp_path)
+
+
+def outcome_of(job: Job, *contestants: Contestant, repeats: int = 2) -> Outcome:
+    """Of turns that are over at once."""
+    outcome = Outcome("loader", {"machine": "this"})
+    measure(contestants, job, outcome, repeats=repeats, seconds=1e-4)
+    return outcome
+
+
+def test_everybody_is_told_or_named(job: Job) -> None:
+    """Who took part has a row, waits and stages; who could not, or failed, has a reason."""
+    outcome = outcome_of(job, Scripted("tar"), Scripted("ceiling"), Scripted("x", lacks="no X"), Scripted("broken"))
+    assert [row["who"] for row in outcome.rows] == ["tar", "ceiling"]
+    assert outcome.missing == {"x": "no X", "broken": "failed: OSError: no such thing"}
+    assert all(row["way"] in {"one", "two"} and row["version"] == "1.2" for row in outcome.rows)
+    assert all(outcome.waits[who] for who in ("tar", "ceiling"))
+    assert outcome.stages["tar"] == {"source": 1.0, "decode": 3.0, "trainer": 0.0}
+    assert outcome.rows[0]["waits"] == "read=0.25 engine=0.75 trainer=0.00"
+
+
+def test_ratios_name_whom_they_are_to(job: Job) -> None:
+    """The ceiling's own is 1; there is one to each other contestant, and none to oneself but to ceiling and loop."""
+    outcome = outcome_of(job, Scripted("tar", 100), Scripted("ceiling"), Scripted("torch"))
+    tar, ceiling, torch = outcome.rows
+    assert (ceiling["of ceiling"], torch["of loop"]) == (1.0, None)
+    assert tar["of torch"] > 1
+    assert tar["of torch, least"] <= tar["of torch"] <= tar["of torch, most"]
+    assert "of tar" not in tar
+
+
+def test_a_csv_has_the_same_columns_whoever_takes_part(job: Job, tmp_path: Path) -> None:
+    """So that runs of different peers stand below one heading; ratios to those are text in one column."""
+    path = tmp_path / "kept.csv"
+    for names in (("tar", "ceiling"), ("tar", "torch", "spdl"), ("loop",)):
+        outcome = outcome_of(job, *map(Scripted, names), repeats=1)
+        append_to(path, [{**outcome.about, **told_in_csv(row)} for row in outcome.rows])
+    with path.open(newline="") as file:
+        heading, *rows = list(csv.reader(file))
+    assert heading == ["machine", *COLUMNS, "version", "beside"]
+    assert [row[1] for row in rows] == ["tar", "ceiling", "tar", "torch", "spdl", "loop"]
+    beside = dict(pair.split("=") for pair in rows[2][-1].split())
+    assert set(beside) == {"torch", "spdl"}
+
+
+def test_in_a_hurry_a_contestant_goes_one_way(job: Job) -> None:
+    """The one it names first, and nothing else of it changes."""
+    assert FirstWay(Scripted("a")).ways(job) == ["one"]
+    (row,) = outcome_of(job, FirstWay(Scripted("a")), repeats=1).rows
+    assert (row["who"], row["way"]) == ("a", "one")
+
+
+def test_sentences_say_who_is_faster_and_what_limits() -> None:
+    """Of the fastest of ours beside the fastest other loader, with what its feed thread waits for."""
+
+    def row(who: str, rate: int, **more: float) -> dict[str, object]:
+        return {"who": who, "way": "", "img/s": rate, "least": rate, "most": rate, "of ceiling": None, **more}
+
+    ours = row("tar", 600) | {"of ceiling": 0.6, "of torch": 3.0, "of spdl": 2.0}
+    outcome = Outcome("loader", {}, [row("folder", 500), ours, row("torch", 200), row("spdl", 300)])
+    outcome.stages["tar"] = {"source": 5.0, "decode": 1.0, "trainer": 0.0}
+    first, second = findings(outcome)
+    assert first == "dali_feed over tar gives 600 images/s, 2.00 times the fastest other loader, spdl."
+    assert "0.60 of the ceiling" in second
+    assert "waits for the source most" in second
+    assert findings(Outcome("loader", {}, [row("torch", 200)])) == []
