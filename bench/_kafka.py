@@ -15,6 +15,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
+from dali_feed.bench import contract
 from dali_feed.testing import Message, publish
 
 __all__ = ["Topic", "broker_module", "committed", "kafka_missing", "topic"]
@@ -76,6 +77,11 @@ class Topic:
     broker: str
     count: int
     size: int
+
+    @property
+    def where(self) -> contract.Topic:
+        """As the benches of the package know it."""
+        return contract.Topic(self.name, self.servers, self.pid)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
     python bench/bench_kafka.py [--mb 400] [--repeats 3] [--payload-kb 4 36 100 1024]
 
     plain         one consumer of confluent_kafka, all partitions assigned from their first offset, librdkafka's own
-                  defaults, `consume` of 64 records at a time; values are counted and dropped
+                  defaults, what is there taken at once, up to 64 records; values are counted and dropped
     C straight    read_c.c with our options: one consumer, all partitions at once, each payload copied once
     C extents xN  read_c.c: N threads with a consumer each share extents of about 32 MB in random order
     straight xN   KafkaTopic.reader(): N readers in as many threads share the extents, as the loader has them, in the
@@ -19,28 +19,24 @@ Records are random bytes with a label.
 from __future__ import annotations
 
 import argparse
-import queue
-import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from _kafka import Topic, kafka_missing, topic
 from _read_c import missing_c, read_c
 from _results import RESULTS
-from confluent_kafka import Consumer, TopicPartition
 
 from dali_feed.bench.facts import facts
+from dali_feed.bench.kafka_reads import Reading, extents_of
+from dali_feed.bench.kafka_reads import plain as plainly
 from dali_feed.bench.rows import append, table
 from dali_feed.bench.turns import spread
 from dali_feed.bench.usage import cpu_seconds
 from dali_feed.external_sources import KafkaTopic
 from dali_feed.external_sources.kafka.options import _LAWS, _TUNING
-from dali_feed.plan.order import canonical
-from dali_feed.records.source import Extents
 
 SHOWN = (
     "payload kb",
@@ -69,31 +65,15 @@ def values(size: int, each: int) -> Iterator[tuple[bytes, int]]:
 
 def plain(which: Topic) -> Found:
     """All of it in sequence, as confluent_kafka does by itself."""
-    options: dict[str, Any] = {"bootstrap.servers": which.servers, "group.id": "dali_feed.bench"}
     begun, used = time.perf_counter(), time.process_time()
-    consumer = Consumer(options | {"enable.auto.commit": False, "auto.offset.reset": "error"})
-    try:
-        partitions = consumer.list_topics(which.name, timeout=60).topics[which.name].partitions
-        consumer.assign([TopicPartition(which.name, p, 0) for p in partitions])
-        count = size = 0
-        while count < which.count:
-            for message in consumer.consume(64, 1.0):
-                assert message.error() is None, message.error()
-                value = message.value()
-                assert value is not None
-                count, size = count + 1, size + len(value)
-        return size, time.perf_counter() - begun, time.process_time() - used
-    finally:
-        consumer.close()
-
-
-def runs_of(which: Topic, *, shuffled: bool) -> tuple[KafkaTopic, list[Extents]]:
-    """A source, and its extents in the order of an epoch."""
-    source = KafkaTopic(which.name, which.servers)
-    snapshot = source.snapshot()
-    line = canonical(snapshot, snapshot.extent)
-    order = np.random.default_rng(1).permutation(len(line)) if shuffled else np.arange(len(line))
-    return source, [snapshot.located(line[k : k + 1]) for k in order.tolist()]
+    count = size = 0
+    for records, their_size in (sizes := plainly(which.where, count=which.count)):
+        count, size = count + records, size + their_size
+        if count == which.count:
+            break
+    found = size, time.perf_counter() - begun, time.process_time() - used
+    sizes.close()
+    return found
 
 
 def in_c(which: Topic, readers: int) -> Found:
@@ -101,7 +81,7 @@ def in_c(which: Topic, readers: int) -> Found:
     if readers:
         runs = [
             (int(p), int(a), int(b))
-            for each in runs_of(which, shuffled=True)[1]
+            for each in extents_of(KafkaTopic(which.name, which.servers), shuffled=True)
             for p, a, b in zip(each.partition, each.start, each.stop, strict=True)
         ]
     else:
@@ -113,32 +93,12 @@ def in_c(which: Topic, readers: int) -> Found:
 
 def ours(which: Topic, readers: int, *, shuffled: bool) -> Found:
     """By readers that share the extents."""
-    source, runs = runs_of(which, shuffled=shuffled)
-    tasks: queue.SimpleQueue[Extents] = queue.SimpleQueue()
-    for each in runs:
-        tasks.put(each)
-    sizes = [0] * readers
-
-    def work(n: int) -> None:
-        reader = source.reader()
-        while True:
-            try:
-                extents = tasks.get_nowait()
-            except queue.Empty:
-                break
-            block = reader.read(extents)
-            assert not block.faults
-            sizes[n] += sum(map(len, filter(None, block.payloads)))
-            block.lease.release()
-        reader.close()
-
+    source = KafkaTopic(which.name, which.servers)
+    extents = extents_of(source, shuffled=shuffled)
     begun, used = time.perf_counter(), time.process_time()
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(readers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(sizes), time.perf_counter() - begun, time.process_time() - used
+    with Reading(source, extents, readers) as sizes:
+        size = sum(their_size for _, their_size in sizes)
+    return size, time.perf_counter() - begun, time.process_time() - used
 
 
 def measure(which: Topic, ways: dict[str, Callable[[Topic], Found]], repeats: int) -> dict[str, list[dict[str, float]]]:

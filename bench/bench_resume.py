@@ -20,17 +20,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
 from _kafka import kafka_missing, topic
 from _mutations import late
 from _results import RESULTS
 
-from dali_feed import BadRecords, DataLoader, Shuffle
+from dali_feed import DataLoader, Shuffle
 from dali_feed.bench.facts import facts
 from dali_feed.bench.photos import HEIGHT, WIDTH, photos
+from dali_feed.bench.resuming import first_batch, loader_of, state_at
 from dali_feed.bench.rows import append, table
 from dali_feed.bench.turns import spread
-from dali_feed.bench.work import transform
 from dali_feed.external_sources import KafkaTopic, ShardSet
 from dali_feed.records.source import Source
 from dali_feed.testing.shards import write_shard
@@ -40,44 +39,20 @@ COPIES = 4
 PLACES = (0.01, 0.9)
 
 
-def loader_of(source: Source, shuffle: bool | Shuffle, engine: str = "host") -> DataLoader:
-    """As anybody would make it."""
-    return DataLoader(
-        source,
-        BATCH,
-        shuffle=shuffle,
-        drop_last=True,
-        transform=transform(),
-        device=torch.device("cpu"),
-        bad=BadRecords(limit=None),
-        engine=engine,
-    )
-
-
-def state_at(source: Source, shuffle: bool | Shuffle, place: float) -> dict[str, Any]:
-    """A state that stands at that part of an epoch."""
-    with loader_of(source, shuffle) as loader:
-        state = loader.state_dict()
-        return state | {"consumed": int(len(loader) * place) * BATCH}
-
-
-def first_batch(make: Callable[[], Source], shuffle: bool | Shuffle, state: dict[str, Any]) -> float:
-    """Seconds from making a loader to its first batch."""
-    begun = time.perf_counter()
-    with loader_of(make(), shuffle) as loader:
-        loader.load_state_dict(state)
-        next(iter(loader))
-        return time.perf_counter() - begun
-
-
 def resumes(name: str, make: Callable[[], Source], shuffle: bool | Shuffle, repeats: int) -> list[dict[str, object]]:
     """A row per place."""
-    states = {place: state_at(make(), shuffle, place) for place in PLACES}
-    first_batch(make, shuffle, states[PLACES[0]])  # libraries are loaded by now
+
+    def loader() -> DataLoader:
+        return loader_of(make(), BATCH, shuffle=shuffle, engine="host")
+
+    with loader() as one:
+        batches = len(one)
+    states = {place: state_at(loader, int(batches * place), BATCH) for place in PLACES}
+    first_batch(loader, states[PLACES[0]])  # libraries are loaded by now
     times: dict[float, list[float]] = {place: [] for place in PLACES}
     for _ in range(repeats):
         for place in PLACES:
-            times[place].append(first_batch(make, shuffle, states[place]))
+            times[place].append(first_batch(loader, states[place]))
     ratio = spread(b / a for a, b in zip(times[PLACES[0]], times[PLACES[1]], strict=True))[0]
     return [
         {
@@ -92,7 +67,7 @@ def resumes(name: str, make: Callable[[], Source], shuffle: bool | Shuffle, repe
 
 def rate(shards: list[str], engine: str, seconds: float) -> tuple[float, int]:
     """Images per second, and the bad records found."""
-    with loader_of(ShardSet(shards), shuffle=True, engine=engine) as loader:
+    with loader_of(ShardSet(shards), BATCH, engine=engine) as loader:
         images, begun = 0, 0.0
         while not begun or time.perf_counter() - begun < seconds:
             for batch, _ in loader:

@@ -32,6 +32,7 @@ from dali_feed.bench.facts import facts
 from dali_feed.bench.ours import ours
 from dali_feed.bench.peers.torch_loader import torch_loader
 from dali_feed.bench.photos import photos
+from dali_feed.bench.training import Trainer
 from dali_feed.bench.work import cuda_index
 from dali_feed.external_sources import KafkaTopic, ShardSet
 from dali_feed.testing import broker, publish
@@ -72,25 +73,6 @@ class Busy:
         return f"{np.mean(self._seen):.0f}" if self._seen else ""
 
 
-class Training:
-    """A model and its step."""
-
-    def __init__(self, name: str, device: torch.device) -> None:
-        self._device = device
-        self._model: Any = torchvision.models.get_model(name).to(device, memory_format=torch.channels_last)
-        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.1, momentum=0.9)
-        self._labels: dict[int, torch.Tensor] = {}
-
-    def step(self, images: torch.Tensor) -> None:
-        """Forward, backward, update; nothing is read back."""
-        labels = self._labels.setdefault(len(images), torch.zeros(len(images), dtype=torch.int64, device=self._device))
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type != "cpu"):  # emulated there
-            loss = torch.nn.functional.cross_entropy(self._model(images), labels)
-        self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._optimizer.step()
-
-
 @contextmanager
 def _nothing(batch: int, device: torch.device) -> Iterator[Iterator[torch.Tensor]]:
     images = torch.randn(batch, 3, CROP, CROP, device=device)
@@ -107,7 +89,8 @@ def _batches(make: Any) -> Iterator[Iterator[torch.Tensor]]:
 
 def run(name: str, batches: Iterator[torch.Tensor], args: argparse.Namespace) -> dict[str, object]:
     """Train, and count."""
-    training, device = Training(args.model, args.device), args.device
+    device = args.device
+    training = Trainer(functools.partial(torchvision.models.get_model, args.model), device)
     wait_for: Callable[[torch.device], None] = torch.cuda.synchronize if device.type == "cuda" else lambda _: None
     waits: list[float] = []
     for _ in range(args.warm):

@@ -8,9 +8,12 @@ import typer
 
 from dali_feed.cli.bench.decode import decode
 from dali_feed.cli.bench.io import io
+from dali_feed.cli.bench.kafka import kafka
 from dali_feed.cli.bench.kernels import kernels
 from dali_feed.cli.bench.loader import loader
 from dali_feed.cli.bench.report import report
+from dali_feed.cli.bench.resume import resume
+from dali_feed.cli.bench.train import train
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bench_app"]
 
-COMMANDS = (loader, decode, kernels, io, report)
+COMMANDS = (loader, decode, kernels, kafka, train, resume, io, report)
 
 
 def bench_app(plainly: Callable[[], ContextDecorator]) -> typer.Typer:

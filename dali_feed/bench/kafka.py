@@ -1,0 +1,164 @@
+"""`dali-feed bench kafka`: what of a topic's records reaches a training loop, beside reading them alone.
+
+Contestants, in turns over the same topic:
+
+    plain      one consumer of confluent_kafka with librdkafka's defaults, all partitions; values counted and dropped
+    in order   our readers, extents in the order of shuffle=False, copied into blocks; ways: 1 or 2 readers
+    at random  the same in a random order, as a shuffled epoch has them
+    tensors    our loader: read, screened, decoded, cropped, normalized
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dali_feed.bench.contract import Outcome, Steps, Topic
+from dali_feed.bench.kafka_reads import Reading, extents_of, plain
+from dali_feed.bench.ours import KAFKA_SHUFFLE, ours
+from dali_feed.bench.turns import Listener, Make, Measured, Turn, quantiles, ratios, spread, take_turns
+from dali_feed.external_sources import KafkaTopic
+from dali_feed.options import Tuning
+from dali_feed.records.source import Source
+
+__all__ = ["SHOWN", "Reads", "contestants", "findings", "measure"]
+
+SHOWN = ("who", "way", "records/s", "least", "most", "MB/s", "of plain", "cpu us", "p50 ms", "p99 ms", "broker us")
+READERS = {"x2": 2, "x1": 1}  # the default first
+NEAR = 0.8  # of reading alone: reading limits
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What is read, and how.
+
+    topic    where
+    alone    makes a source without labels, for reading alone
+    whole    makes a source for the loader
+    config   options of librdkafka for the plain consumer, secrets revealed
+    batch, threads, device, engine  of the loader
+    """
+
+    topic: Topic
+    alone: Callable[[], KafkaTopic]
+    whole: Callable[[], Source]
+    config: Mapping[str, Any]
+    batch: int
+    threads: int
+    device: str
+    engine: str
+
+
+class _Sized(Steps):
+    """Steps over (records, bytes)."""
+
+    def __init__(self, sizes: Iterator[tuple[int, int]], beside: int | None) -> None:
+        self.beside, self._sizes, self._records, self._bytes = beside, sizes, 0, 0
+
+    def __next__(self) -> int:
+        records, size = next(self._sizes)
+        self._records, self._bytes = self._records + records, self._bytes + size
+        self.notes = {"bytes": self._bytes / self._records}
+        return records
+
+
+def contestants(reads: Reads) -> dict[str, dict[str, Make]]:
+    """By name, and their ways."""
+
+    @contextmanager
+    def plainly() -> Iterator[Steps]:
+        sizes = plain(reads.topic, reads.config)
+        try:
+            yield _Sized(sizes, reads.topic.pid)
+        finally:
+            sizes.close()  # and with it the consumer
+
+    def reading(readers: int, *, shuffled: bool) -> Make:
+        @contextmanager
+        def make() -> Iterator[Steps]:
+            source = reads.alone()
+            with Reading(source, extents_of(source, shuffled=shuffled), readers, endless=True) as sizes:
+                yield _Sized(sizes, reads.topic.pid)
+
+        return make
+
+    tensors = ours(
+        reads.whole,
+        reads.batch,
+        Tuning(threads=reads.threads),
+        torch.device(reads.device),
+        reads.engine,
+        shuffle=KAFKA_SHUFFLE,
+        beside=reads.topic.pid,
+    )
+    return {
+        "plain": {"": plainly},
+        "in order": {way: reading(count, shuffled=False) for way, count in READERS.items()},
+        "at random": {way: reading(count, shuffled=True) for way, count in READERS.items()},
+        "tensors": {"": tensors},
+    }
+
+
+def measure(
+    makers: Mapping[str, Mapping[str, Make]],
+    outcome: Outcome,
+    *,
+    repeats: int,
+    seconds: float,
+    listener: Listener | None = None,
+) -> None:
+    """Let them take turns; `outcome` holds what was found, also where it is interrupted."""
+    found = Measured()
+    try:
+        take_turns(makers, found, repeats=repeats, seconds=seconds, listener=listener)
+    finally:
+        outcome.missing |= {who: f"failed: {reason}" for who, reason in found.failed.items()}
+        sizes = [turn.notes["bytes"] for turns in found.turns.values() for turn in turns if "bytes" in turn.notes]
+        for who, turns in found.turns.items():
+            outcome.rows.append(_row(who, found.ways[who], turns, found.turns, spread(sizes)[0] if sizes else None))
+            outcome.waits[who] = turns[-1].waits
+        outcome.findings += findings(outcome.rows)
+
+
+def _row(
+    who: str, way: str, turns: Sequence[Turn], everybody: Mapping[str, Sequence[Turn]], size: float | None
+) -> dict[str, Any]:
+    rate, least, most = spread(turn.rate for turn in turns)
+    beside = ratios(turns, everybody["plain"]) if "plain" in everybody else (None,) * 3
+    broker = spread(turn.beside_cpu / turn.images for turn in turns)[0]
+    p50, p99 = quantiles(turns)
+    return {
+        "who": who,
+        "way": way,
+        "records/s": round(rate),
+        "least": round(least),
+        "most": round(most),
+        "MB/s": None if size is None else round(rate * size / 1e6, 1),
+        **{f"of plain{end}": r and round(r, 3) for end, r in zip(("", ", least", ", most"), beside, strict=True)},
+        "cpu us": round(spread(turn.cpu / turn.images for turn in turns)[0] * 1e6, 1),
+        "take us": round(spread(turn.consumer_cpu / turn.images for turn in turns)[0] * 1e6, 1),
+        "p50 ms": round(p50 * 1e3, 1),
+        "p99 ms": round(p99 * 1e3, 1),
+        "broker us": round(broker * 1e6) if broker else None,
+    }
+
+
+def findings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Sentences about what limits a loop that trains from the topic."""
+    rates = {row["who"]: row["records/s"] for row in rows}
+    found = []
+    if "tensors" in rates and "at random" in rates:
+        share = rates["tensors"] / rates["at random"]
+        start = f"A loop gets {rates['tensors']:,} images/s, {share:.2f} of what reading alone gives in random order: "
+        if share >= NEAR:
+            found.append(start + "the topic limits; see Tuning(readers=...) and the broker's network and disks.")
+        else:
+            found.append(start + "decoding limits, and a faster broker would change little; see bench loader.")
+    if "plain" in rates and "at random" in rates:
+        ratio = rates["at random"] / rates["plain"]
+        found.append(f"Our readers in random order give {ratio:.2f} times what a plain consumer gives in sequence.")
+    return found

@@ -1,0 +1,69 @@
+"""`dali-feed bench kafka`: what of a topic's records reaches a training loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dali_feed.cli.arguments import Config, Timeout
+from dali_feed.cli.bench.options import Batch, Csv, Device, Json, Plots, Quick, Repeats, Report, Seconds, Threads
+
+__all__ = ["kafka"]
+
+
+def kafka(  # noqa: PLR0913, PLR0917  an option each
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            help="kafka://host:port/topic, which is only read; or kafka://host:port: a topic of photos is made there "
+            "and deleted.",
+            show_default="photos on a mock broker in this process",
+        ),
+    ] = None,
+    batch: Batch = 64,
+    threads: Threads = None,
+    seconds: Seconds = 4.0,
+    repeats: Repeats = 3,
+    device: Device = None,
+    engine: Annotated[str | None, typer.Option(help="Of ours: host or dali.", show_default="the loader's own")] = None,
+    images: Annotated[int, typer.Option(min=1, help="Photos of a topic that is made.")] = 3000,
+    quick: Quick = False,
+    csv: Csv = None,
+    json: Json = False,
+    report: Report = None,
+    plots: Plots = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where photos are made.", show_default="the user's cache")
+    ] = None,
+    config: Config = None,
+    timeout: Timeout = 10.0,
+) -> None:
+    """Records per second of a topic as tensors, and read alone, beside librdkafka's plain consumer, in turns.
+
+    Tensors are images decoded, cropped at random to 224x224, flipped and normalized to float32. Figures of the mock
+    broker are of this process's own CPUs; give a broker to measure one. Ctrl-C ends with a table of what was measured.
+    """
+    from dali_feed.cli.bench.kafka_run import Asked, run
+
+    run(
+        Asked(
+            target=target,
+            batch=batch,
+            threads=threads,
+            seconds=seconds,
+            repeats=repeats,
+            device=device,
+            engine=engine,
+            images=images,
+            quick=quick,
+            csv=csv,
+            json=json,
+            report=report,
+            plots=plots,
+            data=data,
+            config=tuple(config or ()),
+            timeout=timeout,
+        )
+    )
