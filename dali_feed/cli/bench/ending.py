@@ -98,7 +98,7 @@ def _show(outcome: Outcome, shown: Sequence[str]) -> None:
     used = [name for name in shown if any(row.get(name) not in {None, ""} for row in outcome.rows)]
     table = Table(box=None, padding=(0, 1), header_style="dim")
     for name in used:
-        table.add_column(name, justify="left" if name in LEFT else "right", no_wrap=True)
+        table.add_column(name, justify="left" if name in LEFT else "right", no_wrap=name in LEFT)
     for row in outcome.rows:
         table.add_row(*(Text(_cell(name, row.get(name))) for name in used))
     if outcome.rows:
