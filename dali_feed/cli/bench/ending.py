@@ -62,7 +62,7 @@ def ending(outcome: Outcome, how: Ending) -> Iterator[None]:
     if how.csv is not None and outcome.rows:
         append_to(how.csv, [{**outcome.about, **how.told(row)} for row in outcome.rows])
     if how.json:
-        typer.echo(text.dumps(dataclasses.asdict(outcome), default=str))
+        typer.echo(_json(outcome))
     else:
         _show(outcome, how.shown)
     if how.report is not None:
@@ -85,6 +85,12 @@ def _check(how: Ending) -> None:
         if path is not None and importlib.util.find_spec(f"dali_feed.bench.{option}") is None:
             msg = f"--{option}: this version cannot write it; leave it out"
             raise ConfigError(msg)
+
+
+def _json(outcome: Outcome) -> str:
+    if importlib.util.find_spec("dali_feed.bench.outcome") is not None:
+        return str(_teller("outcome").to_json(outcome))
+    return text.dumps(dataclasses.asdict(outcome), default=str)
 
 
 def _teller(name: str) -> Any:
