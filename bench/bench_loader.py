@@ -8,8 +8,8 @@ take turns, each made afresh:
 
     tar          our loader, tar shards in the page cache
     folder       our loader over the files that torch's reads, as it is given an ImageFolder
-    ceiling      the same engine with the same threads, fed from memory (`_contestants.py`)
-    loop         beside the host engine: its decoder and resize in a bare loop over bytes in memory (`_loop.py`)
+    ceiling      the same engine with the same threads, fed from memory
+    loop         beside the host engine: its decoder and resize in a bare loop over bytes in memory
     kafka        our loader, the same images in a topic of 4 partitions, windows of 2 extents (64 MB). The broker runs
                  on the same machine, and what it takes of the CPUs is told below the table; KAFKA_BOOTSTRAP names one
                  that runs already

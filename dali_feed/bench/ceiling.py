@@ -6,7 +6,7 @@ The law: no reading, no screen, no draws, no second thread; what a loader loses 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from dali_feed.bench.contract import Job, Steps
-from dali_feed.bench.facts import version
 from dali_feed.bench.held import payloads_of
+from dali_feed.bench.one_way import OneWay
 from dali_feed.bench.turns import Make
 from dali_feed.bench.work import CROP, cuda_index, transform
 from dali_feed.compiler.program import Program
@@ -117,24 +117,11 @@ def ceiling(
 
 
 @dataclass(frozen=True, slots=True)
-class Ceiling:
+class Ceiling(OneWay):
     """The engine fed from memory as a contestant. What others are told beside."""
 
     engine: str | None = None
     name: str = "ceiling"
-
-    @property
-    def version(self) -> str:
-        """Ours."""
-        return version("dali-feed")
-
-    def missing(self, job: Job) -> str | None:
-        """Never."""
-        return None
-
-    def ways(self, job: Job) -> Sequence[str]:
-        """One."""
-        return ("",)
 
     def turn(self, job: Job, way: str) -> AbstractContextManager[Steps]:
         """A new engine."""

@@ -15,7 +15,8 @@ Columns of a row:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from typing import Any
 
@@ -62,10 +63,10 @@ def _host(images: Images, form: str, batch: int, threads: int) -> Make:
     """NvImageCodec on the CPU, as the host engine has it: a decoder for each thread."""
     windows: list[Window] | None = images.windows.tolist() if form == "windows" else None
 
-    def task(decoder: Any, rows: list[int]) -> int:
-        for row in rows:
+    def task(decoder: Any, rows: NDArray[np.int64], _: int) -> Sized:
+        for row in rows.tolist():
             decoded(decoder, images.payloads[row], None if windows is None else windows[row])
-        return len(rows)
+        return rows
 
     return pooled(task, new_decoder, len(images.payloads), batch, threads)
 
@@ -76,10 +77,10 @@ def _pillow(images: Images, batch: int, threads: int) -> Make:
 
     from PIL import Image
 
-    def task(_: None, rows: list[int]) -> int:
-        for row in rows:
+    def task(_: None, rows: NDArray[np.int64], number: int) -> Sized:  # noqa: ARG001
+        for row in rows.tolist():
             Image.open(BytesIO(images.payloads[row])).convert("RGB").load()
-        return len(rows)
+        return rows
 
     return pooled(task, lambda: None, len(images.payloads), batch, threads)
 
@@ -90,12 +91,21 @@ def _torchvision(images: Images, batch: int, threads: int) -> Make:
 
     raw = [torch.frombuffer(bytearray(payload), dtype=torch.uint8) for payload in images.payloads]
 
-    def task(_: None, rows: list[int]) -> int:
-        for row in rows:
+    def task(_: None, rows: NDArray[np.int64], number: int) -> Sized:  # noqa: ARG001
+        for row in rows.tolist():
             decode_image(raw[row], mode=ImageReadMode.RGB)
-        return len(rows)
+        return rows
 
-    return pooled(task, lambda: None, len(raw), batch, threads)
+    make = pooled(task, lambda: None, len(raw), batch, threads)
+
+    @contextmanager
+    def quietly() -> Iterator[Steps]:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The image decoding", category=DeprecationWarning)  # to come
+            with make() as steps:
+                yield steps
+
+    return quietly
 
 
 class _Dali(Steps):

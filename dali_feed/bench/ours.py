@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from time import thread_time
@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 
 from dali_feed.bench.contract import Data, Job, Steps
-from dali_feed.bench.facts import version
+from dali_feed.bench.one_way import OneWay
 from dali_feed.bench.turns import Make
 from dali_feed.bench.work import CROP, transform
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
@@ -114,7 +114,7 @@ def ours(
 
 
 @dataclass(frozen=True, slots=True)
-class Ours:
+class Ours(OneWay):
     """Our loader. `reads`: "tar", "folder" or "kafka"; it is the contestant's name too."""
 
     reads: Literal["tar", "folder", "kafka"]
@@ -125,20 +125,11 @@ class Ours:
         """As a table says it."""
         return self.reads
 
-    @property
-    def version(self) -> str:
-        """Ours."""
-        return version("dali-feed")
-
     def missing(self, job: Job) -> str | None:
         """Why the data is not there in this form."""
         if self.reads == "kafka" and job.data.topic is None:
             return "no topic; bench kafka measures one"
         return None
-
-    def ways(self, job: Job) -> Sequence[str]:
-        """One: its defaults."""
-        return ("",)
 
     def turn(self, job: Job, way: str) -> AbstractContextManager[Steps]:
         """A new loader."""

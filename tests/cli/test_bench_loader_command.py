@@ -11,11 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from frozen_heap import frozen_heap
 from limits import LONG
 from PIL import Image
 from typer.testing import CliRunner
 
 from dali_feed.cli.app import app
+
+__all__ = ["frozen_heap"]
 
 OURS = ["tar", "folder", "ceiling", "loop"]
 SMALL = ["--batch", "2", "--seconds", "0.05", "--threads", "1", "--device", "cpu", "--no-peers"]

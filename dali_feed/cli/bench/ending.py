@@ -62,7 +62,7 @@ def ending(outcome: Outcome, how: Ending) -> Iterator[None]:
     if how.csv is not None and outcome.rows:
         append_to(how.csv, [{**outcome.about, **how.told(row)} for row in outcome.rows])
     if how.json:
-        typer.echo(text.dumps(dataclasses.asdict(outcome), default=str))
+        typer.echo(_json(outcome))
     else:
         _show(outcome, how.shown)
     if how.report is not None:
@@ -87,6 +87,12 @@ def _check(how: Ending) -> None:
             raise ConfigError(msg)
 
 
+def _json(outcome: Outcome) -> str:
+    if importlib.util.find_spec("dali_feed.bench.outcome") is not None:
+        return str(_teller("outcome").to_json(outcome))
+    return text.dumps(dataclasses.asdict(outcome), default=str)
+
+
 def _teller(name: str) -> Any:
     return importlib.import_module(f"dali_feed.bench.{name}")
 
@@ -98,7 +104,7 @@ def _show(outcome: Outcome, shown: Sequence[str]) -> None:
     used = [name for name in shown if any(row.get(name) not in {None, ""} for row in outcome.rows)]
     table = Table(box=None, padding=(0, 1), header_style="dim")
     for name in used:
-        table.add_column(name, justify="left" if name in LEFT else "right", no_wrap=True)
+        table.add_column(name, justify="left" if name in LEFT else "right", no_wrap=name in LEFT)
     for row in outcome.rows:
         table.add_row(*(Text(_cell(name, row.get(name))) for name in used))
     if outcome.rows:
