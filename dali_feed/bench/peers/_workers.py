@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,10 +38,13 @@ class Workers:
             return kind(dataset, num_workers=self.count, pin_memory=job.device != "cpu", **asked)
 
 
-def worker_ways(job: Job, most: int | None = None) -> dict[str, Workers]:
-    """As many workers as the job has threads, and one more, or `most` where more have nothing to do."""
-    counts = sorted({min(count, most or count) for count in (job.threads, job.threads + 1)})
-    made = (Workers(count, floats) for count, floats in itertools.product(counts, (False, True)))
+def worker_ways(job: Job) -> dict[str, Workers]:
+    """As many workers as the job has threads, or one more; where workers make floats, which seldom pays, as many."""
+    made = [
+        Workers(job.threads, floats=False),
+        Workers(job.threads + 1, floats=False),
+        Workers(job.threads, floats=True),
+    ]
     return {str(way): way for way in made}
 
 
