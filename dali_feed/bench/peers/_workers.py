@@ -32,7 +32,11 @@ class Workers:
 
     def loader(self, dataset: Any, job: Job, made_by: Any = None, **options: Any) -> Any:
         """Torch's DataLoader, or one derived from it, with what is best for all."""
-        asked = {"prefetch_factor": AHEAD, "persistent_workers": True, "multiprocessing_context": "fork"} | options
+        asked: dict[str, Any] = {
+            "prefetch_factor": AHEAD,
+            "persistent_workers": True,
+            "multiprocessing_context": "fork",
+        } | options
         kind = made_by or torch.utils.data.DataLoader
         with quiet_torch():
             return kind(dataset, num_workers=self.count, pin_memory=job.device != "cpu", **asked)
@@ -76,6 +80,7 @@ def from_workers(
         try:
             yield steps
         finally:
-            for each in (getattr(loader, "_iterator", None), steps.epoch):  # workers that last belong to the first
+            workers: tuple[Any, ...] = (getattr(loader, "_iterator", None), steps.epoch)
+            for each in workers:  # workers that last belong to the first
                 if hasattr(each, "_shutdown_workers"):
                     each._shutdown_workers()
