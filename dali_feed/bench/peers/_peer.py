@@ -27,7 +27,7 @@ class Batches(Steps):
 
     def __init__(self, again: Callable[[], Iterator[Any]], made: Callable[[Any], torch.Tensor]) -> None:
         self._again, self._made = again, made
-        self.epoch = again()
+        self.epoch: Any = again()
 
     def take(self) -> torch.Tensor:
         """The next batch."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,16 +32,23 @@ class Workers:
 
     def loader(self, dataset: Any, job: Job, made_by: Any = None, **options: Any) -> Any:
         """Torch's DataLoader, or one derived from it, with what is best for all."""
-        asked = {"prefetch_factor": AHEAD, "persistent_workers": True, "multiprocessing_context": "fork"} | options
+        asked: dict[str, Any] = {
+            "prefetch_factor": AHEAD,
+            "persistent_workers": True,
+            "multiprocessing_context": "fork",
+        } | options
         kind = made_by or torch.utils.data.DataLoader
         with quiet_torch():
             return kind(dataset, num_workers=self.count, pin_memory=job.device != "cpu", **asked)
 
 
-def worker_ways(job: Job, most: int | None = None) -> dict[str, Workers]:
-    """As many workers as the job has threads, and one more, or `most` where more have nothing to do."""
-    counts = sorted({min(count, most or count) for count in (job.threads, job.threads + 1)})
-    made = (Workers(count, floats) for count, floats in itertools.product(counts, (False, True)))
+def worker_ways(job: Job) -> dict[str, Workers]:
+    """As many workers as the job has threads, or one more; where workers make floats, which seldom pays, as many."""
+    made = [
+        Workers(job.threads, floats=False),
+        Workers(job.threads + 1, floats=False),
+        Workers(job.threads, floats=True),
+    ]
     return {str(way): way for way in made}
 
 
@@ -74,6 +80,7 @@ def from_workers(
         try:
             yield steps
         finally:
-            for each in (getattr(loader, "_iterator", None), steps.epoch):  # workers that last belong to the first
+            workers: tuple[Any, ...] = (getattr(loader, "_iterator", None), steps.epoch)
+            for each in workers:  # workers that last belong to the first
                 if hasattr(each, "_shutdown_workers"):
                     each._shutdown_workers()

@@ -41,7 +41,7 @@ class _Records(Records):
                         raise SourceUnreachableError(msg)
                     for message in (first, *consumer.consume(MANY, 0)):
                         partition, ended = message.partition(), message.error() is not None
-                        if ended or message.offset() + 1 >= full[partition]:
+                        if ended or (message.offset() or 0) + 1 >= full[partition]:
                             left.discard(partition)
                         if not ended and (value := message.value()) is not None:
                             yield value
