@@ -23,6 +23,7 @@ import argparse
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,7 +67,8 @@ def run(source: Source, engine: str, tuning: Tuning, args: argparse.Namespace, w
         engine=engine,
         tuning=tuning,
     ) as loader:
-        slabs = loader._feed._slabs  # type: ignore[union-attr]
+        feed: Any = loader._feed
+        slabs = feed._slabs
         for epoch in range(args.epochs):
             begun = time.perf_counter()
             for n, _ in enumerate(loader):

@@ -199,7 +199,8 @@ class FileList:
         return self._paths[position]
 
     def _mean_size(self) -> int:
-        spread = np.unique(np.linspace(0, len(self._paths) - 1, SAMPLED).round().astype(int)).tolist()
+        places = np.linspace(0, len(self._paths) - 1, SAMPLED).round().astype(int)
+        spread = sorted(set(places.tolist()))  # np.unique would import numpy.ma before the first batch
         sizes = []
         for k in spread:
             try:
