@@ -30,6 +30,7 @@ from dali_feed.external_sources import ShardSet
 from dali_feed.testing.shards import write_shard
 
 HERE = Path(__file__).parent / "pictures"
+WIDE = 760  # pixels
 RECIPE = """
 import torch
 from torchvision.transforms import v2
@@ -79,8 +80,9 @@ def main() -> None:
         show = ["show", "train.tar", "--transform", "recipe.py:train", "--no-shuffle", "--batch-size", "12"]
         with contextlib.suppress(SystemExit):
             dali_feed([*show, "--out", str(HERE / "show.png")])
-        with Image.open(HERE / "show.png") as sheet:  # a quarter of the bytes, and nobody measures its colours
-            sheet.quantize(128, dither=Image.Dither.NONE).save(HERE / "show.png", optimize=True)
+        with Image.open(HERE / "show.png") as sheet:  # smaller, and nobody measures its colours
+            small = sheet.convert("RGB").resize((WIDE, sheet.height * WIDE // sheet.width), Image.Resampling.LANCZOS)
+            small.quantize(64).save(HERE / "show.png", optimize=True)
         crop = v2.Compose([v2.RandomResizedCrop(64), v2.ToDtype(torch.float32, scale=True)])
         source, stop = ShardSet("train.tar"), threading.Event()
         ranks = [
