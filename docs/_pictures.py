@@ -30,7 +30,7 @@ from dali_feed.external_sources import ShardSet
 from dali_feed.testing.shards import write_shard
 
 HERE = Path(__file__).parent / "pictures"
-WIDE = 760  # pixels
+WIDE = 660  # pixels
 RECIPE = """
 import torch
 from torchvision.transforms import v2
