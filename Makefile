@@ -129,4 +129,6 @@ system:
 	[ "$${java:-0}" -ge 17 ] || install "no Java 17" default-jdk-headless || echo "make: going on without Kafka's own broker" >&2
 	command -v mvn >/dev/null || install "no Maven" maven || echo "make: going on without Kafka's own broker" >&2
 	command -v kcat >/dev/null || install "no kcat" kcat || echo "make: going on without kcat as another client" >&2
+	command -v chromium >/dev/null || install "no Chromium" chromium ||
+	    echo "make: going on without the report's check in a browser" >&2
 	command -v g++ >/dev/null || install "no g++" g++ || echo "make: going on without the C++ comparison" >&2

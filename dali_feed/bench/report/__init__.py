@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
-    from dali_feed.bench.report.page import compared, page, write
+    from dali_feed.bench.report.document import compared, page, write
 
 __all__ = ["compared", "page", "write"]
 
-__getattr__ = lazily(__name__, dict.fromkeys(__all__, "page"))
+__getattr__ = lazily(__name__, dict.fromkeys(__all__, "document"))

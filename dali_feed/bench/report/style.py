@@ -24,7 +24,7 @@ section { background: var(--panel); border: 1px solid var(--line); border-radius
   margin: 0 0 1.25rem; break-inside: avoid; }
 section > p { margin: 0 0 1rem; color: var(--soft); max-width: 46rem; }
 ol.advice { margin: .5rem 0 0; padding-left: 1.3rem; } ol.advice li { margin: .35rem 0; }
-.bars { display: grid; grid-template-columns: minmax(6rem, max-content) 1fr max-content; gap: .55rem .9rem;
+.bars { display: grid; grid-template-columns: fit-content(14rem) 1fr max-content; gap: .55rem .9rem;
   align-items: center; }
 .row { display: contents; }
 .bars .who { overflow-wrap: anywhere; } .bars small, .under small { color: var(--soft); }
