@@ -200,18 +200,17 @@ def _gpus() -> int:
         return 0
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Mark what waits for Apache Kafka; put files with slow tests first, each with its tests in their order."""
-    slow: set[Path] = set()
     for item in items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         if _APACHE_KAFKA & set(getattr(item, "fixturenames", ())) or parameters.get("kafka") == "real":
             item.add_marker(pytest.mark.waits)
-        if item.get_closest_marker("slow"):
-            slow.add(item.path)
-    items.sort(key=lambda item: item.path not in slow)
     _COLLECTED[:] = items
+    yield  # -m and -k leave some out
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 def pytest_collection_finish() -> None:

@@ -98,7 +98,7 @@ def scalars(look: Look, before: Look) -> dict[str, float]:
     values: dict[str, float] = {}
     for figure in look.figures():
         metric = figure.metric
-        if metric.classes or {"partition", "broker"} & set(metric.labels) or metric.form.name.endswith("_info"):
+        if metric.classes or {"partition", "broker"} & set(metric.labels) or metric.name.endswith("_info"):
             continue
         name = "/".join((metric.name.removeprefix(PREFIX), *figure.values))
         if metric.form.sort == "gauge":
