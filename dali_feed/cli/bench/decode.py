@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dali_feed.cli.arguments import Names
-from dali_feed.cli.bench.options import Batch, Csv, Device, Json, Plots, Quick, Repeats, Report, Seconds
+from dali_feed.cli.bench.options import Batch, Csv, Data, Device, Images, Json, Plots, Quick, Repeats, Report, Seconds
 
 __all__ = ["decode"]
 
@@ -24,15 +23,13 @@ def decode(  # noqa: PLR0913, PLR0917  an option each
     seconds: Seconds = 2.0,
     repeats: Repeats = 3,
     device: Device = None,
-    images: Annotated[int, typer.Option(min=1, help="Images that take part, spread evenly over the source.")] = 1000,
+    images: Images = 1000,
     quick: Quick = False,
     csv: Csv = None,
     json: Json = False,
     report: Report = None,
     plots: Plots = None,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where data is made.", show_default="the user's cache")
-    ] = None,
+    data: Data = None,
 ) -> None:
     """Images per second of decoding alone, out of memory: our decoders, Pillow, torchvision, by threads.
 

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dali_feed.cli.arguments import Config, Timeout
-from dali_feed.cli.bench.options import Batch, Csv, Device, Json, Plots, Quick, Repeats, Report, Seconds, Threads
+from dali_feed.cli.bench.options import (
+    Batch,
+    Csv,
+    Data,
+    Device,
+    Engine,
+    Images,
+    Json,
+    Plots,
+    Quick,
+    Repeats,
+    Report,
+    Seconds,
+    Threads,
+)
 
 __all__ = ["kafka"]
 
@@ -27,16 +40,14 @@ def kafka(  # noqa: PLR0913, PLR0917  an option each
     seconds: Seconds = 4.0,
     repeats: Repeats = 3,
     device: Device = None,
-    engine: Annotated[str | None, typer.Option(help="Of ours: host or dali.", show_default="the loader's own")] = None,
-    images: Annotated[int, typer.Option(min=1, help="Photos of a topic that is made.")] = 3000,
+    engine: Engine = None,
+    images: Images = 3000,
     quick: Quick = False,
     csv: Csv = None,
     json: Json = False,
     report: Report = None,
     plots: Plots = None,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where photos are made.", show_default="the user's cache")
-    ] = None,
+    data: Data = None,
     config: Config = None,
     timeout: Timeout = 10.0,
 ) -> None:
@@ -45,25 +56,8 @@ def kafka(  # noqa: PLR0913, PLR0917  an option each
     Tensors are images decoded, cropped at random to 224x224, flipped and normalized to float32. Figures of the mock
     broker are of this process's own CPUs; give a broker to measure one. Ctrl-C ends with a table of what was measured.
     """
-    from dali_feed.cli.bench.kafka_run import Asked, run
+    options = locals() | {"source": [target] if target else []}
+    from dali_feed.cli.bench.asked import Asked
+    from dali_feed.cli.bench.kafka_run import run
 
-    run(
-        Asked(
-            target=target,
-            batch=batch,
-            threads=threads,
-            seconds=seconds,
-            repeats=repeats,
-            device=device,
-            engine=engine,
-            images=images,
-            quick=quick,
-            csv=csv,
-            json=json,
-            report=report,
-            plots=plots,
-            data=data,
-            config=tuple(config or ()),
-            timeout=timeout,
-        )
-    )
+    run(Asked.of(options))

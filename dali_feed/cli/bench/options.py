@@ -7,8 +7,33 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Batch", "Csv", "Device", "Json", "Peers", "Plots", "Quick", "Repeats", "Report", "Seconds", "Threads"]
+from dali_feed.cli.arguments import Names
 
+__all__ = [
+    "Batch",
+    "Csv",
+    "Data",
+    "Device",
+    "Engine",
+    "Images",
+    "Json",
+    "Peers",
+    "Plots",
+    "Quick",
+    "Repeats",
+    "Report",
+    "Seconds",
+    "Source",
+    "Threads",
+]
+
+Source = Annotated[
+    Names,
+    typer.Argument(help="Images: a folder, tar shards ('train-*.tar'), a topic.", show_default="photos made here"),
+]
+Engine = Annotated[str | None, typer.Option(help="Of ours: host or dali.", show_default="the loader's own")]
+Images = Annotated[int, typer.Option(min=1, help="Images that take part, spread evenly over the source.")]
+Data = Annotated[Path | None, typer.Option(metavar="DIR", help="Where data is made.", show_default="the user's cache")]
 Batch = Annotated[int, typer.Option(min=1, help="Images of a batch.")]
 Threads = Annotated[
     int | None, typer.Option(min=1, help="Decoder threads, or workers.", show_default="the CPUs of this process")
