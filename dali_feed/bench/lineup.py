@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from typing import Any
 
 from dali_feed.bench.ceiling import Ceiling
@@ -21,11 +19,11 @@ def lineup(engine: str, *, peers: bool) -> list[Contestant]:
     if engine == "host":
         chosen.append(Loop())
     if peers:
+        from dali_feed.bench.peers.table import image_peers
         from dali_feed.bench.peers.torch_loader import Torch
 
         chosen.append(Torch())
-        if importlib.util.find_spec("dali_feed.bench.peers.table"):
-            chosen += importlib.import_module("dali_feed.bench.peers.table").image_peers()
+        chosen += image_peers()
     return chosen
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
-import importlib.util
-import json as text
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dali_feed.bench.contract import Outcome
+from dali_feed.bench.kept import to_json
 from dali_feed.bench.rows import append_to
 from dali_feed.errors import ConfigError
 
@@ -62,13 +59,17 @@ def ending(outcome: Outcome, how: Ending) -> Iterator[None]:
     if how.csv is not None and outcome.rows:
         append_to(how.csv, [{**outcome.about, **how.told(row)} for row in outcome.rows])
     if how.json:
-        typer.echo(_json(outcome))
+        typer.echo(to_json(outcome))
     else:
         _show(outcome, how.shown)
     if how.report is not None:
-        _teller("report").write(outcome, how.report)
+        from dali_feed.bench import report
+
+        report.write(outcome, how.report)
     if how.plots is not None:
-        _teller("plots").write(outcome, how.plots)
+        from dali_feed.bench import plots
+
+        plots.write(outcome, how.plots)
     kept = [str(path) for path in (how.csv, how.report, how.plots) if path is not None]
     if kept and not how.json:
         typer.echo(f"kept in {', '.join(kept)}", err=True)
@@ -81,20 +82,6 @@ def _check(how: Ending) -> None:
         if path is not None and not path.absolute().parent.is_dir():
             msg = f"{option}: must name a place in a folder that is there; found {str(path)!r}; make its folder first"
             raise ConfigError(msg)
-    for option, path in (("report", how.report), ("plots", how.plots)):
-        if path is not None and importlib.util.find_spec(f"dali_feed.bench.{option}") is None:
-            msg = f"--{option}: this version cannot write it; leave it out"
-            raise ConfigError(msg)
-
-
-def _json(outcome: Outcome) -> str:
-    if importlib.util.find_spec("dali_feed.bench.outcome") is not None:
-        return str(_teller("outcome").to_json(outcome))
-    return text.dumps(dataclasses.asdict(outcome), default=str)
-
-
-def _teller(name: str) -> Any:
-    return importlib.import_module(f"dali_feed.bench.{name}")
 
 
 def _show(outcome: Outcome, shown: Sequence[str]) -> None:
