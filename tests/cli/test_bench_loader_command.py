@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from ctrl_c import children_hear_ctrl_c
 from frozen_heap import frozen_heap
 from limits import LONG
 from PIL import Image
@@ -80,9 +82,9 @@ def test_what_cannot_be_is_said_before_anything_runs(folder: Path, tmp_path: Pat
 
 def interrupted(command: list[str], mark: str) -> tuple[int, str, str]:
     """Exit code, output and errors of a process that gets SIGINT once a line of its errors begins with `mark`."""
-    process = subprocess.Popen(
-        [sys.executable, "-P", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with children_hear_ctrl_c():
+        process = subprocess.Popen([sys.executable, "-P", *command], **pipes)
     try:
         assert process.stderr is not None
         assert any(line.startswith(mark) for line in process.stderr)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from broker.handle import Kafka
 from command import Cli, assert_one_line, cli
+from ctrl_c import children_hear_ctrl_c
 from hypothesis import given
 from hypothesis import strategies as st
 from limits import LONG
@@ -265,11 +266,8 @@ def test_ctrl_c_is_one_line() -> None:
         server.settimeout(LONG)
         target = f"kafka://127.0.0.1:{server.getsockname()[1]}/topic"
         command = [sys.executable, "-I", "-m", "dali_feed.cli", "inspect", target, "--timeout", "60"]
-        heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # a child of one that ignores it would, too
-        try:
+        with children_hear_ctrl_c():
             started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        finally:
-            signal.signal(signal.SIGINT, heard)
         with started as process:
             connection, _ = server.accept()
             with connection:
