@@ -6,12 +6,12 @@ Each start is a process of its own (`_start.py`), in turns: torch and torchvisio
 package; a loader over the same files in the page cache is made, with RandomResizedCrop(224), flip, float32, Normalize;
 then come iter() and two batches. Columns, seconds, medians of the starts:
 
-    torch    importing torch and torchvision, which both need
+    frames   importing torch and torchvision, which both need
     import   importing the loader
     made     making dataset and loader
     iter     iter(loader)
     first    the first batch behind it
-    ours     import + made + iter + first: what the choice of the loader costs
+    whole    import + made + iter + first: what the choice of the loader costs
     most     the most of those
     cpu      CPU time of the same, without that of torch's workers
     modules  what they import beyond torch and torchvision
@@ -80,9 +80,10 @@ def main() -> None:
     for who, found in starts.items():
         sums = spread(sum(each[stage][0] for stage in COUNTED) for each in found)
         cpu = spread(sum(each[stage][1] for stage in COUNTED) for each in found)
-        shown = {stage: f"{spread(each[stage][0] for each in found)[0]:.3f}" for stage in ("torch", *COUNTED)}
+        seconds = {stage: f"{spread(each[stage][0] for each in found)[0]:.3f}" for stage in ("torch", *COUNTED)}
+        shown = {"frames": seconds.pop("torch"), **seconds}  # `torch` is a version, in every row
         modules = sum(int(found[0][stage][2]) for stage in COUNTED)
-        whole = {"ours": f"{sums[0]:.3f}", "most": f"{sums[2]:.3f}", "cpu": f"{cpu[0]:.3f}", "modules": modules}
+        whole = {"whole": f"{sums[0]:.3f}", "most": f"{sums[2]:.3f}", "cpu": f"{cpu[0]:.3f}", "modules": modules}
         rows.append({"who": who, **shown, **whole})
     print(table(rows, list(rows[0])))
     others = {name for _, name in imports["torch"]}

@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=None, help="where they are kept (default: the user's cache)")
     parser.add_argument("--results", type=Path, default=RESULTS)
     args = parser.parse_args()
-    shards = photos(args.photos, cache=args.data).shards
+    shards, made = photos(args.photos, cache=args.data).shards, facts()
     with DataLoader(
         ShardSet(shards),
         args.batch,
@@ -114,7 +114,7 @@ def main() -> None:
             }
         )
     print(table(rows, ["watched by", "img/s", "low", "high", "ratio", "ratio low", "ratio high"]))
-    print(f"rows added to {append('watch', [{**row, **facts()} for row in rows], args.results)}")
+    print(f"rows added to {append('watch', [made | row for row in rows], args.results)}")
 
 
 if __name__ == "__main__":
