@@ -10,7 +10,19 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import Protocol
 
-__all__ = ["BATCHES", "Results", "Row", "costs", "loader_rows", "number", "span", "speeds", "survived", "table"]
+__all__ = [
+    "BATCHES",
+    "Results",
+    "Row",
+    "bullets",
+    "costs",
+    "loader_rows",
+    "number",
+    "span",
+    "speeds",
+    "survived",
+    "table",
+]
 
 Row = Mapping[str, str]
 

@@ -5,9 +5,11 @@ No figure stands here.
 
 from __future__ import annotations
 
-from _figures import BATCHES, Results, Row, loader_rows, number, table
+from _figures import BATCHES, Results, Row, bullets, loader_rows, number, table
 
-__all__ = ["columns", "engines", "formats", "packing", "reduction", "storage", "topics"]
+__all__ = ["borders", "columns", "engines", "formats", "packing", "reduction", "storage", "topics", "watched"]
+
+WAYS = ("ahead", "plain")
 
 
 def engines(results: Results) -> list[str]:
@@ -96,6 +98,44 @@ def packing(results: Results) -> list[str]:
         for text, row in zip(says.values(), rows, strict=True)
     ]
     return table(["1,000,000 records of 2 KB", "seconds", "most memory"], *lines)
+
+
+def borders(results: Results) -> list[str]:
+    """docs/performance.md: the wait between epochs, and the time to a first batch."""
+    keys = [(source, way) for source in ("tar", "folder") for way in WAYS]
+    wanted = [{"source": source, "engine": "host", "who": way} for source, way in keys]
+    rows = dict(zip(keys, results.newest("epochs", *wanted), strict=True))
+    lines = []
+    for source in ("tar", "folder"):
+        ahead, plain = (rows[source, way] for way in WAYS)
+        both = [
+            f"{number(row, 'border', 1)} ({number(row, 'least', 1)} to {number(row, 'most', 1)})"
+            for row in (ahead, plain)
+        ]
+        lines.append([source, *both, number(ahead, "p50 ms", 1), number(ahead, "p99 ms", 1)])
+    head = ["milliseconds", "first batch of an epoch", "without `prefetch_next_epoch`", "p50 of a step", "its p99"]
+    ours, torch = results.newest("start", {"who": "ours"}, {"who": "torch"})
+    first = [1000 * (float(row["iter"]) + float(row["first"])) for row in (ours, torch)]
+    told = (
+        f"Beside the import of torch and torchvision ({number(ours, 'frames', 1)} s) a program has its first batch "
+        f"after {number(ours, 'whole', 2)} s, with torch's DataLoader after {number(torch, 'whole', 2)} s; from the "
+        f"call of `iter()` on it takes {first[0]:,.0f} ms, and {first[1]:,.0f} "
+        "([epochs.csv](../bench/results/epochs.csv), [start.csv](../bench/results/start.csv))."
+    )
+    return [*table(head, *lines), "", *bullets(told)]
+
+
+def watched(results: Results) -> list[str]:
+    """docs/performance.md: the rate of a loader that is watched, over that of one that is not."""
+    names = ("endpoint", "asked each 1 s", "asked each 0.1 s", "reports to a file")
+    rows = results.newest("watch", *({"watched by": name} for name in names))
+    return table(
+        ["watched by", "rate beside nobody's, median", "least to most"],
+        *(
+            [name, row["ratio"], f"{row['ratio low']} to {row['ratio high']}"]
+            for name, row in zip(names, rows, strict=True)
+        ),
+    )
 
 
 def columns(results: Results) -> list[str]:

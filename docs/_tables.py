@@ -32,6 +32,7 @@ FIGURES: dict[str, Figure] = {
     for figure in (
         *(readme.costs, readme.speeds, readme.survived),
         *(
+            others.borders,
             others.columns,
             others.engines,
             others.formats,
@@ -39,6 +40,7 @@ FIGURES: dict[str, Figure] = {
             others.reduction,
             others.storage,
             others.topics,
+            others.watched,
         ),
     )
 }
