@@ -9,15 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from frozen_heap import frozen_heap
 
 from dali_feed.bench.contract import Contestant, Data, Job, Outcome, Steps
 from dali_feed.bench.findings import findings
 from dali_feed.bench.loading import COLUMNS, measure, told_in_csv
 from dali_feed.bench.quick import FirstWay
 from dali_feed.bench.rows import append_to
-
-__all__ = ["frozen_heap"]
 
 
 class _Steps(Steps):

@@ -7,12 +7,9 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 import pytest
-from frozen_heap import frozen_heap
 
 from dali_feed.bench.contract import Steps
 from dali_feed.bench.turns import WARM_STEPS, Listener, Make, Measured, Turn, ratios, run_turn, spread, take_turns
-
-__all__ = ["frozen_heap"]
 
 
 class Counted(Steps):

@@ -7,13 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from frozen_heap import frozen_heap
 from PIL import Image
 from typer.testing import CliRunner
 
 from dali_feed.cli.app import app
-
-__all__ = ["frozen_heap"]
 
 
 def test_each_decoder_is_measured_whole_and_in_windows(tmp_path: Path) -> None:

@@ -13,14 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from ctrl_c import children_hear_ctrl_c
-from frozen_heap import frozen_heap
 from limits import LONG
 from PIL import Image
 from typer.testing import CliRunner
 
 from dali_feed.cli.app import app
-
-__all__ = ["frozen_heap"]
 
 OURS = ["tar", "folder", "ceiling", "loop"]
 SMALL = ["--batch", "2", "--seconds", "0.05", "--threads", "1", "--device", "cpu", "--no-peers"]
