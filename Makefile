@@ -12,6 +12,10 @@ BASELINE ?= bench/baseline.json
 JOBS ?= $(shell echo $$(($$(nproc) + 2)))
 PYTHON ?= python3
 
+# Compiled modules are kept, whatever this shell says: tests start a hundred processes, each of which would compile all
+# of ours again (half a second), and each worker the tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:

@@ -40,7 +40,8 @@ _NAMED: set[int] = set()  # ports, by this process
 _BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 # A killed broker cannot register again before its old session has ended: 9 seconds by default. Members of a group that
-# are killed are missed after 45, and a change is heard of with the next heartbeat.
+# are killed are missed after 45, and a change is heard of with the next heartbeat. A controller writes a record that says
+# nothing twice a second: half of what an idle broker computes.
 _PROPERTIES = """\
 process.roles={roles}
 node.id={node}
@@ -72,6 +73,7 @@ group.consumer.min.heartbeat.interval.ms=100
 broker.session.timeout.ms=3000
 broker.heartbeat.interval.ms=500
 message.max.bytes=67108864
+metadata.max.idle.interval.ms=0
 {more}
 """
 
