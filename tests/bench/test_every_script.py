@@ -15,6 +15,7 @@ NAMES = (
     "lock",
     "memory",
     "reduction",
+    "remote",
     "resume",
     "screen",
     "training",
