@@ -14,6 +14,7 @@ NAMES = (
     "decode",
     "lock",
     "memory",
+    "open",
     "reduction",
     "remote",
     "resume",
