@@ -7,7 +7,7 @@ With `--shards`: tar shards of records of 100 KB read by a shuffled plan, beside
 WebDataset's reader (bench/_shard_reads.py says how), which take turns; MB/s of images, of `plain` of whole files, which
 are 1 to 2 % more; medians, and ratios taken within a turn. From the page cache, then cold: the files' pages are
 dropped before each read (a disk's own cache, and a host's below a virtual disk, are not). Rows go to results/io.csv.
-Without: what follows.
+Without: what follows, with rows in results/striped.csv.
 
 The throttle is in this process, not below the file system: `os.preadv` is wrapped, and a part's file waits in a bucket
 of its target (a lock, and a clock of when the bytes that were asked for have passed at `--rate` MB/s) before the real
@@ -58,12 +58,12 @@ def throttled(rate: float) -> None:
     buckets: dict[str, Bucket] = {}
     lock = threading.Lock()
 
-    def preadv(fd: int, views: Sequence[memoryview], at: int) -> int:
+    def preadv(fd: int, views: Sequence[memoryview], at: int, flags: int = 0) -> int:
         folder = str(Path(f"/proc/self/fd/{fd}").readlink().parent)
         with lock:
             bucket = buckets.setdefault(folder, Bucket(rate))
         bucket.take(sum(map(len, views)))
-        return _preadv(fd, views, at)
+        return _preadv(fd, views, at, flags)
 
     os.preadv = preadv  # type: ignore[assignment]
 
@@ -88,9 +88,11 @@ def read_all(open_file: Callable[[], StripedFile], readers: int) -> float:
     return sum(sizes) / (time.perf_counter() - began) / 1e6
 
 
-def targets(asked: argparse.Namespace) -> None:
-    """Print what striping gives over one, two and four targets."""
-    found = {}
+def targets(asked: argparse.Namespace) -> int:
+    """Print what striping gives over one, two and four targets, and add rows to results/striped.csv."""
+    found: dict[tuple[bool, int], float] = {}
+    told = {"mb": asked.mb or 128, "readers": asked.readers}
+    rows = Rows("striped", facts() | told, asked.results)
     with tempfile.TemporaryDirectory() as folder:
         for slow in (False, True):
             if slow:
@@ -105,10 +107,11 @@ def targets(asked: argparse.Namespace) -> None:
                     writer.write(bytes(1 << 20))
                 opened = functools.partial(StripedFile, "a.tar", folder, layout, writer.commit())
                 found[slow, count] = max(read_all(opened, asked.readers) for _ in range(3 if not slow else 1))
-                told = f"{asked.rate:.0f} MB/s each" if slow else "not throttled, page cache"
-                ratio = found[slow, count] / found[slow, 1]
-                print(f"{count} target(s), {told}: {found[slow, count]:,.0f} MB/s, {ratio:.2f} of one")
-    print("load", *os.getloadavg())
+                rate = asked.rate if slow else "none"
+                figures = {"MB/s": round(found[slow, count], 1), "of one": f"{found[slow, count] / found[slow, 1]:.2f}"}
+                row = {"targets": count, "held to MB/s": rate} | figures
+                rows.measure(f"{count} targets, {rate}", lambda row=row: row)  # type: ignore[misc]
+    return rows.end()
 
 
 def shards(asked: argparse.Namespace) -> int:
@@ -156,8 +159,7 @@ def main() -> int:
     asked = arguments.parse_args()
     if asked.shards:
         return shards(asked)
-    targets(asked)
-    return 0
+    return targets(asked)
 
 
 if __name__ == "__main__":

@@ -11,20 +11,16 @@ with and without comparing checksums. Rows go to results/pack.csv.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from _results import RESULTS
+from _steps import apart, timed
 
 from dali_feed.bench.facts import facts
 from dali_feed.bench.rows import append, table
-from dali_feed.bench.usage import peak_rss
 
 STEPS = ("source", "pack", "verify", "open", "start", "read", "read unchecked")
 
@@ -100,18 +96,14 @@ def main() -> None:
         step, folder = args.step
         if step == "start":
             import torch  # noqa: F401  what it takes to begin is not what it takes to import
-        begun = time.perf_counter()
-        RUN[step](Path(folder), args.records, args.bytes, args.workers)
-        print(json.dumps({"seconds": round(time.perf_counter() - begun, 3), "peak_mb": round(peak_rss() / 1e6)}))
+        timed(lambda: RUN[step](Path(folder), args.records, args.bytes, args.workers))
         return
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder:
         for step in STEPS:
             numbers = ("--records", str(args.records), "--bytes", str(args.bytes), "--workers", str(args.workers))
-            command = [sys.executable, __file__, *numbers, "--step", step, folder]
-            said = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
             told = {"step": step, "records": args.records, "bytes": args.bytes, "workers": args.workers}
-            rows.append(told | json.loads(said.splitlines()[-1]))
+            rows.append(told | apart(__file__, step, folder, numbers))
             print(table(rows[-1:], list(rows[-1])), flush=True)
     known = facts()
     print(f"\nadded {len(rows)} rows to {append('pack', [known | row for row in rows], args.results)}")

@@ -1,9 +1,10 @@
 """MB/s of ranged reads from a web server whose every answer comes late, beside one stream of the same bytes.
 
-    python bench/bench_remote.py [--megabytes 128] [--delay 0.02] [--records 100000]
+    python bench/bench_remote.py [--megabytes 128] [--delay 0.02] [--records 100000] [--turns 3] [--results DIR]
 
 The server is the tests' own, in a process of its own on this machine: what it can give bounds all of it. One stream is
-`urllib`, one request after the other for 8 MiB each; ours are ShardSet readers, which ask for many at once.
+`urllib`, one request after the other for 8 MiB each; ours are ShardSet readers, which ask for many at once. They take
+turns; a row has medians, and the ratio taken within a turn. Rows go to results/remote.csv.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ import time
 import urllib.request
 from multiprocessing.connection import Connection
 from pathlib import Path
+from statistics import median
 
 import numpy as np
+from _results import RESULTS, Rows
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from web import Web
 
+from dali_feed.bench.facts import facts
 from dali_feed.external_sources import ShardSet
 from dali_feed.records.extents import Extents
 from dali_feed.testing.shards import write_shard
@@ -63,12 +67,14 @@ def ours(url: str, names: list[str], folder: str) -> float:
     return time.perf_counter() - begun
 
 
-def main() -> None:
-    """Measure and print."""
+def main() -> int:
+    """Measure, print and keep the row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=128)
     parser.add_argument("--delay", type=float, default=0.02, help="seconds before each answer (default %(default)s)")
     parser.add_argument("--records", type=int, default=100_000, help="bytes of each (default %(default)s)")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--results", type=Path, default=RESULTS)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as indexes:
         count = args.megabytes * 1_000_000 // args.records // SHARDS
@@ -80,13 +86,21 @@ def main() -> None:
         server = multiprocessing.get_context("spawn").Process(target=serve, args=(folder, args.delay, there))
         server.start()
         url = here.recv()
-        for _ in range(3):
-            one, many = stream(url, names, sizes), ours(url, names, indexes)
-            mb = sum(sizes) / 1e6
-            print(f"one stream {mb / one:7.1f} MB/s, ours {mb / many:7.1f} MB/s, {one / many:.2f} times")
+        mb = sum(sizes) / 1e6
+        told = {"bytes": sum(sizes), "record": args.records, "delay": args.delay, "turns": args.turns}
+        rows = Rows("remote", facts() | told, args.results)
+
+        def measured() -> dict[str, object]:
+            turns = [(stream(url, names, sizes), ours(url, names, indexes)) for _ in range(args.turns)]
+            one, many = (median(mb / seconds for seconds in each) for each in zip(*turns, strict=True))
+            times = median(one / many for one, many in turns)
+            return {"one stream MB/s": round(one, 1), "ours MB/s": round(many, 1), "of one stream": f"{times:.2f}"}
+
+        rows.measure(f"delay {args.delay} s", measured)
         here.send(None)
         server.join()
+    return rows.end()
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

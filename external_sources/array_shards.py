@@ -7,6 +7,7 @@ import itertools
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -246,11 +247,11 @@ class ArrayShards:
     def _rows(self, rows: Int64s) -> NDArray[Any]:
         """Copies of rows, numbered through all arrays."""
         table = self._load()
-        reader = table.reader(self._names, Wanted(table.form, None, {ROW: ROW}, None), SlabPool(), None)
-        try:
+        with closing(self._plain_reader(table)) as reader:
             return copies(reader, table.form, table.runs(rows), len(rows))
-        finally:
-            reader.close()
+
+    def _plain_reader(self, table: _Table) -> FileRows | HeldRows:
+        return table.reader(self._names, Wanted(table.form, None, {ROW: ROW}, None), SlabPool(), None)
 
     def _load(self) -> _Table:
         with _LOADING:
@@ -281,8 +282,10 @@ class ArrayShards:
             digest.update(f"{name}\0{count}\n".encode(errors="surrogateescape"))
         total = int(table.counts.sum())
         spread = np.unique(np.linspace(0, total - 1, SAMPLED).round().astype(np.int64))
-        for row in spread.tolist():
-            digest.update(self._rows(np.array([row], np.int64)).reshape(-1).view(np.uint8)[:SAMPLED_BYTES].tobytes())
+        with closing(self._plain_reader(table)) as reader:
+            for k in range(len(spread)):  # a row may be large: one at a time
+                row = copies(reader, table.form, table.runs(spread[k : k + 1]), 1)
+                digest.update(row.reshape(-1).view(np.uint8)[:SAMPLED_BYTES].tobytes())
         digest.update(b"" if table.labels is None else table.labels.tobytes())
         return digest.hexdigest()
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+
 __all__ = ["LATENCIES", "StorageMeter", "StorageStats", "Stored", "TargetStats", "in_all", "storage_of"]
 
 LATENCIES = 32  # classes of a histogram: the first up to 2 microseconds, each twice the one before, the last open
@@ -144,6 +146,15 @@ class StorageMeter:
         if target is not None:
             reads, known, spent = self._of[target]
             self._of[target] = reads + 1, known + size, spent + seconds
+
+    def many(self, seconds: Sequence[float], size: int) -> None:
+        """As many reads came to their end, and gave so many bytes together."""
+        times = np.asarray(seconds)
+        classes = np.frexp(np.maximum(times * 1e6, 1.0))[1] - 1
+        for k, count in enumerate(np.bincount(classes.clip(max=LATENCIES - 1)).tolist()):
+            self._latency[k] += count
+        self._bytes += size
+        self._seconds += float(times.sum())
 
     def stats(self) -> StorageStats:
         """All of it, as it is now."""

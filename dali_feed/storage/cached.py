@@ -6,7 +6,6 @@ Nothing that goes wrong with the cache ends a read.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import os
 import threading
@@ -92,8 +91,8 @@ class CachedStore:
         """With the store beneath as of one reader; the pieces, and what is known of the future, are of all."""
         if not isinstance(self._below, Metered):
             return self
-        made = copy.copy(self)
-        made._below = self._below.metered()
+        made = CachedStore(self._below.metered(), self._cache)  # `copy` would pickle it, and forget the whole
+        made._whole = self._whole
         return made
 
     @property

@@ -1,15 +1,17 @@
-"""Files of a mounted file system: a file descriptor each, and a `pread` for each piece."""
+"""Files of a mounted file system: a file descriptor each, and many reads at once."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from dali_feed.errors import SourceDeniedError, SourceError, SourceNotFoundError
+from dali_feed.records.storage_stats import StorageMeter
 from dali_feed.storage.contract import Opened
+from dali_feed.storage.local_reads import fill_local
 from dali_feed.storage.paths import matches
 from dali_feed.storage.stamp import Stamp
 
@@ -17,12 +19,15 @@ __all__ = ["LOCAL", "LocalFile", "LocalStore"]
 
 
 class LocalFile:
-    """A file descriptor."""
+    """A file descriptor.
 
-    __slots__ = ("fd",)
+    at_once  whether its file system can be asked for what the page cache has, and no more
+    """
+
+    __slots__ = ("at_once", "fd")
 
     def __init__(self, fd: int) -> None:
-        self.fd = fd
+        self.fd, self.at_once = fd, True
 
     def stamp(self) -> Stamp:
         """What `fstat` says."""
@@ -44,10 +49,21 @@ class LocalFile:
 
 @dataclass(frozen=True, slots=True)
 class LocalStore:
-    """Files by their paths."""
+    """Files by their paths.
+
+    meter  counts what one reader reads
+    """
 
     most_open: int = 128
     random_access: bool = True
+    meter: StorageMeter | None = field(default=None, repr=False, compare=False)
+
+    def __reduce__(self) -> Any:
+        return "LOCAL" if self is LOCAL else (type(self), (self.most_open, self.random_access))
+
+    def metered(self) -> LocalStore:
+        """See `storage.contract.Metered`."""
+        return replace(self, meter=StorageMeter("local"))
 
     def matches(self, pattern: str) -> list[str]:
         """See `storage.contract.Store`."""
@@ -84,17 +100,8 @@ class LocalStore:
         at: Sequence[int],
         stop: threading.Event,
     ) -> list[int]:
-        """One after the other: of a few KB each, what Python does for one read costs more than the read."""
-        stopped, preadv, counts = stop.is_set, os.preadv, []
-        last, fd = -1, -1
-        for file, view, byte in zip(files, views, at, strict=True):
-            if file != last:
-                last, fd = file, cast("LocalFile", file_of(file)).fd
-            try:
-                counts.append(-1 if stopped() else preadv(fd, (view,), byte))
-            except OSError:
-                counts.append(-1)
-        return counts
+        """What the page cache has first, then the rest; see `local_reads`."""
+        return fill_local(file_of, files, views, at, stop, self.meter)
 
 
 def _missing(path: str) -> SourceNotFoundError:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import cast
 
 from dali_feed.errors import ConfigError, SourceNotFoundError
-from dali_feed.records.storage_stats import StorageMeter
 from dali_feed.storage.contract import piece
 from dali_feed.storage.manifest import Manifest, parsed
 from dali_feed.storage.paths import braces
@@ -23,15 +22,6 @@ __all__ = ["RemoteSets"]
 @dataclass(frozen=True)
 class RemoteSets(SetStore):
     """Files of remote sets by their manifests; other addresses as `below` has them, which is a `RemoteStore`."""
-
-    @property
-    def meter(self) -> StorageMeter | None:
-        """See `storage.contract.Metered`."""
-        return self._remote.meter
-
-    def metered(self) -> RemoteSets:
-        """The same, manifests too, for one reader that counts its own reads."""
-        return RemoteSets(self._remote.metered(), self._sets)
 
     @property
     def retries(self) -> int:

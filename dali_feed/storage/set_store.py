@@ -16,7 +16,7 @@ from typing import Any
 
 from dali_feed.errors import DataLostError, SourceNotFoundError
 from dali_feed.records.storage_stats import StorageMeter
-from dali_feed.storage.contract import Opened, Store
+from dali_feed.storage.contract import Metered, Opened, Store
 from dali_feed.storage.layout import Layout, Part
 from dali_feed.storage.local import LOCAL, LocalFile
 from dali_feed.storage.manifest import SUFFIX, Manifest, Shard, load_manifest
@@ -49,6 +49,15 @@ class SetStore:
 
     def __reduce__(self) -> Any:
         return type(self), (self.below,)  # another process looks at its own files
+
+    @property
+    def meter(self) -> StorageMeter | None:
+        """See `storage.contract.Metered`. None of striped sets, each of whose files has its own."""
+        return self.below.meter if self._plain and isinstance(self.below, Metered) else None
+
+    def metered(self) -> SetStore:
+        """The same, manifests too, for one reader that counts its own reads."""
+        return type(self)(self.below.metered() if isinstance(self.below, Metered) else self.below, self._sets)
 
     @property
     def random_access(self) -> bool:
@@ -113,9 +122,14 @@ class SetStore:
         stop: threading.Event,
     ) -> list[int]:
         """From all targets at once, or from the one that has the shard; else as the store below does it."""
-        if all(found.layout is None for found, _ in list(self._sets.values())):
+        if self._plain:
             return self.below.fill(file_of, files, views, at, stop)
         return fill_striped(file_of, files, views, at, stop, self.most_open)
+
+    @property
+    def _plain(self) -> bool:
+        """Whether none of the sets is striped."""
+        return all(found.layout is None for found, _ in list(self._sets.values()))
 
     def manifest(self, home: str) -> Manifest:
         """The manifest of a set, read once."""

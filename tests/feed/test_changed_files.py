@@ -97,8 +97,8 @@ def test_a_shard_that_changes_within_a_read_is_told(
         _shard(path, 100 + 64 * k)
     real = os.preadv
 
-    def changing(fd: int, views: Sequence[memoryview], at: int) -> int:
-        got = real(fd, views, at)
+    def changing(fd: int, views: Sequence[memoryview], at: int, flags: int = 0) -> int:
+        got = real(fd, views, at, flags)
         if at > 512 and os.fstat(fd).st_ino == paths[0].stat().st_ino:
             way(paths[0], other)
         return got

@@ -131,6 +131,18 @@ def test_shards_behind_a_cache_give_the_same(path: str, tmp_path: Path) -> None:
     assert stats.store == f"cache {tmp_path / 'large'}"
 
 
+def test_reads_of_plain_files_are_in_the_stats(path: str) -> None:
+    """Without a cache too: as many bytes as the records have at least, and each read in the histogram."""
+    source = ShardSet(path)
+    found = source.snapshot()
+    with Feed(source, 4, shuffle=True, tuning=QUICK) as feed:
+        list(feed)
+        (stats,) = feed.stats().storage
+    assert stats.store == "local"
+    assert stats.bytes >= len(found) * (found.record_bytes - 1)
+    assert sum(stats.latency) == stats.reads > 0
+
+
 def test_the_plan_saves_reads(path: str, tmp_path: Path) -> None:
     """With room for half, less is read beneath than where nothing is told."""
     fetched = []

@@ -31,6 +31,10 @@ class Counting(LocalStore):
 
     reads: list[tuple[int, int]]
 
+    def metered(self) -> Counting:
+        """Itself: it counts for all readers."""
+        return self
+
     def fill(
         self,
         file_of: Callable[[int], Opened],

@@ -1,0 +1,114 @@
+"""Many reads of mounted files: first what the page cache has; the rest is asked of the disk before any is waited for.
+
+The law: which bytes were in the page cache decides when they come, never what they are. A disk that has many reads to
+do at once does them faster; how many that are is bounded, so that a stop is heard soon.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from time import perf_counter
+from typing import TYPE_CHECKING, cast
+
+from dali_feed.records.storage_stats import StorageMeter
+from dali_feed.storage.contract import Opened
+
+if TYPE_CHECKING:
+    from dali_feed.storage.local import LocalFile
+
+__all__ = ["fill_local"]
+
+DEPTH = 128  # reads asked of the disk and not waited for
+LARGE = 1 << 20  # bytes of a read that the kernel reads ahead of better than advice does
+_AT_ONCE = getattr(os, "RWF_NOWAIT", 0)
+_UNKNOWN = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+
+
+def fill_local(
+    file_of: Callable[[int], Opened],
+    files: Sequence[int],
+    views: Sequence[memoryview],
+    at: Sequence[int],
+    stop: threading.Event,
+    meter: StorageMeter | None = None,
+) -> list[int]:
+    """See `storage.contract.Store.fill`; `meter` counts each read, from when it was asked for."""
+    counts, took = [-1] * len(views), list[float]()
+    if meter is None:
+        _fill(file_of, files, views, at, stop, counts, took)
+        return counts
+    meter.queued = len(views)
+    try:
+        _fill(file_of, files, views, at, stop, counts, took)
+    finally:
+        meter.queued = 0
+        meter.many(took, sum(count for count in counts if count > 0))
+    return counts
+
+
+def _fill(
+    file_of: Callable[[int], Opened],
+    files: Sequence[int],
+    views: Sequence[memoryview],
+    at: Sequence[int],
+    stop: threading.Event,
+    counts: list[int],
+    took: list[float],
+) -> None:
+    late: list[tuple[int, float]] = []  # which, since when
+    stopped, preadv = stop.is_set, os.preadv
+    last, opened = -1, cast("LocalFile", None)
+    now = perf_counter()
+    for k, (file, view, byte) in enumerate(zip(files, views, at, strict=True)):
+        if stopped():
+            return
+        if file != last:
+            last, opened = file, cast("LocalFile", file_of(file))
+        large = len(view) > LARGE
+        if opened.at_once or large:
+            try:
+                got = preadv(opened.fd, (view,), byte, 0 if large else _AT_ONCE)
+            except OSError as error:
+                got = -1
+                opened.at_once = opened.at_once and error.errno not in _UNKNOWN
+            if got == len(view):
+                counts[k] = got
+                then = perf_counter()
+                took.append(then - now)
+                now = then
+                continue
+        late.append((k, now))
+        with suppress(OSError):  # a file system that takes no advice
+            os.posix_fadvise(opened.fd, byte, len(view), os.POSIX_FADV_WILLNEED)
+        if len(late) == DEPTH:
+            _wait(late, file_of, files, views, at, stop, counts, took)
+            last = -1  # it may have been closed
+        now = perf_counter()
+    _wait(late, file_of, files, views, at, stop, counts, took)
+
+
+def _wait(
+    late: list[tuple[int, float]],
+    file_of: Callable[[int], Opened],
+    files: Sequence[int],
+    views: Sequence[memoryview],
+    at: Sequence[int],
+    stop: threading.Event,
+    counts: list[int],
+    took: list[float],
+) -> None:
+    """Read what was asked for. `file_of` again: it closes the oldest of many, and another file has its number then."""
+    for k, since in late:
+        if stop.is_set():
+            break
+        try:
+            counts[k] = os.preadv(cast("LocalFile", file_of(files[k])).fd, (views[k],), at[k])
+        except OSError:
+            continue
+        finally:
+            took.append(perf_counter() - since)
+    late.clear()
