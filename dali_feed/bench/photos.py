@@ -21,6 +21,7 @@ from PIL import Image
 from dali_feed.bench.contract import Data
 from dali_feed.bench.forms import data_in, file_of, files_in, touch, write_forms
 from dali_feed.errors import MissingPackageError
+from dali_feed.storage.user_cache import user_cache
 
 __all__ = ["Photos", "cache_folder", "originals", "photos"]
 
@@ -118,7 +119,7 @@ def _jpegs(count: int, seed: int) -> Iterator[bytes]:
 
 def cache_folder() -> Path:
     """Where what is made here is kept, unless told."""
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "dali_feed" / "bench"
+    return user_cache() / "bench"
 
 
 def photos(count: int = 3000, *, seed: int = 0, cache: Path | None = None) -> Photos:

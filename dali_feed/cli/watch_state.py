@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import math
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dali_feed.errors import ConfigError
+from dali_feed.watching.exposition import VERSION
 
 __all__ = ["WAITS", "Loader", "Seen", "Site", "look_at", "number", "plain"]
 
@@ -71,7 +74,7 @@ class Site:
     def __init__(self, address: str) -> None:
         url = address if "://" in address else f"http://{address}"
         scheme, _, rest = url.partition("://")
-        if scheme not in ("http", "https") or not rest.strip("/"):
+        if scheme not in ("http", "https") or not _is_address(url) or not rest.strip("/"):
             msg = f"URL: must be host:port or http://host:port of an endpoint; found {address!r}"
             raise ConfigError(msg)
         self.url = url.rstrip("/")
@@ -84,7 +87,7 @@ class Site:
         """What it says now. One that is gone keeps the loaders that it had last."""
         try:
             loaders = tuple(self._loader(each) for each in _asked(f"{self.url}/stats.json"))
-        except (OSError, http.client.HTTPException, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (OSError, http.client.HTTPException, ValueError, TypeError, KeyError, RecursionError) as error:
             since = self._seen.since or time.time()
             self._seen = Seen(self.url, self._seen.loaders, plain(_why(error)), since)
             self._before.clear()
@@ -93,7 +96,7 @@ class Site:
         return self._seen
 
     def _loader(self, said: Mapping[str, Any]) -> Loader:
-        stats, at = said["stats"] or {}, float(said["at"])
+        stats, at = _whole(said["stats"]), float(said["at"])
         key = str(said["job"]), str(said["loader"]), int(said["rank"])
         known, self._before[key] = self._before.get(key), (at, stats)
         return Loader(
@@ -103,7 +106,7 @@ class Site:
             epoch=int(said["epoch"]),
             stats=stats,
             rates={} if known is None else _rates(*known, at, stats),
-            gpu=said["gpu"],
+            gpu=said["gpu"] and _mapping(said["gpu"]),
             verdict=plain(said["verdict"]),
             error=plain(said["error"]),
         )
@@ -133,14 +136,57 @@ def _rates(then: float, old: Mapping[str, Any], now: float, new: Mapping[str, An
     return {name: each / (now - then) for name, each in grown.items()}
 
 
+def _is_address(url: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0 and url.isprintable() and " " not in url
+    except ValueError:  # of the port, or of brackets
+        return False
+
+
+def _whole(stats: Any) -> Mapping[str, Any]:
+    """Stats, in which what is looked into has its form. Raises TypeError."""
+    held = _mapping(stats or {})
+    for each in (held.get("kafka"), held.get("cache"), *(held.get("storage") or ())):
+        _mapping(each or {})
+    for where, why in held.get("recent_bad") or ():
+        str(where), str(why)
+    return held
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    if isinstance(value, dict):
+        return value
+    msg = f"must be an object; found {type(value).__name__}"
+    raise TypeError(msg)
+
+
 def _asked(url: str) -> Iterable[Mapping[str, Any]]:
+    end, held = time.monotonic() + PATIENCE, bytearray()
     with contextlib.closing(urllib.request.urlopen(url, timeout=PATIENCE)) as answer:  # noqa: S310  http(s) by Site
-        said = json.loads(answer.read(LARGEST))
-    loaders: Iterable[Mapping[str, Any]] = said["loaders"]
-    return loaders
+        while part := answer.read1(1 << 20):
+            held += part
+            if time.monotonic() > end or len(held) > LARGEST:  # one that never ends would hold up the other sites too
+                msg = "an answer without an end"
+                raise TimeoutError(0, msg)
+    said = _mapping(json.loads(held, parse_int=_finite, parse_float=_finite, parse_constant=_finite))
+    if said["version"] != VERSION:
+        msg = f"it speaks version {plain(said['version'])}, and this dali-feed version {VERSION}"
+        raise ConfigError(msg)
+    return [_mapping(each) for each in said["loaders"]]
+
+
+def _finite(text: str) -> float:
+    """A number that can be added up and shown. Raises ValueError."""
+    value = int(text) if text.isdecimal() and len(text) < 20 else float(text)  # of 64 bits
+    if math.isfinite(value):
+        return value
+    raise ValueError(text)
 
 
 def _why(error: Exception) -> str:
+    if isinstance(error, ConfigError):
+        return str(error)
     if isinstance(error, urllib.error.HTTPError):
         return f"HTTP {error.code}"
     if isinstance(error, urllib.error.URLError):

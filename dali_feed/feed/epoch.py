@@ -100,9 +100,8 @@ class EpochRun(Run):
 
     def hand_on(self) -> EpochRun | None:
         """The pass begun behind this one, where all of this one went well; its batches must have been taken."""
-        behind, self.next = self.next, None  # which may be one of many: old ones do not hold new ones
         self._ended = True
-        return behind if self.well and isinstance(behind, EpochRun) else None
+        return self.next if self.well and isinstance(self.next, EpochRun) else None
 
     def want(self) -> bool:
         """From here on it counts; False where it has failed ahead of its time, and is to be begun again."""

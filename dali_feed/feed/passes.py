@@ -42,8 +42,9 @@ class Passes:
         return self.run
 
     def start(self, run: EpochRun) -> EpochRun:
-        """That pass is under way."""
+        """That pass is under way: known here before its thread runs, so that no interrupt leaves one to itself."""
         self.run = run
+        run.begin()
         return run
 
     def leave(self) -> None:
@@ -72,10 +73,16 @@ class Passes:
     def _settle(self) -> None:
         """The pass under way is over; the one behind it stays where the next one begins there."""
         if self.run is not None and self._given and self.run.well:
-            self._ahead, self.run = self.run.hand_on(), None
+            self._hand_on(self.run)
         at, ahead = self.at, self._ahead
         if self.run is not None or ahead is None or not at.fresh or ahead.epoch != at.epoch:
             self.end()
+
+    def _hand_on(self, run: EpochRun) -> None:
+        """The pass behind that one is held here before that one lets go of it, whenever an interrupt comes."""
+        self._ahead = run.hand_on()
+        self.run = None
+        run.next = None  # which may be one of many: old ones do not hold new ones
 
     def wait(self) -> None:
         """Wait until the thread of the pass before has ended."""
@@ -116,7 +123,8 @@ class Passes:
 
     def ended(self) -> None:
         """The pass under way came to its end."""
-        self._ahead, self.run = None if self.run is None else self.run.hand_on(), None
+        if self.run is not None:
+            self._hand_on(self.run)
         self.at.ended()
 
     def failed(self) -> None:
@@ -171,14 +179,14 @@ class Batches:
             raise
         try:
             made = make(batch)
+            self._taken += 1
+            self._passes.took(len(batch), self._counts[self._taken - 1], last=self._taken == len(self._counts))
         except BaseException as error:  # a batch is missing: none behind it may count
             self._passes.failed()
             if isinstance(error, StopIteration):  # which would end the epoch without a word
                 msg = "collate_fn, transform: must not raise StopIteration; leave records out with a sampler"
                 raise ConfigError(msg) from error
             raise
-        self._taken += 1
-        self._passes.took(len(batch), self._counts[self._taken - 1], last=self._taken == len(self._counts))
         self._passes.gave(made)
         return made
 

@@ -62,9 +62,11 @@ class Run:
         self.next: Run | None = None  # the pass that its thread goes on with
         self._lock = threading.Lock()
         self._worker: Worker = Worker(self, "dali_feed-feed") if behind is None else behind._worker
-        if behind is None:
-            setting.engine.resume()
-            self._worker.start()
+
+    def begin(self) -> None:
+        """Have its thread feed it; whoever closes it is known by then, for an interrupt may come out of here."""
+        self.setting.engine.resume()
+        self._worker.start()
 
     @property
     def _thread(self) -> threading.Thread:
@@ -112,14 +114,18 @@ class Run:
         """End the pass in whatever state it is, and the next one; reads and batches under way are dropped."""
         self._noted.end()
         if self._ended:
+            if self.next is not None:  # an interrupt came before that was handed on
+                self.next.close()
             return
         self._end()
         self.setting.engine.halt()
         if threading.current_thread() is self._thread:
             return  # the garbage collector ran here; the next put ends the thread
         self._halt()  # for as long as the thread may still ask for reads
-        self._thread.join(timeout=PATIENCE)
-        self._resume()
+        try:
+            self._worker.join(PATIENCE)
+        finally:  # a second Ctrl-C: the next pass reads all the same
+            self._resume()
         if self.alive:
             linger(self._thread)
 
@@ -144,7 +150,7 @@ class Run:
         """Wait until the thread of a closed pass has ended, and log now and then what it does."""
         begun = time.monotonic()
         while self.alive:
-            self._thread.join(self.setting.watchdog if self.setting.watchdog < math.inf else None)
+            self._worker.join(self.setting.watchdog if self.setting.watchdog < math.inf else None)
             if self.alive:
                 log.warning(
                     "the pass before is still ending after %.0f s: %s",

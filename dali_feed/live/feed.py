@@ -185,6 +185,7 @@ class LiveFeed(Dealt):
         empty = Empty(self.program, self.source, self.device, self.companions)
         quarantine = Quarantine(self.bad, WINDOW, endless=True)
         self._run = LiveRun(setting, gatherer, progress, self._machine.look(), empty, quarantine)
+        self._run.begin()
 
     def running(self, token: LiveBatches) -> tuple[LiveRun, Progress]:
         """What gives the batches of that iterator. ClosedError where it is not the newest, or the run is over."""
@@ -208,10 +209,11 @@ class LiveFeed(Dealt):
         self._end()
 
     def _end(self) -> None:
-        run, self._run, self._token = self._run, None, None
+        run, self._token = self._run, None
         if run is not None:
-            run.close()
+            run.close()  # which an interrupt may end: it is closed again then
             self._leaving = run if run.alive else self._leaving
+        self._run = None
 
     # State.
 

@@ -6,9 +6,10 @@ which are written over by the next try, or given their names by `settle` where t
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
 
@@ -81,7 +82,8 @@ class StripeWriter:
 
     def abort(self) -> None:
         """Leave nothing. Safe to call twice, and after `commit`, where it does nothing."""
-        self._stack.close()
+        with suppress(OSError):  # of bytes that are still to be written, on a disk that is full
+            self._stack.close()
         for path in self._paths:
             path.unlink(missing_ok=True)
 
@@ -131,5 +133,6 @@ def _temporaries(home: str | os.PathLike[str], layout: Layout, parts: Sequence[P
 
 def _denied(path: Path, error: OSError) -> SourceDeniedError:
     found = error.strerror or type(error).__name__
-    msg = f"target {path.parent}: must be a folder that can be written to; {path.name} gave: {found}; mount or make it"
+    cure = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "mount or make it"
+    msg = f"target {path.parent}: must be a folder that can be written to; {path.name} gave: {found}; {cure}"
     return SourceDeniedError(msg)

@@ -70,7 +70,7 @@ def kept(key: Key) -> Kept | None:
     path = path_of(key)
     try:
         held = path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # the latter where a home is /dev/null
         return None
     except OSError as error:
         found: object = error

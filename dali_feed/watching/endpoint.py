@@ -70,16 +70,21 @@ class Endpoint:
         """Status, type and body for a path."""
         match path:
             case "/metrics":
-                from prometheus_client.exposition import choose_encoder
-
-                encode, kind = choose_encoder(accept)
-                return 200, kind, encode(self._registry)
+                with contextlib.suppress(Exception):  # of a version that is none; any other is met again
+                    return self._metrics(accept)
+                return self._metrics("")
             case "/stats.json":
                 return 200, "application/json", as_json(self.looks()).encode()
             case "/healthz":
                 well = any(each.there for each in self._watched)
                 return (200, PLAIN, b"ok\n") if well else (503, PLAIN, b"no loader\n")
         return 404, PLAIN, f"dali_feed: here are {PATHS}\n".encode()
+
+    def _metrics(self, accept: str) -> tuple[int, str, bytes]:
+        from prometheus_client.exposition import choose_encoder
+
+        encode, kind = choose_encoder(accept)
+        return 200, kind, encode(self._registry)
 
     def _run(self) -> None:
         while not self._closed:
@@ -126,6 +131,9 @@ def serve(
         MissingPackageError: prometheus-client is not installed.
     """
     loaders = loader if isinstance(loader, Mapping) else {"": loader}
+    if not loaders:
+        msg = "loader: must be a loader, or several by their names; found none"
+        raise ConfigError(msg)
     watched = [Watched(each, name, job) for name, each in loaders.items()]
     endpoint = Endpoint(address, port)
     for each in watched:
@@ -150,6 +158,9 @@ def _bound(address: str, port: int, endpoint: Endpoint) -> _Server:
 
     if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 1 << 16:
         msg = f"port: must be an int in 0..65535; found {port!r}"
+        raise ConfigError(msg)
+    if not isinstance(address, str) or not address:
+        msg = f"address: must be that of an interface, as 127.0.0.1 or 0.0.0.0; found {address!r}"
         raise ConfigError(msg)
     family = _Server6 if ":" in address else _Server
     try:
@@ -197,7 +208,10 @@ class _Handler(BaseHTTPRequestHandler):
         if endpoint is None:
             status, kind, text = 503, PLAIN, b"closed\n"
         else:
-            status, kind, text = endpoint.answer(self.path.partition("?")[0], self.headers.get("Accept", ""))
+            try:
+                status, kind, text = endpoint.answer(self.path.partition("?")[0], self.headers.get("Accept", ""))
+            except Exception as error:  # noqa: BLE001  whatever it is, who asked is told
+                status, kind, text = 500, PLAIN, f"{type(error).__name__}: {error}\n".encode(errors="replace")
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(text)))

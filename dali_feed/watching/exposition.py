@@ -40,7 +40,7 @@ class Collector:
         up = GaugeMetricFamily(f"{PREFIX}up", "1: the loader could be looked at.", labels=LABELS)
         families: dict[str, Any] = {}
         for look in looks:
-            own = tuple(look.labels.values())
+            own = _encodable(look.labels.values())
             up.add_metric(own, float(look.error == ""))
             for figure in look.figures():
                 metric = figure.metric
@@ -50,13 +50,18 @@ class Collector:
                     kind = HistogramMetricFamily if metric.classes else kind
                     family = kind(metric.name, metric.form.about, labels=(*LABELS, *metric.labels))
                     families[metric.name] = family
-                labels = (*own, *figure.values)
+                labels = (*own, *_encodable(figure.values))
                 if metric.classes:
                     family.add_metric(labels, buckets=_buckets(figure.counts), sum_value=figure.value)
                 else:
                     family.add_metric(labels, figure.value)
         yield up
         yield from families.values()
+
+
+def _encodable(labels: Iterable[str]) -> tuple[str, ...]:
+    """Names of folders, and variables of the environment, may be no UTF-8: what is not becomes a "?"."""
+    return tuple(each.encode(errors="replace").decode() for each in labels)
 
 
 def _buckets(counts: Sequence[int]) -> list[tuple[str, float]]:

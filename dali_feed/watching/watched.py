@@ -82,6 +82,10 @@ class Watched:
         if not callable(getattr(loader, "stats", None)):
             msg = f"loader: must be a DataLoader, a Feed or a LiveFeed; found {type(loader).__name__}"
             raise ConfigError(msg)
+        for what, given in (("a loader's name", name), ("job", "" if job is None else job)):
+            if not isinstance(given, str):
+                msg = f"{what}: must be a str; found {given!r}"
+                raise ConfigError(msg)
         self._loader = weakref.ref(loader)
         self._lock = threading.Lock()  # two who ask at once do not work at once
         self.name, self.rank = name, _rank(loader)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import re
 import socket
+import threading
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from images import QUICK, labelled
 from web import Web
 
 from dali_feed import watching
+from dali_feed.cli import watch_state
 from dali_feed.cli.watch_state import Site
 from dali_feed.cli.watch_view import screen, told
 from dali_feed.feed import Feed
@@ -35,6 +39,12 @@ def drawn(*seen: object) -> str:
     console.print(screen(seen))  # type: ignore[arg-type]
     console.file.close()
     return console.export_text()
+
+
+def _said(**other: object) -> bytes:
+    """What an endpoint says of one loader, with some of it otherwise."""
+    said = {"job": "", "loader": "", "rank": 0, "at": 1.0, "epoch": 0, "error": "", "verdict": "", "gpu": None}
+    return json.dumps({"version": 1, "loaders": [{**said, "stats": {"samples": 1}, **other}]}).encode()
 
 
 def test_ranks_side_by_side_and_summed(cli: Cli) -> None:
@@ -99,20 +109,44 @@ def test_json(cli: Cli) -> None:
 
 def test_what_is_no_endpoint(cli: Cli) -> None:
     """Another server's answer, one that is not found, an address that is none: said in words."""
-    odd = [b"<html>", b"{}", b'{"loaders": [{"stats": {}, "at": "soon"}]}', b"[1]"]
-    for answer in odd:
-        with Web({"stats.json": answer}) as web:
-            assert Site(web.url).look().gone == "an answer that is not an endpoint's of dali_feed"
+    odd = [b"<html>", b"{}", _said(at="soon"), b"[1]", b'{"loaders": ' + b"[" * 100_000]
+    odd += [_said(stats=[1]), _said(gpu="x"), _said(stats={"kafka": 5}), _said(stats={"storage": [1]})]
+    odd += [_said(stats={"recent_bad": [1]}), _said(epoch=10**400), _said(stats={"samples": math.nan})]
     with Web({}) as web:
+        for answer in odd:
+            web.files["stats.json"] = answer
+            assert Site(web.url).look().gone == "an answer that is not an endpoint's of dali_feed"
+        web.files["stats.json"] = b'{"version": 2, "loaders": []}'
+        assert "version 2, and this dali-feed version 1" in Site(web.url).look().gone
+        web.files.clear()
         assert Site(web.url).look().gone == "HTTP 404"
-    assert_one_line(cli("watch", "ftp://here", "--once"), "URL", "host:port", "ftp://here")
+    for address in ("ftp://here", "here:port", "here:99999", "http://[::1"):
+        assert_one_line(cli("watch", address, "--once"), "URL", "host:port", address)
+
+
+def test_an_answer_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that goes on sending holds up a look no longer than one that is silent."""
+    monkeypatch.setattr(watch_state, "PATIENCE", 0.2)
+    ended = threading.Event()
+
+    def drip(server: socket.socket) -> None:
+        with server.accept()[0] as client, contextlib.suppress(OSError):
+            client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            while not ended.wait(0.05):
+                client.sendall(b" ")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip, args=(server,), daemon=True)
+        thread.start()
+        assert Site(f"127.0.0.1:{server.getsockname()[1]}").look().gone == "an answer without an end"
+        ended.set()
+        thread.join()
 
 
 def test_a_terminal_obeys_nothing_that_an_endpoint_says() -> None:
     """Reasons of bad records come from data: control characters are blanks, markup is text."""
     stats = {"samples": 1, "recent_bad": [["a\x1b[2J", "[red]\x07why\n"]], "bottleneck": "\x1b]0;x"}
-    said = {"job": "", "loader": "\x1b[1m", "rank": 0, "at": 1.0, "epoch": 0, "error": "", "verdict": ""}
-    with Web({"stats.json": json.dumps({"loaders": [{**said, "stats": stats, "gpu": None}]}).encode()}) as web:
+    with Web({"stats.json": _said(loader="\x1b[1m", stats=stats)}) as web:
         seen = Site(web.url).look()
     text = drawn(seen)
     assert "[red] why" in text

@@ -101,3 +101,16 @@ def test_a_layout_that_cannot_be_is_refused(targets: tuple[str, ...], count: int
     """With the argument's name."""
     with pytest.raises(ConfigError, match=said):
         Layout(targets, count, stripe)
+
+
+def test_a_full_target_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+    """Bytes that a writer still holds are no second error when it is aborted."""
+    layout = layout_in(tmp_path, 2, 2)
+    (tmp_path / "t1" / ".a.tar.1of2.tmp").symlink_to("/dev/full")
+    writer = StripeWriter(tmp_path, layout, 0, "a.tar")
+    writer.write(b"x" * (BLOCK + 1))
+    with pytest.raises(SourceDeniedError, match=r"target \S+/t1: .* No space left on device; make room"):
+        writer.finish()
+    writer.abort()
+    assert not list(tmp_path.glob("t*/*"))
+    assert not list(tmp_path.glob("t*/.*"))

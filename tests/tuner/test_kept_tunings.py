@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from dali_feed.options import Cache
+from dali_feed.storage.user_cache import user_cache
 from dali_feed.tuner.kept import Kept, Key, keep, kept, path_of
 
 KEY = Key({"cpus": 2}, {"source": "photos"}, {"batch_size": 64})
@@ -59,3 +62,23 @@ def test_a_broken_file_is_named_and_not_used(held: bytes, caplog: pytest.LogCapt
     path.write_bytes(held)
     assert kept(KEY) is None
     assert str(path_of(KEY)) in caplog.text
+
+
+def test_without_a_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A cache folder that can be none, as where a home is /dev/null, is no broken file: nobody is told to delete it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    assert kept(KEY) is None
+    assert not caplog.text
+
+
+def test_who_has_no_home_has_a_folder_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is his own, and lies nowhere under the folder that the program runs in."""
+
+    def nobody(_: int) -> NoReturn:
+        raise KeyError
+
+    for name in ("XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    assert user_cache().is_absolute()
+    assert str(os.getuid()) in user_cache().name

@@ -7,6 +7,7 @@ import logging
 import re
 import socket
 import threading
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +22,7 @@ from dali_feed.external_sources import KafkaStream
 from dali_feed.live import LiveFeed
 from dali_feed.testing import ScriptedSource
 from dali_feed.testing.scripted import Corrupt
-from dali_feed.watching import environment
+from dali_feed.watching import endpoint, environment
 from dali_feed.watching.figures import figures
 
 RANK = (("rank", "0"),)
@@ -140,8 +141,44 @@ def test_a_stream_is_watched_as_well() -> None:
         assert series(at.url)["dali_feed_samples_total", RANK] == 0
 
 
+@pytest.mark.parametrize("text", ['a"b\nc\\d', "\udcff", "é"])
+def test_any_text_may_be_a_label(text: str) -> None:
+    """Quotes, ends of lines, and a name that is no UTF-8, in which alone a letter is replaced."""
+    with Counting() as feed, watching.serve({text: feed}, job=text) as at:
+        (labels,) = [dict(labels) for name, labels in series(at.url) if name == "dali_feed_up"]
+    assert labels == {"job": text.replace("\udcff", "?"), "loader": text.replace("\udcff", "?"), "rank": "0"}
+
+
+@pytest.mark.parametrize("version", ["abc", '"2.0.0"', "1.0.0"])
+def test_any_header_is_answered(version: str) -> None:
+    """A version of the text that nobody has is answered with the plain one."""
+    with Counting() as feed, watching.serve(feed) as at:
+        asked = {"Accept": f"application/openmetrics-text; version={version}"}
+        request = urllib.request.Request(f"{at.url}/metrics", headers=asked)  # noqa: S310  our own endpoint
+        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+            assert b"dali_feed_up{" in answer.read()
+
+
+def test_an_error_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes wrong while an answer is made is said to who asked, and the connection is not just cut."""
+
+    def fails(_: object) -> str:
+        msg = "no JSON today"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(endpoint, "as_json", fails)
+    with Counting() as feed, watching.serve(feed) as at:
+        assert get(f"{at.url}/stats.json") == (500, "RuntimeError: no JSON today\n")
+
+
 def test_what_cannot_be_served_is_refused() -> None:
-    """An object without stats, a port that is no port, and one that somebody else has."""
+    """An object without stats, no object, a name that is no text, and ports and addresses that are none."""
+    for wrong in ({}, {1: Counting()}):
+        with pytest.raises(ConfigError, match="must be"):
+            watching.serve(wrong)  # type: ignore[arg-type]
+    for address in ("", None):
+        with pytest.raises(ConfigError, match="address: must be that of an interface"):
+            watching.serve(Counting(), address=address)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="loader: must be a DataLoader, a Feed or a LiveFeed; found int"):
         watching.serve(3)  # type: ignore[arg-type]
     with Counting() as feed, watching.serve(feed) as at:

@@ -1,0 +1,94 @@
+"""Ctrl-C at any moment: whatever it breaks off, no two threads ever feed one engine, and the next pass is whole."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from images import QUICK, labelled, seen
+
+from dali_feed.feed import Feed
+from dali_feed.testing.scripted import ScriptedSource
+
+
+def feed_of() -> Feed:
+    """Six batches an epoch."""
+    return Feed(ScriptedSource(labelled(24), extent=4), 4, shuffle=True, tuning=QUICK)
+
+
+def passes(count: int) -> list[Any]:
+    """What so many epochs give where nobody interrupts."""
+    with feed_of() as feed:
+        return [[seen(batch) for batch in feed] for _ in range(count)]
+
+
+def feeding() -> int:
+    """Threads that feed."""
+    return sum(thread.name == "dali_feed-feed" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_while_a_pass_begins(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    """Its thread runs already, or never will: the next pass is fed by one thread alone, and begins where that did."""
+    start, hits = threading.Thread.start, [KeyboardInterrupt()]
+
+    def interrupted(thread: threading.Thread) -> None:
+        hit = thread.name == "dali_feed-feed" and bool(hits)
+        if not hit or late:
+            start(thread)
+        if hit:
+            raise hits.pop()
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with feed_of() as feed:
+        with pytest.raises(KeyboardInterrupt):
+            iter(feed)
+        batches = iter(feed)
+        assert feeding() <= 1
+        assert [seen(batch) for batch in batches] == passes(1)[0]
+    assert feeding() == 0
+
+
+def test_while_a_pass_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second Ctrl-C ends the wait for the thread of a pass that is over: the next one waits for it, and reads."""
+    wait, hits = threading.Event.wait, [KeyboardInterrupt()]
+    with feed_of() as feed:
+        next(batches := iter(feed))
+        run = feed._passes.run
+        assert run is not None
+
+        def interrupted(event: threading.Event, timeout: float | None = None) -> bool:
+            if event is run._worker._ended and hits:
+                raise hits.pop()
+            return wait(event, timeout)
+
+        monkeypatch.setattr(threading.Event, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            feed.set_epoch(1)
+        del batches
+        feed.set_epoch(1)
+        assert [seen(batch) for batch in feed] == passes(2)[1]
+
+
+def test_between_two_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a pass that is over hands on the one behind it: that one is fed on, or ended, and never left to itself."""
+    from dali_feed.feed.epoch import EpochRun
+    from dali_feed.options import Tuning
+
+    hand_on, hits = EpochRun.hand_on, [KeyboardInterrupt()]
+
+    def interrupted(run: EpochRun) -> EpochRun | None:
+        behind = hand_on(run)
+        if hits:
+            raise hits.pop()
+        return behind
+
+    monkeypatch.setattr(EpochRun, "hand_on", interrupted)
+    source = ScriptedSource(labelled(24), extent=4)
+    with Feed(source, 4, shuffle=True, tuning=Tuning(threads=1, readers=1)) as feed:
+        with pytest.raises(KeyboardInterrupt):
+            list(feed)
+        assert [seen(batch) for batch in feed] == passes(2)[1]
+        assert feeding() <= 1
+    assert feeding() == 0
