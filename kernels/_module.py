@@ -120,7 +120,7 @@ def compile_ptx(name: str, arch: str, options: tuple[str, ...] = ()) -> bytes:
     """Compile `name`.cu for `arch` ("sm_90") and return its PTX; needs neither a GPU nor a driver.
 
     With an "sm_" architecture NVRTC also assembles the code, so a wrong instruction fails here and not at the launch.
-    `options` choose the variant, as the kernel's file tells. Raises EngineError with the compiler's first lines.
+    `options` choose the variant, as the kernel's file says. Raises EngineError with the compiler's first lines.
     """
     from cupy_backends.cuda.libs import nvrtc
 

@@ -118,7 +118,7 @@ def ceiling(
 
 @dataclass(frozen=True, slots=True)
 class Ceiling(OneWay):
-    """The engine fed from memory as a contestant. What others are told beside."""
+    """The engine fed from memory as a contestant. The others are compared with it."""
 
     engine: str | None = None
     name: str = "ceiling"

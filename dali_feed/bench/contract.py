@@ -1,4 +1,4 @@
-"""What a bench is made of: a job, contestants that do it in turns, and the outcome that tables and reports tell.
+"""What a bench is made of: a job, contestants that do it in turns, and the outcome that tables and reports show.
 
 The law: everybody does the same work, from encoded bytes to a normalized float batch on the device, and whoever cannot
 take part is named with the reason.
@@ -72,7 +72,7 @@ class Job:
 class Steps(Iterator[int]):
     """What a contestant runs: each step takes a batch, on its device, and gives its size. It never ends.
 
-    beside  a process of its own that serves it, whose CPU time is told apart
+    beside  a process of its own that serves it, whose CPU time is counted separately
     notes   what it has to say, numbers by name; asked for once it is closed. Seconds that it went through waiting for
             STAGE are `STAGE_wait`
     keeps   whether the last step's batch is left in `images`: it costs memory that is otherwise free by then
@@ -113,7 +113,7 @@ class Contestant(Protocol):
 
 @dataclass(slots=True)
 class Outcome:
-    """What one command of the bench found. JSON all through, so that it can be kept, told again and compared.
+    """What one command of the bench found. JSON all through, so that it can be kept, shown again and compared.
 
     kind      "loader", "kafka", "io", ...
     about     where and with what it was made: machine, versions, commit, data, batch, threads, device

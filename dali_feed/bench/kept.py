@@ -1,4 +1,4 @@
-"""An outcome as JSON, and back: what `--json` prints can be told again, and laid beside another."""
+"""An outcome as JSON, and back: what `--json` prints can be shown again and compared with another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dali-feed bench loader`: contestants over the same images in turns, and what is told of each.
+"""`dali-feed bench loader`: loaders over the same images in turns, and a row of figures for each.
 
 Columns of a row:
 

@@ -47,7 +47,7 @@ class _Taken:
 
 
 def own(records: Iterable[tuple[memoryview, int]], name: str, folder: Path, *, limit: int = MOST_BYTES) -> Data:
-    """Copies of (payload, label) records in `folder`; of those that cannot be decoded, only their number is told.
+    """Copies of (payload, label) records in `folder`; of those that cannot be decoded, only their number is given.
 
     Raises:
         SourceEmptyError: no image is left.

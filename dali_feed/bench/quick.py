@@ -1,4 +1,4 @@
-"""A contestant in a hurry: it goes the first of its ways alone."""
+"""A contestant for a quick run: it uses the first of its settings only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows: added to a CSV, and told as text."""
+"""Rows of results: added to a CSV file, and shown as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How benches measure: contestants take turns, and are told by the median of theirs.
+"""How benches measure: contestants take turns, and the median of its turns is each one's figure.
 
 The law: contestants take turns (a, b, c, a, b, c, ...), each made afresh for its turn; a turn's first steps are not
 counted. Ratios are taken within a round, where the machine was as busy for both, and then the median of those.

@@ -17,7 +17,7 @@ __all__ = ["list_letters"]
 
 
 def list_letters(target: str, *, check: bool, config: Sequence[str], timeout: float) -> int:
-    """Print each letter of a folder or a topic; with `check`, return how many are still bad."""
+    """Print each dead letter of a folder or a topic; with `check`, return how many are still bad."""
     letters = letters_at(target, config=config, timeout=timeout)
     console = Console(highlight=False)
     console.print(Text(str(letters), style="bold"), soft_wrap=True)

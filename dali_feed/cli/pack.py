@@ -92,7 +92,7 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
 
 
 def _layout(out: Path, targets: str | None, count: int | None, size: int | None) -> Layout | None:
-    """The layout over folders. Without any, a folder on Lustre is told to lay the files out so, which stay whole."""
+    """The layout over folders. Without any, the layout is set for a folder on Lustre; its files stay whole."""
     from dali_feed.packing.run import place
     from dali_feed.packing.work import Work
     from dali_feed.storage.layout import STRIPE_BYTES, Layout

@@ -55,7 +55,7 @@ class Report:
         self._of(kind_of(reason)).add(Kind(1, [(sample, where, reason)]))
 
     def add(self, other: Report) -> None:
-        """Take in another part's, but for its letters."""
+        """Add another part's report, without its dead letters."""
         self.records += other.records
         self.absent += other.absent
         self.labelled += other.labelled

@@ -58,7 +58,7 @@ def tune(  # noqa: PLR0913, PLR0917  an option each
     """Measure which Tuning is fastest on your own data, print the line to paste, and keep it for Tuning.auto().
 
     Threads, readers, batches in flight and, with --memory, a cache are tried one step at a time, each in turns with
-    what was best so far. None of them changes a batch. What would change one is only told. Ctrl-C keeps what was found.
+    what was best so far. None of them changes a batch. What would change one is only shown. Ctrl-C keeps what it found.
     """
     from dali_feed.checks import bytes_of, whole
     from dali_feed.cli import tune_view

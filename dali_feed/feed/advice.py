@@ -1,4 +1,4 @@
-"""What would make a feed faster and change its batches: measured, and told to the user, who alone may decide it.
+"""What would make a feed faster and change its batches: measured, and reported to the user, who alone decides.
 
 The law: none of it is ever set.
 """

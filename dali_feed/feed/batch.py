@@ -169,7 +169,7 @@ class Flight:
         return mended
 
     def done(self, result: Result, made: Made | None = None, lanes: int = 1) -> Batch:
-        """The finished batch, of so many lanes; its windows are told that these slots have left the engine.
+        """The finished batch, of so many lanes; its windows learn that these slots have left the engine.
 
         `made` makes the fields into columns, while the memory of their views is still there.
         """

@@ -1,6 +1,6 @@
-"""What a pass will read, told to a source that wants to know: the rest of its epoch, then the next one's.
+"""What a pass over the data will read, for a source that wants to know it: the rest of its epoch, then the next one's.
 
-The law: it decides nothing but what a cache keeps. All ranks of a machine are told alike, since they share its disks.
+The law: it decides nothing but what a cache keeps. All ranks of a machine get the same, since they share its disks.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class _Held:
 
 
 class Last:
-    """Holds arrays weakly: whoever lets go of a batch frees its memory at once."""
+    """Holds arrays weakly: when the user drops a batch, its memory is free at once."""
 
     def __init__(self) -> None:
         self._kept: Any = None

@@ -42,7 +42,7 @@ def turn_seconds(seconds: float) -> float:
 def measured(feed: Any, asked: AutoTuning, seconds: float, tell: Tell = lambda _: None) -> Outcome:
     """Search for about so long; `tell` gets each trial as it is over. An interrupt ends it with what was found.
 
-    Raises a DaliFeedError where records cannot be had.
+    Raises a DaliFeedError where records cannot be read.
     """
     most = asked.most_threads(gpu=feed.device is not None)
     start = asked.defaults(gpu=feed.device is not None)

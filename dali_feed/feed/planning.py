@@ -44,7 +44,7 @@ class Planning:
     """Answers what an epoch holds. The source is looked at, and a sampler read, when an answer needs it; then kept.
 
     `may_look` is called before the source is looked at, and raises where that must not be. Raises ConfigError for
-    a seed that cannot be, and for a sampler's indices when they are read; a SourceError where records cannot be had.
+    a seed that cannot be, and for a sampler's indices when they are read; a SourceError where records cannot be read.
     """
 
     def __init__(

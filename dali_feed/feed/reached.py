@@ -1,4 +1,4 @@
-"""How far a run had come, read off a state of its loader: what `commit` would have told."""
+"""How far a run had come, read from a state of its loader: what `commit` would have reported."""
 
 from __future__ import annotations
 

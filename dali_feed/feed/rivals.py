@@ -1,6 +1,6 @@
 """Feeds that are alike but for their tuning, run in turns on one stretch of data after the other.
 
-The law: a turn begins where the one before it ended, whoever ran that, so none reads what another one has just brought
+The law: a turn begins where the one before it ended, whoever ran it, so none reads what another one has just brought
 into the machine's memory; and the feed that they were made after sees nothing of it.
 """
 
@@ -36,7 +36,7 @@ class Rivals:
         self._state: dict[str, Any] | None = None
 
     def turn(self, tuning: Tuning) -> float:
-        """One turn with that tuning. ConfigError where it cannot be; a DaliFeedError where records cannot be had."""
+        """One turn with that tuning. ConfigError where it cannot be; a DaliFeedError where records cannot be read."""
         feed = self._feeds.pop(tuning, None)
         if feed is None:
             while len(self._feeds) >= _TOGETHER:

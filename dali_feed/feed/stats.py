@@ -29,7 +29,7 @@ class Stats:
     step_wait_p50     what the training loop waits per step: half of the last steps waited at most this
     step_wait_p99     99 of 100 of the last steps waited at most this
     bottleneck        "source", "engine" or "trainer": the largest of these three waits; "" before the first batch.
-                      Where torch's own DataLoader runs a dataset, which does not tell source and decoding apart:
+                      Where torch's own DataLoader runs a dataset, which does not separate source and decoding:
                       "torch" or "trainer"; `engine_wait` is the loop's time in next(), `trainer_wait` the time
                       between, and what torch does not count is 0
     recent_bad        the last bad records, (where, reason)

@@ -36,7 +36,7 @@ _BOUND = {
 
 _ALWAYS = {
     "feed": ("a larger batch_size, over which its fixed costs spread", "fewer columns, where some are not used"),
-    "dead letters": ("a dead-letter sink that takes letters faster: a folder on a local disk",),
+    "dead letters": ("a dead-letter sink that is faster: a folder on a local disk",),
     "repair": ("leaving out the records in recent_bad: each one makes a batch run again",),
     "garbage": ("gc.freeze() once the model is made, so that a collection goes over fewer objects",),
     "first batch": ("longer passes: each begins with a wait for its first batch",),

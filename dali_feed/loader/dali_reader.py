@@ -145,6 +145,6 @@ def _refuse(opened: Opened, why: str) -> NoReturn:
         f"pipeline {opened.name}: there must be a source to read from, for {why}. Three edits: give the iterator"
         " source=, such as FileList.from_folder(root), ShardSet('train-*.tar') or KafkaTopic(topic, servers); put"
         " fn.external_source(name='image'), fn.external_source(name='label') in the reader's place; leave out"
-        " reader_name= and size=, for the iterator tells its size (loop.size, len(loop))"
+        " reader_name= and size=, for the iterator knows its size (loop.size, len(loop))"
     )
     raise ConfigError(msg)

@@ -39,7 +39,7 @@ class Endpoint:
         port: that it listens at.
 
     Raises:
-        ConfigError: the address or the port cannot be had.
+        ConfigError: the address or the port cannot be used.
         MissingPackageError: prometheus-client is not installed.
     """
 
@@ -59,7 +59,7 @@ class Endpoint:
         _open.add(self)
 
     def add(self, watched: Watched) -> None:
-        """Tell of a further loader; of one that is gone nothing is told any more."""
+        """Report a further loader too; one that is gone is not reported any more."""
         self._watched = [*(each for each in self._watched if each.there), watched]
 
     def looks(self) -> list[Look]:
@@ -115,19 +115,19 @@ class Endpoint:
 def serve(
     loader: Gives | Mapping[str, Gives], port: int = 0, address: str = "127.0.0.1", *, job: str | None = None
 ) -> Endpoint:
-    """Tell over HTTP what a loader does, until the endpoint is closed: `with watching.serve(loader) as at: ...`.
+    """Report over HTTP what a loader does, until the endpoint is closed: `with watching.serve(loader) as at: ...`.
 
     `/metrics` is Prometheus text, `/stats.json` what `dali-feed watch` reads, `/healthz` says that the process answers.
     Values are taken when they are asked for. Nobody is asked who they are: think before you give another address.
 
     Args:
-        loader: a `DataLoader`, a `Feed` or a `LiveFeed`; or several, by the names that tell them apart.
+        loader: a `DataLoader`, a `Feed` or a `LiveFeed`; or several, each by a name of its own.
         port: to listen at; 0 for one that is free, which the endpoint's `url` says.
         address: of the interface; "0.0.0.0" for every one.
         job: what the run is called; None: DALI_FEED_JOB or SLURM_JOB_ID.
 
     Raises:
-        ConfigError: what is given cannot be watched, or the port cannot be had.
+        ConfigError: what is given cannot be watched, or the port cannot be used.
         MissingPackageError: prometheus-client is not installed.
     """
     loaders = loader if isinstance(loader, Mapping) else {"": loader}

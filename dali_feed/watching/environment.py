@@ -28,7 +28,7 @@ log = logging.getLogger("dali_feed")
 
 
 class _Shared:
-    """The endpoint of this process: begun by its first loader, told of the others."""
+    """The endpoint of this process: started by its first loader; the others are added."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -41,7 +41,7 @@ _shared = _Shared()
 
 
 def told_by_environment(loader: Gives) -> None:
-    """Let the process's endpoint tell of `loader` too, where the environment asks for one; it does nothing else.
+    """Let the process's endpoint report `loader` too, where the environment asks for one; it does nothing else.
 
     Raises ConfigError where the value is not `host:port`.
     """

@@ -73,7 +73,7 @@ class JsonLines:
             raise ConfigError(msg)
 
     def report(self, step: int, values: Mapping[str, float]) -> None:
-        """A line, which whoever reads the file sees at once."""
+        """A line, which a reader of the file sees at once."""
         line = json.dumps({"step": step, "time": time.time(), **values})
         with self._path.open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
@@ -85,7 +85,7 @@ class Logging:
     Args:
         logger: of Python's logging; None for `dali_feed`.
         level: of the lines.
-        names: those that are told; None: what a person wants to see first.
+        names: those that are shown; None: what a person wants to see first.
     """
 
     FIRST = ("samples_per_second", "step_wait_p50_seconds", "step_wait_p99_seconds", "bad_records")

@@ -1,4 +1,4 @@
-"""Watched: a loader as who watches sees it. What it says is taken when asked, and kept for nobody.
+"""Watched: a loader as its watchers see it. What it says is taken when asked, and kept for nobody.
 
 The law: a look is the asker's business. It runs in the asker's thread, takes no lock of the loader, and what goes
 wrong in it is said to the asker; a run that nobody looks at pays nothing.
@@ -59,7 +59,7 @@ class Look:
 
     @property
     def labels(self) -> dict[str, str]:
-        """By which it is told from other loaders."""
+        """What separates it from other loaders."""
         return {"job": self.job, "loader": self.loader, "rank": str(self.rank)}
 
     def figures(self) -> Iterator[Figure]:

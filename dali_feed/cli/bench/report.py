@@ -1,4 +1,4 @@
-"""`dali-feed bench report`: an outcome that was kept as JSON is told as a page."""
+"""`dali-feed bench report`: results that were kept as JSON are made into a page."""
 
 from __future__ import annotations
 

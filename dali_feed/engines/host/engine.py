@@ -134,7 +134,7 @@ class HostEngine:
             try:
                 images = self._pool.take(kinds)
             except RuntimeError as error:  # no page-locked memory left, or a GPU that has failed
-                raise engine_error(_ENGINE, "memory for a batch cannot be had", error, self._device) from error
+                raise engine_error(_ENGINE, "memory for a batch cannot be allocated", error, self._device) from error
         return _Flight(work, arrays, images, chunks)
 
     def _begin(self, flight: _Flight, chunks: int) -> _Flight:

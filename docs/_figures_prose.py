@@ -1,0 +1,64 @@
+"""Sentences with figures in the pages of docs/: what they say of which rows; docs/_figures.py says how.
+
+No figure stands here.
+"""
+
+from __future__ import annotations
+
+from _figures import Results, bullets, number
+
+__all__ = ["folder", "lock", "produced", "stream"]
+
+
+def lock(results: Results) -> list[str]:
+    """docs/engines.md: how long an image holds the interpreter's lock."""
+    few, many = results.newest("lock", {"threads": 2}, {"threads": 16})
+    return bullets(
+        "The `host` engine's threads share one Python interpreter: an image holds its lock for "
+        f"{number(few, 'lock us')} microseconds with 2 threads and {number(many, 'lock us')} with 16 "
+        "(`python bench/bench_lock.py`, [rows](../bench/results/lock.csv)). So one process gives at most "
+        f"{number(many, 'bound img/s')} images per second, with however many threads.",
+    )
+
+
+def produced(results: Results) -> list[str]:
+    """docs/kafka.md: the speed of writing a topic."""
+    ours, transactions = results.newest(
+        "produce", *({"payload kb": 100, "who": who} for who in ("ours", "transactions"))
+    )
+    return bullets(
+        f"Speed: at 100 KB {ours['of C']} of the MB/s of a C loop of librdkafka, with transactions "
+        f"{transactions['of C']} (`python bench/bench_produce.py`, [rows](../bench/results/produce.csv); the broker on "
+        "the same cores).",
+    )
+
+
+def stream(results: Results) -> list[str]:
+    """docs/kafka.md: how old a live record is when it comes, and a long run."""
+    short = {"what": "latency", "batch": 1, "records": 1000}
+    alone, loader = results.newest("stream", {"way": "reader", **short}, {"way": "loader", **short})
+    (steady,) = results.newest("stream", {"way": "loader", "what": "steady", "batch": 32})
+    return bullets(
+        f"From `produce` to the tensor, batch 1: half of the records within {number(loader, 'p50 ms', 1)} ms, 99 of "
+        f"100 within {number(loader, 'p99 ms', 1)} ms; the source alone {number(alone, 'p50 ms', 1)} and "
+        f"{number(alone, 'p99 ms', 1)} ms.",
+        f"For {number(steady, 'seconds')} seconds at {number(steady, 'records/s')} records a second, batches of 32: "
+        f"half of the steps wait at most {number(steady, 'p50 ms')} ms for their batch, 99 of 100 at most "
+        f"{number(steady, 'p99 ms')} ms. A record is {number(steady, 'lag ms')} ms old when it comes in the first "
+        f"minute and {number(steady, 'lag ms at end')} in the last. The process holds {number(steady, 'rss MB')} MB "
+        f"at first and {number(steady, 'rss MB at end')} MB at the end.",
+    )
+
+
+def folder(results: Results) -> list[str]:
+    """docs/from-torch.md: a folder of images by our loader and by torch's."""
+    ours, torch = results.newest(
+        "loader",
+        {"batch": 64, "engine": "host", "who": "folder"},
+        {"batch": 64, "engine": "host", "who": "torch", "way": "uint8 x2"},
+    )
+    said = f"of {ours['image']} JPEGs gives {number(ours, 'img/s')} images per second where torch's loader at its best"
+    return [
+        f"On {ours['cpus']} CPU cores the same folder {said} gives {number(torch, 'img/s')}",
+        "(`python bench/bench_loader.py --sources folder`, batch 64, [rows](../bench/results/loader.csv)).",
+    ]
