@@ -54,6 +54,7 @@ _APACHE_KAFKA = {"real_broker", "own_broker", "needs_kafka"}  # fixtures that st
 _UNTESTED: list[str] = []
 _COLLECTED: list[pytest.Item] = []
 _COMPILED: set[tuple[str, str, tuple[str, ...]]] = set()  # kernel, architecture, options
+_AT_FREEZE = 0  # how many modules there were
 
 
 @pytest.fixture(scope="session")
@@ -215,8 +216,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
 
 def pytest_collection_finish() -> None:
     """Collect garbage from here on, and never look through a million objects of torch for it: 0.3 s each time."""
+    global _AT_FREEZE  # noqa: PLW0603
     gc.freeze()
     gc.enable()
+    _AT_FREEZE = len(sys.modules)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol() -> None:
+    """Nor through those of libraries that the tests before this one imported."""
+    global _AT_FREEZE  # noqa: PLW0603  it is the collector's state, which is the process's
+    if len(sys.modules) > _AT_FREEZE + 100:
+        gc.collect()  # what is garbage now goes; what is frozen never would
+        gc.freeze()
+        _AT_FREEZE = len(sys.modules)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,9 +1,12 @@
-"""A heap of which the garbage collector sees what is new alone: benches collect before each turn, and torch is big."""
+"""A heap of which the garbage collector sees what is new alone: benches collect before each turn, and torch is big.
+
+It stays so: to thaw it would thaw what tests/conftest.py froze too, and each later collection of the process would look
+through a million objects of libraries again.
+"""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,9 +14,7 @@ __all__ = ["frozen_heap"]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def frozen_heap() -> Iterator[None]:
+def frozen_heap() -> None:
     """For the tests of the file that imports it."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
