@@ -1,7 +1,8 @@
 """Scripts as a person runs them, without the seconds that importing torch takes each: forked from one process.
 
 A script's own imports, its arguments, its folder and how it ends are as they would be; what it prints is had whole.
-Only torch and torchvision are there already: neither starts a thread nor asks for a GPU when it is imported.
+Only torch and torchvision are there already: neither starts a thread nor asks for a GPU when it is imported. A
+script's end does not look through them for garbage, which would take longer than the rest of most scripts.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ from limits import LONG
 _LOOP = """
 import gc, json, os, runpy, sys
 gc.disable()  # a third of the time of these imports
+sys.modules["triton"] = None  # torch looks for it and finds none: it calls on stderr all that is frozen a leak
 import torch, torchvision.transforms.v2
+del sys.modules["triton"]
+gc.freeze()  # or a child looks through a million objects when it ends, and copies the pages that they are in
 gc.enable()
 begun = os.environ.get("PYTHONPATH", "")
 for line in sys.stdin:
