@@ -40,8 +40,8 @@ _NAMED: set[int] = set()  # ports, by this process
 _BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 # A killed broker cannot register again before its old session has ended: 9 seconds by default. Members of a group that
-# are killed are missed after 45, and a change is heard of with the next heartbeat. A controller writes a record that says
-# nothing twice a second: half of what an idle broker computes.
+# are killed are missed after 45, and a change is heard of with the next heartbeat. A controller would write an empty
+# record twice a second: half of what an idle broker computes.
 _PROPERTIES = """\
 process.roles={roles}
 node.id={node}
