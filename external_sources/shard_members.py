@@ -29,6 +29,7 @@ from dali_feed.storage.contract import Store
 __all__ = ["ShardMembers", "members_of"]
 
 _NOTHING = memoryview(b"")
+ALIGNED = 64  # bytes: of a cache line
 _NO_IMAGE = "the sample has no image member"
 
 
@@ -194,23 +195,29 @@ class _MemberReader(ShardFiles):
     ) -> tuple[list[memoryview], Int64s, Int64s]:
         """Read runs of rows: the memories that they lie in, and of each row which of them, and the byte it begins at.
 
-        In one memory where a slab holds all: what follows then costs no Python per row.
+        A memory is a slab full of runs, each from a multiple of ALIGNED on: lone members of one size then lie at one
+        distance from each other, though the labels behind them have one digit or three.
         """
         first = low[begin]
         sizes = high[end - 1] - first
-        stops = np.cumsum(sizes)
         run = np.searchsorted(begin, np.arange(len(partition)), side="right") - 1  # a row of no run may be given any
         if not len(begin):
             return [], run, run
-        if stops[-1] <= block.lease.slab_bytes:
-            whole = block.lease.room(int(stops[-1]))
-            memories, of, base = [whole], np.zeros_like(run), first - (stops - sizes)
-            views = [whole[a:b] for a, b in zip((stops - sizes).tolist(), stops.tolist(), strict=True)]
-        else:
-            memories = views = [block.lease.room(size) for size in sizes.tolist()]
-            of, base = run, first
+        stops = np.cumsum(-(-sizes // ALIGNED) * ALIGNED)
+        starts = np.concatenate([[0], stops[:-1]])
+        memories, views, of, a = list[memoryview](), list[memoryview](), np.empty_like(begin), 0
+        while a < len(begin):
+            b = max(a + 1, int(np.searchsorted(stops, starts[a] + block.lease.slab_bytes, side="right")))
+            memory = block.lease.room(int(starts[b - 1] - starts[a] + sizes[b - 1]))
+            starts[a:b] -= starts[a]
+            views += [
+                memory[at:upto] for at, upto in zip(starts[a:b].tolist(), (starts + sizes)[a:b].tolist(), strict=True)
+            ]
+            of[a:b] = len(memories)
+            memories.append(memory)
+            a = b
         self._fill_views(partition[begin].tolist(), views, first.tolist(), block.ids, begin.tolist())
-        return memories, of, base[run]
+        return memories, of[run], (first - starts)[run]
 
     def _given(self, block: Block, members: list[Pieces]) -> None:
         if self._image:

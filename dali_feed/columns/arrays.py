@@ -96,7 +96,7 @@ class Array(Kind):
     def batch(self, values: Sequence[Any]) -> NDArray[Any]:
         """One array, in memory of its own: each record's bytes are copied once."""
         if isinstance(values, Pieces):
-            return values.together(self.size(1)).view(np.dtype(self.dtype)).reshape(len(values), *(self.shape or ()))
+            return self._shaped(values.together(self.size(1)), len(values))
         if set(map(type, values)) <= _BYTE_TYPES:
             return np.frombuffer(bytearray().join(values), self.dtype).reshape(len(values), *(self.shape or ()))
         return self._laid(values, np.empty(self.size(len(values)), np.uint8))
@@ -106,9 +106,16 @@ class Array(Kind):
         return count * math.prod(self.shape or ()) * np.dtype(self.dtype).itemsize
 
     def laid(self, values: Sequence[Any], room: Room) -> NDArray[Any]:
-        """The same; a large one in memory of `room`, from which it goes to a GPU without another copy."""
-        size = self.size(len(values))
-        return self._laid(values, room(size)) if self.size(1) >= LARGE and size >= LARGE_BATCH else self.batch(values)
+        """The same; a large one in memory of `room`: from there it goes to a GPU without another copy."""
+        size, each = self.size(len(values)), self.size(1)
+        if size < LARGE_BATCH:
+            return self.batch(values)
+        if isinstance(values, Pieces):
+            return self._shaped(values.together(each, room(size)), len(values))
+        return self._laid(values, room(size)) if each >= LARGE else self.batch(values)
+
+    def _shaped(self, rows: NDArray[np.uint8], count: int) -> NDArray[Any]:
+        return rows.reshape(-1).view(np.dtype(self.dtype)).reshape(count, *(self.shape or ()))
 
     def _laid(self, values: Sequence[Any], memory: NDArray[np.uint8]) -> NDArray[Any]:
         each, raw = self.size(1), memory.data

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dali_feed.columns.arrays import Room
 from dali_feed.feed.batch import Batch
+from dali_feed.records.reused import Reused
 
 if TYPE_CHECKING:
     from dali_feed.engines.gpu.parcels import Parcels
@@ -33,6 +34,7 @@ class Beside:
 
     def __init__(self, companions: Companions, parcels: Parcels | None, device: int | None = None) -> None:
         self._companions, self._parcels, self._device = companions, parcels, device
+        self.room: Room = Reused() if parcels is None else parcels.room  # memory for a batch's arrays
 
     @classmethod
     def on(cls, device: int | None, companions: Companions) -> Beside:
@@ -43,11 +45,6 @@ class Beside:
         from dali_feed.engines.gpu.uploads import Uploads
 
         return cls(companions, Parcels(Uploads(device)), device)
-
-    @property
-    def room(self) -> Room | None:
-        """Memory for arrays that are sent from where they are made; None where nothing is sent."""
-        return None if self._parcels is None else self._parcels.room
 
     def __call__(self, batch: Batch, epoch: int) -> None:
         """Call it before `batch` is handed over. Errors of a companion go on; EngineError where it cannot be sent."""

@@ -16,8 +16,8 @@ from dali_feed.records.extents import Int64s
 
 __all__ = ["Pieces"]
 
-_LARGE = 2048  # bytes of a row, of which a second copy costs more than a view
 _FEW = 8  # rows of one memory, on average, from which it is worth a call of NumPy's
+_LARGE = 2048  # bytes of a row, of which a second copy costs more than a call
 
 
 class Pieces(Sequence[memoryview | None]):
@@ -90,18 +90,44 @@ class Pieces(Sequence[memoryview | None]):
         """Which rows have none, bool (n,)."""
         return self.of < 0
 
-    def together(self, size: int) -> NDArray[np.uint8]:
-        """The bytes of all rows, each of `size` bytes and none missing, uint8 (n, size): one copy of them."""
-        if len(self) and size and (of := int(self.of[0])) == self.of.max() and of == self.of.min():
-            return _rows(self.memories[of], self.at, size)
+    def together(self, size: int, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
+        """The bytes of all rows, each of `size` bytes and none missing, uint8 (n, size): one copy of them.
+
+        out  uint8 (n * size,) that they are copied into, or None: memory of their own
+        """
+        rows = len(self)
+        out = (np.empty(rows * size, np.uint8) if out is None else out).reshape(rows, size)
+        begins = self._evenly() if size else []
+        if len(begins) * _FEW > rows:
+            self._gathered(out)
+            return out
+        for a, b in zip(begins, [*begins[1:], rows], strict=False):  # of no rows there is no run
+            at, step = int(self.at[a]), int(self.at[a + 1] - self.at[a]) if b - a > 1 else 0
+            out[a:b] = np.ndarray((b - a, size), np.uint8, self.memories[int(self.of[a])], at, (step, 1))
+        return out
+
+    def _evenly(self) -> list[int]:
+        """Where runs of rows begin that lie in one memory at one distance from each other; each row is in one."""
+        here, step = np.diff(self.of) == 0, np.diff(self.at)
+        begins = np.ones(len(self), bool)
+        begins[1:] = ~here
+        begins[2:] |= here[:-1] & (step[1:] != step[:-1])  # behind a leap within a memory a row stands alone
+        found: list[int] = np.flatnonzero(begins).tolist()
+        return found
+
+    def _gathered(self, out: NDArray[np.uint8]) -> None:
+        """The bytes of rows that lie anywhere, into `out`, uint8 (n, size)."""
+        size = out.shape[1]
         held = np.flatnonzero(np.bincount(self.of)).tolist()
-        if not size or (len(held) and size >= _LARGE) or len(held) * _FEW > len(self):
-            return np.frombuffer(bytearray().join(self), np.uint8).reshape(len(self), size)  # type: ignore[arg-type]
-        out = np.empty((len(self), size), np.uint8)
+        if size >= _LARGE or len(held) * _FEW > len(self):
+            raw, memories = out.reshape(-1).data, self.memories
+            for row, (of, at) in enumerate(zip(self.of.tolist(), self.at.tolist(), strict=True)):
+                raw[row * size : (row + 1) * size] = memories[of][at : at + size]
+            return
+        items = out.view(np.dtype((np.void, size))).reshape(-1)
         for of in held:
             here = self.of == of
-            out[here] = _rows(self.memories[of], self.at[here], size)
-        return out
+            items[here] = _every(self.memories[of], size)[self.at[here]]
 
     def padded(self, width: int) -> NDArray[np.uint8]:
         """The bytes of rows of at most `width` bytes, filled with 0: uint8 (n, width)."""
@@ -116,7 +142,6 @@ class Pieces(Sequence[memoryview | None]):
         return out
 
 
-def _rows(memory: memoryview, at: Int64s, size: int) -> NDArray[np.uint8]:
-    """Rows of one memory, side by side: every byte of it begins an item of `size` bytes, of which those are taken."""
-    every = np.ndarray((len(memory) - size + 1,), np.dtype((np.void, size)), memory, 0, (1,))
-    return every[at].view(np.uint8).reshape(len(at), size)
+def _every(memory: memoryview, size: int) -> NDArray[np.void]:
+    """An item of `size` bytes for every byte of a memory that one can begin at."""
+    return np.ndarray((len(memory) - size + 1,), np.dtype((np.void, size)), memory, 0, (1,))

@@ -1,0 +1,47 @@
+"""Memory that is used again once nobody looks at it any more.
+
+The law: bytes that were given are not given again while any array, tensor or view over them is left, however it was
+made. New memory costs a page fault for each 4 KB, which is more than to fill it; a ring would be written over
+while somebody still looks at it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Reused"]
+
+IDLE = 4  # pieces of memory kept for the next ones
+
+
+class _Lent:
+    """What all arrays over the memory end in: NumPy goes on to what is behind an array, but never behind this."""
+
+    __slots__ = ("__array_interface__", "__weakref__")
+
+    def __init__(self, memory: NDArray[np.uint8]) -> None:
+        self.__array_interface__: dict[str, Any] = memory.__array_interface__
+
+
+class Reused:
+    """A pool of memory. Thread-safe: a deque's ends are."""
+
+    def __init__(self) -> None:
+        self._idle: deque[NDArray[np.uint8]] = deque(maxlen=IDLE)
+
+    def __call__(self, size: int) -> NDArray[np.uint8]:
+        """So many bytes of any content, uint8 (size,)."""
+        try:
+            memory = self._idle.pop()
+        except IndexError:
+            memory = np.empty(0, np.uint8)
+        if not size <= len(memory) <= 2 * size:  # much too large: batches have become smaller
+            memory = np.empty(size, np.uint8)
+        lent = _Lent(memory)
+        weakref.finalize(lent, self._idle.append, memory).atexit = False
+        return np.asarray(lent)[:size]
