@@ -1,7 +1,10 @@
 """Scripts as a person runs them, without the seconds that importing torch takes each: forked from one process.
 
 A script's own imports, its arguments, its folder and how it ends are as they would be; what it prints is had whole.
-Only torch and torchvision are there already: neither starts a thread nor asks for a GPU when it is imported.
+Only torch, torchvision and our loader are there already: none starts a thread or asks for a GPU when it is imported.
+DALI is not: it has a hook of its own for the end of a process, and ours must be right however late that came.
+What was imported is never garbage, so the scripts' collectors leave it alone: to look through a million objects as a
+process ends takes more than a second, and each page of them is copied from the parent first.
 """
 
 from __future__ import annotations
@@ -21,11 +24,17 @@ from typing import Any, Self
 
 from limits import LONG
 
-# The loop is left by children alone: one ends as a process does that ran nothing but its script.
+# The loop is left by children alone: one ends as a process does that ran nothing but its script. Triton counts at the
+# end what the collector left of its own, and torch does without it on a CPU.
 _LOOP = """
 import gc, json, os, runpy, sys
 gc.disable()  # a third of the time of these imports
+sys.modules["triton"] = None
 import torch, torchvision.transforms.v2
+del sys.modules["triton"]
+from dali_feed import DataLoader
+from dali_feed.external_sources import KafkaTopic, ShardSet
+gc.freeze()
 gc.enable()
 begun = os.environ.get("PYTHONPATH", "")
 for line in sys.stdin:
