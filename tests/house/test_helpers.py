@@ -29,10 +29,11 @@ def imported(source: str) -> set[str]:
 
 def breaches(path: Path, source: str) -> set[str]:
     """The modules of tests that the file may not import: another test, or a helper that another room keeps."""
-    others = imported(source) - {path.stem}
+    named = imported(source)
+    others = named - {path.stem}
     homes = {name: HELPERS[name].relative_to(TESTS).parts[:-1] for name in others & set(HELPERS)}
     here = path.relative_to(TESTS).parts[:-1]
-    tests = {name for name in others if name.startswith("test_")} | ({path.stem} & imported(source))
+    tests = {name for name in others if name.startswith("test_")} | ({path.stem} & named)
     return tests | {name for name, home in homes.items() if home != here and home[:1] != (SHARED,)}
 
 

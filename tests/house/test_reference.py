@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from warm import Warm
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "docs" / "_reference.py"
@@ -37,9 +37,9 @@ def script() -> ModuleType:
     return module
 
 
-def test_the_page_is_what_the_code_says() -> None:
+def test_the_page_is_what_the_code_says(warm: Warm) -> None:
     """A changed signature or docstring changes the page; `make reference` writes it."""
-    done = subprocess.run([sys.executable, "-P", SCRIPT, "--check"], capture_output=True, text=True, check=False)
+    done = warm.run([SCRIPT, "--check"], beside=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), "run `make reference`"
 
 

@@ -1,8 +1,10 @@
 """Scripts as a person runs them, without the seconds that importing torch takes each: forked from one process.
 
 A script's own imports, its arguments, its folder and how it ends are as they would be; what it prints is had whole.
-Only torch and torchvision are there already: neither starts a thread nor asks for a GPU when it is imported. A
-script's end does not look through them for garbage, which would take longer than the rest of most scripts.
+Only torch, torchvision and our loader are there already: none starts a thread or asks for a GPU when it is imported.
+DALI is not: it has a hook of its own for the end of a process, and ours must be right however late that came.
+What was imported is never garbage, so the scripts' collectors leave it alone: to look through a million objects as a
+process ends takes more than a second, and each page of them is copied from the parent first.
 """
 
 from __future__ import annotations
@@ -22,14 +24,17 @@ from typing import Any, Self
 
 from limits import LONG
 
-# The loop is left by children alone: one ends as a process does that ran nothing but its script.
+# The loop is left by children alone: one ends as a process does that ran nothing but its script. Triton counts at the
+# end what the collector left of its own, and torch does without it on a CPU.
 _LOOP = """
 import gc, json, os, runpy, sys
 gc.disable()  # a third of the time of these imports
-sys.modules["triton"] = None  # torch looks for it and finds none: it calls on stderr all that is frozen a leak
+sys.modules["triton"] = None
 import torch, torchvision.transforms.v2
 del sys.modules["triton"]
-gc.freeze()  # or a child looks through a million objects when it ends, and copies the pages that they are in
+from dali_feed import DataLoader
+from dali_feed.external_sources import KafkaTopic, ShardSet
+gc.freeze()
 gc.enable()
 begun = os.environ.get("PYTHONPATH", "")
 for line in sys.stdin:

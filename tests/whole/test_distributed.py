@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed.run
 from broker.real import free_ports
 from images import jpeg, text
-from limits import LONG
 from warm import Warm
 
 from dali_feed.external_sources import ShardSet
@@ -58,25 +54,21 @@ def written(ranks: int, out: Path) -> list[list[Line]]:
     return [[json.loads(line) for line in trace.read_text().splitlines()] for trace in traces]
 
 
-def torchrun(ranks: int, out: Path, data: str, *options: str) -> list[list[Line]]:
-    """Run the example on so many ranks of this machine; what each wrote down."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    command += example(out, data, *options)
-    env = os.environ | ENV
-    run = subprocess.Popen(
-        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-    try:
-        said, _ = run.communicate(timeout=LONG)
-    except subprocess.TimeoutExpired:
-        os.killpg(run.pid, signal.SIGKILL)  # the ranks too: one that waits for the others is what this test is about
-        raise
-    assert run.returncode == 0, said
-    return written(ranks, out)
+@pytest.fixture(scope="module")
+def torchrun(warm: Warm) -> Launch:
+    """Runs the example on so many ranks by torchrun, which starts a Python for each."""
+
+    def started(ranks: int, out: Path, data: str, *options: str) -> list[list[Line]]:
+        command = [torch.distributed.run.__file__, "--standalone", "--nproc-per-node", ranks]
+        done = warm.run([*command, *example(out, data, *options)], env=ENV, beside=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return written(ranks, out)
+
+    return started
 
 
 @pytest.fixture(scope="module", params=["forked", pytest.param("torchrun", marks=pytest.mark.long)])
-def launch(request: pytest.FixtureRequest, warm: Warm) -> Launch:
+def launch(request: pytest.FixtureRequest, torchrun: Launch, warm: Warm) -> Launch:
     """Runs the example on so many ranks: by torchrun, or without the seconds that importing torch takes in each."""
 
     def forked(ranks: int, out: Path, data: str, *options: str) -> list[list[Line]]:
@@ -88,7 +80,7 @@ def launch(request: pytest.FixtureRequest, warm: Warm) -> Launch:
 
 
 @pytest.fixture(scope="module")
-def runs(launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+def runs(launch: Launch, torchrun: Launch, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Two ranks without a stop, by torchrun; two up to a stop, then one and four. Lane 1 has all the bad records."""
     home = tmp_path_factory.mktemp("distributed")
     data = str(home / "s-*.tar")
