@@ -12,13 +12,10 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 from dali_feed.records.storage_stats import StorageMeter
 from dali_feed.storage.contract import Opened
-
-if TYPE_CHECKING:
-    from dali_feed.storage.local import LocalFile
 
 __all__ = ["fill_local"]
 
@@ -26,6 +23,13 @@ DEPTH = 128  # reads asked of the disk and not waited for
 LARGE = 1 << 20  # bytes of a read that the kernel reads ahead of better than advice does
 _AT_ONCE = getattr(os, "RWF_NOWAIT", 0)
 _UNKNOWN = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+
+
+class _Mounted(Protocol):
+    """A `LocalFile`, which opens what this file reads."""
+
+    fd: int
+    at_once: bool
 
 
 def fill_local(
@@ -61,13 +65,13 @@ def _fill(
 ) -> None:
     late: list[tuple[int, float]] = []  # which, since when
     stopped, preadv = stop.is_set, os.preadv
-    last, opened = -1, cast("LocalFile", None)
+    last, opened = -1, cast("_Mounted", None)
     now = perf_counter()
     for k, (file, view, byte) in enumerate(zip(files, views, at, strict=True)):
         if stopped():
             return
         if file != last:
-            last, opened = file, cast("LocalFile", file_of(file))
+            last, opened = file, cast("_Mounted", file_of(file))
         large = len(view) > LARGE
         if opened.at_once or large:
             try:
@@ -106,7 +110,7 @@ def _wait(
         if stop.is_set():
             break
         try:
-            counts[k] = os.preadv(cast("LocalFile", file_of(files[k])).fd, (views[k],), at[k])
+            counts[k] = os.preadv(cast("_Mounted", file_of(files[k])).fd, (views[k],), at[k])
         except OSError:
             continue
         finally:
