@@ -121,3 +121,11 @@ def test_sentences_say_who_is_faster_and_what_limits() -> None:
     assert "0.60 of the ceiling" in second
     assert "waits for the source most" in second
     assert findings(Outcome("loader", {}, [row("torch", 200)])) == []
+
+
+@pytest.mark.parametrize(("most", "chance"), [(560, False), (580, True)])
+def test_a_lead_within_the_spread_may_be_chance(most: int, chance: bool) -> None:
+    """It is said so exactly where a turn of the slower reached one of the faster."""
+    ours = {"who": "tar", "way": "", "img/s": 600, "least": 570, "most": 630, "of torch": 1.1, "of ceiling": None}
+    torch = {"who": "torch", "way": "", "img/s": 545, "least": 530, "most": most}
+    assert ("may be chance" in findings(Outcome("loader", {}, [ours, torch]))[0]) is chance

@@ -95,6 +95,17 @@ def test_a_text_of_data_is_text() -> None:
         assert not re.search(r"<[^>]*\s(src|href)=|url\(|@import", told)
 
 
+def test_a_browser_is_told_to_ask_nobody() -> None:
+    """Both pages forbid scripts and requests before anything of the outcome's is read."""
+    for told in (page(outcome()), compared([(EVIL, outcome()), ("after", outcome())])):
+        policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', told)
+        assert policy
+        assert policy.start() < told.index("<title")
+        rules = dict(rule.strip().split(" ", 1) for rule in unescape(policy[1]).split(";"))
+        assert rules["default-src"] == "'none'"
+        assert "script-src" not in rules
+
+
 def test_no_wait_is_lost() -> None:
     """Of more steps than a drawing has points the longest wait is still the top of the line."""
     (line,) = re.findall(r'<path d="([^"]*)"', page(outcome()).split("<b>tar</b>")[1])[:1]
