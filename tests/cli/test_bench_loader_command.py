@@ -42,7 +42,8 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_own_images_are_measured_and_kept(folder: Path, tmp_path: Path) -> None:
     """JSON holds each contestant's row and waits; the CSV has them too, with the data's name and where it was made."""
     kept, made = tmp_path / "kept.csv", tmp_path / "made"
-    command = ["bench", "loader", str(folder), *SMALL, "--repeats", "1", "--csv", str(kept), "--data", str(made)]
+    command = ["bench", "loader", str(folder), *SMALL, "--crop", "32", "--repeats", "1"]
+    command += ["--csv", str(kept), "--data", str(made)]
     done = CliRunner().invoke(app, [*command, "--json"])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
@@ -57,6 +58,7 @@ def test_own_images_are_measured_and_kept(folder: Path, tmp_path: Path) -> None:
     )
     found = rows(kept)
     assert [row["who"] for row in found] == OURS
+    assert {row["crop"] for row in found} == {"32"}
     assert {(row["images"], row["image"], row["batch"], row["threads"], row["device"]) for row in found} == {
         ("6", "64x48", "2", "1", "cpu")
     }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dali_feed.bench.contract import Job
-from dali_feed.bench.work import cuda_index
+from dali_feed.bench.work import CROP, cuda_index
 from dali_feed.cli.bench.data import data_for, scratch_in
 from dali_feed.engines.choose import choose_engine
 from dali_feed.errors import ConfigError
@@ -43,6 +43,7 @@ class Asked:
     timeout: float
     seconds: float = 0.0
     peers: bool = False
+    crop: int = CROP
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Asked:
@@ -81,7 +82,7 @@ def job_for(asked: Asked, stack: ExitStack) -> tuple[Job, str]:
     scratch = stack.enter_context(scratch_in(asked.data))
     data = data_for(asked.source, asked.images, scratch, asked.data, config=asked.config, timeout=asked.timeout)
     check_batch(asked.batch, data.count)
-    return Job(data, asked.batch, device, asked.decoders, scratch), engine
+    return Job(data, asked.batch, device, asked.decoders, scratch, asked.crop), engine
 
 
 def check_batch(batch: int, images: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dali_feed.cli.arguments import Config, Timeout
 from dali_feed.cli.bench.options import (
     Batch,
+    Crop,
     Csv,
     Data,
     Device,
@@ -33,6 +34,7 @@ def loader(  # noqa: PLR0913, PLR0917  an option each
     device: Device = None,
     engine: Engine = None,
     images: Images = 3000,
+    crop: Crop = 224,
     peers: Peers = True,
     quick: Quick = False,
     csv: Csv = None,
@@ -45,7 +47,7 @@ def loader(  # noqa: PLR0913, PLR0917  an option each
 ) -> None:
     """Images per second of our loader, of its ceiling, and of other loaders over the same images, in turns.
 
-    Everybody crops at random to 224x224, flips, and normalizes to float32. The images are read into the page cache
+    Everybody crops at random to --crop, flips, and normalizes to float32. The images are read into the page cache
     first: storage is measured by `bench io`. Ctrl-C ends with a table of what was measured. docs/benchmarking.md says
     how to read it.
     """

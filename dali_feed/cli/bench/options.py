@@ -11,6 +11,7 @@ from dali_feed.cli.arguments import Names
 
 __all__ = [
     "Batch",
+    "Crop",
     "Csv",
     "Data",
     "Device",
@@ -35,6 +36,7 @@ Engine = Annotated[str | None, typer.Option(help="Of ours: host or dali.", show_
 Images = Annotated[int, typer.Option(min=1, help="Images that take part, spread evenly over the source.")]
 Data = Annotated[Path | None, typer.Option(metavar="DIR", help="Where data is made.", show_default="the user's cache")]
 Batch = Annotated[int, typer.Option(min=1, help="Images of a batch.")]
+Crop = Annotated[int, typer.Option(min=1, metavar="PIXELS", help="Height and width of what comes out.")]
 Threads = Annotated[
     int | None, typer.Option(min=1, help="Decoder threads, or workers.", show_default="the CPUs of this process")
 ]
