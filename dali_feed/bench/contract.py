@@ -75,13 +75,11 @@ class Steps(Iterator[int]):
     beside  a process of its own that serves it, whose CPU time is counted separately
     notes   what it has to say, numbers by name; asked for once it is closed. Seconds that it went through waiting for
             STAGE are `STAGE_wait`
-    verdict what our loader says of the run, see `Outcome.verdicts`; {} of others, and before it is closed
     keeps   whether the last step's batch is left in `images`: it costs memory that is otherwise free by then
     """
 
     beside: int | None = None
     notes: Mapping[str, float] = {}
-    verdict: Mapping[str, Any] = {}
     keeps: bool = False
     images: Any = None
 
@@ -122,7 +120,6 @@ class Outcome:
     rows      what a table and a CSV say, one for each contestant and case; keys are columns
     waits     by contestant: how long each step of its last turn took, in seconds
     stages    by contestant: seconds of its last turn by what they went to, such as "source", "decode", "trainer"
-    verdicts  by contestant of ours: what its loader says of its last turn, as `bench.verdicts` makes it
     missing   who could not take part, and why
     findings  what the figures say, in sentences, the most useful one first
     """
@@ -132,6 +129,5 @@ class Outcome:
     rows: list[dict[str, Any]] = field(default_factory=list)
     waits: dict[str, list[float]] = field(default_factory=dict)
     stages: dict[str, dict[str, float]] = field(default_factory=dict)
-    verdicts: dict[str, dict[str, Any]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)

@@ -63,22 +63,10 @@ def _fits(field: str, value: Any) -> bool:
         case "stages":
             parts = value.values() if isinstance(value, dict) else (None,)
             return all(isinstance(each, dict) and all(isinstance(s, number) for s in each.values()) for each in parts)
-        case "verdicts":
-            return isinstance(value, dict) and all(_is_verdict(its) for its in value.values())
         case "missing":
             return isinstance(value, dict) and all(isinstance(reason, str) for reason in value.values())
         case _:
             return isinstance(value, list) and all(isinstance(sentence, str) for sentence in value)
-
-
-def _is_verdict(value: Any) -> bool:
-    if not isinstance(value, dict) or not isinstance(value.get("sentence", ""), str):
-        return False
-    stages = value.get("stages", [])
-    if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
-        return False
-    lines = (value.get(name, []) for name in ("advice", "long waits"))
-    return all(isinstance(each, list) and all(isinstance(line, str) for line in each) for each in lines)
 
 
 def _told(name: str, found: str) -> str:

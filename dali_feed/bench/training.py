@@ -85,11 +85,6 @@ class _Trained(Steps):
         self.beside, self._steps, self._trainer, self._waits = steps.beside, steps, trainer, waits
         steps.keeps = True
 
-    @property
-    def verdict(self) -> Mapping[str, Any]:  # type: ignore[override]  # of the contestant, once it is closed
-        """As the contestant's."""
-        return self._steps.verdict
-
     def __next__(self) -> int:
         asked = time.perf_counter()
         count = next(self._steps)
@@ -197,8 +192,6 @@ def measure(
             told = heard.found[who, found.ways[who]]
             outcome.rows.append(_row(who, found.ways[who], its, told, found.turns.get(REPLAY)))
             outcome.waits[who] = told[-1]
-            if its[-1].verdict:
-                outcome.verdicts[who] = its[-1].verdict
             waited = sum(told[-1])
             outcome.stages[who] = {"source": waited, "trainer": max(0.0, its[-1].seconds - waited)}
         outcome.findings += findings(outcome.rows)

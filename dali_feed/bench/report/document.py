@@ -18,7 +18,6 @@ from dali_feed.bench.report.bars import bars, number, parts
 from dali_feed.bench.report.markup import Markup, join, tag, text
 from dali_feed.bench.report.style import STYLE
 from dali_feed.bench.report.timeline import timelines
-from dali_feed.bench.report.verdicts import verdicts
 
 __all__ = ["compared", "page", "write"]
 
@@ -48,7 +47,6 @@ def page(outcome: Outcome) -> str:
     sections = [
         _advice(outcome.findings[1:]),
         _figures(found, measure),
-        verdicts(outcome.verdicts),
         _stages(outcome),
         _timelines(outcome),
         _missing(outcome),
