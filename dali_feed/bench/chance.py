@@ -17,10 +17,9 @@ _KEYS = ("who", "form", "threads", "at")  # what tells the rows of a table apart
 
 def overlap(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether a turn of the slower was as fast as one of the faster; False where a row has no spread."""
-    ends = one.get("least"), one.get("most"), other.get("least"), other.get("most")
-    if any(end is None for end in ends):
+    if any(row.get(end) is None for row in (one, other) for end in ("least", "most")):
         return False
-    return bool(ends[0] <= ends[3] and ends[2] <= ends[1])
+    return bool(one["least"] <= other["most"] and other["least"] <= one["most"])
 
 
 def by_chance(row: Mapping[str, Any], column: str, rows: Sequence[Mapping[str, Any]]) -> bool:
