@@ -12,15 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
+from member_shards import shards
 
 from dali_feed.bench.chance import by_chance
 from dali_feed.bench.contract import Contestant, Data, Job, Outcome, Steps
 from dali_feed.bench.findings import findings
 from dali_feed.bench.loading import COLUMNS, SHOWN, measure, told_in_csv
+from dali_feed.bench.ours import ours
 from dali_feed.bench.quick import FirstWay
 from dali_feed.bench.report import page
 from dali_feed.bench.rows import append_to
+from dali_feed.bench.told import fits
 from dali_feed.cli.bench.ending import Ending, ending
+from dali_feed.options import Tuning
 
 
 def table_text(outcome: Outcome) -> str:
@@ -88,6 +93,21 @@ def test_everybody_is_told_or_named(job: Job) -> None:
     assert all(outcome.waits[who] for who in ("tar", "ceiling"))
     assert outcome.stages["tar"] == {"source": 1.0, "decode": 3.0, "trainer": 0.0}
     assert outcome.rows[0]["waits"] == "read=0.25 engine=0.75 trainer=0.00"
+
+
+def test_our_loader_says_where_its_time_went(job: Job, tmp_path: Path) -> None:
+    """Its verdict and stages come with its turn, in the shape that a kept outcome may have."""
+
+    class Real(Scripted):
+        @contextmanager
+        def turn(self, job: Job, way: str) -> Iterator[Steps]:
+            with ours(lambda: shards(tmp_path), 4, Tuning(threads=1), torch.device("cpu"), "host", crop=16)() as steps:
+                yield steps
+
+    told = outcome_of(job, Real("tar"), Scripted("torch"), repeats=1).told
+    assert list(told) == ["tar"]
+    assert fits(told["tar"])
+    assert [stage["name"] for stage in told["tar"]["stages"]][::6] == ["read", "train"]
 
 
 def test_ratios_name_whom_they_are_to(job: Job) -> None:

@@ -17,6 +17,7 @@ from dali_feed.bench.report.markup import Markup, join, tag, text
 from dali_feed.bench.report.style import STYLE
 from dali_feed.bench.report.table import table
 from dali_feed.bench.report.timeline import timelines
+from dali_feed.bench.report.verdicts import verdicts
 
 __all__ = ["compared", "page", "write"]
 
@@ -44,6 +45,7 @@ def page(outcome: Outcome) -> str:
     measure = measure_of(outcome.rows)
     found = figures(outcome.rows, measure) if measure is not None else []
     sections = [
+        verdicts(outcome),
         _advice(outcome.findings[1:]),
         _figures(found, measure),
         _stages(outcome),
@@ -158,7 +160,7 @@ def _stages(outcome: Outcome) -> Markup | None:
         return None
     return tag(
         "section",
-        tag("h2", text("Where the time went")),
+        tag("h2", text("Parts of the time")),
         tag("p", text("What the thread that makes batches waited for or worked at, in each one's last turn.")),
         parts(outcome.stages),
     )
