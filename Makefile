@@ -90,8 +90,9 @@ chaos: .venv/.stamp system  ## kill training, producing and following processes 
 	$(PY) bench/chaos_produce.py --kills $(KILLS)
 	$(PY) bench/chaos_stream.py --kills $(KILLS)
 
-reference: .venv/.stamp  ## write docs/reference.md from the signatures and docstrings
+reference: .venv/.stamp  ## write docs/reference.md and docs/cli.md from signatures, docstrings and options
 	@$(PY) -P docs/_reference.py
+	@$(PY) docs/_cli.py  # without -P, as below
 
 tables: .venv/.stamp  ## write the tables of figures in the pages from bench/results
 	@$(PY) docs/_tables.py  # without -P: it finds its helpers in docs/

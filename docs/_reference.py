@@ -16,7 +16,6 @@ import inspect
 import re
 import sys
 import textwrap
-import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -29,7 +28,8 @@ HEAD = """\
 # Reference
 
 Look up here every argument, option and error: its type, its default, what it means and what it raises. Words such as
-lane, slot and window are explained in [words.md](words.md). [Using it](../README.md) comes first.
+lane, slot and window are explained in [words.md](words.md). [Using it](../README.md) comes first. The commands of
+`dali-feed` are in [cli.md](cli.md).
 
 This page is written from the code by `make reference`. Do not edit it: edit the docstring.
 
@@ -114,9 +114,6 @@ ABOUT = {
     "Errors": """\
         All are in `dali_feed.errors`. A message names what it is about, the rule, what was found and what to do, in
         that order.""",
-    "The command line": """\
-        An error of ours is one line on stderr and exit code 1; Ctrl-C is one line and 130. `dali-feed --version` prints
-        the version, `dali-feed COMMAND --help` the options of a command.""",
 }
 
 # Who has to act; an error that is not here is as the one it is a kind of.
@@ -387,61 +384,30 @@ def errors() -> str:
     return f"{opened('Errors')}\n{table('error, a kind of, meaning, who has to act', rows)}"
 
 
-def option(name: str, hint: Any, default: Any) -> tuple[str, ...] | None:
-    """The row of an option or argument of a command; None for one that is hidden."""
-    kind, info = typing.get_args(hint)[:2]
-    if getattr(info, "hidden", False):
-        return None
-    is_option = type(info).__name__ == "OptionInfo"
-    decls = [text for text in (info.default, *(info.param_decls or ())) if str(text).startswith("-")]
-    names = decls or ["--" + name.replace("_", "-")] if is_option else [name.upper()]
-    shown_kind = {"bool": "flag"}.get(getattr(kind, "__name__", ""), str(getattr(kind, "__name__", kind)))
-    if inspect.isclass(kind) and issubclass(kind, enum.Enum):
-        shown_kind = " or ".join(each.value for each in kind)
-    shown_kind = info.metavar or shown_kind
-    value = default.value if isinstance(default, enum.Enum) else default
-    given = "required" if value is inspect.Parameter.empty else "" if value in (None, False) else code(str(value))
-    given = info.show_default if isinstance(info.show_default, str) else given
-    return ", ".join(map(code, names)), code(shown_kind), given, cell(info.help)
-
-
-def commands() -> str:
-    """Every command with its options."""
-    app, parts = importlib.import_module("dali_feed.cli.app").app, [opened("The command line")]
-    for command in app.registered_commands:
-        function = command.callback
-        hints = typing.get_type_hints(function, include_extras=True)
-        given = [option(p.name, hints[p.name], p.default) for p in inspect.signature(function).parameters.values()]
-        parts.append(f"### `dali-feed {command.name or function.__name__.replace('_', '-')}`\n")
-        parts.append("\n\n".join(map(wrapped, doc_of(function).prose)) + "\n")
-        parts.append(table("option, type, default, meaning", [row for row in given if row]))
-    return "\n".join(parts)
-
-
 def page() -> str:
     """The whole page."""
     links = [f"[{title}](#{re.sub(r'[^a-z -]', '', title.lower()).replace(' ', '-')})" for title in ABOUT]
     parts = [HEAD + " | ".join(links) + "\n"]
     for title, homes in SECTIONS.items():
         parts += [opened(title), *(entry(name) for names in homes.values() for name in names.split())]
-    return "\n".join([*parts, errors(), commands()])
+    return "\n".join([*parts, errors()])
 
 
-def main() -> int:
-    """Write the page, or compare it."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+def written(path: Path, wanted: str, about: str) -> int:
+    """Write a page, or with --check compare it; the exit status."""
+    parser = argparse.ArgumentParser(description=about.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 where the page is old")
     check = parser.parse_args().check
-    wanted, found = page(), PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    found = path.read_text(encoding="utf-8") if path.exists() else ""
     if check:
         lines = found.splitlines(), wanted.splitlines()
         sys.stdout.writelines(
             f"{line}\n" for line in difflib.unified_diff(*lines, "the page", "the code", "", "", 0, "")
         )
         return int(wanted != found)
-    PAGE.write_text(wanted, encoding="utf-8")
+    path.write_text(wanted, encoding="utf-8")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(written(PAGE, page(), __doc__ or ""))

@@ -75,11 +75,13 @@ class Steps(Iterator[int]):
     beside  a process of its own that serves it, whose CPU time is counted separately
     notes   what it has to say, numbers by name; asked for once it is closed. Seconds that it went through waiting for
             STAGE are `STAGE_wait`
+    told    what our loader says of itself, see `told.told_of`; asked for once it is closed
     keeps   whether the last step's batch is left in `images`: it costs memory that is otherwise free by then
     """
 
     beside: int | None = None
     notes: Mapping[str, float] = {}
+    told: Mapping[str, Any] = {}
     keeps: bool = False
     images: Any = None
 
@@ -120,6 +122,7 @@ class Outcome:
     rows      what a table and a CSV say, one for each contestant and case; keys are columns
     waits     by contestant: how long each step of its last turn took, in seconds
     stages    by contestant: seconds of its last turn by what they went to, such as "source", "decode", "trainer"
+    told      by contestant that is our loader: its verdict, stages and waits, as `told.told_of` gives them
     missing   who could not take part, and why
     findings  what the figures say, in sentences, the most useful one first
     """
@@ -131,3 +134,4 @@ class Outcome:
     stages: dict[str, dict[str, float]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
+    told: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dali_feed.bench.chance import CHANCE, overlap
 from dali_feed.bench.contract import Outcome
 
 __all__ = ["OURS", "findings"]
@@ -37,13 +38,8 @@ def _beside_peers(best: dict[str, Any], outcome: Outcome) -> list[str]:
     fastest = min(peers, key=lambda row: float(best[f"of {row['who']}"]))
     ratio, way = best[f"of {fastest['who']}"], f" ({fastest['way']})" if fastest["way"] else ""
     start = f"dali_feed over {best['who']} gives {best['img/s']:,} images/s, "
-    chance = "; their turns overlap, so the difference may be chance" if _overlap(best, fastest) else ""
+    chance = f"; their turns overlap, so the difference {CHANCE}" if overlap(best, fastest) else ""
     return [start + f"{ratio:.2f} times the fastest other loader, {fastest['who']}{way}{chance}."]
-
-
-def _overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether a turn of the slower was as fast as one of the faster."""
-    return bool(one["least"] <= other["most"] and other["least"] <= one["most"])
 
 
 def _limits(best: dict[str, Any], outcome: Outcome) -> list[str]:

@@ -121,6 +121,8 @@ def measure(
         for who, turns in found.turns.items():
             outcome.rows.append(_row(who, found.ways[who], turns, found.turns, spread(sizes)[0] if sizes else None))
             outcome.waits[who] = turns[-1].waits
+            if turns[-1].told:
+                outcome.told[who] = turns[-1].told
         outcome.findings += findings(outcome.rows)
 
 

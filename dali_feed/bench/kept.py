@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dali_feed.bench.contract import Outcome
+from dali_feed.bench.told import fits
 from dali_feed.errors import ConfigError
 
 __all__ = ["from_json", "read", "to_json"]
@@ -63,6 +64,8 @@ def _fits(field: str, value: Any) -> bool:
         case "stages":
             parts = value.values() if isinstance(value, dict) else (None,)
             return all(isinstance(each, dict) and all(isinstance(s, number) for s in each.values()) for each in parts)
+        case "told":
+            return isinstance(value, dict) and all(map(fits, value.values()))
         case "missing":
             return isinstance(value, dict) and all(isinstance(reason, str) for reason in value.values())
         case _:

@@ -84,6 +84,8 @@ def _tell(found: Measured, outcome: Outcome, contestants: Mapping[str, Contestan
         row = row_of(who, found.ways[who], turns, found.turns)
         outcome.rows.append(row | {"version": contestants[who].version})
         outcome.waits[who] = turns[-1].waits
+        if turns[-1].told:
+            outcome.told[who] = turns[-1].told
         stages = {name: turns[-1].notes.get(note + _WAIT) for note, name in STAGES.items()}
         if any(value is not None for value in stages.values()):
             outcome.stages[who] = {name: value or 0.0 for name, value in stages.items()}

@@ -12,6 +12,7 @@ import torch
 
 from dali_feed.bench.contract import Data, Job, Steps
 from dali_feed.bench.one_way import OneWay
+from dali_feed.bench.told import told_of
 from dali_feed.bench.turns import Make
 from dali_feed.bench.work import CROP, transform
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
@@ -75,7 +76,7 @@ class _Ours(Steps):
         notes = {"feed_us": stats.feed_cpu * per_sample, "slab_peak": stats.slab_peak}
         notes["own_us"] = (stats.feed_cpu - (self._timed.spent if self._timed else 0)) * per_sample
         notes |= {"read_wait": stats.read_wait, "engine_wait": stats.engine_wait, "trainer_wait": stats.trainer_wait}
-        self.notes = notes
+        self.notes, self.told = notes, told_of(stats)
 
 
 def ours(

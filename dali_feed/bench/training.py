@@ -126,7 +126,9 @@ def trained(make: Make, trainer: Callable[[], Trainer], waits: list[float]) -> M
     def turn() -> Iterator[Steps]:
         waits.clear()
         with make() as steps, one_torch_thread():
-            yield _Trained(steps, trainer(), waits)
+            fed = _Trained(steps, trainer(), waits)
+            yield fed
+        fed.told = steps.told  # which it has once it is closed
 
     return turn
 
@@ -192,6 +194,8 @@ def measure(
             told = heard.found[who, found.ways[who]]
             outcome.rows.append(_row(who, found.ways[who], its, told, found.turns.get(REPLAY)))
             outcome.waits[who] = told[-1]
+            if its[-1].told:
+                outcome.told[who] = its[-1].told
             waited = sum(told[-1])
             outcome.stages[who] = {"source": waited, "trainer": max(0.0, its[-1].seconds - waited)}
         outcome.findings += findings(outcome.rows)

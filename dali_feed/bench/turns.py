@@ -35,6 +35,7 @@ class Turn:
     waits         how long each step took to give its batch
     peak          most memory held at once, children included
     notes         what the contestant itself has to say, numbers by name
+    told          and what our loader says in words
     """
 
     images: int
@@ -45,6 +46,7 @@ class Turn:
     waits: list[float]
     peak: int
     notes: dict[str, float] = field(default_factory=dict)
+    told: dict[str, Any] = field(default_factory=dict)
 
     @property
     def rate(self) -> float:
@@ -71,7 +73,7 @@ def run_turn(make: Make, seconds: float, *, warm: int = WARM_STEPS) -> Turn:
             waits.append(now - before)
         used, used_here, peak = cpu_here() - cpu, time.thread_time() - consumer, peak_rss()
         beside = cpu_seconds(steps.beside) - beside if steps.beside else 0.0
-    return Turn(images, now - begun, used, beside, used_here, waits, peak, dict(steps.notes))
+    return Turn(images, now - begun, used, beside, used_here, waits, peak, dict(steps.notes), dict(steps.told))
 
 
 def rate_of(batches: Iterable[Any]) -> float:

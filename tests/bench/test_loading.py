@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
-from collections.abc import Iterator, Sequence
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
+from member_shards import shards
 
+from dali_feed.bench.chance import by_chance
 from dali_feed.bench.contract import Contestant, Data, Job, Outcome, Steps
 from dali_feed.bench.findings import findings
-from dali_feed.bench.loading import COLUMNS, measure, told_in_csv
+from dali_feed.bench.loading import COLUMNS, SHOWN, measure, told_in_csv
+from dali_feed.bench.ours import ours
 from dali_feed.bench.quick import FirstWay
+from dali_feed.bench.report import page
 from dali_feed.bench.rows import append_to
+from dali_feed.bench.told import fits
+from dali_feed.cli.bench.ending import Ending, ending
+from dali_feed.options import Tuning
+
+
+def table_text(outcome: Outcome) -> str:
+    """What a command of the bench prints at its end."""
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told), ending(outcome, Ending(SHOWN)):
+        pass
+    return told.getvalue()
 
 
 class _Steps(Steps):
@@ -76,6 +95,21 @@ def test_everybody_is_told_or_named(job: Job) -> None:
     assert outcome.rows[0]["waits"] == "read=0.25 engine=0.75 trainer=0.00"
 
 
+def test_our_loader_says_where_its_time_went(job: Job, tmp_path: Path) -> None:
+    """Its verdict and stages come with its turn, in the shape that a kept outcome may have."""
+
+    class Real(Scripted):
+        @contextmanager
+        def turn(self, job: Job, way: str) -> Iterator[Steps]:
+            with ours(lambda: shards(tmp_path), 4, Tuning(threads=1), torch.device("cpu"), "host", crop=16)() as steps:
+                yield steps
+
+    told = outcome_of(job, Real("tar"), Scripted("torch"), repeats=1).told
+    assert list(told) == ["tar"]
+    assert fits(told["tar"])
+    assert [stage["name"] for stage in told["tar"]["stages"]][::6] == ["read", "train"]
+
+
 def test_ratios_name_whom_they_are_to(job: Job) -> None:
     """The ceiling's own is 1; there is one to each other contestant, and none to oneself but to ceiling and loop."""
     outcome = outcome_of(job, Scripted("tar", 100), Scripted("ceiling"), Scripted("torch"))
@@ -129,3 +163,28 @@ def test_a_lead_within_the_spread_may_be_chance(most: int, chance: bool) -> None
     ours = {"who": "tar", "way": "", "img/s": 600, "least": 570, "most": 630, "of torch": 1.1, "of ceiling": None}
     torch = {"who": "torch", "way": "", "img/s": 545, "least": 530, "most": most}
     assert ("may be chance" in findings(Outcome("loader", {}, [ours, torch]))[0]) is chance
+
+
+@pytest.mark.parametrize("shown", [table_text, page])
+def test_a_ratio_of_turns_that_overlap_says_so_in_the_table(shown: Callable[[Outcome], str]) -> None:
+    """On the terminal and in the page: beside that ratio, and not beside one of turns that are apart."""
+
+    def row(who: str, least: int, most: int, **more: object) -> dict[str, object]:
+        return {"who": who, "img/s": (least + most) // 2, "least": least, "most": most, **more}
+
+    ours = row("tar", 570, 630, **{"of ceiling": 0.9, "of loop": 1.2})
+    rows = [ours, row("ceiling", 620, 700, **{"of ceiling": 1.0}), row("loop", 400, 500)]
+    assert shown(Outcome("loader", {}, rows)).count("may be chance") == 1
+    assert re.search(r"0\.9(00)?\W+(small>)?may be chance", shown(Outcome("loader", {}, rows)))
+
+
+def test_a_ratio_is_to_the_row_that_differs_in_its_name() -> None:
+    """A form, or a place in an epoch, is looked for among the rows of the same contestant."""
+    rows = [
+        {"who": "tar", "at": "start", "least": 1.0, "most": 2.0},
+        {"who": "torch", "at": "start", "least": 8.0, "most": 9.0},
+        {"who": "tar", "at": "end", "least": 1.5, "most": 3.0, "of start": 1.4, "of torch": 0.1, "of copy": 2.0},
+    ]
+    assert [by_chance(rows[2], column, rows) for column in ("of start", "of torch", "of copy", "least")] == [
+        *(True, False, False, False)
+    ]

@@ -6,8 +6,10 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html import escape, unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +17,14 @@ from dali_feed.bench import plots
 from dali_feed.bench.contract import Outcome
 from dali_feed.bench.kept import from_json, to_json
 from dali_feed.bench.report import compared, page, write
+from dali_feed.bench.told import told_of
 from dali_feed.cli.bench.report import report
 from dali_feed.errors import ConfigError
+from dali_feed.feed.stages import LongWait, StageStats, WaitCause
+from dali_feed.feed.stats import Stats
 
 EVIL = "</title><script>alert(1)</script>&\"'"
+NOTHING = Stats(*(0,) * 6, *(0.0,) * 7, "", ())
 LONG = "a-name-of-a-contestant-that-has-no-end-" * 3
 
 # A page of its own that shows the report at two widths, and writes down what it measured there.
@@ -50,6 +56,16 @@ for (const width of [1280, 400]) {
 </script></body>"""
 
 
+def told() -> dict[str, Any]:
+    """What a loader says that waits for its decoder."""
+    causes = (WaitCause("engine", 3.0), WaitCause(EVIL, 0.5))
+    waits = tuple(LongWait(0, n, 0.1 * n, "engine", 0.9, "engine") for n in range(1, 11))
+    stages = (StageStats("read", 2, 64, 1.25, 0.5, 7.75, 4000.0), StageStats(LONG, 1, 64, 0.0, 9.5, 0.25, None))
+    train = StageStats("train", 1, 64, 3.5, 0.5, 0.0, 128.0)
+    stats = replace(NOTHING, batches=4, samples=64, step_wait=3.5, stages=(*stages, train))
+    return told_of(replace(stats, wait_causes=causes, long_waits=waits))
+
+
 def outcome() -> Outcome:
     """Of every part a little, and texts that a page must not take for its own."""
     rows = [
@@ -61,7 +77,7 @@ def outcome() -> Outcome:
     waits = {"tar": [0.02] * 600 + [0.9] + [0.02] * 600, "torch": [0.05, 0.06]}
     stages = {"tar": {"source": 1.0, "decode": 3.0}, "torch": {"decode": 2.0, EVIL: 2.0}}
     about = {"machine": "a machine", "data": EVIL, "commit": "0" * 90}
-    return Outcome("loader", about, rows, waits, stages, {EVIL: EVIL}, [EVIL, "Raise threads."])
+    return Outcome("loader", about, rows, waits, stages, {EVIL: EVIL}, [EVIL, "Raise threads."], {"tar": told()})
 
 
 def test_an_outcome_survives_json() -> None:
@@ -71,7 +87,16 @@ def test_an_outcome_survives_json() -> None:
 
 @pytest.mark.parametrize(
     ("member", "value"),
-    [("rows", {}), ("waits", {"x": ["1"]}), ("stages", {"x": 1}), ("missing", {"x": 1}), ("version", 9), ("kind", 1)],
+    [
+        ("rows", {}),
+        ("waits", {"x": ["1"]}),
+        ("stages", {"x": 1}),
+        ("missing", {"x": 1}),
+        ("version", 9),
+        ("kind", 1),
+        ("told", {"x": {}}),
+        ("told", {"x": told() | {"stages": [{"name": "read"}]}}),
+    ],
 )
 def test_json_that_is_no_outcome_is_refused(member: str, value: object) -> None:
     """With the file and the member that is wrong."""
@@ -104,6 +129,23 @@ def test_a_browser_is_told_to_ask_nobody() -> None:
         rules = dict(rule.strip().split(" ", 1) for rule in unescape(policy[1]).split(";"))
         assert rules["default-src"] == "'none'"
         assert "script-src" not in rules
+
+
+def test_the_verdict_comes_with_what_it_is_made_of() -> None:
+    """The sentence, each stage with its three kinds of seconds, the longest waits first, and the ceiling."""
+    found = outcome()
+    found.rows[0]["of ceiling"] = 0.8
+    text = page(found)
+    part = unescape(text[text.index("Where the time went, what to change first") : text.index("What the figures say")])
+    assert "decode-bound: 86% of the step wait is the decoder" in part
+    assert "<td>read</td><td>2</td><td>1.25</td><td>0.50</td><td>7.75</td><td>4,000</td>" in part
+    assert f"The loop waited for: engine 3.00 s, {EVIL} 0.50 s." in part
+    assert re.findall(r"([\d.]+) ms for batch", part) == [f"{100.0 * n:.1f}" for n in range(10, 2, -1)]
+    assert "(2 more were shorter)" in part
+    assert "the same engine fed from memory, gives 2,500 images/s; tar reaches 0.8 of it." in part
+    found.rows[0]["most"] = 2450
+    assert "tar reaches 0.8 of it (may be chance)." in page(found)
+    assert "what to change first" not in page(replace(found, told={}))
 
 
 def test_no_wait_is_lost() -> None:

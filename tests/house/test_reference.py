@@ -1,4 +1,4 @@
-"""docs/reference.md is what the code says, and leaves out nothing that users call."""
+"""docs/reference.md and docs/cli.md are what the code says, and leave out nothing that users call."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import typer
 from warm import Warm
+
+from dali_feed.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "docs" / "_reference.py"
@@ -41,6 +45,33 @@ def test_the_page_is_what_the_code_says(warm: Warm) -> None:
     """A changed signature or docstring changes the page; `make reference` writes it."""
     done = warm.run([SCRIPT, "--check"], beside=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), "run `make reference`"
+
+
+def test_the_page_of_commands_is_what_their_help_says(warm: Warm) -> None:
+    """A changed command or option changes the page; `make reference` writes it."""
+    done = warm.run([SCRIPT.with_name("_cli.py"), "--check"])
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), "run `make reference`"
+
+
+def test_every_command_has_a_section() -> None:
+    """Those of groups too, with each option that the program takes and does not hide."""
+    page = SCRIPT.with_name("cli.md").read_text(encoding="utf-8")
+    found = {part.partition("`")[0]: part for part in page.split("\n## `")[1:]}
+
+    def check(name: str, command: Any) -> int:
+        inner = getattr(command, "commands", None)
+        if inner is not None:
+            return sum(check(f"{name} {each}", inner[each]) for each in inner)
+        flags = {
+            flag
+            for each in command.params
+            if each.opts[0].startswith("-") and not each.hidden
+            for flag in (*each.opts, *each.secondary_opts)
+        }
+        assert sorted(flag for flag in flags if f"`{flag}`" not in found[name]) == [], name
+        return 1
+
+    assert check("dali-feed", typer.main.get_command(app)) == len(found)
 
 
 def test_everything_that_users_import_is_there() -> None:

@@ -6,8 +6,6 @@ table below. What an outcome does not hold has no section.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +15,9 @@ from dali_feed.bench.measures import Figure, Measure, figures, measure_of
 from dali_feed.bench.report.bars import bars, number, parts
 from dali_feed.bench.report.markup import Markup, join, tag, text
 from dali_feed.bench.report.style import STYLE
+from dali_feed.bench.report.table import table
 from dali_feed.bench.report.timeline import timelines
+from dali_feed.bench.report.verdicts import verdicts
 
 __all__ = ["compared", "page", "write"]
 
@@ -45,13 +45,14 @@ def page(outcome: Outcome) -> str:
     measure = measure_of(outcome.rows)
     found = figures(outcome.rows, measure) if measure is not None else []
     sections = [
+        verdicts(outcome),
         _advice(outcome.findings[1:]),
         _figures(found, measure),
         _stages(outcome),
         _timelines(outcome),
         _missing(outcome),
         _about(outcome),
-        _table(outcome),
+        table(outcome),
     ]
     return _document(
         f"dali-feed bench {outcome.kind}",
@@ -159,7 +160,7 @@ def _stages(outcome: Outcome) -> Markup | None:
         return None
     return tag(
         "section",
-        tag("h2", text("Where the time went")),
+        tag("h2", text("Parts of the time")),
         tag("p", text("What the thread that makes batches waited for or worked at, in each one's last turn.")),
         parts(outcome.stages),
     )
@@ -192,34 +193,3 @@ def _facts(outcome: Outcome) -> Markup:
     first = {key: about[key] for key in MACHINE if key in about}
     told = [join(tag("dt", text(key)), tag("dd", text(value))) for key, value in (first | about).items()]
     return tag("dl", *told)
-
-
-def _table(outcome: Outcome) -> Markup | None:
-    if not outcome.rows:
-        return None
-    columns = list(dict.fromkeys(key for row in outcome.rows for key in row))
-    used = [name for name in columns if any(row.get(name) not in {None, ""} for row in outcome.rows)]
-    head = tag("tr", *(tag("th", text(name), scope="col") for name in used))
-    lines = [
-        tag("tr", *(tag("td", text(_cell(row.get(c))), class_=_side(row.get(c))) for c in used)) for row in outcome.rows
-    ]
-    sheet = io.StringIO()
-    writer = csv.DictWriter(sheet, [*outcome.about, *used], extrasaction="ignore")
-    writer.writeheader()
-    writer.writerows({**outcome.about, **row} for row in outcome.rows)
-    return tag(
-        "section",
-        tag("h2", text("All figures")),
-        tag("div", tag("table", tag("thead", head), tag("tbody", *lines)), class_="scroll", tabindex=0),
-        tag("details", tag("summary", text("As CSV")), tag("pre", text(sheet.getvalue()))),
-    )
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    return number(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _side(value: object) -> str | None:
-    return "text" if isinstance(value, str) else None

@@ -20,9 +20,12 @@ h1 { font-size: 1.1rem; font-weight: 600; color: var(--soft); margin: 0 0 .75rem
 .answer { font-size: 1.7rem; line-height: 1.25; font-weight: 650; margin: 0 0 .75rem; text-wrap: balance; }
 .under { color: var(--soft); margin: 0 0 2rem; overflow-wrap: anywhere; }
 h2 { font-size: 1.2rem; margin: 0 0 .25rem; }
+h3 { font-size: 1rem; margin: 1.1rem 0 .2rem; overflow-wrap: anywhere; }
 section { background: var(--panel); border: 1px solid var(--line); border-radius: .6rem; padding: 1.25rem 1.4rem;
   margin: 0 0 1.25rem; break-inside: avoid; }
 section > p { margin: 0 0 1rem; color: var(--soft); max-width: 46rem; }
+section > p.verdict { color: var(--ink); font-weight: 600; } section > .scroll { margin: 0 0 1rem; }
+ul.advice { padding-left: 1.3rem; }
 ol.advice { margin: .5rem 0 0; padding-left: 1.3rem; } ol.advice li { margin: .35rem 0; }
 .bars { display: grid; grid-template-columns: fit-content(14rem) 1fr max-content; gap: .55rem .9rem;
   align-items: center; }

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dali_feed.bench.chance import CHANCE, by_chance
 from dali_feed.bench.contract import Outcome
 from dali_feed.bench.kept import to_json
 from dali_feed.bench.rows import append_to
@@ -93,7 +94,8 @@ def _show(outcome: Outcome, shown: Sequence[str]) -> None:
     for name in used:
         table.add_column(name, justify="left" if name in LEFT else "right", no_wrap=name in LEFT)
     for row in outcome.rows:
-        table.add_row(*(Text(_cell(name, row.get(name))) for name in used))
+        told = (f"{_cell(name, row.get(name))}{_chance(name, row, outcome)}" for name in used)
+        table.add_row(*map(Text, told))
     if outcome.rows:
         console.print(table)
     else:
@@ -110,3 +112,7 @@ def _cell(name: str, value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3f}" if name.startswith("of ") else f"{value:,.1f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _chance(name: str, row: Mapping[str, Any], outcome: Outcome) -> str:
+    return f" ({CHANCE})" if by_chance(row, name, outcome.rows) else ""

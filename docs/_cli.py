@@ -1,0 +1,83 @@
+"""Writes docs/cli.md from what the commands of `dali-feed` say of themselves when they are asked for help.
+
+python docs/_cli.py            # write the page; `make reference` does this
+python docs/_cli.py --check    # print what has changed, and exit with 1 where something has
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+from _reference import cell, code, doc_of, table, wrapped, written
+
+from dali_feed.cli.app import app
+
+PAGE = Path(__file__).with_name("cli.md")
+
+HEAD = """\
+# The command line
+
+Look up here every command of `dali-feed` with its options. An error of ours is one line on stderr and exit code 1;
+Ctrl-C is one line and 130. `dali-feed --version` prints the version, `dali-feed COMMAND --help` what stands here.
+
+This page is written from the commands by `make reference`. Do not edit it: edit a command's docstring or its options.
+
+"""
+
+
+def option(name: str, hint: Any, default: Any) -> tuple[str, ...] | None:
+    """The row of an option or argument of a command; None for one that is hidden."""
+    kind, info = typing.get_args(hint)[:2]
+    if getattr(info, "hidden", False):
+        return None
+    is_option = type(info).__name__ == "OptionInfo"
+    decls = [text for text in (info.default, *(info.param_decls or ())) if str(text).startswith("-")]
+    mine = name.replace("_", "-")
+    plain = f"--{mine}/--no-{mine}" if kind is bool else f"--{mine}"  # as Typer names what is given no name
+    names = [each for text in decls or [plain] for each in text.split("/")] if is_option else [name.upper()]
+    shown_kind = {"bool": "flag"}.get(getattr(kind, "__name__", ""), str(getattr(kind, "__name__", kind)))
+    if inspect.isclass(kind) and issubclass(kind, enum.Enum):
+        shown_kind = " or ".join(each.value for each in kind)
+    shown_kind = info.metavar or shown_kind
+    value = default.value if isinstance(default, enum.Enum) else default
+    given = "required" if value is inspect.Parameter.empty else "" if value in (None, False) else code(str(value))
+    given = info.show_default if isinstance(info.show_default, str) else given
+    return ", ".join(map(code, names)), code(shown_kind), given, cell(info.help)
+
+
+def commands(group: typer.Typer, before: str = "dali-feed") -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Each command as people type it, and what it calls; those of a group behind the group's name."""
+    for command in group.registered_commands:
+        function = command.callback
+        if function is not None and not command.hidden:
+            yield f"{before} {command.name or function.__name__.replace('_', '-')}", function
+    for inner in group.registered_groups:
+        if inner.typer_instance is not None:
+            yield from commands(inner.typer_instance, f"{before} {inner.typer_instance.info.name}")
+
+
+def section(name: str, function: Callable[..., Any]) -> str:
+    """What a command does, and its options."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    given = [option(p.name, hints[p.name], p.default) for p in inspect.signature(function).parameters.values()]
+    rows = [row for row in given if row]
+    prose = "\n\n".join(map(wrapped, doc_of(function).prose)) + "\n"
+    return "\n".join([f"## `{name}`\n", prose, table("option, type, default, meaning", rows)])
+
+
+def page() -> str:
+    """The whole page."""
+    every = list(commands(app))
+    rows = [(f"[`{name}`](#{name.replace(' ', '-')})", cell(doc_of(call).prose[0])) for name, call in every]
+    return HEAD + "\n".join([table("command, what it does", rows), *(section(*each) for each in every)])
+
+
+if __name__ == "__main__":
+    sys.exit(written(PAGE, page(), __doc__ or ""))
