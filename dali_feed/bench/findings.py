@@ -22,6 +22,8 @@ def findings(outcome: Outcome) -> list[str]:
         return []
     best = max(ours, key=lambda row: float(row["img/s"]))
     found = [*_beside_peers(best, outcome), *_limits(best, outcome)]
+    if (told := outcome.told.get(best["who"])) is not None:
+        found.append(f"{best['who']}'s own verdict: {told['sentence']}.")
     restless = [row["who"] for row in outcome.rows if row["least"] and row["most"] / row["least"] > SPREAD]
     if restless:
         found.append(

@@ -51,6 +51,9 @@ def test_own_images_are_measured_and_kept(folder: Path, tmp_path: Path) -> None:
     assert [row["who"] for row in told["rows"]] == OURS
     assert all(told["waits"][who] for who in OURS)
     assert told["missing"] == {}
+    assert set(told["told"]) == {"tar", "folder"}
+    assert {"read", "engine", "train"} <= {stage["name"] for stage in told["told"]["tar"]["stages"]}
+    assert any(f"{who}'s own verdict: {its['sentence']}." in told["findings"] for who, its in told["told"].items())
     found = rows(kept)
     assert [row["who"] for row in found] == OURS
     assert {row["crop"] for row in found} == {"32"}
