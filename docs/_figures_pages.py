@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from _figures import BATCHES, Results, Row, bullets, loader_rows, number, table
 
-__all__ = ["borders", "columns", "engines", "formats", "packing", "reduction", "storage", "topics", "watched"]
+__all__ = ["borders", "columns", "engines", "formats", "packing", "reduction", "small", "storage", "topics", "watched"]
 
 WAYS = ("ahead", "plain")
 
@@ -46,6 +46,23 @@ def reduction(results: Results) -> list[str]:
         )
     head = ["transform", "exact", "reduced", "mean and largest difference, of 255", "images that were reduced"]
     return table(head, *lines)
+
+
+def small(results: Results) -> list[str]:
+    """docs/performance.md: images of 43x32, each engine beside torch's loader in the same run."""
+    lines = []
+    for engine in ("dali", "host"):
+        who = ("tar", "torch", "dali-reader")
+        rows = results.newest("small", *({"engine": engine, "who": each} for each in who))
+        ratios = dict(each.split("=") for each in rows[0]["beside"].split())
+        for name, row in zip(
+            (f'dali_feed, `engine="{engine}"`', "torch, the best of its ways", "DALI's reader"), rows, strict=True
+        ):
+            beside = f"{float(ratios[row['who']]):.2f}" if row["who"] in ratios else ""
+            lines.append([name, number(row, "img/s"), number(row, "cpu us"), beside])
+    return table(
+        ["32x32 crops of 43x32 JPEGs, batch 256", "images/s", "CPU us an image", "dali_feed beside it"], *lines
+    )
 
 
 def topics(results: Results) -> list[str]:

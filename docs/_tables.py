@@ -40,6 +40,7 @@ FIGURES: dict[str, Figure] = {
             others.formats,
             others.packing,
             others.reduction,
+            others.small,
             others.storage,
             others.topics,
             others.watched,
