@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from typing import Any
 
@@ -60,8 +61,19 @@ def read_group(table: GroupTable, group: int, columns: list[str]) -> Any:
     """These columns of a row group, its pages checked where they carry a checksum. Raises what `damage` says."""
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(table.paths[int(table.file[group])], page_checksum_verification=True) as file:
+    n = int(table.file[group])
+    meta = _parsed(table.paths[n], table.stamps[n])
+    with pq.ParquetFile(table.paths[n], metadata=meta, page_checksum_verification=True) as file:
         return file.read_row_group(int(table.nth[group]), columns=columns, use_threads=False)
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(path: str, stamp: Stamp) -> Any:
+    """The footer of the file that has that stamp. It says where all groups lie, so it is not parsed for each of them."""
+    import pyarrow.parquet as pq
+
+    del stamp  # whoever reads compares it with the file's, before and after
+    return pq.read_metadata(path)
 
 
 def _sizes(group: Any) -> dict[str, int]:
