@@ -69,7 +69,7 @@ def read_group(table: GroupTable, group: int, columns: list[str]) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _parsed(path: str, stamp: Stamp) -> Any:
-    """The footer of the file that has that stamp. It says where all groups lie, so it is not parsed for each of them."""
+    """The footer of the file that has that stamp, parsed once, as it says where all of the groups lie."""
     import pyarrow.parquet as pq
 
     del stamp  # whoever reads compares it with the file's, before and after
