@@ -53,6 +53,8 @@ _TYPES = ("-DOUT_", "-DTOKEN_")  # the options that choose a kernel's type
 _APACHE_KAFKA = {"real_broker", "own_broker", "needs_kafka"}  # fixtures that start a process of Java
 _UNTESTED: list[str] = []
 _COLLECTED: list[pytest.Item] = []
+MANY = 100  # modules that were imported since, so that it is worth it
+_AT_FREEZE = [0]  # how many there were
 _COMPILED: set[tuple[str, str, tuple[str, ...]]] = set()  # kernel, architecture, options
 
 
@@ -176,13 +178,16 @@ def _need_kafka() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _a_heap_of_its_own() -> None:
-    """A file's tests and benches have the garbage collector look through what is new alone.
+    """The garbage collector does not look through libraries that earlier files imported.
 
     In the end a worker has imported a dozen frameworks: each `gc.collect()` would take 0.7 s, and a test of what a
-    closed loader leaves behind calls it four times.
+    closed loader leaves behind calls it four times. Whatever else lives now is frozen too and never collected, a loader
+    that nobody closed among it; so this is done a few times in a run, and not before each file.
     """
-    gc.collect()
-    gc.freeze()
+    if len(sys.modules) > _AT_FREEZE[0] + MANY:
+        gc.collect()
+        gc.freeze()
+        _AT_FREEZE[0] = len(sys.modules)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -228,6 +233,7 @@ def pytest_collection_finish() -> None:
     """Collect garbage from here on, and never look through a million objects of torch for it: 0.3 s each time."""
     gc.freeze()
     gc.enable()
+    _AT_FREEZE[0] = len(sys.modules)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -30,6 +30,14 @@ def _threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("dali_feed")]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _of_nobody_else() -> None:
+    """What earlier files left behind ends first, frozen or not: tests/conftest.py freezes the heap now and then."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
     gc.collect()
