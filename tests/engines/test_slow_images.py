@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from images import QUICK, jpeg, labelled, seen
+from images import QUICK, labelled, seen
 from limits import LONG
 from slow_jpegs import slow_jpeg
 from warm import Warm
@@ -30,20 +30,20 @@ pytestmark = pytest.mark.slow
 
 
 class Kept:
-    """A decoder that an image keeps until `free` is set: the first payload that it is given."""
+    """A decoder that its images keep until `free` is set; `calls`: of how many each was."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.free = threading.Event(), threading.Event()
-        self.payloads: list[bytes] = []
-        decoded = decode.decoded
+        self.calls: list[int] = []
+        decoded = decode.decoded_jpegs
 
-        def slow(decoder: Any, payload: memoryview, window: Any) -> Any:
-            self.payloads.append(bytes(payload))
+        def slow(decoder: Any, streams: list[Any]) -> Any:
+            self.calls.append(len(streams))
             self.begun.set()
             assert self.free.wait(LONG)
-            return decoded(decoder, payload, window)
+            return decoded(decoder, streams)
 
-        monkeypatch.setattr(host, "decoded", slow)
+        monkeypatch.setattr(host, "decoded_jpegs", slow)
         monkeypatch.setattr(epoch, "PATIENCE", 0.01)
 
 
@@ -65,8 +65,8 @@ def _all_ended() -> None:
     assert not _ours()
 
 
-def test_close_leaves_a_busy_decoder_to_its_image_and_to_no_other(kept: Kept) -> None:
-    """It returns while the decoder is at work; that finishes the image it is at, begins no other, and all is let go."""
+def test_close_leaves_a_busy_decoder_to_its_call_and_to_no_other(kept: Kept) -> None:
+    """It returns while the decoder is at work; that finishes the call it is in, begins no other, and all is let go."""
     feed = Feed(ScriptedSource(labelled(64), extent=8), 8, engine="host", tuning=QUICK)
     batches = iter(feed)
     assert kept.begun.wait(LONG)
@@ -76,7 +76,7 @@ def test_close_leaves_a_busy_decoder_to_its_image_and_to_no_other(kept: Kept) ->
         next(batches)
     kept.free.set()
     _all_ended()
-    assert kept.payloads == [jpeg(0)]
+    assert kept.calls == [8]
     assert feed._slabs.leased == 0
 
 
