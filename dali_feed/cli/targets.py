@@ -63,6 +63,9 @@ def sources(
     check    whether hashes of whole files are checked, where a set has them
     storage  options of the store that shards lie in, KEY=VALUE each
     """
+    if not all(target.strip() for target in targets):
+        msg = "source: must be named; found '', which has no name; for the current folder give '.'"
+        raise ConfigError(msg)
     found: list[Source] = []
     files: dict[str, list[str]] = {}
     for target in targets:

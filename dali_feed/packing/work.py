@@ -132,7 +132,8 @@ class Work:
 
 def denied(path: Path, error: OSError) -> ConfigError:
     """Of a place that cannot be written."""
-    return ConfigError(f"{path}: a set must lie where it can be written; found: {error.strerror or error}")
+    msg = f"{path}: a set must lie where it can be written; found: {error.strerror or error}; give another place"
+    return ConfigError(msg)
 
 
 def digest_of(whole: bytes) -> str:
