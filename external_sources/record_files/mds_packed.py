@@ -17,7 +17,7 @@ from dali_feed.records.storage_stats import StorageMeter
 from dali_feed.storage.contract import Metered, Opened, Store, piece
 from dali_feed.storage.stamp import Stamp
 
-__all__ = ["Packed", "PackedStore", "check_zstandard"]
+__all__ = ["Packed", "PackedFile", "PackedStore", "check_zstandard"]
 
 LARGEST = 1 << 32  # bytes of a shard: its table of samples has four bytes for each place
 Check = Callable[["Packed", memoryview], None]  # raises DataLostError where the packed bytes have another hash
