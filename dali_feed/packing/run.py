@@ -189,7 +189,7 @@ class _Run:
             self._advance(int(borders[k + 1] - borders[k]), receipt.size)
             self._tell(self._so_far(Tally()))
 
-        write_on_ray(self._job, self._work, asked, todo, self._workers, done)
+        write_on_ray(self._job, self._work, asked, todo, self._workers, done, self._output.layout)
 
     def _one(self, k: int, receipts: list[Receipt | None]) -> None:
         maker: ShardMaker | None = getattr(self._own, "maker", None)

@@ -63,6 +63,8 @@ class Receipt:
 class Work:
     """The folder. `held` around everything that writes there."""
 
+    attempt = ""  # told apart in temporary names, where two processes may write one shard
+
     def __init__(self, folder: Path, name: str) -> None:
         self.out, self.name = folder, name
         self.path = folder / f".{name}.packing"
