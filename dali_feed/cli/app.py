@@ -125,6 +125,10 @@ def inspect(  # noqa: PLR0913, PLR0917  an option each
         Path | None, typer.Option(metavar="FILE.png", help="A contact sheet: some images, where they are, labels.")
     ] = None,
     sheet_samples: Annotated[int, typer.Option(min=1, max=2000, help="Images of each source on the sheet.")] = 24,
+    rename: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OLD=NEW", help="List a member as Renamed calls it."),
+    ] = None,
 ) -> None:
     """What a source holds: records, partitions, fields, formats and sizes, and the bad ones of a sample.
 
@@ -149,6 +153,7 @@ def inspect(  # noqa: PLR0913, PLR0917  an option each
             storage=storage_option or [],
             sheet=sheet,
             sheet_samples=sheet_samples,
+            rename=rename or [],
         )
     raise typer.Exit(1 if hopeless or (strict and bad) else 0)
 

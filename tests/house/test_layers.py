@@ -62,7 +62,7 @@ ROOMS = (
     Room(
         "external_sources",
         (*WORDS, "secrets", "formats", "records", "storage", "quarantine"),
-        ("confluent_kafka", "pyarrow", "fsspec", "google_crc32c", "xxhash"),
+        ("confluent_kafka", "pyarrow", "fsspec", "google_crc32c", "xxhash", "zstandard"),
     ),
     Room("packing", (*WORDS, "records", "storage", "columns", "external_sources"), ("PIL", "pyarrow", "ray")),
     Room(
