@@ -7,6 +7,7 @@ beforehand, again and again, so it waits for nothing; what another loses beside 
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -160,6 +161,7 @@ def measure(
     repeats: int,
     seconds: float,
     listener: Listener | None = None,
+    until: float = math.inf,
 ) -> None:
     """Let them feed the same network in turns, the replay of the first one's batches among them.
 
@@ -171,6 +173,7 @@ def measure(
         repeats: turns of each.
         seconds: of a turn.
         listener: hears of each turn.
+        until: as of `take_turns`.
     """
     waits: list[float] = []
     trainer = functools.partial(Trainer, make, torch.device(job.device))
@@ -187,9 +190,9 @@ def measure(
             makers[REPLAY] = {"": trained(_replay(next(iter(turns.values()))), trainer, waits)}
     found, heard = Measured(), _Waits(waits, listener)
     try:
-        take_turns(makers, found, repeats=repeats, seconds=seconds, listener=heard)
+        take_turns(makers, found, repeats=repeats, seconds=seconds, listener=heard, until=until)
     finally:
-        outcome.missing |= {who: f"failed: {reason}" for who, reason in found.failed.items()}
+        outcome.missing |= found.missing
         for who, its in found.turns.items():
             told = heard.found[who, found.ways[who]]
             outcome.rows.append(_row(who, found.ways[who], its, told, found.turns.get(REPLAY)))
