@@ -64,6 +64,7 @@ def run_turn(make: Make, seconds: float, *, warm: int = WARM_STEPS) -> Turn:
         while warm > 0 or time.perf_counter() - begun < min(WARM_SECONDS, seconds):
             next(steps)
             warm -= 1
+        steps.begins()
         images, waits = 0, []
         beside = cpu_seconds(steps.beside) if steps.beside else 0.0
         cpu, consumer, begun = cpu_here(), time.thread_time(), time.perf_counter()
