@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dali_feed.cores import whole_cores
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources.kafka.tally import Tally
 from dali_feed.packing.job import Job, job_of
@@ -167,7 +168,7 @@ class _Run:
         return end
 
     def _write(self, todo: list[int], receipts: list[Receipt | None]) -> None:
-        pool = ThreadPoolExecutor(self._workers or min(8, os.cpu_count() or 1), "dali-feed-pack")
+        pool = ThreadPoolExecutor(self._workers or min(8, whole_cores()), "dali-feed-pack")
         waiting: set[Future[None]] = {pool.submit(self._one, k, receipts) for k in todo}
         try:
             while waiting:
