@@ -161,7 +161,7 @@ def test_a_process_ends_cleanly_whatever_a_decoder_is_at(
     """With its own exit code, and no signal, while images are decoded that take it seconds each."""
     support = str(Path(__file__).parents[1] / "support")
     (tmp_path / "script.py").write_text(SCRIPT.format(tests=support, engine=engine, side=side) + last)
-    done = warm.run(["script.py"], tmp_path, beside=False)
+    done = warm.run(["script.py"], tmp_path, beside=False, to_the_end=True)
     assert done.returncode == (3 if "3" in last else 0), done.stderr
     assert "Traceback" not in done.stderr
 
