@@ -38,6 +38,14 @@ def test_a_folder_is_packed_verified_and_found_damaged(cli: Cli, tmp_path: Path)
     assert_one_line(cli(*command, "--members", "a=b,c"), "--members: must be NAME,NAME or SUFFIX=NAME")
 
 
+def test_the_folder_of_a_set_is_answered_with_the_set(cli: Cli, tmp_path: Path) -> None:
+    """Who names the folder that `pack` wrote into is told the set in it, as `ShardSet` takes it."""
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "0.jpg").write_bytes(jpeg(0, 16, 16))
+    assert cli("pack", tmp_path / "images", tmp_path / "set").code == 0
+    assert_one_line(cli("inspect", tmp_path / "set"), f"for its shards write '{tmp_path}/set/set.dfset'")
+
+
 def test_targets_from_the_command_line(cli: Cli, tmp_path: Path) -> None:
     """--targets, --stripe-count and --stripe-size lay shards over folders, which must be there and be named."""
     write_shard(tmp_path / "a.tar", [{"txt": bytes(9000)}])
