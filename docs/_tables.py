@@ -32,7 +32,7 @@ FIGURES: dict[str, Figure] = {
     figure.__name__: figure
     for figure in (
         *(readme.costs, readme.speeds, readme.survived),
-        *(prose.folder, prose.lock, prose.produced, prose.stream),
+        *(prose.folder, prose.judged, prose.lock, prose.produced, prose.stream),
         *(
             others.borders,
             others.columns,
