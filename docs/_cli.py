@@ -21,11 +21,13 @@ from dali_feed.cli.app import app
 
 PAGE = Path(__file__).with_name("cli.md")
 
+TAIL = "Next: [kafka.md](kafka.md) and [shards.md](shards.md) show most of them at work.\n"
 HEAD = """\
 # The command line
 
-Look up here every command of `dali-feed` with its options. An error of ours is one line on stderr and exit code 1;
-Ctrl-C is one line and 130. `dali-feed --version` prints the version, `dali-feed COMMAND --help` what stands here.
+For people at a terminal. Here you can look up every command of `dali-feed` with its options. An error of ours is one
+line on stderr and exit code 1; Ctrl-C is one line and 130. `dali-feed --version` prints the version, `dali-feed COMMAND
+--help` what stands here.
 
 This page is written from the commands by `make reference`. Do not edit it: edit a command's docstring or its options.
 
@@ -76,7 +78,7 @@ def page() -> str:
     """The whole page."""
     every = list(commands(app))
     rows = [(f"[`{name}`](#{name.replace(' ', '-')})", cell(doc_of(call).prose[0])) for name, call in every]
-    return HEAD + "\n".join([table("command, what it does", rows), *(section(*each) for each in every)])
+    return HEAD + "\n".join([table("command, what it does", rows), *(section(*each) for each in every), TAIL])
 
 
 if __name__ == "__main__":

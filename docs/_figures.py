@@ -1,4 +1,4 @@
-"""What the README's tables of figures are made of: which rows, which columns of them, and the words around.
+"""What the README's tables of figures, and those of docs/performance.md, are made of: which rows, and the words around.
 
 A function a table. It asks for rows (`results.newest`) and gives the lines of Markdown that stand in the page;
 docs/_tables.py calls it and says which run counts. No figure stands here. docs/_figures_pages.py has the other pages'.
@@ -96,7 +96,7 @@ def speeds(results: Results) -> list[str]:
 
 
 def costs(results: Results) -> list[str]:
-    """README: what the loader costs, in sentences."""
+    """docs/performance.md: what the loader costs, in sentences."""
     rows = loader_rows(results)
     of = {
         (engine, column): " and ".join(number(rows[engine, "tar", b], column, digits) for b in BATCHES)
@@ -116,17 +116,17 @@ def costs(results: Results) -> list[str]:
         "Our Python (header check, random numbers, hand-over, metadata) takes "
         f"{told['ours']} microseconds per image at batch 64 and 256; with `dali` {told['dali']}. An image holds the "
         f"interpreter's lock for {told['lock']} microseconds, {number(lock16, 'lock us')} with 16 threads "
-        "([lock.csv](bench/results/lock.csv)).",
+        "([lock.csv](../bench/results/lock.csv)).",
         f"You set a bound for the memory of payloads: {number(memory, 'read MB')} MB read under "
         f"`Tuning(memory=160 << 20)` held {number(memory, 'slabs MB')} MB of read buffers "
-        "([memory.csv](bench/results/memory.csv)).",
+        "([memory.csv](../bench/results/memory.csv)).",
         "A topic of 100 KB records, read in random runs of 32 MB by two readers, gives "
         f"{number(random, 'MB/s')} MB/s on these cores, {number(random, 'of C', 2)} of the same reads by librdkafka "
         f"in C; one consumer with librdkafka's defaults gives {number(plain, 'MB/s')} "
-        "([kafka.csv](bench/results/kafka.csv)).",
+        "([kafka.csv](../bench/results/kafka.csv)).",
         f"A live record is a tensor {number(live, 'p50 ms')} ms after it was produced, 99 of 100 within "
         f"{number(live, 'p99 ms')} ms: 64 KB photographs, batch 1, the broker on the same cores "
-        "([stream.csv](bench/results/stream.csv), `python bench/bench_stream.py`).",
+        "([stream.csv](../bench/results/stream.csv), `python bench/bench_stream.py`).",
     )
 
 

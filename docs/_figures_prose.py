@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from _figures import Results, bullets, number
 
-__all__ = ["folder", "lock", "produced", "stream"]
+__all__ = ["folder", "judged", "lock", "produced", "stream"]
 
 
 def lock(results: Results) -> list[str]:
@@ -47,6 +47,22 @@ def stream(results: Results) -> list[str]:
         f"{number(steady, 'p99 ms')} ms. A record is {number(steady, 'lag ms')} ms old when it comes in the first "
         f"minute and {number(steady, 'lag ms at end')} in the last. The process holds {number(steady, 'rss MB')} MB "
         f"at first and {number(steady, 'rss MB at end')} MB at the end.",
+    )
+
+
+def judged(results: Results) -> list[str]:
+    """docs/from-torch.md: what a network says of the same crops behind each loader."""
+    who = ("host, tensors", "torch, PIL", "dali on the CPU", "torch, nearest")
+    ours, pil, dali, nearest = results.newest("top1", *({"loader": each, "size": 224} for each in who))
+    others = max(int(row["others than tensors"]) for row in (ours, dali))
+    return bullets(
+        f"**Top-1.** A ResNet-18 with ImageNet's validation transforms judges {others} of {number(ours, 'val')} crops "
+        "of photographs differently behind our loader, with either engine, than behind torch's. "
+        f"Resizing to nearest pixels changes {nearest['others than tensors']}. Beside torch's loader on tensors its "
+        f"largest difference of a logit is {number(ours, 'logit from tensors', 3)} with the `host` engine, "
+        f"{number(pil, 'logit from tensors', 3)} where torch's Pillow resizes, and "
+        f"{number(dali, 'logit from tensors', 3)} with the `dali` engine on the CPU (`python bench/measure_top1.py`, "
+        "[rows](../bench/results/top1.csv)).",
     )
 
 

@@ -24,12 +24,12 @@ from typing import Any
 PAGE = Path(__file__).with_name("reference.md")
 WIDTH = 120
 
+TAIL = "Next: [README](../README.md), for how to begin; [cli.md](cli.md), for the commands of `dali-feed`.\n"
 HEAD = """\
 # Reference
 
-Look up here every argument, option and error: its type, its default, what it means and what it raises. Words such as
-lane, slot and window are explained in [words.md](words.md). [Using it](../README.md) comes first. The commands of
-`dali-feed` are in [cli.md](cli.md).
+For people who use it already. Here you can look up every argument, option and error: its type, its default, what it
+means and what it raises. [words.md](words.md) explains lane, slot, window and the other words.
 
 This page is written from the code by `make reference`. Do not edit it: edit the docstring.
 
@@ -105,8 +105,8 @@ ABOUT = {
     "Columns": "What a batch holds: see [columns.md](columns.md).",
     "Formats": "What a record's value holds, `Json` too: see [formats.md](formats.md).",
     "Packing": "Records of any source into sets of shards, and what is done with sets: see [shards.md](shards.md).",
-    "Into a topic": "Records of any source into a topic: see [kafka.md](kafka.md#getting-data-in).",
-    "Dead letters": "Where bad records are kept: see [bad-records.md](bad-records.md#dead-letters).",
+    "Into a topic": "Records of any source into a topic: see [kafka.md](kafka.md#how-do-i-get-data-in).",
+    "Dead letters": "Where bad records are kept: see [bad-records.md](bad-records.md#how-do-i-keep-the-bad-ones).",
     "Without torch": "`Feed` is the loader without torch, for JAX, CuPy or an engine of your own.",
     "DALI's iterators": "For a pipeline of your own: see [from-dali.md](from-dali.md).",
     "Watching a run": "Its numbers for Prometheus, TensorBoard and others: see [watching.md](watching.md).",
@@ -384,13 +384,26 @@ def errors() -> str:
     return f"{opened('Errors')}\n{table('error, a kind of, meaning, who has to act', rows)}"
 
 
+def contents() -> str:
+    """What stands where: each section with its names."""
+    rows, seen = [], set[str]()
+    for title in ABOUT:
+        anchor = re.sub(r"[^a-z -]", "", title.lower()).replace(" ", "-")
+        names = [name for listed in SECTIONS.get(title, {}).values() for name in listed.split()]
+        links = []
+        for name in names:  # of `verdict` and `Verdict` the first has the anchor
+            links.append(code(name) if name.lower() in seen else f"[{code(name)}](#{name.lower()})")
+            seen.add(name.lower())
+        rows.append((f"[{title}](#{anchor})", ", ".join(links) or "each error, and who has to act"))
+    return table("section, names", rows)
+
+
 def page() -> str:
     """The whole page."""
-    links = [f"[{title}](#{re.sub(r'[^a-z -]', '', title.lower()).replace(' ', '-')})" for title in ABOUT]
-    parts = [HEAD + " | ".join(links) + "\n"]
+    parts = [HEAD + contents()]
     for title, homes in SECTIONS.items():
         parts += [opened(title), *(entry(name) for names in homes.values() for name in names.split())]
-    return "\n".join([*parts, errors()])
+    return "\n".join([*parts, errors(), TAIL])
 
 
 def written(path: Path, wanted: str, about: str) -> int:

@@ -53,14 +53,14 @@ def finish(  # noqa: PLR0913 - what the op does, one keyword each
     - `out`: float32, float16, bfloat16 or uint8; (N, 3, H, W), dense planes or channels last, or dense (N, H, W, 3).
       It must not overlap `images`. bfloat16 memory may come as 16-bit integers with `dtype="bfloat16"`.
     - `flip_x`, `flip_y`: int32, uint8 or bool (N,): not 0 mirrors the sample left-right, top-bottom.
-    - `colour`: float32 (N, 3, 4) on 0..255 values: channel c becomes m[c] . (r, g, b, 1), clamped to 0..255. A sample
-      with the identity passes unchanged.
+    - `colour`: float32 (N, 3, 4) on 0..255 values: channel c becomes m[c] . (r, g, b, 1), clamped to 0..255. The
+      identity leaves a sample unchanged.
     - `scale`, `bias`: three finite numbers or one, on the host: v * scale + bias, `normalize_factors` makes them.
       Not for uint8, which is rounded to the nearest value, ties to even.
     - `erase`: int32 (N, 4): y, x, height, width of `out`; that rectangle gets `erase_value`, three finite numbers or
-      one in the units of `out` (whole and 0..255 for uint8); 0 where it is None. A height of 0 erases nothing.
+      one in the units of `out` (whole and 0..255 for uint8); None is 0. A height of 0 erases nothing.
     - `mix`: a `Mix` with arrays of the GPU: MixUp, CutMix or both.
-    - `layout`: "NCHW" or "NHWC", the order in memory; only images of 3 x 3 pixels need it said.
+    - `layout`: "NCHW" or "NHWC", the order in memory; needed only for images of 3 x 3 pixels.
     - `stream`: a cudaStream_t as an int, a CuPy or torch stream; None is CuPy's current stream (from torch, pass
       `torch.cuda.current_stream()`). The caller orders it after the work that made the inputs.
 

@@ -44,7 +44,7 @@ def jitter(images: object, out: object, steps: object, *, stream: object = None)
       `dali_feed.transforms.colours.KINDS` and a factor as torchvision's `adjust_...` takes it (of hue -0.5 .. 0.5).
     - `stream`: as in `finish`.
 
-    An image is one block's work, so a batch of fewer images than the GPU has multiprocessors leaves some without any.
+    One block works on each image, so a batch with fewer images than the GPU has multiprocessors leaves some idle.
     Raises ConfigError for an argument that breaks one of these rules, EngineError if the kernel cannot be run.
     """
     launch(prepare(images, out, steps), stream=stream)
@@ -106,7 +106,7 @@ def jitter_reference(images: Bytes, steps: npt.ArrayLike) -> Bytes:
 def bytes_moved(shape: Sequence[int], *, contrasts: float = 1.0) -> int:
     """Bytes that one launch reads and writes for images of `shape` (N, H, W, 3).
 
-    `contrasts`: steps a sample that want a mean, each a pass more. The steps themselves are not counted.
+    `contrasts`: steps per sample that need a mean, each an extra pass. The steps themselves are not counted.
     """
     return round(math.prod(shape) * (2 + contrasts))
 

@@ -31,7 +31,7 @@ _RULES = Rules("mix")
 class Mix:
     """What each sample is mixed with, in arrays on the GPU that the samples are on (NumPy's for a reference).
 
-    partner  int32 (N,): the sample mixed in, of the same batch; one that is not there leaves the sample alone
+    partner  int32 (N,): the sample mixed in, of the same batch; a number outside the batch leaves the sample as it is
     weight   float32 (N,), 0..1: of the sample itself, the rest is the partner's (MixUp). None: 1
     box      int32 (N, 4): y, x, height, width where the partner shows instead (CutMix). None: nowhere
 
@@ -123,7 +123,7 @@ def prepare(images: object, out: object, mixing: Mix, *, dtype: str | None = Non
 
 
 def pointers(rules: Rules, mixing: Mix | None, samples: int) -> tuple[Any, Any, Any]:
-    """Pointers to partner, weight and box for so many samples; 0 for what there is not."""
+    """Pointers to partner, weight and box for so many samples; 0 for a missing one."""
     if mixing is None:
         return (np.uint64(0),) * 3
     if mixing.partner is None:

@@ -81,9 +81,9 @@ def tokens(  # noqa: PLR0913 - what the op does, one keyword each
     - `separator`: the token id that ends a document, or None: then a row is one document, all targets are kept.
     - `ignore_index`: -2^31 .. 2^31 - 1.
     - `scratch`: int32, at least `scratch_size(records.shape)` elements in a row at a border of 16 bytes, for positions
-      and documents after a separator; not looked at otherwise. Its values do not matter. None takes it from CuPy's
-      allocator under the launch's stream, and gives it back there: work of that stream alone may get the same memory
-      again, in order. Give it where nothing may be allocated, as inside a CUDA graph, one to each stream.
+      and documents after a separator; ignored otherwise. Its values do not matter. None takes it from CuPy's
+      allocator under the launch's stream, and gives it back there, so only later work of that stream can get the
+      same memory. Give one per stream where nothing may be allocated, such as inside a CUDA graph.
     - `stream`: a cudaStream_t as an int, a CuPy or torch stream; None is CuPy's current stream (from torch, pass
       `torch.cuda.current_stream()`). The caller orders it after the work that made the records.
 

@@ -93,12 +93,14 @@ def demo(
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training digits.")] = 6,
     source: Annotated[Kind, typer.Option(help="Read from an embedded Kafka broker, or from tar shards.")] = Kind.kafka,
-    out: Annotated[Path, typer.Option(dir_okay=False, help="Where the contact sheet goes.")] = Path("demo.png"),
+    out: Annotated[Path, typer.Option(dir_okay=False, help="The picture file to write: a contact sheet.")] = Path(
+        "demo.png"
+    ),
     quick: Annotated[bool, typer.Option("--quick", hidden=True)] = False,
 ) -> None:
-    """The whole way on this machine: a topic, bad records, a network that learns, a kill and a resume.
+    """Show all of it on this machine: a topic, bad records, a network that learns, a kill and a resume.
 
-    Exits with 1 where the network stays below 95 % on held-out digits, or the resumed run differs.
+    Exits with 1 if the network stays below 95 % on held-out digits, or if the resumed run differs.
     """
     with _plainly():
         from dali_feed.cli.demo.story import run
@@ -113,32 +115,34 @@ def inspect(  # noqa: PLR0913, PLR0917  an option each
         list[str],
         typer.Argument(help="Tar shards ('train-*.tar', 's3://...'), image folders, or kafka://host:port/topic."),
     ],
-    sample: Annotated[int, typer.Option(min=1, help="Records to look at, spread over the source.")] = 256,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 where a record in the sample is bad.")] = False,
+    sample: Annotated[int, typer.Option(min=1, help="Number of records to look at, spread over the source.")] = 256,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a record in the sample is bad.")] = False,
     form: Annotated[
-        str | None, typer.Option("--format", metavar="NAME", help="What a topic's values hold: json, msgpack, npy, ...")
+        str | None, typer.Option("--format", metavar="NAME", help="Format of a topic's values: json, msgpack, npy, ...")
     ] = None,
     config: Config = None,
     storage_option: Storage = None,
     timeout: Timeout = 10.0,
     sheet: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="A contact sheet: some images, where they are, labels.")
+        Path | None, typer.Option(metavar="FILE.png", help="Write a contact sheet: some images with places and labels.")
     ] = None,
-    sheet_samples: Annotated[int, typer.Option(min=1, max=2000, help="Images of each source on the sheet.")] = 24,
+    sheet_samples: Annotated[
+        int, typer.Option(min=1, max=2000, help="Number of images of each source on the sheet.")
+    ] = 24,
     rename: Annotated[
         list[str] | None,
         typer.Option(metavar="OLD=NEW", help="List a member as Renamed calls it."),
     ] = None,
 ) -> None:
-    """What a source holds: records, partitions, fields, formats and sizes, and the bad ones of a sample.
+    """Show what a source holds: records, partitions, fields, formats, sizes, and the bad records of a sample.
 
-    And what its records have: a line per member, how many have it, its size and what it seems to be, with `columns=`
-    to paste. With --format a topic's values are looked into, and a record is bad that it does not fit.
+    A line per member says how many records have it, its size and what it seems to be, with `columns=` to paste. With
+    --format it looks into a topic's values, and a record that does not fit the format is bad.
 
-    How often each class is there, and how payloads and images are spread over sizes, is counted in the sample:
-    --sample 1000000 counts all of a smaller source.
+    Classes, and the sizes of payloads and images, are counted in the sample: --sample 1000000 counts all of a smaller
+    source.
 
-    Tar shards are indexed on the way; the index is kept, as for a training run. Exits with 1 where no record of a
+    Tar shards are indexed on the way, and the index is kept, as in a training run. Exits with 1 if no record of a
     source's sample is good.
     """
     with _plainly():
@@ -169,15 +173,15 @@ def verify(
         str | None,
         typer.Option(metavar="PATH", help="Keep the bad records in this folder, or in kafka://host:port/topic."),
     ] = None,
-    readers: Annotated[int, typer.Option(min=1, help="Threads that read and judge.")] = 4,
+    readers: Annotated[int, typer.Option(min=1, help="Number of threads that read and check.")] = 4,
     config: Config = None,
     storage_option: Storage = None,
     timeout: Timeout = 10.0,
 ) -> None:
-    """Go over a whole source: every record is read and its header screened; the bad ones by reason.
+    """Read a whole source, check the header of every record, and list the bad ones by reason.
 
-    Of a set (NAME.dfset) every byte is compared with its checksums, and its images are looked at with --decode alone.
-    Exits with 1 where a record is bad, or a file is damaged.
+    For a set (NAME.dfset) it compares every byte with the checksums, and looks at images only with --decode. Exits with
+    1 if a record is bad or a file is damaged.
     """
     with _plainly():
         from dali_feed.cli.verify import verify_all
@@ -198,12 +202,12 @@ def verify(
 def dead_letters(
     target: Annotated[str, typer.Argument(help="A folder of dead letters, or kafka://host:port/topic.")],
     check: Annotated[
-        bool, typer.Option("--check", help="Look at each payload again; exit with 1 where some are still bad.")
+        bool, typer.Option("--check", help="Check each payload again; exit with 1 if some are still bad.")
     ] = False,
     config: Config = None,
     timeout: Timeout = 10.0,
 ) -> None:
-    """List dead letters: where, why, who refused the record, and its bytes."""
+    """List dead letters, the bad records that were kept: where they were, why, who refused them, and their size."""
     with _plainly():
         from dali_feed.cli.letters import list_letters
 

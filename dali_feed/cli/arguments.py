@@ -26,10 +26,11 @@ Storage = Annotated[
         " file:PATH. Several times.",
     ),
 ]
-Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a silent broker.")]
+Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a broker that does not answer.")]
 Resize = Annotated[
-    int | None, typer.Option(min=1, metavar="PIXELS", help="Make the shorter side of larger images so long.")
+    int | None, typer.Option(min=1, metavar="PIXELS", help="Scale larger images down: pixels of the shorter side.")
 ]
 Quality = Annotated[
-    int | None, typer.Option(min=1, max=100, help="Of JPEGs that are written.", show_default="90 with --resize")
+    int | None,
+    typer.Option(min=1, max=100, help="Quality of the JPEGs that are written.", show_default="90 with --resize"),
 ]

@@ -16,20 +16,21 @@ def convert(
         list[str],
         typer.Argument(help="Tar shards, an image folder, TFRecords, MDS, RecordIO, or kafka://host:port/topic."),
     ],
-    out: Annotated[str, typer.Argument(help="A folder that is not there yet; of --to tar as `pack` has it.")],
+    out: Annotated[str, typer.Argument(help="A folder that does not exist yet; with --to tar a set, as for `pack`.")],
     to: Annotated[str, typer.Option(help="tfrecord, mds or tar.")],
     members: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="jpg,cls; or NAME=jpg,NAME=cls: what they are called there.")
+        str | None, typer.Option(metavar="NAMES", help="jpg,cls; or NAME=jpg,NAME=cls: members, and their new names.")
     ] = None,
     shard_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="About so large is each file.", show_default="256MB, MDS 64MiB")
+        str | None,
+        typer.Option(metavar="SIZE", help="About how large each file becomes.", show_default="256MB, MDS 64MiB"),
     ] = None,
     config: Config = None,
     timeout: Timeout = 30.0,
 ) -> None:
     """Write the records of a source as TFRecords, as MDS shards for Mosaic Streaming, or as tar shards.
 
-    The folder is there whole or not at all. Exits with 1 where a record was not written.
+    The folder appears whole or not at all. Exits with 1 if a record was not written.
     """
     from dali_feed import packing
     from dali_feed.cli.amounts import bytes_of

@@ -21,7 +21,7 @@ def imageless(source: Source) -> Source | None:
     except ConfigError as error:
         names = tuple(member.name for member in source.members())
         if not names:
-            msg = f"{source!r}: must have images or members to be looked at; found none of them; check the path"
+            msg = f"{source!r}: must have images or members to show; found neither; check the path"
             raise ConfigError(msg) from error
         return source.giving(None, names)
     return None

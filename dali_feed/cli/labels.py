@@ -29,7 +29,7 @@ def no_labels(source: Source) -> str:
     if isinstance(source, KafkaTopic):
         return "no header `label`: read it with KafkaTopic(..., label=None), or name another header"
     if isinstance(source, RecordFiles):
-        return "no label: name the member that is one, label="
+        return "no label: name the member that holds it with label="
     if isinstance(source, ShardSet):
         return "no label: neither a .cls member nor a .json with the key label"
     return "no label: the images lie in one folder"

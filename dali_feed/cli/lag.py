@@ -19,25 +19,29 @@ __all__ = ["lag"]
 def lag(  # noqa: PLR0913, PLR0917  an option each
     target: Topic,
     group: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The consumer group that it is about, by what it committed.")
+        str | None,
+        typer.Option(metavar="NAME", help="The consumer group to look at, by the offsets that it committed."),
     ] = None,
     state: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Or a loader's state: JSON of state_dict(), or a list of all ranks'."),
+        typer.Option(
+            metavar="FILE",
+            help="Or a file with a loader's state: JSON of state_dict(), or a list of the states of all ranks.",
+        ),
     ] = None,
-    watch: Annotated[float | None, typer.Option(metavar="SECONDS", min=0.1, help="Look again so often.")] = None,
+    watch: Annotated[float | None, typer.Option(metavar="SECONDS", min=0.1, help="Seconds between two looks.")] = None,
     looks: Annotated[
-        int | None, typer.Option(min=1, help="End after so many.", show_default="with --watch none, else 1")
+        int | None, typer.Option(min=1, help="Number of looks.", show_default="with --watch no end, else 1")
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 where the last look has a warning.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if the last look has a warning.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object per look, one a line.")] = False,
     config: Config = None,
     timeout: Timeout = 10.0,
 ) -> None:
-    """How far a reader is in a topic, per partition: records and time to go, and what retention may take first.
+    """Show how far a reader is in a topic, per partition: records and time to go, and what retention may delete first.
 
-    The time is that of the oldest record that was not read yet: one record of each partition is looked at. Nothing is
-    joined, committed or changed. With --watch the table is live, and has rates.
+    The time is the age of the oldest record that was not read yet; for it one record of each partition is read. It
+    joins no group, commits nothing and changes nothing. With --watch the table is live, and has rates.
     """
     from dali_feed.cli.lag_view import screen, told
     from dali_feed.cli.looks import looking

@@ -36,9 +36,8 @@ def stand_of_state(path: Path, topic: str, servers: str) -> Stand | str:
     if states and all(isinstance(each, Mapping) and "stream" in each for each in states):
         return _of_stream(of, topic, [each["stream"] for each in states])
     if not isinstance(told, Mapping) or not isinstance(told.get("source"), Mapping):
-        msg = (
-            f"{path}: must be what state_dict() gave, or a list of all ranks' of a stream; found {type(told).__name__}"
-        )
+        rule = "must be what state_dict() gave, or for a stream a list of the states of all ranks"
+        msg = f"{path}: {rule}; found {type(told).__name__}"
         raise StateError(msg)
     pinned = told["source"].get("pin")
     if not isinstance(pinned, Mapping) or "topic" not in pinned:
@@ -57,7 +56,7 @@ def _of_stream(of: str, topic: str, marks: list[Any]) -> Stand | str:
         return str(groups.pop())
     read = [mark for mark in marks if mark is not None]
     if not read:
-        msg = f"{of}: was taken before anything of {topic} was read, so it says of no partition where it stands"
+        msg = f"{of}: was taken before anything of {topic} was read, so it has no positions"
         raise StateError(msg)
     mark = merged_marks(topic, read)
     return Stand(of, mark.positions, mark.positions, topic_id=mark.topic_id)

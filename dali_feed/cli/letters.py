@@ -34,7 +34,7 @@ def list_letters(target: str, *, check: bool, config: Sequence[str], timeout: fl
         console.print(Text(line, style=style), soft_wrap=True)
     total = sum(stages.values())
     by_stage = ", ".join(f"{count:,} by the {_WHO[stage]}" for stage, count in sorted(stages.items()))
-    summary = f"{total:,} letter{plural(total)}{': refused ' + by_stage if total else ''}"
+    summary = f"{total:,} dead letter{plural(total)}{': refused ' + by_stage if total else ''}"
     console.print(f"  {summary}{f'; {total - bad:,} good now, {bad:,} still bad' if check else ''}", soft_wrap=True)
     return bad if check else 0
 

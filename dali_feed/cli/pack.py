@@ -20,42 +20,48 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
         list[str],
         typer.Argument(help="Tar shards ('train-*.tar'), an image folder, a set, or kafka://host:port/topic."),
     ],
-    out: Annotated[str, typer.Argument(help="FOLDER/NAME.dfset, or a folder, whose name is the set's.")],
+    out: Annotated[str, typer.Argument(help="FOLDER/NAME.dfset, or a folder; its name is then the set's name.")],
     members: Annotated[
         str | None,
-        typer.Option(metavar="NAMES", help="jpg,cls; or jpg=value,cls=label: suffixes, and what they are made of."),
+        typer.Option(
+            metavar="NAMES", help="jpg,cls; or jpg=value,cls=label: suffixes, and the members that go into them."
+        ),
     ] = None,
-    shard_size: Annotated[str, typer.Option(metavar="SIZE", help="About so large is each shard.")] = "256MB",
-    keys: Annotated[str, typer.Option(help="What samples are called: auto, own or number.")] = "auto",
+    shard_size: Annotated[str, typer.Option(metavar="SIZE", help="About how large each shard becomes.")] = "256MB",
+    keys: Annotated[str, typer.Option(help="Names of samples: auto, own or number.")] = "auto",
     resize: Resize = None,
     quality: Quality = None,
     tokens: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="A tokenizer.json: samples get tokens.npy.")
+        Path | None, typer.Option(dir_okay=False, help="A tokenizer.json: each sample gets a tokens.npy.")
     ] = None,
-    text: Annotated[str, typer.Option(metavar="SUFFIX", help="Of the text that --tokens is of.")] = "txt",
-    decoded: Annotated[bool, typer.Option("--decoded", help="Images as pixels (.ppm), which need no decoder.")] = False,
+    text: Annotated[str, typer.Option(metavar="SUFFIX", help="The member with the text for --tokens.")] = "txt",
+    decoded: Annotated[
+        bool, typer.Option("--decoded", help="Write images as pixels (.ppm), which need no decoder.")
+    ] = False,
     targets: Annotated[
-        str | None, typer.Option(metavar="A,B,C", help="Folders, one for each disk or mount, that the shards lie over.")
+        str | None,
+        typer.Option(metavar="A,B,C", help="Folders, one for each disk or mount, to spread the shards over."),
     ] = None,
     stripe_count: Annotated[
         int | None,
-        typer.Option(min=1, help="Targets that each shard lies over: folders, or Lustre's.", show_default="all"),
+        typer.Option(min=1, help="Number of targets for each shard: folders, or Lustre's.", show_default="all"),
     ] = None,
     stripe_size: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Bytes of a stripe.", show_default="1MiB")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Threads, a shard each.", show_default="one per CPU, at most 8")
+        int | None,
+        typer.Option(min=1, help="Number of threads; each writes a shard.", show_default="one per CPU, at most 8"),
     ] = None,
     engine: Annotated[str, typer.Option(help="threads, or ray: a task per shard, on a cluster.")] = "threads",
-    verify: Annotated[bool, typer.Option("--verify", help="Read all of it again at the end.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Read the whole set again at the end.")] = False,
     config: Config = None,
     timeout: Timeout = 30.0,
 ) -> None:
     """Write the records of a source as tar shards, which webdataset reads too, with indexes, checksums and a manifest.
 
-    The same source gives the same bytes. Killed, it goes on when it is called again. Exits with 1 where a record was
-    not written.
+    The same source gives the same bytes. A run that was killed continues when you call it again. Exits with 1 if a
+    record was not written.
     """
     from dali_feed import packing
     from dali_feed.cli.amounts import bytes_of

@@ -31,7 +31,7 @@ def show(done: PackedSet) -> int:
     facts = grid()
     if done.begun:
         whole = " (all of it was there)" if done.begun == done.total else ""
-        put(facts, "went on", f"at record {done.begun:,} of {done.total:,}{whole}")
+        put(facts, "continued", f"at record {done.begun:,} of {done.total:,}{whole}")
     put(facts, "written", f"{tally.records:,} records, {size_text(tally.size)}")
     put(facts, "shards", f"{done.shards:,}")
     put_tally(facts, tally, done.seconds)

@@ -24,45 +24,65 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
     target: Annotated[str, typer.Argument(help="kafka://host:port/topic, which must exist.")],
     journal: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="Says how far it is: a killed run goes on.", show_default="TOPIC.produce"),
+        typer.Option(
+            dir_okay=False,
+            help="File that keeps the position: a killed run continues there.",
+            show_default="TOPIC.produce",
+        ),
     ] = None,
     transactional: Annotated[
-        bool, typer.Option("--transactional", help="Each record once, however often it is killed.")
+        bool, typer.Option("--transactional", help="Write each record once, even if the run is killed.")
     ] = False,
     payload: Annotated[
-        str | None, typer.Option(metavar="SUFFIX", help="The shards' files that are values.", show_default="images")
+        str | None,
+        typer.Option(
+            metavar="SUFFIX", help="Suffixes of the files in the shards that become values.", show_default="images"
+        ),
     ] = None,
     key: Annotated[
-        str | None, typer.Option(metavar="MEMBER", help="The records' key; where: their coordinates.")
+        str | None,
+        typer.Option(metavar="MEMBER", help="The member that becomes the record's key; where: its coordinates."),
     ] = None,
-    header: Annotated[Names, typer.Option(metavar="MEMBER", help="A header of that name; several times.")] = None,
+    header: Annotated[
+        Names, typer.Option(metavar="MEMBER", help="A member to write as a header; can be given several times.")
+    ] = None,
     format: Annotated[  # noqa: A002  the option's name
         str | None, typer.Option(help="json, msgpack, npy or avro: values hold the members that --value names.")
     ] = None,
-    value: Annotated[Names, typer.Option(metavar="NAME[=MEMBER]", help="A member of the value; several times.")] = None,
-    schema: Annotated[Path | None, typer.Option(dir_okay=False, help="Of --format avro: its .avsc file.")] = None,
-    base64: Annotated[Names, typer.Option(metavar="NAME", help="A value of bytes, in JSON; several times.")] = None,
-    by_turn: Annotated[bool, typer.Option("--by-turn", help="Partitions in turn, for records with a key too.")] = False,
+    value: Annotated[
+        Names, typer.Option(metavar="NAME[=MEMBER]", help="A member of the value; can be given several times.")
+    ] = None,
+    schema: Annotated[Path | None, typer.Option(dir_okay=False, help="The .avsc file for --format avro.")] = None,
+    base64: Annotated[
+        Names, typer.Option(metavar="NAME", help="A member of bytes, as base64 in JSON; can be given several times.")
+    ] = None,
+    by_turn: Annotated[
+        bool, typer.Option("--by-turn", help="Send to partitions in turn, records with a key too.")
+    ] = False,
     resize: Resize = None,
     quality: Quality = None,
     claim: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Larger values lie there; the records say where.")
+        Path | None, typer.Option(metavar="DIR", help="Folder for large values; the records say where they are.")
     ] = None,
-    claim_above: Annotated[str, typer.Option(metavar="SIZE", help="Of the largest value in the topic itself.")] = "8MB",
+    claim_above: Annotated[
+        str, typer.Option(metavar="SIZE", help="Bytes of the largest value that goes into the topic itself.")
+    ] = "8MB",
     acks: Annotated[str, typer.Option(help="all: every in-sync replica has it; 1: the leader has.")] = "all",
     compression: Annotated[str, typer.Option(help="auto, none, lz4, zstd, snappy or gzip.")] = "auto",
-    linger: Annotated[float, typer.Option(min=0, help="Seconds that a record may wait for others.")] = 0.02,
-    batch: Annotated[str, typer.Option(metavar="SIZE", help="Of records that are sent together.")] = "1MB",
-    queue: Annotated[str, typer.Option(metavar="SIZE", help="Of records that wait.")] = "64MiB",
-    workers: Annotated[int, typer.Option(min=1, help="Threads that read, resize and encode.")] = 2,
+    linger: Annotated[
+        float, typer.Option(min=0, help="Seconds that a record may wait for others, to be sent with them.")
+    ] = 0.02,
+    batch: Annotated[str, typer.Option(metavar="SIZE", help="Bytes of records that are sent together.")] = "1MB",
+    queue: Annotated[str, typer.Option(metavar="SIZE", help="Bytes of records that wait to be sent.")] = "64MiB",
+    workers: Annotated[int, typer.Option(min=1, help="Number of threads that read, resize and encode.")] = 2,
     config: Config = None,
     storage_option: Storage = None,
     timeout: Timeout = 30.0,
 ) -> None:
-    """Put the records of a source into a topic: payloads, and labels as headers. Its records' order is the source's.
+    """Write the records of a source into a topic, in the source's order: payloads, and labels as headers.
 
-    Killed, it goes on where it was when it is called again: no record is lost, and with --transactional none is there
-    twice. Exits with 1 where a record was not written.
+    A run that was killed continues where it was when you call it again: no record is lost, and with --transactional
+    none is there twice. Exits with 1 if a record was not written.
     """
     from dali_feed.cli.amounts import bytes_of
     from dali_feed.cli.produce_view import progress, show
@@ -143,7 +163,8 @@ def _format(name: str | None, schema: Path | None) -> Format | str | None:
     from dali_feed.formats import Avro
 
     if (name == "avro") != (schema is not None):
-        msg = f"--schema: is the file of --format avro, which needs one; found --format {name} and --schema {schema}"
+        rule = "--format avro needs its file, and no other format has one"
+        msg = f"--schema: {rule}; found --format {name} and --schema {schema}"
         raise ConfigError(msg)
     return name if schema is None else Avro(schema)
 

@@ -40,7 +40,7 @@ def show(topic: str, servers: str, done: Produced, journal: Path) -> int:
     facts = grid()
     if done.begun:
         whole = " (all of it was there)" if done.begun == done.total else ""
-        put(facts, "went on", f"at record {done.begun:,} of {done.total:,}, by {journal}{whole}")
+        put(facts, "continued", f"at record {done.begun:,} of {done.total:,}, by {journal}{whole}")
     put(facts, "written", f"{tally.records:,} records, {size_text(tally.size)}")
     put_tally(facts, tally, done.seconds)
     console.print(facts)

@@ -20,14 +20,14 @@ def shards_app(plainly: Plainly) -> typer.Typer:
     @app.command()
     def split(
         source: Annotated[list[str], typer.Argument(help="A set (NAME.dfset), tar shards, or an image folder.")],
-        out: Annotated[str, typer.Argument(help="The folder that the parts go to, NAME.dfset each.")],
+        out: Annotated[str, typer.Argument(help="The folder for the parts; each becomes NAME.dfset.")],
         part: Annotated[
             list[str], typer.Option(metavar="NAME=SHARE", help="train=0.9; or a count, val=5000, and train=rest.")
         ],
         seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
-        shard_size: Annotated[str, typer.Option(metavar="SIZE", help="About so large is each shard.")] = "256MB",
+        shard_size: Annotated[str, typer.Option(metavar="SIZE", help="About how large each shard becomes.")] = "256MB",
     ) -> None:
-        """Pack the records of a source as several sets. A record's part depends on its key and the seed."""
+        """Pack the records of a source as several sets. The key of a record and the seed decide its part."""
         with plainly():
             from dali_feed import packing
             from dali_feed.cli.amounts import bytes_of
@@ -45,7 +45,7 @@ def shards_app(plainly: Plainly) -> typer.Typer:
 
     @app.command()
     def merge(
-        sets: Annotated[list[str], typer.Argument(help="Two sets or more, and last the one that they become.")],
+        sets: Annotated[list[str], typer.Argument(help="Two sets or more, and at the end the set to write.")],
     ) -> None:
         """Copy the shards of several sets into one, and compare them with their checksums."""
         with plainly():
@@ -58,10 +58,11 @@ def shards_app(plainly: Plainly) -> typer.Typer:
         shards: Annotated[list[str], typer.Argument(help="Tar shards ('train-*.tar'), or a set (NAME.dfset).")],
         workers: Annotated[int, typer.Option(min=1, help="Threads that read.")] = 4,
         dali: Annotated[
-            str | None, typer.Option(metavar="DIR", help="Write indexes for DALI's own reader there, and no others.")
+            str | None,
+            typer.Option(metavar="DIR", help="Write indexes for DALI's own reader into this folder, and no others."),
         ] = None,
     ) -> None:
-        """Write an index with checksums beside each shard. All of it is read for that; for --dali headers alone."""
+        """Write an index with checksums beside each shard. It reads all bytes for that; with --dali only headers."""
         with plainly():
             from dali_feed import packing
 

@@ -19,23 +19,27 @@ def show(  # noqa: PLR0913, PLR0917  an option each
     ],
     transform: Annotated[
         str | None,
-        typer.Option(metavar="FILE.py:NAME", help="torchvision transforms, as the file calls them. The file is run."),
+        typer.Option(
+            metavar="FILE.py:NAME",
+            help="torchvision transforms, by the name that the file gives them. The file is run.",
+        ),
     ] = None,
-    batch: Annotated[int, typer.Option(min=0, metavar="N", help="Which batch of the epoch.")] = 0,
+    batch: Annotated[int, typer.Option(min=0, metavar="N", help="Number of the batch in the epoch.")] = 0,
     batch_size: Annotated[int, typer.Option(min=1, max=1024, metavar="N", help="Samples in a batch.")] = 24,
     epoch: Annotated[int, typer.Option(min=0, metavar="N", help="Which epoch.")] = 0,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of order and augmentation.")] = 0,
-    shuffle: Annotated[bool, typer.Option(help="In a run's shuffled order, or in the source's own.")] = True,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of order and augmentation.")] = 0,
+    shuffle: Annotated[bool, typer.Option(help="Take the shuffled order of a run, or the source's own.")] = True,
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="The sheet: .png, or .html with images in their full size.")
+        Path, typer.Option(metavar="FILE", help="The file to write: .png, or .html with images in their full size.")
     ] = Path("sheet.png"),
     config: Config = None,
     timeout: Timeout = 10.0,
 ) -> None:
-    """One batch as a model gets it, by the CPU's engine: each image with where it is, its label and what was drawn.
+    """Draw one batch as a model gets it, by the CPU's engine: each image with its place, its label and its random
+    numbers.
 
-    Normalizing is undone. A slot whose record is bad or absent is marked: whose place it took, and why. The same batch
-    of the same seed and epoch is the same in a training run on one rank with one lane, and nothing before it is read.
+    Normalizing is undone. A slot whose record is bad or absent is marked, with that record and the reason. A training
+    run on one rank with one lane, with the same seed and epoch, gets the same batch. Nothing before the batch is read.
     """
     from dali_feed.cli.batch_sheet import Shown, cells_of_batch
     from dali_feed.cli.sheet import drawn, place_for, put_whole

@@ -213,8 +213,10 @@ def _folder(target: str) -> FileList:
         return FileList(flat)
     if any(path.is_dir() for path in entries):
         return FileList.from_folder(target)
+    sets = [str(path) for path in entries if path.suffix == ".dfset"]
     tars = any(path.suffix == ".tar" for path in entries)
-    cure = f"for its shards write {str(Path(target, '*.tar'))!r}" if tars else "check the path"
+    shards = sets[0] if len(sets) == 1 else str(Path(target, "*.tar"))
+    cure = f"for its shards write {shards!r}" if sets or tars else "check the path"
     msg = f"{target}: a folder must hold images, or folders of them; found {len(entries)} other files; {cure}"
     raise SourceEmptyError(msg)
 

@@ -37,7 +37,7 @@ def create(  # noqa: PLR0913, PLR0917  an option each
     segment: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="Of the files that it is kept in: 512MB, 1GiB.", show_default="the cluster's"
+            metavar="SIZE", help="Size of the files that it is kept in: 512MB, 1GiB.", show_default="the cluster's"
         ),
     ] = None,
     compression: Annotated[
@@ -73,16 +73,18 @@ def create(  # noqa: PLR0913, PLR0917  an option each
 
 def describe(
     target: Topic,
-    run: Annotated[str, typer.Option(metavar="TIME", help="How long a training run over it takes.")] = "24h",
-    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs of that run.", show_default="not said")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 where there is a warning.")] = False,
+    run: Annotated[str, typer.Option(metavar="TIME", help="How long a training run takes.")] = "24h",
+    gpus: Annotated[
+        int | None, typer.Option(min=1, help="Number of GPUs of that run.", show_default="not said")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if there is a warning.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     config: Config = None,
     timeout: Timeout = 10.0,
 ) -> None:
-    """What a topic holds and how it is kept, and what of that would hurt a training run.
+    """Show what a topic holds, its settings, and which of them would hurt a training run.
 
-    A few records are read, for their size.
+    It reads a few records, for their size.
     """
     from dali_feed.cli.amounts import seconds_of
     from dali_feed.cli.topic_view import show
@@ -99,15 +101,15 @@ def describe(
 
 def grow(
     target: Topic,
-    partitions: Annotated[int, typer.Option(min=1, help="How many it has afterwards.")],
+    partitions: Annotated[int, typer.Option(min=1, help="Number of partitions afterwards.")],
     config: Config = None,
     timeout: Timeout = 10.0,
 ) -> None:
-    """Add partitions to a topic. None can be taken away again."""
+    """Add partitions to a topic. They cannot be removed again."""
     topics, topic = _topics(target, config, timeout)
     before = topics.grow(topic, partitions)
     print(f"{topic}: {partitions} partitions, {partitions - before} more than before")
-    print("  a run under way, or resumed, goes on without them; a key is sent elsewhere from now on")
+    print("  runs that have begun do not read them; from now on a key may go to another partition")
 
 
 def delete(
@@ -116,7 +118,7 @@ def delete(
     config: Config = None,
     timeout: Timeout = 10.0,
 ) -> None:
-    """Delete a topic and all its records, for good; without --yes only say what would go."""
+    """Delete a topic and all its records, for good; without --yes only say what would be deleted."""
     topics, topic = _topics(target, config, timeout)
     if not yes:
         facts = topics.describe(topic)

@@ -32,7 +32,7 @@ def tune(  # noqa: PLR0913, PLR0917  an option each
         str | None,
         typer.Option(
             metavar="FILE.py:NAME",
-            help="Your transform, by the file that defines it, which is run; none: images as they are.",
+            help="Your transform, by the file that defines it; the file is run. none: images as they are.",
             show_default="a random crop of 224, a flip, floats",
         ),
     ] = None,
@@ -42,12 +42,13 @@ def tune(  # noqa: PLR0913, PLR0917  an option each
     ] = None,
     seconds: Annotated[float, typer.Option(min=1, help="About how long it may take.")] = 60.0,
     cpus: Annotated[
-        int | None, typer.Option(min=1, help="CPUs that the run will have.", show_default="those that this process has")
+        int | None,
+        typer.Option(min=1, help="Number of CPUs that the run will have.", show_default="those that this process has"),
     ] = None,
     memory: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="For encoded images and a cache together.", show_default="1GiB, and no cache"
+            metavar="SIZE", help="Memory for encoded images and a cache together.", show_default="1GiB, and no cache"
         ),
     ] = None,
     shuffle: Annotated[bool, typer.Option(help="Measure a shuffled order.")] = True,
@@ -57,8 +58,8 @@ def tune(  # noqa: PLR0913, PLR0917  an option each
 ) -> None:
     """Measure which Tuning is fastest on your own data, print the line to paste, and keep it for Tuning.auto().
 
-    Threads, readers, batches in flight and, with --memory, a cache are tried one step at a time, each in turns with
-    what was best so far. None of them changes a batch. What would change one is only shown. Ctrl-C keeps what it found.
+    It tries threads, readers, batches in flight and, with --memory, a cache, one step at a time, each in turns with the
+    best so far. None of them changes a batch; settings that would are only shown. Ctrl-C keeps what it found.
     """
     from dali_feed.checks import bytes_of, whole
     from dali_feed.cli import tune_view

@@ -58,7 +58,7 @@ def show(outcome: Outcome) -> None:
 def told(outcome: Outcome, path: str | None) -> None:
     """The line to paste, and where it is kept."""
     if not outcome.rate:
-        print("nothing was measured; give it more --seconds")
+        print("nothing was measured; give more --seconds")
         return
     if outcome.fields:
         print(f"{outcome.rate:,.0f} samples/s, the defaults {outcome.rate_before:,.0f}:")

@@ -16,14 +16,14 @@ def watch(
     ],
     every: Annotated[float, typer.Option(min=0.05, metavar="SECONDS", help="Look so often.")] = 1.0,
     once: Annotated[
-        bool, typer.Option("--once", help="Look twice, for the rates, show that, and end; exit with 1 if one is gone.")
+        bool, typer.Option("--once", help="Look twice, show the rates, and end; exit with 1 if an endpoint is gone.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object per look, one a line.")] = False,
 ) -> None:
-    """Running loaders, a line per rank and one for all: rates, what their steps wait for, lag, bad records, GPUs.
+    """Show running loaders, a line per rank and one for all: rates, what their steps wait for, lag, bad records, GPUs.
 
-    Shares of waits are of the time between two looks, lag and times of reads those of `loader.stats()`. An endpoint
-    that goes away is shown with since when, and comes back by itself.
+    Shares of waits are of the time between two looks; lag and times of reads are those of `loader.stats()`. An endpoint
+    that goes away is shown with the time when it went, and comes back by itself.
     """
     from dali_feed.cli.looks import looking
     from dali_feed.cli.watch_state import Site, look_at

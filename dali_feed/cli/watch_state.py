@@ -194,4 +194,4 @@ def _why(error: Exception) -> str:
         return str(getattr(reason, "strerror", None) or reason)
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
-    return "an answer that is not an endpoint's of dali_feed"
+    return "an answer that is not from an endpoint of dali_feed"

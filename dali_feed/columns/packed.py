@@ -6,7 +6,7 @@ padding of each part's last row: about `length / 2` tokens, beside as many docum
 
 The other way is to carry the tokens that do not fill a row into the next step. Then a row depends on the lengths of all
 documents before it in its lane. A state would have to name the documents that are carried, in every lane, and no rank
-knows those of another rank's lanes: it could not be the same on all ranks. docs/columns.md has the price in numbers.
+knows those of another rank's lanes: it could not be the same on all ranks. docs/columns.md says what that costs.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ class Letter:
     stage                what refused it: the source (a label, a codec, a cut file), the header check, the decoder
     reason               why
     payload              the image's bytes as they were read
-    original             the record in full, where its source keeps more than the payload
-    gone                 the source has originals and no longer had this one when the letter was written
+    original             the whole record, if its source keeps more than the payload
+    gone                 True if the source keeps whole records, but had lost this one when the letter was written
     """
 
     where: str
@@ -67,14 +67,14 @@ class LetterWriter(Protocol):
 
 
 class DeadLetters(Protocol):
-    """Where dead letters are kept. Cheap to make: nothing is opened before the first write or read."""
+    """Where dead letters are kept. Nothing is opened before the first write or read."""
 
     def writer(self) -> LetterWriter:
         """A new writer."""
         ...
 
     def read(self) -> Iterator[Letter]:
-        """Every letter once: of those with the same `source` and `where` the last."""
+        """Every dead letter once; the last one, if several have the same `source` and `where`."""
         ...
 
 

@@ -33,7 +33,7 @@ def _never() -> bool:
 
 
 class Outbox:
-    """Posted to by the feed thread, waited for by the training loop's; with `letters` None nothing is kept."""
+    """The feed thread posts dead letters here, the training loop waits for them; with `letters` None none are kept."""
 
     def __init__(self, source: Source, letters: DeadLetters | None, *, patience: float = PATIENCE) -> None:
         self._source, self._letters, self._patience = source, letters, patience

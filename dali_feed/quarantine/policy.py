@@ -15,18 +15,18 @@ __all__ = ["BadRecords"]
 
 @dataclass(frozen=True, slots=True)
 class BadRecords:
-    """What is done with a record that cannot be used.
+    """How many records may be bad, and what happens to them.
 
     action       "replace": another good record that is in memory takes its place in the batch; "raise": a
                  BadRecordError
-    limit        how many may be bad of any `window` samples in a row: an int, or an exact Fraction of them; None: any
-                 number. Above it the run stops with a BadRecordLimitError. Kafka offsets that hold no record are
-                 replaced too but do not count.
-    floor        at least so many may be bad where `limit` is a Fraction: of 50 images a hundredth would be none. A
-                 limit of Fraction(0) allows none all the same; for an int the floor has no effect
-    window       for how many samples in a row, as one rank gets them, the limit holds; None: its whole epoch. A resumed
-                 run counts from where it resumes
-    dead_letter  where they are kept to be looked at, once per record, epoch and rank: a `DeadLetterFolder` or a
+    limit        how many of any `window` samples in a row may be bad: an int, or an exact Fraction; None: any number.
+                 One more ends the run with a BadRecordLimitError. Kafka offsets that hold no record are replaced too,
+                 and do not count.
+    floor        so many may be bad even where a Fraction comes to less: a hundredth of 50 images would be none.
+                 Fraction(0) still allows none; for an int the floor has no effect
+    window       the limit holds for so many samples in a row, as one rank gets them; None: for its whole epoch. A
+                 resumed run counts from where it resumes
+    dead_letter  where bad records are kept, once per record, epoch and rank: a `DeadLetterFolder` or a
                  `DeadLetterTopic` of `dali_feed.external_sources`; None: nowhere
     """
 

@@ -168,8 +168,8 @@ def _tail(head: bytes, start: int) -> bytes:
 def screen(payloads: Sequence[memoryview | None], max_pixels: int = MAX_PIXELS, max_work: int = MAX_WORK) -> Screened:
     """Sizes of a batch's payloads, or why one is unusable. Absent rows (None) have size 0 and no reason.
 
-    A payload that announces more than `max_pixels` pixels is unusable, and one whose pixels times scans are more than
-    `max_work`. Orientations are not looked at: `screen.turns` does, where they are asked for.
+    A payload is unusable if its header says more than `max_pixels` pixels, or if pixels times scans are more than
+    `max_work`. Orientations are read by `screen.turns`, if the caller wants them.
     """
     stored: list[bytes] = []  # height and width of each row, as a JPEG stores them
     put = stored.append

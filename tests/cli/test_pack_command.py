@@ -27,7 +27,7 @@ def test_a_folder_is_packed_verified_and_found_damaged(cli: Cli, tmp_path: Path)
     assert (done.code, done.err) == (0, "")
     assert f"set {tmp_path}/set/set.dfset written 4 records" in words
     assert "shards 1 with 4 samples" in words
-    assert "went on at record 4 of 4 (all of it was there)" in " ".join(cli(*command).out.split())
+    assert "continued at record 4 of 4 (all of it was there)" in " ".join(cli(*command).out.split())
     shard = tmp_path / "set" / "set-000000.tar"
     whole = bytearray(shard.read_bytes())
     whole[600] ^= 1
@@ -36,6 +36,14 @@ def test_a_folder_is_packed_verified_and_found_damaged(cli: Cli, tmp_path: Path)
     assert done.code == 1
     assert "set-000000.tar: its SHA-256 is not that of the manifest, in #0" in done.out
     assert_one_line(cli(*command, "--members", "a=b,c"), "--members: must be NAME,NAME or SUFFIX=NAME")
+
+
+def test_the_folder_of_a_set_is_answered_with_the_set(cli: Cli, tmp_path: Path) -> None:
+    """Who names the folder that `pack` wrote into is told the set in it, as `ShardSet` takes it."""
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "0.jpg").write_bytes(jpeg(0, 16, 16))
+    assert cli("pack", tmp_path / "images", tmp_path / "set").code == 0
+    assert_one_line(cli("inspect", tmp_path / "set"), f"for its shards write '{tmp_path}/set/set.dfset'")
 
 
 def test_targets_from_the_command_line(cli: Cli, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_a_source_from_the_command_line(
     )
     assert (tmp_path / f"{first}.produce").exists()
     done = cli(*command, "--key", "cls", "--by-turn", "--header", "txt")
-    assert "went on at record 9 of 9" in " ".join(done.out.split())
+    assert "continued at record 9 of 9" in " ".join(done.out.split())
     assert_one_line(cli(*command), "must go on with its own options", "key: 'cls', found None")
     done = cli("produce", f"kafka://{embedded.servers}/{first}", f"kafka://{embedded.servers}/{other}", "--by-turn")
     assert done.code == 0
@@ -110,7 +110,7 @@ def test_mistakes_are_one_line(cli: Cli, embedded: Kafka, tmp_path: Path) -> Non
     assert_one_line(cli("produce", shards, target, target), "source: one at a time")
     assert_one_line(cli("produce", shards, target, "--value", "a"), "--value", "give --format")
     assert_one_line(cli("produce", shards, target, "--acks", "2"), "acks must be one of all, 1")
-    assert_one_line(cli("produce", shards, target, "--format", "avro", "--value", "cls"), "--schema", "needs one")
+    assert_one_line(cli("produce", shards, target, "--format", "avro", "--value", "cls"), "--schema", "needs its file")
     assert_one_line(cli("produce", target, target, "--payload", "jpg"), "--payload", "leave it out")
 
 

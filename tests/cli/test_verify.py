@@ -165,7 +165,7 @@ def test_verify_a_topic(cli: Cli, kafka: Kafka) -> None:
     assert {found.original.key for found in letters if found.original} == {b"k", b"t"}
     listed = cli("dead-letters", f"kafka://{kafka.servers}/{dead}")
     assert listed.code == 0
-    assert "2 letters: refused 2 by the source" in listed.out
+    assert "2 dead letters: refused 2 by the source" in listed.out
 
 
 def test_good_records_without_a_label_are_told(cli: Cli, kafka: Kafka, tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_letters_are_listed_and_looked_at_again(cli: Cli, tmp_path: Path) -> Non
     done = cli("dead-letters", tmp_path)
     assert done.code == 0
     assert "bad   s[0]@0: why  (screen, " in done.out
-    assert "5 letters: refused 2 by the decoder, 2 by the screen, 1 by the source" in " ".join(done.out.split())
+    assert "5 dead letters: refused 2 by the decoder, 2 by the screen, 1 by the source" in " ".join(done.out.split())
     done = cli("dead-letters", "--check", tmp_path)
     assert done.code == 1
     for line in ("good  s[0]@0: why", "good  s[0]@3", "bad   s[0]@1: text, not", "bad   s[0]@2: decoder: nvImageCodec"):

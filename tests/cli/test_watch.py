@@ -115,7 +115,7 @@ def test_what_is_no_endpoint(cli: Cli) -> None:
     with Web({}) as web:
         for answer in odd:
             web.files["stats.json"] = answer
-            assert Site(web.url).look().gone == "an answer that is not an endpoint's of dali_feed"
+            assert Site(web.url).look().gone == "an answer that is not from an endpoint of dali_feed"
         web.files["stats.json"] = b'{"version": 2, "loaders": []}'
         assert "version 2, and this dali-feed version 1" in Site(web.url).look().gone
         web.files.clear()

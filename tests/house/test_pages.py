@@ -122,6 +122,14 @@ def test_every_room_has_its_line() -> None:
     assert named == rooms | files
 
 
+@pytest.mark.parametrize("page", PAGES[2:], ids=named)
+def test_a_page_says_for_whom_it_is_and_where_to_go_on(page: Path) -> None:
+    """Its first words name its readers and what they find; its last lines name the pages that follow from it."""
+    _, first, *_, last = page.read_text(encoding="utf-8").strip().split("\n\n")
+    assert re.match(r"For .+?\.\s(After this page|Here you can) ", first, re.DOTALL), first
+    assert re.match(r"Next: \[.+\]\(.+\.md", last), last
+
+
 def test_every_page_is_linked_from_the_readme() -> None:
     """A page that nobody leads to is not read."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")

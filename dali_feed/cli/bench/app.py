@@ -26,7 +26,7 @@ COMMANDS = (loader, decode, kernels, kafka, train, resume, io, report)
 
 def bench_app(plainly: Callable[[], ContextDecorator]) -> typer.Typer:
     """The group of commands; `plainly` makes one line of an error."""
-    app = typer.Typer(name="bench", help="Measure what this machine gives.", no_args_is_help=True)
+    app = typer.Typer(name="bench", help="Measure how fast this machine is.", no_args_is_help=True)
     app.callback()(_root)
     for command in COMMANDS:
         app.command()(plainly()(command))
@@ -34,4 +34,4 @@ def bench_app(plainly: Callable[[], ContextDecorator]) -> typer.Typer:
 
 
 def _root() -> None:
-    """Measure what this machine gives."""
+    """Measure how fast this machine is."""

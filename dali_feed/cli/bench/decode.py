@@ -31,9 +31,9 @@ def decode(  # noqa: PLR0913, PLR0917  an option each
     plots: Plots = None,
     data: Data = None,
 ) -> None:
-    """Images per second of decoding alone, out of memory: our decoders, Pillow, torchvision, by threads.
+    """Measure images per second of decoding alone, from memory: our decoders, Pillow, torchvision, by threads.
 
-    `whole` images, and the `windows` of a random crop, which is what our loader decodes on the CPU. Ctrl-C ends with a
+    It decodes `whole` images, and the `windows` of a random crop, as our loader does on the CPU. Ctrl-C ends with a
     table of what was measured.
     """
     from dali_feed.bench.contract import Job, Outcome

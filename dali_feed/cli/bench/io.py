@@ -16,14 +16,16 @@ __all__ = ["advice", "io"]
 
 
 def io(
-    path: Annotated[Path, typer.Argument(help="A large file on the storage, such as a shard. It is only read.")],
-    size: Annotated[str, typer.Option(metavar="SIZE", help="Bytes to read in each measurement, at most.")] = "256MiB",
+    path: Annotated[
+        Path, typer.Argument(help="A large file on the storage to measure, such as a shard. It is only read.")
+    ],
+    size: Annotated[str, typer.Option(metavar="SIZE", help="Most bytes to read in each measurement.")] = "256MiB",
     depth: Annotated[int | None, typer.Option(min=1, max=256, help="Threads.", show_default="1, 4 and 16")] = None,
     block: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Bytes of a read.", show_default="4 KiB to 8 MiB")
+        str | None, typer.Option(metavar="SIZE", help="Bytes of one read.", show_default="4 KiB to 8 MiB")
     ] = None,
-    direct: Annotated[bool, typer.Option("--direct", help="Only reads that go past the page cache.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="A fifth of a second each, and fewer of them.")] = False,
+    direct: Annotated[bool, typer.Option("--direct", help="Only reads that bypass the page cache.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer measurements, a fifth of a second each.")] = False,
     json: Annotated[bool, typer.Option("--json", help="A line of JSON for each measurement.")] = False,
 ) -> None:
     """Read a file in order and anywhere, cold and from the page cache, and say which settings to use.

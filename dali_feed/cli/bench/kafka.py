@@ -51,10 +51,10 @@ def kafka(  # noqa: PLR0913, PLR0917  an option each
     config: Config = None,
     timeout: Timeout = 10.0,
 ) -> None:
-    """Records per second of a topic as tensors, and read alone, beside librdkafka's plain consumer, in turns.
+    """Measure records per second of a topic, as tensors and read alone, beside librdkafka's plain consumer, in turns.
 
-    Tensors are images decoded, cropped at random to 224x224, flipped and normalized to float32. Figures of the mock
-    broker are of this process's own CPUs; give a broker to measure one. Ctrl-C ends with a table of what was measured.
+    Tensors are images decoded, cropped at random to 224x224, flipped and normalized to float32. The mock broker runs on
+    the CPUs of this process; name a broker to measure a real one. Ctrl-C ends with a table of what was measured.
     """
     options = locals() | {"source": [target] if target else []}
     from dali_feed.cli.bench.asked import Asked

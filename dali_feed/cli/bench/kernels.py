@@ -15,17 +15,17 @@ __all__ = ["kernels"]
 def kernels(
     names: Annotated[Names, typer.Argument(help="finish, jitter, mix, unpack, tokens.", show_default="all")] = None,
     batch: Batch = 256,
-    runs: Annotated[int, typer.Option(min=1, help="Launches that are counted.")] = 50,
+    runs: Annotated[int, typer.Option(min=1, help="Number of launches that are counted.")] = 50,
     quick: Quick = False,
     csv: Csv = None,
     json: Json = False,
     report: Report = None,
     plots: Plots = None,
 ) -> None:
-    """GB/s of each kernel on the first GPU, beside a device copy of as many bytes.
+    """Measure GB/s of each kernel on the first GPU, beside a device copy of as many bytes.
 
-    Without a GPU nothing is measured, which is said, and every variant is compiled for sm_80, sm_90 and sm_100 instead.
-    Ctrl-C ends with a table of what was done. Exits with 1 where a variant does not compile or run.
+    Without a GPU it says so, measures nothing, and compiles every variant for sm_80, sm_90 and sm_100. Ctrl-C ends with
+    a table of what was done. Exits with 1 if a variant does not compile or run.
     """
     from dali_feed.bench.contract import Outcome
     from dali_feed.bench.facts import facts

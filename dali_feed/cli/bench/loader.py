@@ -45,11 +45,11 @@ def loader(  # noqa: PLR0913, PLR0917  an option each
     config: Config = None,
     timeout: Timeout = 10.0,
 ) -> None:
-    """Images per second of our loader, of its ceiling, and of other loaders over the same images, in turns.
+    """Measure images per second of our loader, of its ceiling and of other loaders over the same images, in turns.
 
-    Everybody crops at random to --crop, flips, and normalizes to float32. The images are read into the page cache
-    first: storage is measured by `bench io`. Ctrl-C ends with a table of what was measured. docs/benchmarking.md says
-    how to read it.
+    Each of them crops at random to --crop, flips, and normalizes to float32. The images are read into the page cache
+    first; `bench io` measures storage. Ctrl-C ends with a table of what was measured. docs/benchmarking.md says how to
+    read it.
     """
     options = locals()
     from dali_feed.cli.bench.asked import Asked

@@ -14,7 +14,7 @@ def report(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What `dali-feed bench ... --json` printed.")],
     out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
 ) -> None:
-    """Make a page of HTML of outcomes that were kept: of one, or of several of one kind beside the first of them."""
+    """Make a page of HTML from kept outcomes: from one, or from several of one kind, compared with the first."""
     from dali_feed.bench.kept import read
     from dali_feed.bench.report import compared, page
     from dali_feed.errors import ConfigError
@@ -22,7 +22,7 @@ def report(
     found = [(path.name, read(path)) for path in files]
     kinds = list(dict.fromkeys(each.kind for _, each in found))
     if len(kinds) > 1:
-        msg = f"FILE: must be of one kind, to stand beside each other; found {' and '.join(kinds)}; make a page of each"
+        msg = f"FILE: all must be of one kind, to be compared; found {' and '.join(kinds)}; make a page of each"
         raise ConfigError(msg)
     try:
         out.write_text(page(found[0][1]) if len(found) == 1 else compared(found), encoding="utf-8")

@@ -41,10 +41,10 @@ def resume(  # noqa: PLR0913, PLR0917  an option each
     config: Config = None,
     timeout: Timeout = 10.0,
 ) -> None:
-    """Seconds to the first batch of a restored run, at the start, in the middle and near the end of an epoch.
+    """Measure seconds to the first batch of a restored run, at the start, in the middle and near the end of an epoch.
 
-    torch's DataLoader stands beside it as it is resumed by hand: the batches that are over are made and dropped.
-    Ctrl-C ends with a table of what was measured.
+    It compares torch's DataLoader, resumed by hand: batches that were seen before are made and thrown away. Ctrl-C ends
+    with a table of what was measured.
     """
     options = locals()
     from dali_feed.cli.bench.asked import Asked

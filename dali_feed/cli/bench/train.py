@@ -48,9 +48,9 @@ def train(  # noqa: PLR0913, PLR0917  an option each
     config: Config = None,
     timeout: Timeout = 10.0,
 ) -> None:
-    """The share of a training step that is waiting for its batch: with our loader, with torch's, and with none.
+    """Measure how much of a training step is waiting for its batch: with our loader, with torch's, and with none.
 
-    A small residual network is trained on random crops of 224x224, in turns. `replay` is the ceiling: a few of our
+    It trains a small residual network on random crops of 224x224, in turns. `replay` is the ceiling: a few of our
     batches again and again, so that the loop waits for nothing. Ctrl-C ends with a table of what was measured.
     """
     options = locals()

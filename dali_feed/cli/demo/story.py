@@ -83,7 +83,7 @@ def run(*, device: str | None, epochs: int, source: str, out: Path, quick: bool 
         after = whole.steps // 2
         with stages.stage(f"again, killed in epoch {epoch + 1} after batch {after} of {whole.steps}"):
             doomed(job, folder, epoch, after)
-        with stages.stage("a new process goes on from the checkpoint"):
+        with stages.stage("a new process continues from the checkpoint"):
             verdict = compare(whole.trace, resumed(job, folder), after)
         with stages.stage(f"a batch of photographs to {out}"):
             sheet = contact_sheet.make(out, device)
