@@ -1,6 +1,6 @@
 """MB/s of a topic read straight and as a shuffled epoch reads it, beside librdkafka in C and beside a plain read.
 
-    python bench/bench_kafka.py [--mb 400] [--repeats 3] [--payload-kb 4 36 100 1024]
+    python bench/bench_kafka.py [--mb 400] [--repeats 3] [--payload-kb 4 36 100 1024] [--readers 1 2]
 
     plain         one consumer of confluent_kafka, all partitions assigned from their first offset, librdkafka's own
                   defaults, what is there taken at once, up to 64 records; values are counted and dropped
@@ -54,7 +54,6 @@ SHOWN = (
     "broker s/GB",
 )
 GOAL_KB, GOAL = 4, 58_000  # records/s of one process on two CPUs that records of this size are to reach
-C_WAYS = {"straight": 0, "extents x1": 1, "extents x2": 2}
 Found = tuple[int, float, float]  # payload bytes, seconds, CPU seconds
 
 
@@ -137,6 +136,7 @@ def main() -> None:
     parser.add_argument("--mb", type=float, default=400, help="in the topic (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--payload-kb", type=float, nargs="+", default=[4, 36, 100, 1024])
+    parser.add_argument("--readers", type=int, nargs="+", default=[1, 2], help="N (default 1 and 2)")
     parser.add_argument("--results", type=Path, default=RESULTS)
     args = parser.parse_args()
     if (missing := kafka_missing()) is not None:
@@ -148,8 +148,9 @@ def main() -> None:
     if (missing := missing_c()) is not None:
         print(f"C: NOT MEASURED: {missing}")
     else:
-        ways |= {f"C {name}": partial(in_c, readers=n) for name, n in C_WAYS.items()}
-    for n in (1, 2):
+        ways |= {"C straight": partial(in_c, readers=0)}
+        ways |= {f"C extents x{n}": partial(in_c, readers=n) for n in args.readers}
+    for n in args.readers:
         ways |= {
             f"{name} x{n}": partial(ours, readers=n, shuffled=name == "extents") for name in ("straight", "extents")
         }
