@@ -56,6 +56,7 @@ _UNTESTED: list[str] = []
 _COLLECTED: list[pytest.Item] = []
 MANY = 100  # modules that were imported since, so that it is worth it
 _AT_FREEZE = [0]  # how many there were
+_WARM = "DALI_FEED_TESTS_WARM"  # the folder of the process that workers fork from
 _COMPILED: set[tuple[str, str, tuple[str, ...]]] = set()  # kernel, architecture, options
 
 
@@ -113,9 +114,18 @@ def each_engine(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def warm() -> Iterator[Warm]:
-    """Runs scripts without the seconds that importing torch takes each; one for all tests of a worker."""
-    with Warm() as started:
+    """Runs scripts without the seconds that importing torch takes each; one for all tests of all workers."""
+    at = os.environ.get(_WARM)
+    with Warm(Path(at) if at else None) as started:
         yield started
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin what all workers fork from, before there are any."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        started = Warm()
+        os.environ[_WARM] = str(started.home)
+        config.add_cleanup(started.close)
 
 
 @pytest.fixture(scope="session")

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import gc
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from feeds import feed_of
 from images import QUICK, broken_png, jpeg, labelled, seen
-from warm import Warm
 
 from dali_feed import DataLoader
 from dali_feed.errors import ClosedError, ConfigError, SourceError
@@ -309,78 +306,3 @@ def test_a_batch_that_collate_fn_fails_on_is_not_counted(error: type[Exception])
     with DataLoader(ScriptedSource(labelled(12)), 4, **options) as other:
         other.load_state_dict(state)
         assert next(iter(other)) == [4, 5, 6, 7]
-
-
-SCRIPT = """
-import os, sys, threading, time
-sys.path.insert(0, {tests!r})
-from images import QUICK, labelled
-from dali_feed import DataLoader, Shuffle
-from dali_feed.engines import choose
-from dali_feed.errors import ConfigError
-from dali_feed.testing.scripted import ScriptedSource, Stall
-source = ScriptedSource(labelled(64), extent=4)
-choose.ON_CPU = {engine!r}
-loader = DataLoader(source, 4, shuffle=Shuffle(4, 1), device="cpu", tuning=QUICK)
-"""
-
-
-def _run(warm: Warm, folder: Path, body: str, engine: str) -> None:
-    script = SCRIPT.format(tests=str(Path(__file__).parents[1] / "support"), engine=engine) + textwrap.dedent(body)
-    (folder / "script.py").write_text(script)
-    done = warm.run(["script.py"], folder, beside=False, to_the_end=True)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-EXITS = {
-    "mid-epoch": "batches = iter(loader)\nnext(batches)\n",
-    "stalled": """
-        loader = DataLoader(ScriptedSource([Stall(threading.Event())] * 8), 2, device="cpu", tuning=QUICK)
-        batches = iter(loader)
-        """,
-    "in a cycle": """
-        batches = iter(loader)
-        next(batches)
-        loop = [loader, batches]
-        loop.append(loop)
-        del loader, batches
-        """,
-    "forked before": """
-        if pid := os.fork():
-            assert os.waitpid(pid, 0)[1] == 0
-        for use in (lambda: iter(loader), lambda: next(iter(loader))):
-            if pid:
-                use()
-                continue
-            try:
-                use()
-            except ConfigError as error:
-                assert "fork" in str(error)
-            else:
-                raise SystemExit(3)
-        """,
-    "forked within": """
-        batches = iter(loader)
-        next(batches)
-        if pid := os.fork():
-            assert os.waitpid(pid, 0)[1] == 0
-            next(batches)
-        else:
-            for use in (lambda: next(batches), lambda: iter(loader), lambda: loader.load_state_dict({})):
-                try:
-                    use()
-                except ConfigError as error:
-                    assert "fork" in str(error)
-                else:
-                    os._exit(3)
-            loader.close()
-            del batches, loader
-            os._exit(0)  # as multiprocessing ends its children: DALI's threads are not there to be joined
-        """,
-}
-
-
-@pytest.mark.parametrize("how", EXITS)
-def test_a_process_ends_cleanly(how: str, each_engine: str, warm: Warm, tmp_path: Path) -> None:
-    """With a live loader in whatever state: exit code 0, nothing on stderr, no hang; use after fork is named."""
-    _run(warm, tmp_path, EXITS[how], each_engine)

@@ -109,14 +109,33 @@ def sort_key(name: str) -> tuple[int, list[tuple[int, str]]]:
     return kind, [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_all_is_sorted_and_whole(path: Path) -> None:
-    """`__all__`, where there is one, is sorted and leaves out no public function or class of the file."""
+def fault(path: Path) -> str | None:
+    """What is wrong with the `__all__` of a file, if it has one."""
     tree = ast.parse(path.read_text())
     names = exported(tree)
     if names is None:
-        return
-    assert names == sorted(set(names), key=sort_key)
+        return None
+    if names != sorted(set(names), key=sort_key):
+        return f"not sorted: {names}"
     defined = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
     missing = {name for name in defined if not name.startswith("_")} - set(names)
-    assert not missing, f"public, but not in __all__: {sorted(missing)}"
+    return f"public, but not in __all__: {sorted(missing)}" if missing else None
+
+
+def test_all_is_sorted_and_whole() -> None:
+    """`__all__`, where there is one, is sorted and leaves out no public function or class of the file."""
+    faults = {str(path.relative_to(ROOT)): fault(path) for path in FILES}
+    assert {name: what for name, what in faults.items() if what} == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("__all__ = ['a', 'B']\ndef a(): pass", "not sorted"),
+        ("__all__ = ['a']\ndef a(): pass\ndef b(): pass", "public, but not in __all__: ['b']"),
+    ],
+)
+def test_a_fault_of_all_is_seen(text: str, told: str, tmp_path: Path) -> None:
+    """The check itself sees names out of order, and one that is left out."""
+    (tmp_path / "file.py").write_text(text)
+    assert str(fault(tmp_path / "file.py")).startswith(told)

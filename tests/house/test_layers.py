@@ -164,6 +164,7 @@ def room_of(module: str) -> Room | None:
     return BY_NAME.get([*module.split("."), "__init__"][1])
 
 
+@functools.cache
 def imports_of(tree: ast.AST, module: str) -> list[tuple[int, str]]:
     """(line, module) of every import in the tree, wherever it stands; relative ones made absolute."""
     found = []
@@ -321,13 +322,13 @@ def test_a_room_opens_without_heavy_imports() -> None:
 
 def test_public_modules_say_what_they_are() -> None:
     """Every module without a leading underscore, packages among them, opens with a docstring."""
-    public = {name: path for name, path in SOURCES.items() if not name.rpartition(".")[2].startswith("_")}
-    public |= {name: path for name, path in SOURCES.items() if name.endswith(".__init__")}
-    assert not [name for name, path in public.items() if not ast.get_docstring(ast.parse(path.read_text()))]
+    public = {name: tree for name, tree in trees().items() if not name.rpartition(".")[2].startswith("_")}
+    public |= {name: tree for name, tree in trees().items() if name.endswith(".__init__")}
+    assert not [name for name, tree in public.items() if not ast.get_docstring(tree)]
 
 
 def test_mapped_folders_import_absolutely() -> None:
     """Files of the two mapped folders name modules in full: their place on disk is not their place in the package."""
-    mapped = [path for path in SOURCES.values() if path.parent.name in {"kernels", "external_sources"}]
-    nodes = [(path.name, node) for path in mapped for node in ast.walk(ast.parse(path.read_text()))]
+    mapped = [name for name, path in SOURCES.items() if path.parent.name in {"kernels", "external_sources"}]
+    nodes = [(name, node) for name in mapped for node in ast.walk(trees()[name])]
     assert not [(name, node.lineno) for name, node in nodes if isinstance(node, ast.ImportFrom) and node.level]

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 from limits import LONG
+from warm import Warm
 
 README = Path(__file__).parents[2] / "README.md"
 
 
-def test_the_example_prints_what_the_readme_shows() -> None:
+def test_the_example_prints_what_the_readme_shows(warm: Warm) -> None:
     """The first Python block, run by itself on the CPU, prints the block that follows it."""
     found = re.search(r"```python\n(.*?)```\n```\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     assert found, "README.md must open with an example and its output"
     code, printed = found.groups()
     run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
+        [warm.python, "-W", "error", "-c", code],
         capture_output=True,
         text=True,
         timeout=LONG,

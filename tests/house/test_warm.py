@@ -90,6 +90,13 @@ def test_modules_are_found_where_python_finds_them(warm: Warm, options: list[str
     assert (ours.returncode, ours.stdout) == (pythons.returncode, pythons.stdout)
 
 
+@pytest.mark.parametrize(("asked", "code"), [("error", 1), ("ignore", 0)])
+def test_warnings_are_what_was_asked_for(warm: Warm, asked: str, code: int) -> None:
+    """By -W, as Python takes it."""
+    done = warm.run(["-W", asked, "-c", "import warnings; warnings.warn('it is late')"])
+    assert (done.returncode, "it is late" in done.stderr) == (code, bool(code))
+
+
 def test_processes_of_a_script_are_forked_too(warm: Warm, tmp_path: Path) -> None:
     """They have torch without an import of their own; an option that only Python can follow brings Python."""
     told = "'import sys; print(\"torch\" in sys.modules)'"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import struct
 import zlib
@@ -55,6 +56,7 @@ def encoded(array: Any, kind: str = "PNG", *, palette: bool = False, **options: 
     return out.getvalue()
 
 
+@functools.lru_cache(4096)
 def _saved(n: int, height: int, width: int, kind: str, **options: Any) -> bytes:
     return encoded(pixels(n, height, width), kind, **options)
 

@@ -35,7 +35,7 @@ _LOOP = """
 import gc, os, sys
 gc.disable()  # a third of the time of these imports
 sys.modules["triton"] = None
-import atexit, contextlib, json, runpy, select, signal, socket, struct, threading, types
+import atexit, contextlib, json, runpy, select, signal, socket, struct, threading, types, warnings
 import torch, torchvision.transforms.v2
 del sys.modules["triton"]
 from dali_feed import DataLoader
@@ -78,6 +78,8 @@ sys.executable = asked["python"]
 sys.argv = asked["words"]
 if "u" in asked["options"] or os.environ.get("PYTHONUNBUFFERED"):
     sys.stdout.reconfigure(write_through=True)
+for each in asked["warnings"]:
+    warnings._setoption(each)
 found = os.environ.get("PYTHONPATH", "")
 if "I" not in asked["options"] and found != begun:
     sys.path[:0] = found.split(os.pathsep)
@@ -111,20 +113,22 @@ if "WARM_TO_THE_END" not in os.environ:
 
 
 class Warm:
-    """A process that has imported torch, and forks what is to run. A context manager."""
+    """A process that has imported torch, and forks what is to run; `at` a folder, one of others. A context manager."""
 
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        home = Path(self._folder.name)
-        self.python = home / "python"  # what stands in Python's place
-        self._told = home / "imports"
+    def __init__(self, at: Path | None = None) -> None:
+        self.home = at or Path(tempfile.mkdtemp(prefix="warm-"))
+        self.python = self.home / "python"  # what stands in Python's place
+        self._told = self.home / "imports"
+        self._process = None if at else self._begun()
+
+    def _begun(self) -> subprocess.Popen[bytes]:
         self.python.write_text(f"#!{sys.executable} -IS\n" + Path(__file__).with_name("warm_python.py").read_text())
         shutil.copymode(sys.executable, self.python)
         with socket.socket(socket.AF_UNIX) as asking, self._told.open("w") as told:
-            asking.bind(str(home / "asking"))
+            asking.bind(str(self.home / "asking"))
             asking.listen(64)
             command = [sys.executable, "-P", "-c", _LOOP, str(asking.fileno())]
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 command, stdin=subprocess.PIPE, stderr=told, pass_fds=[asking.fileno()], start_new_session=True
             )
 
@@ -154,15 +158,19 @@ class Warm:
             errors="replace",
             check=False,
         )
-        assert self._process.poll() is None, f"the process that it comes from has ended: {self._told.read_text()}"
         done.stderr = self._told.read_text() + done.stderr
         return done
+
+    def close(self) -> None:
+        """End it, if it was begun here, with all that it forked."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.communicate(timeout=LONG)
+            shutil.rmtree(self.home)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.communicate(timeout=LONG)
-        self._folder.cleanup()
+        self.close()

@@ -15,18 +15,21 @@ PASSED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.S
 
 def asked(words: list[str]) -> dict[str, object] | None:
     """What is to be run; nothing where Python is given an option that only it can follow."""
-    options = ""
-    for at, word in enumerate(words):
-        rest = words[at + 1 :]
+    warned: list[str] = []
+    found: dict[str, object] = {"options": "", "warnings": warned}
+    while words:
+        word, *rest = words
+        first, last = word[1:-1] if word[-1] in "cmW" else word[1:], word[-1]
         if not word.startswith("-"):
-            return {"options": options, "how": "script", "what": word, "words": [word, *rest]}
-        first, last = word[1:-1] if word[-1] in "cm" else word[1:], word[-1]
-        if not set(first) <= set("IPu") or word == "-":
+            return found | {"how": "script", "what": word, "words": words}
+        if not set(first) <= set("IPu") or word == "-" or (last in "cmW" and not rest):
             return None
-        options += first
+        found["options"] = f"{found['options']}{first}"
         if last in "cm":
-            words = ["-c", *rest[1:]] if last == "c" else rest
-            return {"options": options, "how": last, "what": rest[0], "words": words} if rest else None
+            return found | {"how": last, "what": rest[0], "words": ["-c", *rest[1:]] if last == "c" else rest}
+        if last == "W":
+            warned.append(rest.pop(0))
+        words = rest
     return None
 
 
