@@ -44,6 +44,7 @@ log = logging.getLogger("dali_feed")
 class RowFiles:
     """The rows of one key, in `folder`, whose rows of all keys take `limit` bytes. For any number of threads.
 
+    size     bytes of these rows
     damaged  rows that were not what was kept; they are read again from where they came
     """
 
@@ -58,7 +59,7 @@ class RowFiles:
         self._mutex = threading.Lock()
         self._trouble = False
         self.form: str | None = None
-        self.damaged = 0
+        self.size = self.damaged = 0
         self.full = False
         self._lock = self._opened()
         self.look()
@@ -68,11 +69,6 @@ class RowFiles:
 
     def __contains__(self, sample: int) -> bool:
         return sample in self._at
-
-    @property
-    def size(self) -> int:
-        """Bytes of these rows."""
-        return sum(size for _, _, size in list(self._at.values()))
 
     def look(self) -> None:
         """See what other processes have kept since."""
@@ -162,6 +158,7 @@ class RowFiles:
         number, most = self._files.index(rows), rows.stat().st_size
         sane = (table[:, 1] >= 0) & (table[:, 2] >= 0) & (table[:, 2] <= most) & (table[:, 1] <= most - table[:, 2])
         for sample, at, length in table[sane].tolist():
+            self.size += length - self._at.get(sample, (0, 0, 0))[2]
             self._at[sample] = number, at, length
 
     def _fits(self, rows: Path) -> bool:
@@ -200,6 +197,7 @@ class RowFiles:
         os.write(self._own[1], struct.pack("<3q", sample, at, len(body)))
         self._grant -= size
         self._at[sample] = self._number, at, len(body)
+        self.size += len(body)
 
     def _granted(self, size: int) -> bool:
         """Ask for room; rows of other keys that nobody uses make it, those that were used longest ago first."""
@@ -229,7 +227,7 @@ class RowFiles:
 
     def _bad(self, sample: int, number: int, why: str) -> None:
         with self._mutex:
-            self._at.pop(sample, None)  # it is kept again when it has been read
+            self.size -= self._at.pop(sample, (0, 0, 0))[2]  # it is kept again when it has been read
             self.damaged += 1
             first = self.damaged == 1
         if first:
