@@ -3,7 +3,7 @@
     python bench/bench_open.py [--gigabytes 10] [--rows 1000000] [--groups 200] [--folder /data] [--results DIR]
 
 Each step is a process of its own, after the files that it needs were written, which is not counted, and are removed
-when the next needs others (at most 11 GB at a time):
+when the next needs others (at most 11 GB at a time; whether there is room is looked at first):
 
 open      a `ShardSet` of so many GB in 40 tar shards of records of 100 KB, and its snapshot, from kept indexes
 array     `ArrayShards` of so many rows of 2048 float32: to open it, `rows[1000:1128]`, rows/s of 1,024 at random
@@ -149,6 +149,29 @@ def read_all(reader: Reader, asked: list[Extents]) -> float:
     return spent
 
 
+def needed(args: argparse.Namespace) -> dict[str, int]:
+    """Bytes that the files of each step take on the disk, and a twentieth more."""
+    sizes = {
+        "open": int(args.gigabytes * 1e9 * (RECORD + 2048) / RECORD),
+        "array": args.rows * WIDE * 4,
+        "parquet": args.groups * IN_GROUP * (NARROW * 4 + 8),
+    }
+    return {step: size * 21 // 20 for step, size in sizes.items()}
+
+
+def check_room(folder: str, args: argparse.Namespace) -> None:
+    """End with what is missing where the files of a step have no room, before any is written."""
+    sizes = needed(args)
+    step = max(sizes, key=lambda each: sizes[each])
+    free = shutil.disk_usage(folder).free
+    if free < sizes[step]:
+        msg = (
+            f"{folder}: must have room for the files of the step {step!r}, {sizes[step] / 1e9:.1f} GB; found"
+            f" {free / 1e9:.1f} GB free; name another with --folder, or fewer --gigabytes and --rows"
+        )
+        raise SystemExit(msg)
+
+
 Write = Callable[[Path, argparse.Namespace], None]
 Read = Callable[[Path, argparse.Namespace], Told]
 STEPS: dict[str, tuple[Write, Read]] = {
@@ -172,6 +195,7 @@ def main() -> int:
         step, folder = args.step
         timed(lambda: STEPS[step][1](Path(folder), args))
         return 0
+    check_room(args.folder or tempfile.gettempdir(), args)
     sizes = {"gigabytes": args.gigabytes, "rows": args.rows, "groups": args.groups}
     rows = Rows("open", facts() | sizes, args.results)
     options = [text for name, value in sizes.items() for text in (f"--{name}", str(value))]

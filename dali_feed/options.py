@@ -21,31 +21,58 @@ GPU_THREADS = 16  # that prepare a GPU decoder's work: more wait for each other
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """Records of a bounded source, kept in this process's memory from the first time they are read.
+    """Records of a bounded source, kept from the first time they are read: in this process's memory, or on a disk.
 
-    memory  bytes that they may take, or a size such as "8GB" (of 10^9) or "8GiB"; records that come when it is full are
-            read every time
-    pixels  keep images decoded, uncompressed, so that later epochs decode nothing. They are what the `host` engine
-            decodes, bit for bit; any other engine is a ConfigError. False keeps them encoded
+    memory      bytes that they may take, or a size such as "8GB" (of 10^9) or "8GiB"; records that come when it is full
+                are read every time. 0: none, beside `disk`
+    pixels      keep images decoded, uncompressed, so that later epochs decode nothing. They are what the `host` engine
+                decodes, bit for bit; any other engine is a ConfigError. False keeps them encoded
+    disk        a folder on a local file system, which may be a DiskCache's too: what is read is kept there as well, for
+                later runs of the same source and for the other processes of the machine, from their next epoch on
+    disk_limit  bytes that records of all sources may take there, or a size; each process may be 8 MiB above it
 
-    A loader keeps what it read itself: each rank of several fills a cache of its own. docs/caching.md says which cache
-    is for what.
+    In memory a loader keeps what it read itself: each rank of several fills a cache of its own. docs/caching.md says
+    which cache is for what.
     """
 
-    memory: int | str
+    memory: int | str = 0
     pixels: bool = False
+    disk: str | os.PathLike[str] | None = None
+    disk_limit: int | str | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.memory, str):
-            bytes_of("Cache(memory=...)", self.memory)
-        else:
-            whole("Cache(memory=...)", self.memory, 1)
+        _checked("Cache(memory=...)", self.memory, 1 if self.disk is None else 0)
         flag("Cache(pixels=...)", self.pixels)
+        if (self.disk is None) != (self.disk_limit is None):
+            msg = (
+                "Cache: disk is a folder and disk_limit the bytes that may be kept there, one with the other; found "
+                f"disk={self.disk!r}, disk_limit={self.disk_limit!r}"
+            )
+            raise ConfigError(msg)
+        if self.disk is not None:
+            _checked("Cache(disk_limit=...)", self.disk_limit, 1)
+            if not os.fspath(self.disk).strip():
+                msg = f"Cache(disk=...): must be a folder; found {self.disk!r}, which has no name"
+                raise ConfigError(msg)
 
     @property
     def limit(self) -> int:
         """`memory` in bytes."""
         return bytes_of("Cache(memory=...)", self.memory) if isinstance(self.memory, str) else self.memory
+
+    @property
+    def disk_bytes(self) -> int:
+        """`disk_limit` in bytes; 0 without a disk."""
+        if isinstance(self.disk_limit, str):
+            return bytes_of("Cache(disk_limit=...)", self.disk_limit)
+        return self.disk_limit or 0
+
+
+def _checked(subject: str, size: object, least: int) -> None:
+    if isinstance(size, str):
+        bytes_of(subject, size)
+    else:
+        whole(subject, size, least)
 
 
 @dataclass(frozen=True, slots=True)

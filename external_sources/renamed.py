@@ -100,7 +100,8 @@ class Renamed(_Over):
             twice = next(new for new in given.values() if list(map(_bare, given.values())).count(_bare(new)) > 1)
             msg = f'Renamed: two members must not become one; found {twice!r} twice; give {{"one;other": {twice!r}}}'
             raise ConfigError(msg)
-        self._gone = {part for old in self._old.values() for part in alternatives(old)} - set(self._old)
+        gone = (part for old in self._old.values() for part in alternatives(old))
+        self._gone = tuple(dict.fromkeys(part for part in gone if part not in self._old))
         told = ", ".join(f"{old} as {new}" for new, old in self._old.items())
         super().__init__(source, f"Renamed({source!r}, {told})")
 

@@ -33,6 +33,7 @@ class Columnar:
     bounds    of images behind the first
     images    the image columns, in order
     drawn_as  image column -> the one whose random numbers it takes
+    asked     the source as it was given, and the members that it was asked for: the payload, and the fields
 
     Raises:
         ConfigError: the source cannot name its members, or no record can have one; draws of a column that is no image.
@@ -58,7 +59,9 @@ class Columnar:
             if name != self.image
         }
         member = None if self.image is None else columns[self.image].member
-        self._source = source.giving(member, tuple(dict.fromkeys(kind.member for kind in self._kinds.values())))
+        members = tuple(dict.fromkeys(kind.member for kind in self._kinds.values()))
+        self.asked: tuple[Source, str | None, tuple[str, ...]] = source, member, members
+        self._source = source.giving(member, members)
         self._settled: dict[str, Kind] | None = None
         self._settling = threading.Lock()
 

@@ -8,14 +8,19 @@ read of one that is shuffled by runs, because single records are dear, is kept a
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.columns.source import Columnar
+from dali_feed.feed.disk_shelf import DiskShelf
+from dali_feed.feed.row_files import RowFiles
+from dali_feed.feed.row_key import key_of
 from dali_feed.feed.shelf import Row, Shelf
 from dali_feed.feed.whole_pixels import WholePixels
+from dali_feed.options import Cache
 from dali_feed.records.extents import unpack_id, unpack_ids
 from dali_feed.records.gauges import CacheStats
 from dali_feed.records.passing import PassingOn
@@ -28,12 +33,12 @@ __all__ = ["RecordCache"]
 class RecordCache:
     """What the readers of one feed share. Before the first pass begins it keeps nothing.
 
-    limit    bytes
+    kept     where, and how many bytes
     decoded  makes payloads into pixels; None: they are kept as they are
     """
 
-    def __init__(self, source: Source, limit: int, decoded: WholePixels | None = None) -> None:
-        self._source, self._limit, self.decoded = source, limit, decoded
+    def __init__(self, source: Source, kept: Cache, decoded: WholePixels | None = None) -> None:
+        self._source, self._kept, self.decoded = source, kept, decoded
         self._shelf: Shelf | None = None
         self._fingerprint = ""
         self._by_runs = False
@@ -41,10 +46,27 @@ class RecordCache:
         self._hits = self._misses = 0
 
     def begin(self, snapshot: Snapshot) -> None:
-        """A pass over that snapshot begins: what was kept of another one is dropped."""
+        """A pass over that snapshot begins: what was kept of another one is dropped.
+
+        ConfigError where rows are to be kept on a disk and it cannot be told whose they are, or it cannot be written.
+        """
         if self._shelf is None or self._fingerprint != snapshot.fingerprint:
-            self._shelf, self._fingerprint = Shelf(self._limit), snapshot.fingerprint
+            self._drop()
+            self._shelf, self._fingerprint = self._new_shelf(snapshot.fingerprint), snapshot.fingerprint
+        self._shelf.look()
         self._by_runs = not snapshot.random_access
+
+    def _new_shelf(self, fingerprint: str) -> Shelf:
+        if self._kept.disk is None:
+            return Shelf(self._kept.limit)
+        made = () if self.decoded is None else self.decoded.told
+        key = key_of(self._source, fingerprint, made)
+        return DiskShelf(self._kept.limit, RowFiles(self._kept.disk, self._kept.disk_bytes, key))
+
+    def _drop(self) -> None:
+        shelf, self._shelf = self._shelf, None
+        if shelf is not None:
+            shelf.close()
 
     def reader(self, slabs: Slabs, stop: threading.Event) -> Reader:
         """A reader of the source, with the cache before it, and its columns, if any, behind."""
@@ -72,11 +94,21 @@ class RecordCache:
         """As it is now."""
         shelf = self._shelf
         records, held = (0, 0) if shelf is None else (len(shelf), shelf.held)
-        return CacheStats(self._hits, self._misses, records, held, self._limit)
+        memory = CacheStats(self._hits, self._misses, records, held, self._kept.limit)
+        if not isinstance(shelf, DiskShelf):
+            return memory
+        files = shelf.files
+        return replace(
+            memory,
+            disk_records=len(files),
+            disk_held=files.size,
+            disk_limit=self._kept.disk_bytes,
+            damaged=files.damaged,
+        )
 
     def close(self) -> None:
         """Keep nothing any more."""
-        self._shelf = None
+        self._drop()
         if self.decoded is not None:
             self.decoded.close()
 

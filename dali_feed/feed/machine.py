@@ -74,7 +74,7 @@ class Machine:
         self.tuning = tuning
         if (kept := tuning.cache) is not None:
             pixels = WholePixels(self.compiled, tuning) if kept.pixels else None
-            self.cache = RecordCache(self.source, kept.limit, pixels)
+            self.cache = RecordCache(self.source, kept, pixels)
 
     def setting(
         self,

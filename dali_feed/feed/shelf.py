@@ -46,6 +46,12 @@ class Shelf:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def look(self) -> None:
+        """See what others have kept since: of memory nobody has."""
+
+    def close(self) -> None:
+        """Let go of what is not memory."""
+
     def rows(self, ids: Sequence[int]) -> list[Row | None]:
         """What is kept of these records."""
         get = self._rows.get

@@ -54,6 +54,13 @@ class WholePixels:
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
 
+    @property
+    def told(self) -> tuple[object, ...]:
+        """All that decides what the pixels of a payload are, and whether it has any."""
+        from dali_feed.engines.codec import nvimgcodec
+
+        return ("pixels", nvimgcodec.__version__, self._exif, self._tuning.max_pixels, self._tuning.max_work)
+
     def __call__(
         self, payloads: list[memoryview], has_room: Callable[[int], bool], stop: threading.Event | None
     ) -> list[memoryview | None]:

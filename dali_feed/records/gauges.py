@@ -168,9 +168,13 @@ class KafkaStats:
 class CacheStats:
     """Of a loader's `Cache`, since it was made; sizes in bytes.
 
-    hits, misses  records that were given from memory, and that were read from the source
-    records       that are kept now
+    hits, misses  records that were given from memory or from the disk, and that were read from the source
+    records       that are kept in memory now
     held, limit   what they take, and may take
+    disk_records  that are kept on the disk, by whichever process
+    disk_held     what they take there
+    disk_limit    what records of all kinds may take there
+    damaged       records on the disk that were not what was kept
     """
 
     hits: int = 0
@@ -178,14 +182,22 @@ class CacheStats:
     records: int = 0
     held: int = 0
     limit: int = 0
+    disk_records: int = 0
+    disk_held: int = 0
+    disk_limit: int = 0
+    damaged: int = 0
 
     @property
     def rate(self) -> float:
-        """Share of the records that came from memory, 0..1."""
+        """Share of the records that came from the cache, 0..1."""
         return self.hits / max(1, self.hits + self.misses)
 
     def __str__(self) -> str:
-        return f"{self.rate:.0%} hits, {self.records:,} records, {self.held / 1e6:,.0f} of {self.limit / 1e6:,.0f} MB"
+        text = f"{self.rate:.0%} hits, {self.records:,} records, {self.held / 1e6:,.0f} of {self.limit / 1e6:,.0f} MB"
+        if not self.disk_limit:
+            return text
+        disk = f"{self.disk_records:,} records, {self.disk_held / 1e6:,.0f} of {self.disk_limit / 1e6:,.0f} MB"
+        return f"{text}; on the disk {disk}{f', {self.damaged} damaged' if self.damaged else ''}"
 
 
 @runtime_checkable

@@ -116,9 +116,20 @@ class ScriptedSource:
         self._interleaved = interleaved
         self._name = name
         self._labelled = any(label_of(item) is not None for item in dealt)
+        self._begin()
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         self._reads: list[tuple[int, int, int]] = []
         self._bytes_read = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was read: another process reads for itself."""
+        return {name: kept for name, kept in self.__dict__.items() if name not in {"_lock", "_reads", "_bytes_read"}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
 
     def __repr__(self) -> str:
         return self._name

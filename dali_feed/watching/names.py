@@ -103,11 +103,15 @@ _STORAGE = {
     "p99": _is("read_p99_seconds", "99 of 100 reads took at most this: a border of a class."),
 }
 _CACHE = {
-    "hits": _grows("hits", "Records that were given from memory."),
+    "hits": _grows("hits", "Records that were given from memory or from the disk."),
     "misses": _grows("misses", "Records that were read from the source."),
     "records": _is("records", "Records that are kept now."),
     "held": _is("held_bytes", "Memory that they take."),
     "limit": _is("limit_bytes", "Memory that they may take."),
+    "disk_records": _is("disk_records", "Records that are kept on the disk now."),
+    "disk_held": _is("disk_held_bytes", "Disk that they take."),
+    "disk_limit": _is("disk_limit_bytes", "Disk that records may take."),
+    "damaged": _grows("damaged", "Records on the disk that were not what was kept."),
 }
 _STAGE = {
     "threads": _is("threads", "Threads of the stage."),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,3 +21,13 @@ def test_each_kind_of_set_has_its_row(run: Run, tmp_path: Path) -> None:
     assert {step: row["records"] for step, row in found.items()} == {"open": "80", "array": "2000", "parquet": "2000"}
     assert float(found["array"]["rows/s"]) > 0
     assert [path.name for path in tmp_path.iterdir()] == ["open.csv"]
+
+
+def test_a_disk_that_is_too_small_is_told_first(tmp_path: Path) -> None:
+    """With the step, what it takes and what there is; nothing is written."""
+    script = Path(__file__).resolve().parents[2] / "bench" / "bench_open.py"
+    command = [sys.executable, script, "--rows", 10**12, "--folder", tmp_path, "--results", tmp_path]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "must have room for the files of the step 'array', 8601600.0 GB; found " in done.stderr
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,293 @@
+"""Rows of records in files of a folder, shared by the processes of a machine and by runs one after the other.
+
+    FOLDER/rows.lock            held while bytes are given out
+    FOLDER/rows-KEY/lock        held by all who use these rows, so that nobody takes them away
+    FOLDER/rows-KEY/NAME.rows   what one process kept: the form of its rows, then a frame for each
+    FOLDER/rows-KEY/NAME.index  where each frame lies: record, byte, bytes; written after the frame
+
+The law: a row that is given is one that was kept under that key, whole: each frame has its record's id and a checksum.
+A process that is killed leaves rows that are whole, and nothing that is taken for one. Trouble with the folder costs
+speed, never data.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import struct
+import threading
+import time
+import uuid
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+
+from dali_feed.errors import ConfigError
+
+__all__ = ["SLICE", "RowFiles"]
+
+SLICE = 8 << 20  # bytes that a process is given at once: by so many it may be above the limit
+PATIENCE_S = 30.0  # after which a process that holds the folder's lock is taken for one that stands still
+_LOCK_S = 0.001
+_FRAME = struct.Struct("<4sIqQ")  # magic, CRC-32 of what follows, the record's id, the bytes of the row
+_MAGIC, _FILE = b"DFRW", b"DFROWS01"
+_FORM = struct.Struct("<8sII")  # magic, bytes of the form, their CRC-32
+
+log = logging.getLogger("dali_feed")
+
+
+class RowFiles:
+    """The rows of one key, in `folder`, whose rows of all keys take `limit` bytes. For any number of threads.
+
+    size     bytes of these rows
+    damaged  rows that were not what was kept; they are read again from where they came
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], limit: int, key: str) -> None:
+        self._folder, self._limit = Path(folder), limit
+        self._home = self._folder / f"rows-{key}"
+        self._at: dict[int, tuple[int, int, int]] = {}  # record -> file, byte, bytes
+        self._files: list[Path] = []
+        self._seen: dict[str, int] = {}  # index file -> bytes of it that are known
+        self._own: tuple[int, int] | None = None  # descriptors of our rows and their index
+        self._number = self._end = self._grant = 0  # our file, where it ends, bytes that it may still grow by
+        self._mutex = threading.Lock()
+        self._trouble = False
+        self.form: str | None = None
+        self.size = self.damaged = 0
+        self.full = False
+        self._lock = self._opened()
+        self.look()
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def __contains__(self, sample: int) -> bool:
+        return sample in self._at
+
+    def look(self) -> None:
+        """See what other processes have kept since."""
+        with self._mutex, suppress(OSError):
+            self.full = False
+            for path in sorted(self._home.glob("*.index"), key=_written):  # what was kept again counts
+                if (size := path.stat().st_size // 24 * 24) > self._seen.get(path.name, 0):
+                    self._take(path, size)
+
+    def find(self, sample: int) -> memoryview | None:
+        """A row's bytes, in memory of their own; None where it is not there, or not what was kept."""
+        place = self._at.get(sample)
+        if place is None:
+            return None
+        number, at, size = place
+        held = bytearray(_FRAME.size + size)
+        try:
+            fd = os.open(self._files[number], os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                got = more = os.preadv(fd, (held,), at)
+                while more and got < len(held):
+                    got += (more := os.preadv(fd, (memoryview(held)[got:],), at + got))
+            finally:
+                os.close(fd)
+        except OSError as error:
+            self._bad(sample, number, str(error))
+            return None
+        magic, crc, whose, length = _FRAME.unpack_from(held)
+        if got < len(held) or (magic, whose, length) != (_MAGIC, sample, size) or crc != zlib.crc32(held[8:]):
+            self._bad(sample, number, "its checksum is another")
+            return None
+        return memoryview(held)[_FRAME.size :]
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes more are likely to be kept."""
+        return not self.full and size <= self._limit
+
+    def keep(self, sample: int, form: str, body: bytes) -> None:
+        """Keep a row of that form, where there is room for it and it is not there."""
+        with self._mutex:
+            if self.full or sample in self._at or (self.form is not None and self.form != form):
+                return
+            try:
+                self._write(sample, form, body)
+            except OSError as error:
+                self.full = True
+                if not self._trouble:
+                    log.warning("Cache(disk=%s): records are read without it, for: %s", self._folder, error)
+                self._trouble = True
+
+    def close(self) -> None:
+        """Let others have the place, where they need it. Safe to call twice."""
+        with self._mutex:
+            fds = [self._lock, *(self._own or ())]
+            self._lock, self._own, self.full = -1, None, True
+        for fd in fds:
+            if fd >= 0:
+                os.close(fd)
+
+    def _opened(self) -> int:
+        """The key's lock. ConfigError where the folder cannot be written."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with self._locked():
+                self._home.mkdir(exist_ok=True)
+                fd = os.open(self._home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                fcntl.flock(fd, fcntl.LOCK_SH)
+                os.utime(fd)
+                return fd
+        except OSError as error:
+            msg = f"Cache(disk={os.fspath(self._folder)!r}): must be a folder that can be written; found: {error}"
+            raise ConfigError(msg) from error
+
+    def _take(self, path: Path, size: int) -> None:
+        """What an index file says, from where it was known."""
+        rows = path.with_suffix(".rows")
+        if path.name not in self._seen and not self._fits(rows):
+            self._seen[path.name] = 1 << 62  # of another form, or damaged: never looked at again
+            return
+        known = self._seen.get(path.name, 0)
+        with path.open("rb") as file:
+            file.seek(known)
+            table = np.frombuffer(file.read(size - known), "<i8").reshape(-1, 3)
+        self._seen[path.name] = size
+        if rows not in self._files:
+            self._files.append(rows)
+        number, most = self._files.index(rows), rows.stat().st_size
+        sane = (table[:, 1] >= 0) & (table[:, 2] >= 0) & (table[:, 2] <= most) & (table[:, 1] <= most - table[:, 2])
+        for sample, at, length in table[sane].tolist():
+            self.size += length - self._at.get(sample, (0, 0, 0))[2]
+            self._at[sample] = number, at, length
+
+    def _fits(self, rows: Path) -> bool:
+        """Whether the rows of a file are of the form of the others."""
+        with rows.open("rb") as file:
+            head = file.read(_FORM.size)
+            if len(head) < _FORM.size:
+                return False
+            magic, length, crc = _FORM.unpack(head)
+            form = file.read(min(length, 1 << 20))
+        if magic != _FILE or zlib.crc32(form) != crc:
+            return False
+        self.form = self.form or form.decode()
+        return self.form == form.decode()
+
+    def _write(self, sample: int, form: str, body: bytes) -> None:
+        size = _FRAME.size + len(body)
+        if size > self._grant and not self._granted(size):
+            self.full = True
+            return
+        if self._own is None:
+            self.form = form
+            name = uuid.uuid4().hex
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            rows, index = self._home / f"{name}.rows", self._home / f"{name}.index"
+            self._own = os.open(rows, flags, 0o666), os.open(index, flags, 0o666)
+            self._number = len(self._files)
+            self._files.append(rows)
+            self._seen[index.name] = 1 << 62
+            told = form.encode()
+            head = _FORM.pack(_FILE, len(told), zlib.crc32(told)) + told
+            self._end = _put(self._own[0], head, 0)
+        told = struct.pack("<qQ", sample, len(body)) + body
+        at = self._end
+        self._end = _put(self._own[0], _MAGIC + struct.pack("<I", zlib.crc32(told)) + told, at)
+        os.write(self._own[1], struct.pack("<3q", sample, at, len(body)))
+        self._grant -= size
+        self._at[sample] = self._number, at, len(body)
+        self.size += len(body)
+
+    def _granted(self, size: int) -> bool:
+        """Ask for room; rows of other keys that nobody uses make it, those that were used longest ago first."""
+        wanted = max(SLICE, size)
+        with self._locked():
+            homes = {path: _taken(path) for path in self._folder.glob("rows-*")}
+            idle = sorted((path for path in homes if path != self._home), key=_used)
+            while sum(homes.values()) + wanted > self._limit and idle:
+                if _removed(oldest := idle.pop(0)):
+                    del homes[oldest]
+            self._grant = min(wanted, self._limit - sum(homes.values()))
+        return size <= self._grant
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        fd = os.open(self._folder / "rows.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            ends = time.monotonic() + PATIENCE_S
+            while not _flocked(fd):
+                if time.monotonic() > ends:
+                    msg = f"{self._folder}/rows.lock has been held by another process for {PATIENCE_S:g} s"
+                    raise TimeoutError(msg)
+                time.sleep(_LOCK_S)
+            yield
+        finally:
+            os.close(fd)
+
+    def _bad(self, sample: int, number: int, why: str) -> None:
+        with self._mutex:
+            self.size -= self._at.pop(sample, (0, 0, 0))[2]  # it is kept again when it has been read
+            self.damaged += 1
+            first = self.damaged == 1
+        if first:
+            log.warning(
+                "Cache(disk=%s): a record in %s is damaged, and is read again from where it came: %s; more of them "
+                "are counted in loader.stats().cache",
+                self._folder,
+                self._files[number].relative_to(self._folder),
+                why,
+            )
+
+
+def _put(fd: int, data: bytes, at: int) -> int:
+    done = 0
+    while done < len(data):
+        done += os.pwrite(fd, data[done:], at + done)
+    return at + done
+
+
+def _flocked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _taken(home: Path) -> int:
+    size = 0
+    with suppress(OSError):
+        for each in os.scandir(home):
+            with suppress(OSError):
+                size += each.stat().st_size
+    return size
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _used(home: Path) -> float:
+    try:
+        return (home / "lock").stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _removed(home: Path) -> bool:
+    """Remove the rows of a key, unless somebody uses them."""
+    try:
+        fd = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError:
+        return False
+    try:
+        if not _flocked(fd):
+            return False
+        shutil.rmtree(home, ignore_errors=True)
+        return not home.exists()
+    finally:
+        os.close(fd)
