@@ -15,6 +15,7 @@ from dali_feed.cli.bench.options import (
     Engine,
     Images,
     Json,
+    Peers,
     Plots,
     Quick,
     Repeats,
@@ -42,6 +43,7 @@ def kafka(  # noqa: PLR0913, PLR0917  an option each
     device: Device = None,
     engine: Engine = None,
     images: Images = 3000,
+    peers: Peers = True,
     quick: Quick = False,
     csv: Csv = None,
     json: Json = False,
@@ -53,7 +55,8 @@ def kafka(  # noqa: PLR0913, PLR0917  an option each
 ) -> None:
     """Records per second of a topic as tensors, and read alone, beside librdkafka's plain consumer, in turns.
 
-    Tensors are images decoded, cropped at random to 224x224, flipped and normalized to float32. Figures of the mock
+    Tensors are images decoded, cropped at random to 224x224, flipped and normalized to float32; other loaders make
+    them of the same topic, where each value is an image. Figures of the mock
     broker are of this process's own CPUs; give a broker to measure one. Ctrl-C ends with a table of what was measured.
     """
     options = locals() | {"source": [target] if target else []}
