@@ -56,6 +56,7 @@ from dali_feed.bench.work import CROP
 
 TABLE = (*SHOWN[:9], "feed us", "own us", "take us", "p50 ms", "p99 ms", "peak MB")
 PEERS = ("torch", *IMAGE)
+BY_DEFAULT = tuple(name for name in PEERS if name != "ray-files")  # Ray takes tens of seconds to begin a turn
 COPIES = 4  # of the images in the topic, so that the end of an epoch is not what is measured
 
 
@@ -91,7 +92,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="turns of each contestant (default %(default)s)")
     parser.add_argument("--batches", type=int, nargs="+", default=[64, 256])
     parser.add_argument("--sources", nargs="*", choices=("tar", "folder", "kafka"), default=["tar", "folder", "kafka"])
-    parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS, help="other loaders (default: all)")
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=BY_DEFAULT, help="(default: all but Ray)")
     parser.add_argument("--no-peers", dest="peers", action="store_const", const=(), help="none of them")
     parser.add_argument("--engines", nargs="+", choices=("host", "dali"), default=None, help="default: all there are")
     parser.add_argument("--workers", type=int, default=2, help="of torch's DataLoader (default %(default)s)")

@@ -146,13 +146,13 @@ def watched(results: Results) -> list[str]:
     """docs/performance.md: the rate of a loader that is watched, over that of one that is not."""
     names = ("endpoint", "asked each 1 s", "asked each 0.1 s", "reports to a file")
     rows = results.newest("watch", *({"watched by": name} for name in names))
-    return table(
-        ["watched by", "rate beside nobody's, median", "least to most"],
-        *(
-            [name, row["ratio"], f"{row['ratio low']} to {row['ratio high']}"]
-            for name, row in zip(names, rows, strict=True)
-        ),
-    )
+    whose = {"ratio": "rate"} | ({"cpu ratio": "CPU time of an image"} if "cpu ratio" in rows[0] else {})
+    heads = [head for what in whose.values() for head in (f"{what} beside nobody's, median", "least to most")]
+    lines = [
+        [part for kind in whose for part in (row[kind], f"{row[f'{kind} low']} to {row[f'{kind} high']}")]
+        for row in rows
+    ]
+    return table(["watched by", *heads], *([name, *line] for name, line in zip(names, lines, strict=True)))
 
 
 def columns(results: Results) -> list[str]:

@@ -7,9 +7,10 @@ from typing import Any
 from dali_feed.bench.chance import CHANCE, overlap
 from dali_feed.bench.contract import Outcome
 
-__all__ = ["OURS", "findings"]
+__all__ = ["OURS", "OWN_VERDICT", "findings"]
 
 OURS = ("tar", "folder", "kafka")
+OWN_VERDICT = "'s own verdict"  # of a sentence that the page has in a part of its own
 NOT_PEERS = (*OURS, "ceiling", "loop")
 NEAR = 0.9  # of the ceiling: what limits is the decoder
 SPREAD = 1.25  # most over least of a contestant's turns above which a machine is not quiet
@@ -23,7 +24,7 @@ def findings(outcome: Outcome) -> list[str]:
     best = max(ours, key=lambda row: float(row["img/s"]))
     found = [*_beside_peers(best, outcome), *_limits(best, outcome)]
     if (told := outcome.told.get(best["who"])) is not None:
-        found.append(f"{best['who']}'s own verdict: {told['sentence']}.")
+        found.append(f"{best['who']}{OWN_VERDICT}: {told['sentence']}.")
     restless = [row["who"] for row in outcome.rows if row["least"] and row["most"] / row["least"] > SPREAD]
     if restless:
         found.append(

@@ -6,10 +6,12 @@ Contestants, in turns over the same topic:
     in order   our readers, extents in the order of shuffle=False, copied into blocks; ways: 1 or 2 readers
     at random  the same in a random order, as a shuffled epoch has them
     tensors    our loader: read, screened, decoded, cropped, normalized
+    NAME       another loader that does the same, as far as it is installed
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,18 +20,25 @@ from typing import Any
 
 import torch
 
-from dali_feed.bench.contract import Outcome, Steps, Topic
+from dali_feed.bench.chance import CHANCE, overlap
+from dali_feed.bench.contract import Job, Outcome, Steps, Topic
 from dali_feed.bench.kafka_reads import Reading, extents_of, plain
 from dali_feed.bench.ours import KAFKA_SHUFFLE, ours
+from dali_feed.bench.peers.table import kafka_peers
+from dali_feed.bench.quick import FirstWay
 from dali_feed.bench.turns import Listener, Make, Measured, Turn, quantiles, ratios, spread, take_turns
 from dali_feed.external_sources import KafkaTopic
 from dali_feed.options import Tuning
 from dali_feed.records.source import Source
 
-__all__ = ["SHOWN", "Reads", "contestants", "findings", "measure"]
+__all__ = ["SHOWN", "Reads", "contestants", "findings", "measure", "others"]
 
-SHOWN = ("who", "way", "records/s", "least", "most", "MB/s", "of plain", "cpu us", "p50 ms", "p99 ms", "broker us")
+SHOWN = (
+    *("who", "way", "records/s", "least", "most", "MB/s", "of plain", "of tensors"),
+    *("cpu us", "p50 ms", "p99 ms", "broker us"),
+)
 READERS = {"x2": 2, "x1": 1}  # the default first
+ALONE = ("plain", "in order", "at random")  # that read and make no tensors
 NEAR = 0.8  # of reading alone: reading limits
 
 
@@ -104,6 +113,30 @@ def contestants(reads: Reads) -> dict[str, dict[str, Make]]:
     }
 
 
+def others(
+    job: Job, config: Mapping[str, Any], *, mock: bool, quick: bool
+) -> tuple[dict[str, dict[str, Make]], dict[str, str]]:
+    """Other loaders over the job's topic: their ways by name, and who cannot take part, and why.
+
+    config  options of librdkafka that the broker asks for; others are not given any
+    mock    the broker is librdkafka's, in this process
+    quick   the first way of each alone
+    """
+    makers: dict[str, dict[str, Make]] = {}
+    missing: dict[str, str] = {}
+    for each in [FirstWay(peer) if quick else peer for peer in kafka_peers()]:
+        reason = each.missing(job)
+        if config:
+            reason = "it is not given --config; measure on a listener that asks for none"
+        elif mock and each.name == "kafka-python":
+            reason = "the mock broker does not answer it; give a broker, kafka://host:port"
+        if reason is not None:
+            missing[each.name] = reason
+            continue
+        makers[each.name] = {way: functools.partial(each.turn, job, way) for way in each.ways(job)}
+    return makers, missing
+
+
 def measure(
     makers: Mapping[str, Mapping[str, Make]],
     outcome: Outcome,
@@ -133,6 +166,8 @@ def _row(
 ) -> dict[str, Any]:
     rate, least, most = spread(turn.rate for turn in turns)
     beside = ratios(turns, everybody["plain"]) if "plain" in everybody else (None,) * 3
+    same_work = who not in ALONE and "tensors" in everybody
+    of_ours = ratios(turns, everybody["tensors"]) if same_work else (None,) * 3
     broker = spread(turn.beside_cpu / turn.images for turn in turns)[0]
     p50, p99 = quantiles(turns)
     return {
@@ -143,6 +178,7 @@ def _row(
         "most": round(most),
         "MB/s": None if size is None else round(rate * size / 1e6, 1),
         **{f"of plain{end}": r and round(r, 3) for end, r in zip(("", ", least", ", most"), beside, strict=True)},
+        **{f"of tensors{end}": r and round(r, 3) for end, r in zip(("", ", least", ", most"), of_ours, strict=True)},
         "cpu us": round(spread(turn.cpu / turn.images for turn in turns)[0] * 1e6, 1),
         "take us": round(spread(turn.consumer_cpu / turn.images for turn in turns)[0] * 1e6, 1),
         "p50 ms": round(p50 * 1e3, 1),
@@ -165,4 +201,11 @@ def findings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if "plain" in rates and "at random" in rates:
         ratio = rates["at random"] / rates["plain"]
         found.append(f"Our readers in random order give {ratio:.2f} times what a plain consumer gives in sequence.")
+    peers = [row for row in rows if row["who"] not in {*ALONE, "tensors"} and row.get("of tensors")]
+    if peers:
+        fastest = max(peers, key=lambda row: float(row["of tensors"]))
+        way = f" ({fastest['way']})" if fastest["way"] else ""
+        said = f"dali_feed gives {1 / fastest['of tensors']:.2f} times the tensors of the fastest other loader"
+        chance = any(overlap(row, fastest) for row in rows if row["who"] == "tensors")
+        found.append(f"{said}, {fastest['who']}{way}{f'; their turns overlap, so that {CHANCE}' if chance else ''}.")
     return found

@@ -10,6 +10,8 @@ from dali_feed.bench.contract import Contestant, Job, Steps
 
 __all__ = ["FirstWay"]
 
+SLOW = "it takes longer to begin than --quick has; leave --quick out"
+
 
 @dataclass(frozen=True, slots=True)
 class FirstWay:
@@ -28,8 +30,8 @@ class FirstWay:
         return self.whole.version
 
     def missing(self, job: Job) -> str | None:
-        """As it says."""
-        return self.whole.missing(job)
+        """As it says; and who is slow to begin has no place in a quick run."""
+        return self.whole.missing(job) or (SLOW if getattr(self.whole, "slow", False) else None)
 
     def ways(self, job: Job) -> Sequence[str]:
         """The first."""

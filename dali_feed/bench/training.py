@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from dali_feed.bench.contract import Contestant, Job, Outcome, Steps
+from dali_feed.bench.findings import OWN_VERDICT
 from dali_feed.bench.turns import Listener, Make, Measured, Turn, ratios, spread, take_turns
 from dali_feed.bench.work import one_torch_thread
 
@@ -265,8 +266,8 @@ def findings(rows: Sequence[Mapping[str, Any]], told: Mapping[str, Mapping[str, 
             own = row["own waited"]
             if own is not None and row["waited"] - own > APART:
                 found.append(
-                    f"Of that {row['who']}'s own clock saw {own:.0%}: in the rest it had handed its batch over, and the"
-                    " loop's thread had no processor. Other programs or threads took them."
+                    f"Of the {row['waited']:.0%} that the loop waits {row['who']}'s own clock saw {own:.0%}: in the"
+                    " rest it had handed its batch over, and the loop's thread had no processor, as others took them."
                 )
-            found.append(f"{row['who']}'s own verdict, of the same steps: {its['sentence']}.")
+            found.append(f"{row['who']}{OWN_VERDICT}, of the same steps: {its['sentence']}.")
     return found

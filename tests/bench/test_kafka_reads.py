@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dali_feed.bench.contract import Topic
-from dali_feed.bench.kafka import findings
+from dali_feed.bench.contract import Data, Job, Topic
+from dali_feed.bench.kafka import findings, others
 from dali_feed.bench.kafka_reads import Reading, extents_of, plain
+from dali_feed.bench.peers.table import KAFKA
 from dali_feed.cli.app import app
 from dali_feed.errors import SourceError
 from dali_feed.external_sources import KafkaTopic
@@ -66,6 +67,7 @@ def test_the_command_tells_all_four(tmp_path: Path) -> None:
     """Rows for the plain consumer, both orders and tensors, with MB/s; the broker is named; the CSV has them too."""
     csv = tmp_path / "kafka.csv"
     asked = ["bench", "kafka", "--images", "24", "--batch", "4", "--seconds", "0.05", "--repeats", "1", "--json"]
+    asked.append("--no-peers")
     done = CliRunner().invoke(app, [*asked, "--device", "cpu", "--data", str(tmp_path), "--csv", str(csv)])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
@@ -101,3 +103,32 @@ def test_what_limits_is_said(tensors: int, words: str) -> None:
     assert words in said[0]
     assert "2.00 times what a plain consumer gives" in said[1]
     assert findings([{"who": "plain", "records/s": 500}]) == []
+
+
+@pytest.mark.parametrize(
+    ("most", "end"), [(300, "confluent-kafka (uint8 x2)."), (700, "overlap, so that may be chance.")]
+)
+def test_the_fastest_other_loader_is_named(most: int, end: str) -> None:
+    """Among those that make tensors, and whether its turns overlap ours."""
+    ours = {"who": "tensors", "records/s": 800, "least": 600, "most": 900, "of tensors": 1.0}
+    rows = [ours, {"who": "confluent-kafka", "way": "uint8 x2", "of tensors": 0.25, "least": 100, "most": most}]
+    rows += [{"who": "ray-kafka", "way": "", "of tensors": 0.1, "least": 1, "most": 2}]
+    (said,) = findings([{"records/s": 200} | row for row in rows])
+    assert said.startswith("dali_feed gives 4.00 times the tensors of the fastest other loader, confluent-kafka (uint8")
+    assert said.endswith(end)
+
+
+def test_other_loaders_of_a_topic_take_part_or_are_named(tmp_path: Path, topic: Topic) -> None:
+    """Installed ones have their ways, a quick run the first; none is given the broker's options; one needs a broker."""
+    data = Data("sized", tmp_path, (), 0, 0, 0, 0, topic)
+    job = Job(data, 2, "cpu", 1, tmp_path)
+    makers, missing = others(job, {}, mock=True, quick=True)
+    assert {*makers, *missing} == set(KAFKA)
+    assert list(makers["confluent-kafka"]) == ["uint8 x1"]
+    assert "the mock broker does not answer it" in missing["kafka-python"]
+    assert "--quick" in missing["ray-kafka"] or "no ray" in missing["ray-kafka"]
+    assert len(others(job, {}, mock=False, quick=False)[0]["confluent-kafka"]) == 3
+    assert others(job, {"security.protocol": "ssl"}, mock=False, quick=False) == (
+        {},
+        dict.fromkeys(KAFKA, "it is not given --config; measure on a listener that asks for none"),
+    )

@@ -30,7 +30,7 @@ CLOSE = 5 / 255 / min(STD)  # five levels of 255: what JPEG and the decoders' co
 SEEN = 12  # of 24 images, in 13 epochs of drawing: a peer that draws with replacement has seen more
 MEAN_CLOSE = 0.35  # of red's mean over 300 crops; they are 1.1 apart from each other, so 5 standard errors
 
-HEAVY = {"ray-data", "grain", "mosaic", "litdata"}  # seconds of imports or processes
+HEAVY = {"ray-files", "ray-kafka", "grain", "mosaic", "litdata"}  # seconds of imports or processes
 
 
 def _peers(names: dict[str, str]) -> list[Any]:

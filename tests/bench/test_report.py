@@ -148,6 +148,29 @@ def test_the_verdict_comes_with_what_it_is_made_of() -> None:
     assert "what to change first" not in page(replace(found, told={}))
 
 
+def test_a_minute_is_enough() -> None:
+    """The answer, who was how fast, the verdict and its advice stand above all tables, and nothing is said twice."""
+    found = outcome()
+    found.findings += ["tar's own verdict: decode-bound.", "More."]
+    found.told["tar"]["causes"]["garbage"] = 0.001
+    text = unescape(page(found))
+    order = ['class="answer"', "Images per second", "what to change first", 'class="verdict"', "<details", "<td>read"]
+    places = [text.index(each) for each in (*order, "What the figures say", "More.")]
+    assert places == sorted(places)
+    assert "<table" not in text[: text.index("<details")]
+    assert "own verdict" not in text
+    assert "garbage" not in text  # of a wait that rounds to nothing
+
+
+def test_who_does_other_work_is_told() -> None:
+    """Of a topic some read alone, and our loader is the one that is called tensors; elsewhere all do the same."""
+    rows = [{"who": who, "way": "", "records/s": 9, "least": 9, "most": 9} for who in ("plain", "tensors", "other")]
+    text = page(Outcome("kafka", {}, rows))
+    assert "plain, in order or at random reads alone" in text
+    assert [re.findall('"bar ([a-z]+)"', row)[0] for row in text.split('class="who"')[1:]] == ["other", "ours", "other"]
+    assert "All did the same work" in page(outcome())
+
+
 def test_no_wait_is_lost() -> None:
     """Of more steps than a drawing has points the longest wait is still the top of the line."""
     (line,) = re.findall(r'<path d="([^"]*)"', page(outcome()).split("<b>tar</b>")[1])[:1]
@@ -155,6 +178,14 @@ def test_no_wait_is_lost() -> None:
     assert len(heights) == 600
     # 0.9 s on a scale of five decades from 10 microseconds: 4.95 of them up
     assert min(heights) == pytest.approx(100 - 100 * 4.954 / 5, abs=0.1)
+
+
+def test_a_few_steps_make_no_line() -> None:
+    """Their numbers are told, without a drawing of what is not there."""
+    found = replace(outcome(), waits={"tar": [0.02] * 8, "torch": [0.02] * 7})
+    drawn = page(found).split("<figure")[1:]
+    assert ["<svg" in figure for figure in drawn] == [True, False]
+    assert "7 steps; half wait at most" in drawn[1]
 
 
 def test_an_empty_outcome_has_a_report() -> None:

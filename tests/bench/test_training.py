@@ -126,7 +126,7 @@ def test_two_clocks_that_differ_are_explained() -> None:
     """The bench's wait ends with next(), our loader's with the hand-over; our verdict stands below either way."""
     row = {"who": "ours", "waited": 0.1, "own waited": 0.01, "of replay": None}
     _, apart, verdict = findings([row], {"ours": {"sentence": "training-bound"}})
-    assert apart.startswith("Of that ours's own clock saw 1%: in the rest it had handed its batch over")
+    assert apart.startswith("Of the 10% that the loop waits ours's own clock saw 1%: in the rest it had")
     assert verdict == "ours's own verdict, of the same steps: training-bound."
     assert len(findings([row | {"own waited": 0.09}], {"ours": {"sentence": "training-bound"}})) == 2
 
@@ -173,5 +173,5 @@ def test_the_command_tells_ours_torch_and_the_replay(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert [row["who"] for row in found["rows"]] == ["tar", REPLAY, "torch"]
     assert found["about"]["width"] == 8
-    begun = [said.partition(":")[0] for said in found["findings"] if not said.startswith("Of that ")]
+    begun = [said.partition(":")[0] for said in found["findings"] if not said.startswith("Of the ")]
     assert begun == ["tar", "tar's own verdict, of the same steps", "torch"]

@@ -53,12 +53,14 @@ class Peer:
     package  as pip knows it
     modules  that it needs; it takes part where each can be imported
     install  what to do where one cannot
+    slow     it takes tens of seconds to begin: a quick bench leaves it out
     """
 
     name: ClassVar[str]
     package: ClassVar[str]
     modules: ClassVar[tuple[str, ...]]
     install: ClassVar[str] = "pip install 'dali-feed[peers]'"
+    slow: ClassVar[bool] = False
 
     @property
     def version(self) -> str:

@@ -19,11 +19,12 @@ IMAGE = {  # that read files or shards
     "datasets": "datasets_loader:Datasets",
     "dali-reader": "dali_reader:DaliReader",
     "dali-external-source": "dali_external_source:DaliExternalSource",
+    "ray-files": "ray_files:RayFiles",
 }
 KAFKA = {  # that read a topic
-    "ray-data": "ray_kafka:RayKafka",
     "confluent-kafka": "confluent_kafka_loader:ConfluentKafka",
     "kafka-python": "kafka_python_loader:KafkaPython",
+    "ray-kafka": "ray_kafka:RayKafka",
 }
 
 

@@ -10,7 +10,7 @@ from dali_feed.bench.report.style import COLOURS
 
 __all__ = ["bars", "number", "parts"]
 
-CEILINGS = ("ceiling", "loop")
+CEILINGS = ("ceiling", "loop", "replay")
 
 
 def number(value: float) -> str:

@@ -1,4 +1,6 @@
-"""The page: the answer first, then what to do, then how it is known.
+"""The page: the answer first and who was how fast, then what to do, then how it is known.
+
+The law: who has a minute has it from the first screen, without a table.
 
 One file that asks for nothing: no script, no font, no address. Every chart has its figures as text beside it or in the
 table below. What an outcome does not hold has no section.
@@ -10,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dali_feed.bench.contract import Outcome
-from dali_feed.bench.findings import OURS
+from dali_feed.bench.findings import OURS, OWN_VERDICT
 from dali_feed.bench.measures import Figure, Measure, figures, measure_of
 from dali_feed.bench.report.bars import bars, number, parts
 from dali_feed.bench.report.markup import Markup, join, tag, text
@@ -32,6 +34,20 @@ KINDS = {
 }
 # A text of data is escaped; should one get through, the browser neither runs it nor asks anybody for anything.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+MINE = {"kafka": ("tensors", "in order", "at random")}  # ours, where they are not called as elsewhere
+SAME_WORK = "All did the same work"
+SAME = {
+    "kafka": "Who is called plain, in order or at random reads alone, the others make tensors of what they read",
+    "train": "All fed the same network; replay has its batches in memory",
+}
+PARTS = {
+    "loader": "What the thread that makes batches waited for",
+    "train": "What the training loop did",
+}
+STAGES = {  # what a part is called where people read it
+    "loader": {"source": "the source", "decode": "the decoder", "trainer": "the loop"},
+    "train": {"source": "waiting for a batch", "trainer": "training"},
+}
 MACHINE = ("machine", "cpus", "device", "driver", "load", "date", "commit", "version")
 
 
@@ -45,9 +61,9 @@ def page(outcome: Outcome) -> str:
     measure = measure_of(outcome.rows)
     found = figures(outcome.rows, measure) if measure is not None else []
     sections = [
+        _figures(outcome.kind, found, measure),
         verdicts(outcome),
-        _advice(outcome.findings[1:]),
-        _figures(found, measure),
+        _advice([said for said in outcome.findings[1:] if OWN_VERDICT not in said]),
         _stages(outcome),
         _timelines(outcome),
         _missing(outcome),
@@ -142,7 +158,7 @@ def _advice(sentences: Sequence[str]) -> Markup | None:
     return tag("section", tag("h2", text("What the figures say")), tag("ol", *told, class_="advice"))
 
 
-def _figures(found: Sequence[Figure], measure: Measure | None) -> Markup | None:
+def _figures(kind: str, found: Sequence[Figure], measure: Measure | None) -> Markup | None:
     if measure is None or not found:
         return None
     ordered = sorted(found, key=lambda figure: figure.value, reverse=measure.more_is_better)
@@ -150,19 +166,20 @@ def _figures(found: Sequence[Figure], measure: Measure | None) -> Markup | None:
     return tag(
         "section",
         tag("h2", text(measure.counts[0].upper() + measure.counts[1:])),
-        tag("p", text(f"All did the same work, in turns, on this machine; {better}.")),
-        bars(ordered, OURS, measure.counts),
+        tag("p", text(f"{SAME.get(kind, SAME_WORK)}, in turns, on this machine; {better}. Green is dali_feed.")),
+        bars(ordered, MINE.get(kind, OURS), measure.counts),
     )
 
 
 def _stages(outcome: Outcome) -> Markup | None:
     if not outcome.stages:
         return None
+    names = STAGES.get(outcome.kind, {})
     return tag(
         "section",
         tag("h2", text("Parts of the time")),
-        tag("p", text("What the thread that makes batches waited for or worked at, in each one's last turn.")),
-        parts(outcome.stages),
+        tag("p", text(f"{PARTS.get(outcome.kind, PARTS['loader'])}, in each one's last turn.")),
+        parts({who: {names.get(part, part): s for part, s in its.items()} for who, its in outcome.stages.items()}),
     )
 
 

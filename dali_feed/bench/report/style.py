@@ -57,7 +57,8 @@ svg { display: block; width: 100%; height: 7rem; background: color-mix(in srgb, 
 th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap;
   font-variant-numeric: tabular-nums; } th { color: var(--soft); font-weight: 600; }
 th:first-child, td:first-child, td.text { text-align: left; }
-details { margin-top: .9rem; } summary { cursor: pointer; color: var(--soft); }
+details { margin-top: .9rem; } details > p { margin: .8rem 0 0; color: var(--soft); }
+details > .scroll { margin: .6rem 0 0; } summary { cursor: pointer; color: var(--soft); }
 pre { overflow-x: auto; font-size: .8rem; background: var(--back); padding: .75rem; border-radius: .4rem;
   border: 1px solid var(--line); }
 dl { display: grid; grid-template-columns: max-content 1fr max-content 1fr; gap: .2rem 1rem; margin: .5rem 0 0;

@@ -12,6 +12,7 @@ from dali_feed.bench.report.markup import Markup, join, tag, text
 __all__ = ["timelines"]
 
 WIDE, HIGH = 600, 100  # of the drawing, stretched to the page
+FEW = 8  # steps: fewer make no line that says anything
 LEAST = 1e-5  # seconds: what is shorter stands on the ground
 
 
@@ -31,6 +32,10 @@ def _timeline(who: str, waits: np.ndarray, axis: list[Markup], decades: int, our
     points = [f"{n * step:.1f} {each:.1f}" for n, each in enumerate(heights)]
     line = "M" + " L".join(points if len(points) > 1 else [points[0], f"{WIDE} {heights[0]:.1f}"])
     told = f"{who}: {len(waits):,} steps; half wait at most {_scale(median)}, 99 of 100 at most {_scale(tail)}"
+    longest = f"; the longest {_scale(float(waits.max()))}"
+    caption = tag("figcaption", tag("b", text(who)), text(told.removeprefix(who) + longest))
+    if len(waits) < FEW:
+        return tag("figure", caption)
     drawing = tag(
         "svg",
         tag("title", text(told)),
@@ -41,10 +46,9 @@ def _timeline(who: str, waits: np.ndarray, axis: list[Markup], decades: int, our
         preserveAspectRatio="none",
         role="img",
     )
-    longest = f"; the longest {_scale(float(waits.max()))}"
     return tag(
         "figure",
-        tag("figcaption", tag("b", text(who)), text(told.removeprefix(who) + longest)),
+        caption,
         tag("div", tag("div", *axis, class_="axis", aria_hidden="true"), drawing, class_="chart"),
         class_="ours" if ours else None,
     )

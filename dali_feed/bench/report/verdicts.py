@@ -12,6 +12,8 @@ from dali_feed.bench.report.markup import Markup, tag, text
 
 __all__ = ["verdicts"]
 
+SUMMARY = "How it knows: seconds of each stage, of all its threads, and of the loop's waits"
+SHOWN = 0.005  # seconds: less is 0.00
 LONGEST = 8  # long waits that are shown
 CEILINGS = {"replay": "the network on batches that are there already", "ceiling": "the same engine fed from memory"}
 HEADS = ("stage", "threads", "waited for input, s", "worked, s", "waited for room, s", "alone, samples/s")
@@ -21,15 +23,16 @@ def verdicts(outcome: Outcome) -> Markup | None:
     """A part for each loader of ours that was measured; None where there was none."""
     if not outcome.told:
         return None
-    about = "What the loader says of its last turn, its warm-up included; seconds are of all threads of a stage."
+    about = "What the loader itself says of the steps that were counted in its last turn."
     body = [tag("h2", text("Where the time went, what to change first")), tag("p", text(about))]
     for who, told in outcome.told.items():
         body += [tag("h3", text(who)), tag("p", text(told["sentence"]), class_="verdict")]
         if told["advice"]:
             body.append(tag("ol", *(tag("li", text(each)) for each in told["advice"]), class_="advice"))
         body += _ceilings(who, outcome)
-        body += _stages(told["stages"])
-        body += _waits(told["causes"], told["long"])
+        known = [*_stages(told["stages"]), *_waits(told["causes"], told["long"])]
+        if known:
+            body.append(tag("details", tag("summary", text(SUMMARY)), *known))
     return tag("section", *body)
 
 
@@ -63,8 +66,7 @@ def _cells(stage: Mapping[str, Any]) -> list[str]:
 
 def _waits(causes: Mapping[str, float], long: Sequence[str]) -> list[Markup]:
     found = []
-    if causes:
-        told = ", ".join(f"{cause} {seconds:.2f} s" for cause, seconds in causes.items())
+    if told := ", ".join(f"{cause} {seconds:.2f} s" for cause, seconds in causes.items() if seconds >= SHOWN):
         found.append(tag("p", text(f"The loop waited for: {told}.")))
     if long:
         rest = len(long) - LONGEST

@@ -15,6 +15,7 @@ from dali_feed.cli.bench.options import (
     Engine,
     Images,
     Json,
+    Peers,
     Plots,
     Quick,
     Repeats,
@@ -42,6 +43,7 @@ def kafka(  # noqa: PLR0913, PLR0917  an option each
     device: Device = None,
     engine: Engine = None,
     images: Images = 3000,
+    peers: Peers = True,
     quick: Quick = False,
     csv: Csv = None,
     json: Json = False,
@@ -53,8 +55,9 @@ def kafka(  # noqa: PLR0913, PLR0917  an option each
 ) -> None:
     """Measure records per second of a topic, as tensors and read alone, beside librdkafka's plain consumer, in turns.
 
-    Tensors are images decoded, cropped at random to 224x224, flipped and normalized to float32. The mock broker runs on
-    the CPUs of this process; name a broker to measure a real one. Ctrl-C ends with a table of what was measured.
+    Tensors are images decoded, cropped at random to 224x224, flipped and normalized to float32; other loaders make
+    them of the same topic, if each value is an image. The mock broker runs on the CPUs of this process; name a broker
+    to measure a real one. Ctrl-C ends with a table of what was measured.
     """
     options = locals() | {"source": [target] if target else []}
     from dali_feed.cli.bench.asked import Asked

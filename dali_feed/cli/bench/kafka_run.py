@@ -5,13 +5,14 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
-from dali_feed.bench.contract import Outcome, Topic
+from dali_feed.bench.contract import Data, Job, Outcome, Topic
 from dali_feed.bench.facts import facts
-from dali_feed.bench.kafka import SHOWN, Reads, contestants, measure
+from dali_feed.bench.kafka import SHOWN, Reads, contestants, measure, others
 from dali_feed.bench.kafka_topics import topic_at, topic_here
 from dali_feed.bench.photos import photos
 from dali_feed.bench.work import CROP
 from dali_feed.cli.bench.asked import Asked, check_batch
+from dali_feed.cli.bench.data import scratch_in
 from dali_feed.cli.bench.ending import Ending, ending
 from dali_feed.cli.bench.progress import listening
 from dali_feed.cli.targets import KAFKA, named, options_of, sources
@@ -54,6 +55,13 @@ def run(asked: Asked) -> None:
         makers = contestants(reads)
         if asked.quick:
             makers = {who: dict(list(ways.items())[:1]) for who, ways in makers.items()}
+        if asked.peers:
+            folder = stack.enter_context(scratch_in(asked.data))
+            data = Data(str(outcome.about["data"]), folder, (), 0, 0, 0, 0, which)
+            job = Job(data, asked.batch, device, threads, folder, CROP)
+            theirs, missing = others(job, config, mock=not asked.source, quick=asked.quick)
+            makers |= theirs
+            outcome.missing |= missing
         how_long: dict[str, Any] = timing | {"until": asked.until}
         measure(makers, outcome, **how_long, listener=listener)
 
