@@ -58,7 +58,7 @@ class Claim:
 
     def checked(self, made: Written) -> Written:
         """The record as it is sent. Raises ProduceError where its value cannot be written, as others could not be."""
-        if len(made.value) <= self.above:
+        if made.value is None or len(made.value) <= self.above:
             return made
         digest = hashlib.sha256(made.value).hexdigest()
         name = f"{digest[:2]}/{digest}"
