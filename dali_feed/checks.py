@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterable
 
 import numpy as np
 
 from dali_feed.errors import ConfigError
 
-__all__ = ["AMOUNT", "bytes_of", "flag", "whole"]
+__all__ = ["AMOUNT", "bytes_of", "flag", "of_kind", "path_of", "paths_of", "whole"]
 
 AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _SIZES = {"": 1, "B": 1}
@@ -39,3 +41,29 @@ def bytes_of(option: str, text: str) -> int:
         msg = f"{option}: must be a size such as 1500, 512MB or 1GiB; found {text!r}"
         raise ConfigError(msg)
     return size
+
+
+def path_of(subject: str, value: object) -> str:
+    """A path or address as text. Raises ConfigError for what is none, as an environment variable that is not set."""
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(path, str):
+        msg = f"{subject}: must be a path; found {value!r}"
+        raise ConfigError(msg)
+    return path
+
+
+def paths_of(subject: str, given: object) -> list[str]:
+    """One path, or some in a row, as texts. Raises ConfigError for what is none."""
+    if isinstance(given, str | os.PathLike):
+        return [path_of(subject, given)]
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        msg = f"{subject}: must be a path or a sequence of paths; found {given!r}"
+        raise ConfigError(msg)
+    return [path_of(subject, each) for each in given]
+
+
+def of_kind(option: str, value: object, kind: type) -> None:
+    """ConfigError for anything but None and a `kind`."""
+    if not isinstance(value, kind | None):
+        msg = f"{option}: must be a {kind.__name__} or None; found {value!r}"
+        raise ConfigError(msg)

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -94,7 +94,9 @@ class ArrayShards:
         label: ArrayLike | _Path | Sequence[_Path] | None = None,
     ) -> None:
         self._dtype, self._shape = told_form(dtype, (shape,) if isinstance(shape, int) else shape)
-        given: list[Any] = [arrays] if isinstance(arrays, str | os.PathLike | np.ndarray) else list(arrays)
+        them: Any = arrays
+        one = isinstance(them, str | os.PathLike | np.ndarray) or not isinstance(them, Iterable)
+        given: list[Any] = [them] if one else list(them)
         self._paths: tuple[str, ...] = ()
         self._held: tuple[HeldArray, ...] = ()
         if given and all(isinstance(each, np.ndarray) for each in given):

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dali_feed.checks import path_of
 from dali_feed.errors import DataLostError, DeadLetterError, SourceDeniedError, SourceNotFoundError
 from dali_feed.quarantine.letters import Letter, Original
 from dali_feed.storage.durable import sync_folder, write_whole
@@ -37,6 +38,9 @@ class DeadLetterFolder:
     """
 
     path: str | os.PathLike[str]
+
+    def __post_init__(self) -> None:
+        path_of("DeadLetterFolder(path=...)", self.path)
 
     def __str__(self) -> str:
         return os.fspath(self.path)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dali_feed.checks import path_of, paths_of
 from dali_feed.errors import (
     ClosedError,
     ConfigError,
@@ -62,7 +63,7 @@ class FileList:
         if isinstance(paths, (str, os.PathLike)):
             msg = f"FileList: paths must be a sequence of paths; found {paths!r}; for a folder use FileList.from_folder"
             raise ConfigError(msg)
-        self._paths = [os.fspath(path) for path in paths]
+        self._paths = paths_of("FileList: paths", paths)
         if not self._paths:
             msg = "FileList: paths must name at least one file; found an empty sequence"
             raise SourceEmptyError(msg)
@@ -80,7 +81,7 @@ class FileList:
             SourceDeniedError: it cannot be listed.
             SourceEmptyError: it has no class folder, or a class without an image.
         """
-        root = os.path.expanduser(os.fspath(root))
+        root = os.path.expanduser(path_of("FileList.from_folder: root", root))
         try:
             with os.scandir(root) as entries:
                 classes = sorted(entry.name for entry in entries if entry.is_dir())

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dali_feed.checks import paths_of
 from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.external_sources.arrow_columns import is_image
 from dali_feed.external_sources.files import EXTENT_BYTES
@@ -48,7 +49,7 @@ class GroupRows(ABC):
         *,
         format: Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
     ) -> None:
-        named = [os.fspath(each) for each in ([files] if isinstance(files, str | os.PathLike) else files)]
+        named = paths_of(f"{self._told}: files", files)
         found = (matches(name, self._told, self._files) for name in named)
         self._paths = tuple(itertools.chain.from_iterable(found))
         if not named or len(set(self._paths)) < len(self._paths):

@@ -11,13 +11,14 @@ import itertools
 import json
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from dali_feed.checks import paths_of
 from dali_feed.errors import ConfigError, DataLostError, SourceEmptyError
 from dali_feed.external_sources import tar_index
 from dali_feed.external_sources.checksums import expected
@@ -82,15 +83,14 @@ class ShardSet:
         cache: DiskCache | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if isinstance(image, str) or not image or not all(map(str, image)):
+        if isinstance(image, str) or not isinstance(image, Iterable) or not image or not all(map(str, image)):
             msg = f"ShardSet: image must be a non-empty sequence of suffixes such as ('jpg', 'png'); found {image!r}"
             raise ConfigError(msg)
         known = label in (None, "auto", "cls", "json") or (str(label).startswith("json:") and str(label)[5:])
         if not known:
             msg = f"ShardSet: label must be 'auto', 'cls', 'json', 'json:KEY' or None; found {label!r}"
             raise ConfigError(msg)
-        given = [shards] if isinstance(shards, (str, os.PathLike)) else list(shards)
-        patterns = [os.fspath(s) for s in given]
+        patterns = paths_of("ShardSet: shards", shards)
         if not patterns:
             msg = "ShardSet: shards must name at least one file; found an empty sequence"
             raise ConfigError(msg)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
+from dali_feed.checks import of_kind
 from dali_feed.columns.further import Bounds
 from dali_feed.columns.kind import Kind
 from dali_feed.columns.source import with_columns
@@ -93,6 +94,8 @@ class Feed(Dealt):
         columns: Mapping[str, Kind] | Sequence[Kind] | None = None,
     ) -> None:
         check_order(source, sampler, shuffle=shuffle)
+        of_kind("bad", bad, BadRecords)
+        of_kind("tuning", tuning, Tuning)
         self._auto = tuning if isinstance(tuning, AutoTuning) else None
         tuning = (tuning or Tuning()) if self._auto is None else self._auto.defaults(gpu=device is not None)
         self._alike = partial(

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, Self, cast
 
+from dali_feed.checks import of_kind
 from dali_feed.columns.further import Bounds
 from dali_feed.columns.kind import Kind
 from dali_feed.columns.live_source import LiveColumnar
@@ -94,6 +95,8 @@ class LiveFeed(Dealt):
         tuning: Tuning | None = None,
         columns: Mapping[str, Kind] | Sequence[Kind] | None = None,
     ) -> None:
+        of_kind("bad", bad, BadRecords)
+        of_kind("tuning", tuning, Tuning)
         if isinstance(tuning, AutoTuning):
             log.info("tuning: a stream is not measured, since what is read of it is gone; the defaults are used")
             tuning = tuning.defaults(gpu=device is not None)

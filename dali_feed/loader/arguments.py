@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
+from dali_feed.checks import of_kind
 from dali_feed.errors import ConfigError
 from dali_feed.loader.asked import TorchOptions
 from dali_feed.options import AutoTuning, Tuning
@@ -145,6 +146,7 @@ def warn_once(name: str, why: str, stacklevel: int = 3, what: str = "has no effe
 
 def tuned(tuning: Tuning | None, num_workers: int, prefetch_factor: int | None, stacklevel: int) -> Tuning:
     """num_workers and prefetch_factor as ours, where `tuning` does not set them."""
+    of_kind("tuning", tuning, Tuning)
     found = tuning or Tuning()
     if num_workers and found.threads is None:
         if isinstance(found, AutoTuning):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from dali_feed.checks import bytes_of, whole
+from dali_feed.checks import bytes_of, path_of, whole
 from dali_feed.errors import ConfigError
 from dali_feed.storage.piece import BLOCK
 
@@ -31,6 +31,7 @@ class DiskCache:
     piece: int = 8 << 20
 
     def __post_init__(self) -> None:
+        path_of("DiskCache(folder=...)", self.folder)
         if isinstance(self.limit, str):
             bytes_of("DiskCache(limit=...)", self.limit)
         else:

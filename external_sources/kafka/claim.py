@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dali_feed.checks import path_of
 from dali_feed.errors import ConfigError, ProduceError
 from dali_feed.external_sources.kafka.claims import SHA256, SIZE, URI
 from dali_feed.external_sources.kafka.writes import Written
@@ -38,6 +39,7 @@ class Claim:
     above: int = ABOVE
 
     def __post_init__(self) -> None:
+        path_of("Claim(folder=...)", self.folder)
         if isinstance(self.above, bool) or not isinstance(self.above, int) or self.above < 0:
             msg = f"Claim: above must be a number of bytes, 0 or more; found {self.above!r}"
             raise ConfigError(msg)
@@ -56,7 +58,7 @@ class Claim:
 
     def checked(self, made: Written) -> Written:
         """The record as it is sent. Raises ProduceError where its value cannot be written, as others could not be."""
-        if len(made.value) <= self.above:
+        if made.value is None or len(made.value) <= self.above:
             return made
         digest = hashlib.sha256(made.value).hexdigest()
         name = f"{digest[:2]}/{digest}"

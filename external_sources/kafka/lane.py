@@ -138,7 +138,7 @@ class Lane:
         """Hand a record over, once there is room for it; partition -1: by its key."""
         self.settled.begin(number)
         headers: Any = written.headers
-        report = partial(self._delivered, number, len(written.value) + written.elsewhere)
+        report = partial(self._delivered, number, len(written.value or b"") + written.elsewhere)
         while True:
             try:
                 self._producer.produce(

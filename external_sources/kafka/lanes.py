@@ -169,4 +169,4 @@ class TransactionLanes:
 
 
 def _codec(compression: str, item: Written) -> str:
-    return AUTO[is_packed(item.value)] if compression == "auto" else compression
+    return AUTO[is_packed(item.value or b"")] if compression == "auto" else compression

@@ -9,7 +9,7 @@ import numpy as np
 
 from dali_feed.errors import ConfigError, DaliFeedError, FormatError, MissingPackageError
 from dali_feed.external_sources.kafka.claim import Claim
-from dali_feed.external_sources.kafka.writes import WHERE, Writes, Written
+from dali_feed.external_sources.kafka.writes import TOMBSTONE, WHERE, Writes, Written
 from dali_feed.quarantine.reasons import place_of
 from dali_feed.records.source import Block, unpack_id
 
@@ -49,16 +49,17 @@ class Maker:
             return None
         stage: Any = self._map
         try:
+            fields = _values(blocks[0], row) if self._writes.payload else {}
+            gone = fields.get(TOMBSTONE, False)
             value = bytes(payload)
-            if self._map is not None:
+            if self._map is not None and not gone:
                 value = self._map(value)
             stage = self._writes.record
-            fields = _values(blocks[0], row) if self._writes.payload else {}
             members = _values(blocks[-1], row) if self._has_members else {}
             if self._where is not None:
                 members[WHERE] = self._where(*unpack_id(int(blocks[0].ids[row])))
             made = self._writes.record(value, fields, members)
-            if not isinstance(made.value, bytes):
+            if not isinstance(made.value, bytes) and not (gone and made.value is None):
                 msg = f"a value must be bytes; found {type(made.value).__name__}"
                 raise TypeError(msg)
         except (ConfigError, MissingPackageError, MemoryError):

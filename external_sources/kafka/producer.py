@@ -15,6 +15,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
+from dali_feed.checks import of_kind, path_of
 from dali_feed.errors import ConfigError, SourceChangedError, StateError
 from dali_feed.external_sources.kafka.addresses import addresses
 from dali_feed.external_sources.kafka.claim import Claim
@@ -116,6 +117,13 @@ class Producer:
     ) -> None:
         self._topics = Topics(servers, config=config, timeout=timeout)
         self._writes: Writes = Payload() if writes is None else writes
+        if not callable(getattr(self._writes, "record", None)):
+            msg = f"{topic}: writes must say what becomes of a record, as Payload(), Values(...); found {writes!r}"
+            raise ConfigError(msg)
+        if map is not None and not callable(map):
+            msg = f"{topic}: map must be a function of bytes, or None; found {map!r}"
+            raise ConfigError(msg)
+        of_kind(f"{topic}: claim", claim, Claim)
         self._main, self._source = self._writes.of(source), source
         self._topic, self._servers = topic, addresses(f"{topic}: ", servers)
         choices: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -125,7 +133,7 @@ class Producer:
         }
         for name, (value, among) in choices.items():
             if value not in among:
-                msg = f"{topic}: {name} must be one of {', '.join(among)}; found {value!r}"
+                msg = f"{topic}: {name} must be one of {', '.join(repr(each) for each in among)}; found {value!r}"
                 raise ConfigError(msg)
         least = {"readers": (readers, 1), "every": (every, 0), "linger": (linger, 0), "batch_bytes": (batch_bytes, 1)}
         for name, (number, most) in (least | {"queue_bytes": (queue_bytes, 1024)}).items():
@@ -145,7 +153,7 @@ class Producer:
         self._sources = self._read_from()
         self._map, self._readers, self._by, self._compression = map, readers, by, compression
         self._claim = claim
-        self._journal = None if journal is None else Path(journal)
+        self._journal = None if journal is None else Path(path_of(f"{topic}: journal", journal))
         self._transactional, self._every = transactional, every
         self._options = LaneOptions(
             topic, self._servers, acks, linger, batch_bytes, queue_bytes, timeout, None, dict(config or {})

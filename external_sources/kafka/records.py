@@ -120,18 +120,22 @@ class _Coded:
         self.payloads: list[memoryview | None] = [None] * n
         self.faults: dict[int, str] = {}
         self._codec = codec
+        self._tombstone: Any = getattr(codec, "tombstone", None)  # what it makes of a key and headers without a value
         self._room, self._lease, self._claims = lease.room, lease, claims
         self._values: dict[str, list[Any]] = {name: [0 if name == LABEL else None] * n for name in fields}
 
     def take(self, row: int, message: Message) -> None:
         """Copy a record into its row; where the codec fails, its whole value, so that it can be looked at."""
         value = message.value() or value_of(self._claims, message, self._lease)
+        gone = value is None and self._tombstone is not None
+        value = b"" if gone else value
         if not isinstance(value, bytes | memoryview):
             self.payloads[row], self.faults[row] = _NOTHING, value or _TOMBSTONE
             return
         try:
             headers: Any = message.headers() or []
-            parts = self._codec(memoryview(value), message.key(), headers)
+            key = message.key()
+            parts = self._tombstone(key, headers) if gone else self._codec(memoryview(value), key, headers)
             image = memoryview(parts["image"]).cast("B")
             values = {name: parts[name] for name in self._values}
             if LABEL in values:

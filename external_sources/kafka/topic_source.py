@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
+from dali_feed.checks import path_of
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources.formatted import VALUE, forms_of, with_formats
 from dali_feed.external_sources.kafka.addresses import addresses
@@ -121,7 +122,7 @@ class TopicSource:
 def _follows(claims: str | os.PathLike[str] | None) -> Follows:
     if claims is None:
         return UNTOLD
-    if "://" not in (address := os.fspath(claims)):
+    if "://" not in (address := path_of("claims=", claims)):
         return Claims(os.path.abspath(address))
     from dali_feed.external_sources.kafka.remote_claims import RemoteClaims
 
@@ -129,6 +130,12 @@ def _follows(claims: str | os.PathLike[str] | None) -> Follows:
 
 
 def _field_names(topic: str, label: str | None, codec: Codec | None, fields: Sequence[str] | None) -> tuple[str, ...]:
+    if label is not None and (not isinstance(label, str) or not label):
+        msg = f"{topic}: label must be a header's name, or None; found {label!r}"
+        raise ConfigError(msg)
+    if codec is not None and not callable(codec):
+        msg = f"{topic}: codec must be a function of (value, key, headers), or None; found {codec!r}"
+        raise ConfigError(msg)
     if codec is None:
         if fields is not None:
             msg = f"{topic}: fields= names what a codec gives; found {fields!r} and no codec; give codec="
@@ -147,6 +154,9 @@ def _field_names(topic: str, label: str | None, codec: Codec | None, fields: Seq
 
 
 def _checked(topic: str, config: Mapping[str, Any] | None) -> dict[str, Any]:
+    if not isinstance(config, Mapping | None):
+        msg = f"{topic}: config must be a mapping of librdkafka's options, or None; found {type(config).__name__}"
+        raise ConfigError(msg)
     taken = sorted(OURS.intersection(config or {}))
     if taken:
         msg = (

@@ -19,14 +19,15 @@ from dali_feed.records.source import LABEL, Source
 __all__ = ["WHERE", "Copied", "Payload", "Values", "Writes", "Written"]
 
 Fields = Mapping[str, Any]
+TOMBSTONE = "$tombstone"  # a field of a record that is copied: whether it has no value
 WHERE = "$where"  # no member of anybody: the record's coordinates, `train-0007.tar#118`
 _NAMES = frozenset(".[]$\"'")  # a member's name is a path where it is read
 
 
 class Written(NamedTuple):
-    """A Kafka record, and how many bytes of its payload lie elsewhere."""
+    """A Kafka record, and how many bytes of its payload lie elsewhere. Without a value it is a tombstone."""
 
-    value: bytes
+    value: bytes | None
     key: bytes | None
     headers: list[tuple[str, bytes]]
     elsewhere: int = 0
@@ -180,7 +181,10 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """Records of another topic as they are there: value, key, all headers; payloads that lie elsewhere stay there."""
+    """Records of another topic as they are there: value, key, all headers; payloads that lie elsewhere stay there.
+
+    A record without a value, which deletes its key in a compacted topic, is one there too.
+    """
 
     payload: bool = field(default=True, init=False)
     members: tuple[str, ...] = field(default=(), init=False)
@@ -192,21 +196,32 @@ class Copied:
             raise ConfigError(msg)
         made = copy.copy(source)
         made._options = replace(
-            source._options, label=None, codec=_whole, fields=("key", "headers"), asked=None, claims=AsTheyAre()
+            source._options,
+            label=None,
+            codec=_Whole(),
+            fields=("key", "headers", TOMBSTONE),
+            asked=None,
+            claims=AsTheyAre(),
         )
         return made
 
     def record(self, payload: bytes, fields: Fields, members: Fields) -> Written:
         """See `Writes`."""
-        return Written(payload, fields["key"], fields["headers"])
+        return Written(None if fields[TOMBSTONE] else payload, fields["key"], fields["headers"])
 
     def told(self) -> dict[str, Any]:
         """See `Writes`."""
         return {"writes": "copied"}
 
 
-def _whole(value: memoryview, key: bytes | None, headers: list[tuple[str, bytes]]) -> dict[str, Any]:
-    return {"image": value, "key": key, "headers": headers}
+class _Whole:
+    """All of a record: a codec that takes tombstones too."""
+
+    def __call__(self, value: memoryview, key: bytes | None, headers: list[tuple[str, bytes]]) -> dict[str, Any]:
+        return {"image": value, "key": key, "headers": headers, TOMBSTONE: False}
+
+    def tombstone(self, key: bytes | None, headers: list[tuple[str, bytes]]) -> dict[str, Any]:
+        return {"image": b"", "key": key, "headers": headers, TOMBSTONE: True}
 
 
 def _once(key: str | None, others: tuple[str, ...]) -> tuple[str, ...]:

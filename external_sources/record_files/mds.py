@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+from dali_feed.checks import path_of
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources.record_files.kept_index import RecordIndex
 from dali_feed.external_sources.record_files.mds_index import check_packed, hashes_checked, read_set, shard_index
@@ -56,7 +57,7 @@ class MDS(RecordFiles):
         label: str | None = AUTO,
         check: bool = False,
     ) -> None:
-        given = os.fspath(folder)
+        given = path_of("MDS: folder", folder)
         root = given.rstrip("/") or "/"
         root = root if "://" in root else os.path.expanduser(root)
         store = store_for([root])

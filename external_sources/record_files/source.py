@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from dali_feed.checks import paths_of
 from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.external_sources.formatted import VALUE, Formatted, with_formats
 from dali_feed.external_sources.member_source import MemberSource, foremost
@@ -47,7 +48,7 @@ def files_of(
         ConfigError: nothing is given, or a file is named twice.
         SourceNotFoundError: a pattern matches nothing, or a named file is not there.
     """
-    patterns = [os.fspath(each) for each in ([given] if isinstance(given, str | os.PathLike) else given)]
+    patterns = paths_of(name, given)
     if not patterns:
         msg = f"{name}: must name at least one file; found an empty sequence"
         raise ConfigError(msg)

@@ -109,7 +109,7 @@ def test_mistakes_are_one_line(cli: Cli, embedded: Kafka, tmp_path: Path) -> Non
     )
     assert_one_line(cli("produce", shards, target, target), "source: one at a time")
     assert_one_line(cli("produce", shards, target, "--value", "a"), "--value", "give --format")
-    assert_one_line(cli("produce", shards, target, "--acks", "2"), "acks must be one of all, 1")
+    assert_one_line(cli("produce", shards, target, "--acks", "2"), "acks must be one of 'all', '1'")
     assert_one_line(cli("produce", shards, target, "--format", "avro", "--value", "cls"), "--schema", "needs its file")
     assert_one_line(cli("produce", target, target, "--payload", "jpg"), "--payload", "leave it out")
 

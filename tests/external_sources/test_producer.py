@@ -358,7 +358,7 @@ def test_a_journal_is_of_one_run(embedded: Kafka, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"acks": "0"}, "acks must be one of all, 1"),
+        ({"acks": "0"}, "acks must be one of 'all', '1'"),
         ({"acks": "1", "transactional": True}, "acks='all'"),
         ({"by": "label"}, "by must be"),
         ({"compression": "zip"}, "compression must be"),

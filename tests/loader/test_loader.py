@@ -355,3 +355,10 @@ def test_a_share_of_bad_records_is_a_fraction() -> None:
     """A float is told how to write it."""
     with pytest.raises(ConfigError, match=r"Fraction\(1, 100\).*found 0\.01"):
         BadRecords(limit=0.01)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("option", "value"), [("bad", 5), ("bad", 0), ("tuning", {}), ("tuning", {"threads": 2})])
+def test_option_groups_of_another_kind(option: str, value: Any) -> None:
+    """An error by its name: an empty dict is no option group either."""
+    with pytest.raises(ConfigError, match=rf"^{option}: must be a (BadRecords|Tuning) or None; found "):
+        DataLoader(ScriptedSource(labelled(4)), 2, device="cpu", **{option: value})
