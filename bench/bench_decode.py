@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from dali_feed.bench.facts import facts
 from dali_feed.bench.photos import photos
 from dali_feed.bench.turns import Make, run_turn
 from dali_feed.bench.work import cuda_index, transform
+from dali_feed.cores import whole_cores
 from dali_feed.engines.dali.regions import trouble
 
 
@@ -65,7 +65,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", type=torch.device, default=torch.device("cuda:0"))
     parser.add_argument("--batches", type=int, nargs="+", default=[64, 256])
-    cores = len(os.sched_getaffinity(0))
+    cores = whole_cores()
     parser.add_argument("--threads", type=int, nargs="+", default=sorted({min(2, cores), max(1, cores // 2), cores}))
     parser.add_argument("--loads", type=float, nargs="*", default=[0.0, 0.65, 1.0])
     parser.add_argument("--engines", nargs="*", choices=("dali", "host"), default=["dali", "host"])

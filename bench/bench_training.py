@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import os
 import sys
 import threading
 import time
@@ -34,6 +33,7 @@ from dali_feed.bench.peers.torch_loader import torch_loader
 from dali_feed.bench.photos import photos
 from dali_feed.bench.training import Trainer
 from dali_feed.bench.work import cuda_index
+from dali_feed.cores import whole_cores
 from dali_feed.external_sources import KafkaTopic, ShardSet
 from dali_feed.testing import broker, publish
 
@@ -131,7 +131,7 @@ def main() -> int:
     parser.add_argument("--warm", type=int, default=20)
     parser.add_argument("--engines", nargs="*", choices=("dali", "host"), default=["dali", "host"])
     parser.add_argument("--sources", nargs="*", choices=("tar", "kafka"), default=["tar", "kafka"])
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="of torch's DataLoader")
+    parser.add_argument("--workers", type=int, default=whole_cores(), help="of torch's DataLoader")
     parser.add_argument("--photos", type=int, default=3000)
     parser.add_argument("--data", type=Path, default=None)
     parser.add_argument("--results", type=Path, default=RESULTS)

@@ -13,6 +13,7 @@ from pathlib import Path
 from _checks import Check, run_checks, sources_digest
 
 from dali_feed.bench.facts import RUN
+from dali_feed.cores import whole_cores
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -79,7 +80,7 @@ class Parts:
         """What a training loop waits."""
         toy = (*TOY, "--model", "mobilenet_v3_small", "--batch", "2", "--steps", "2", "--warm", "1")
         size = toy if self._rehearsed else ("--steps", "100")
-        workers = str(1 if self._rehearsed else len(os.sched_getaffinity(0)))
+        workers = str(1 if self._rehearsed else whole_cores())
         for name, how in (
             ("dali", ("--engines", "dali", "--workers", "0")),
             ("host", ("--engines", "host", "--workers", "0")),
@@ -93,7 +94,7 @@ class Parts:
         """Ours beside its ceiling and the others."""
         toy = (*TOY, "--batches", "4", "--repeats", "1", "--seconds", "0.1")
         size = toy if self._rehearsed else ("--batches", "256", "--repeats", "3", "--seconds", "4")
-        workers = str(1 if self._rehearsed else len(os.sched_getaffinity(0)))
+        workers = str(1 if self._rehearsed else whole_cores())
         for engine, how in (("dali", ()), ("host", ("--no-peers",))):
             given = ("--engines", engine, "--sources", "tar", "--device", self._device, "--workers", workers, *how)
             yield self._bench("loader", engine, "bench_loader.py", *given, *size, *self._results(), limit=400)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from dali_feed.checks import bytes_of, flag, whole
+from dali_feed.cores import whole_cores
 from dali_feed.errors import ConfigError
 from dali_feed.quarantine.policy import BadRecords
 from dali_feed.screen.scans import MAX_WORK
@@ -52,8 +53,9 @@ class Tuning:
     """Threads, memory and time limits. Nothing here changes what a batch contains.
 
     threads          decoder threads, as many for each image column and for functions of the user's on columns; None:
-                     the CPUs this process may use, shared by the LOCAL_WORLD_SIZE processes that torchrun says are on
-                     the machine; before a GPU decoder 16 at most
+                     the CPUs this process may use, by its affinity and by the quota of its container or job, shared by
+                     the LOCAL_WORLD_SIZE processes that torchrun says are on the machine; before a GPU decoder 16 at
+                     most
     readers          threads that read the source, each with its own connection or open files; "auto": 2 to begin with,
                      then from 1 to 8 by what is measured as they read (docs/kafka.md)
     prefetch         batches in flight in the engine, and as many finished ones waiting for the training loop
@@ -157,7 +159,7 @@ class Tuning:
     @property
     def cpu_threads(self) -> int:
         """`threads`, or this process's part of the CPUs that it may use; ConfigError where that cannot be found out."""
-        return self.threads or max(1, len(os.sched_getaffinity(0)) // local_processes())
+        return self.threads or max(1, whole_cores() // local_processes())
 
     @property
     def gpu_threads(self) -> int:

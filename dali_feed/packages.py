@@ -24,6 +24,7 @@ _PACKAGES = {  # module: how people call it, its package for pip, and a further 
     "torchvision": ("torchvision", "torchvision", ""),
     "pyarrow": ("pyarrow", "pyarrow", ""),
     "tokenizers": ("tokenizers", "tokenizers", "or dali-feed[text]"),
+    "zstandard": ("zstandard", "zstandard", "or dali-feed[zstd]"),
     "PIL": ("Pillow", "pillow", ""),
     "fastavro": ("fastavro", "fastavro", "or dali-feed[formats]"),
     "msgpack": ("MessagePack", "msgpack", "or dali-feed[formats]"),

@@ -1,8 +1,8 @@
 """Writes the figures of the pages from the rows of bench/results: `make tables`.
 
 The law: between `<!-- table: NAME -->` and `<!-- end -->` a page says what the rows say, and nobody edits it. What a
-NAME is made of is a function of docs/_figures.py (README), docs/_figures_pages.py or docs/_figures_prose.py. Figures
-that stand together come from one run: the newest that has every row they need, as ratios between runs mean nothing.
+NAME is made of is a function of docs/_figures.py (README) or of a docs/_figures_*.py (other pages). Figures that stand
+together come from one run: the newest that has every row they need, as ratios between runs mean nothing.
 
     python docs/_tables.py            writes the pages
     python docs/_tables.py --check    writes nothing; says what is old, and exits with 1
@@ -21,6 +21,7 @@ from pathlib import Path
 import _figures as readme
 import _figures_pages as others
 import _figures_prose as prose
+import _figures_scaling as scales
 
 ROOT = Path(__file__).resolve().parents[1]
 REGION = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -32,7 +33,7 @@ FIGURES: dict[str, Figure] = {
     figure.__name__: figure
     for figure in (
         *(readme.costs, readme.speeds, readme.survived),
-        *(prose.folder, prose.judged, prose.lock, prose.produced, prose.stream),
+        *(prose.folder, prose.judged, prose.lock, prose.produced, prose.stream, scales.scaling),
         *(
             others.borders,
             others.columns,

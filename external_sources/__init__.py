@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.record_files.mds import MDS
     from dali_feed.external_sources.record_files.recordio import RecordIO
     from dali_feed.external_sources.record_files.tfrecords import TFRecords
+    from dali_feed.external_sources.renamed import Renamed
     from dali_feed.external_sources.shards import DiskCache, ShardSet
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "Produced",
     "Producer",
     "RecordIO",
+    "Renamed",
     "ShardSet",
     "TFRecords",
     "Tally",
@@ -88,6 +90,7 @@ __getattr__ = lazily(
         "Produced": "kafka.producer",
         "Producer": "kafka.producer",
         "RecordIO": "record_files.recordio",
+        "Renamed": "renamed",
         "ShardSet": "shards",
         "TFRecords": "record_files.tfrecords",
         "Tally": "kafka.tally",

@@ -10,6 +10,7 @@ binds whatever the system gives it, and a topic's name is random. Files that hav
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gc
 import inspect
@@ -254,12 +255,15 @@ def pytest_report_header() -> str:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker of several tells what it saw, for the one summary."""
-    gc.unfreeze()  # libraries look at their exit for what is left of theirs
+    """A worker of several tells what it saw, for the one summary, and is then left as it is."""
     told = getattr(session.config, "workeroutput", None)
-    if told is not None:
-        told["compiled"] = [(name, arch, list(options)) for name, arch, options in sorted(_COMPILED)]
-        told["untested"] = list(_UNTESTED)
+    if told is None:
+        gc.unfreeze()  # libraries look at their exit for what is left of theirs
+        return
+    told["compiled"] = [(name, arch, list(options)) for name, arch, options in sorted(_COMPILED)]
+    told["untested"] = list(_UNTESTED)
+    # Its fixtures are at their end. To take all libraries apart would cost four seconds more, for nobody.
+    atexit.register(os._exit, 0)
 
 
 @pytest.hookimpl(optionalhook=True)

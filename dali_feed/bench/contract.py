@@ -85,6 +85,9 @@ class Steps(Iterator[int]):
     keeps: bool = False
     images: Any = None
 
+    def begins(self) -> None:
+        """The warm-up is over: what it tells of itself from here on is what is counted."""
+
     def kept(self, images: Any) -> int:
         """What a step gives: the number of images."""
         if self.keeps:

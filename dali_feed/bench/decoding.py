@@ -183,7 +183,7 @@ def measure(
     try:
         take_turns(chosen, found, repeats=repeats, seconds=seconds, listener=listener)
     finally:
-        outcome.missing |= {name: f"failed: {reason}" for name, reason in found.failed.items()}
+        outcome.missing |= found.missing
         outcome.rows += [_row(*makers[name], images, found) for name in found.turns]
 
 

@@ -10,6 +10,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from dali_feed.cores import whole_cores
+
 __all__ = ["RUN", "driver", "facts", "jpeg_engine", "version"]
 
 RUN = "DALI_FEED_BENCH_DATE"  # of a run that is made of several processes
@@ -88,7 +90,7 @@ def facts() -> dict[str, str | int]:
         "date": os.environ.get(RUN) or dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
         "machine": _cpu_name(),
-        "cpus": len(os.sched_getaffinity(0)),
+        "cpus": whole_cores(),
         "load": f"{os.getloadavg()[0]:.1f}",
         "python": platform.python_version(),
         "driver": driver(),

@@ -10,6 +10,7 @@ Contestants, in turns over the same topic:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -110,13 +111,14 @@ def measure(
     repeats: int,
     seconds: float,
     listener: Listener | None = None,
+    until: float = math.inf,
 ) -> None:
     """Let them take turns; `outcome` holds what was found, also where it is interrupted."""
     found = Measured()
     try:
-        take_turns(makers, found, repeats=repeats, seconds=seconds, listener=listener)
+        take_turns(makers, found, repeats=repeats, seconds=seconds, listener=listener, until=until)
     finally:
-        outcome.missing |= {who: f"failed: {reason}" for who, reason in found.failed.items()}
+        outcome.missing |= found.missing
         sizes = [turn.notes["bytes"] for turns in found.turns.values() for turn in turns if "bytes" in turn.notes]
         for who, turns in found.turns.items():
             outcome.rows.append(_row(who, found.ways[who], turns, found.turns, spread(sizes)[0] if sizes else None))

@@ -22,6 +22,7 @@ Columns of a row:
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,6 +50,7 @@ def measure(
     repeats: int,
     seconds: float,
     listener: Listener | None = None,
+    until: float = math.inf,
 ) -> None:
     """Let them take turns at the job; `outcome` holds what was found, also where it is interrupted.
 
@@ -59,6 +61,7 @@ def measure(
         repeats: turns of each.
         seconds: of a turn.
         listener: hears of each turn.
+        until: as of `take_turns`.
     """
     makers: dict[str, Mapping[str, Make]] = {}
     for each in contestants:
@@ -73,13 +76,13 @@ def measure(
             outcome.missing[each.name] = reason
     found = Measured()
     try:
-        take_turns(makers, found, repeats=repeats, seconds=seconds, listener=listener)
+        take_turns(makers, found, repeats=repeats, seconds=seconds, listener=listener, until=until)
     finally:
         _tell(found, outcome, {each.name: each for each in contestants})
 
 
 def _tell(found: Measured, outcome: Outcome, contestants: Mapping[str, Contestant]) -> None:
-    outcome.missing |= {who: f"failed: {reason}" for who, reason in found.failed.items()}
+    outcome.missing |= found.missing
     for who, turns in found.turns.items():
         row = row_of(who, found.ways[who], turns, found.turns)
         outcome.rows.append(row | {"version": contestants[who].version})

@@ -12,6 +12,7 @@ import torch
 
 from dali_feed.bench.contract import Data, Job, Steps
 from dali_feed.bench.one_way import OneWay
+from dali_feed.bench.since import since
 from dali_feed.bench.told import told_of
 from dali_feed.bench.turns import Make
 from dali_feed.bench.work import CROP, transform
@@ -53,13 +54,16 @@ class _Timed:
 
 class _Ours(Steps):
     def __init__(self, loader: DataLoader, beside: int | None) -> None:
-        self.beside, self._loader = beside, loader
+        self.beside, self._loader, self._before = beside, loader, loader.stats()
         self._batches: Iterator[Any] = iter(loader)
         feed: Any = loader._feed
         main = getattr(feed._machine.engine, "_main", None)
         self._timed = None if main is None else _Timed(main._pipe)
         if main is not None:
             main._pipe = self._timed
+
+    def begins(self) -> None:
+        self._before = self._loader.stats()
 
     def __next__(self) -> int:
         try:
@@ -76,7 +80,7 @@ class _Ours(Steps):
         notes = {"feed_us": stats.feed_cpu * per_sample, "slab_peak": stats.slab_peak}
         notes["own_us"] = (stats.feed_cpu - (self._timed.spent if self._timed else 0)) * per_sample
         notes |= {"read_wait": stats.read_wait, "engine_wait": stats.engine_wait, "trainer_wait": stats.trainer_wait}
-        self.notes, self.told = notes, told_of(stats)
+        self.notes, self.told = notes, told_of(since(self._before, stats))
 
 
 def ours(

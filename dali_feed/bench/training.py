@@ -2,11 +2,15 @@
 
 The law: everybody trains the same small network on batches of the same work. The replay gives batches that were made
 beforehand, again and again, so it waits for nothing; what another loses beside it is its loader's.
+
+A wait is the loop's time in next(), of the steps that are counted, whoever feeds it. Our loader's own clock, over the
+same steps, ends where it hands a batch over: where the loop's thread then has no processor, the bench sees a wait.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -20,12 +24,13 @@ from dali_feed.bench.contract import Contestant, Job, Outcome, Steps
 from dali_feed.bench.turns import Listener, Make, Measured, Turn, ratios, spread, take_turns
 from dali_feed.bench.work import one_torch_thread
 
-__all__ = ["REPLAY", "SHOWN", "Trainer", "findings", "measure", "small_resnet", "trained"]
+__all__ = ["REPLAY", "SHOWN", "Trainer", "findings", "measure", "own_share", "small_resnet", "trained"]
 
 SHOWN = ("who", "way", "img/s", "least", "most", "of replay", "waited", "wait p50 ms", "wait p99 ms", "step ms")
 REPLAY = "replay"
 REPLAYED = 4  # batches
 HARDLY = 0.05  # of the steps' time: nobody would gain by a faster loader
+APART = 0.02  # of the loop's time: two clocks that differ by less say the same
 
 
 class _Block(nn.Module):
@@ -85,10 +90,15 @@ class _Trained(Steps):
         self.beside, self._steps, self._trainer, self._waits = steps.beside, steps, trainer, waits
         steps.keeps = True
 
+    def begins(self) -> None:
+        self._steps.begins()
+
     def __next__(self) -> int:
+        before = self._steps.images  # a loop holds it until it has the next one: to free it is no waiting
         asked = time.perf_counter()
         count = next(self._steps)
         self._waits.append(time.perf_counter() - asked)
+        del before
         self._trainer.step(self._steps.images).item()
         return count
 
@@ -160,6 +170,7 @@ def measure(
     repeats: int,
     seconds: float,
     listener: Listener | None = None,
+    until: float = math.inf,
 ) -> None:
     """Let them feed the same network in turns, the replay of the first one's batches among them.
 
@@ -171,6 +182,7 @@ def measure(
         repeats: turns of each.
         seconds: of a turn.
         listener: hears of each turn.
+        until: as of `take_turns`.
     """
     waits: list[float] = []
     trainer = functools.partial(Trainer, make, torch.device(job.device))
@@ -187,9 +199,9 @@ def measure(
             makers[REPLAY] = {"": trained(_replay(next(iter(turns.values()))), trainer, waits)}
     found, heard = Measured(), _Waits(waits, listener)
     try:
-        take_turns(makers, found, repeats=repeats, seconds=seconds, listener=heard)
+        take_turns(makers, found, repeats=repeats, seconds=seconds, listener=heard, until=until)
     finally:
-        outcome.missing |= {who: f"failed: {reason}" for who, reason in found.failed.items()}
+        outcome.missing |= found.missing
         for who, its in found.turns.items():
             told = heard.found[who, found.ways[who]]
             outcome.rows.append(_row(who, found.ways[who], its, told, found.turns.get(REPLAY)))
@@ -198,7 +210,7 @@ def measure(
                 outcome.told[who] = its[-1].told
             waited = sum(told[-1])
             outcome.stages[who] = {"source": waited, "trainer": max(0.0, its[-1].seconds - waited)}
-        outcome.findings += findings(outcome.rows)
+        outcome.findings += findings(outcome.rows, outcome.told)
 
 
 def _row(
@@ -207,6 +219,7 @@ def _row(
     rate, least, most = spread(turn.rate for turn in turns)
     beside = ratios(turns, replay) if replay else (None,) * 3
     shares = spread(sum(its) / turn.seconds for its, turn in zip(waits, turns, strict=True))
+    own = [share for turn in turns if turn.told and (share := own_share(turn.told)) is not None]
     p50, p99 = (1e3 * float(np.quantile(np.concatenate(waits), q)) for q in (0.5, 0.99))
     return {
         "who": who,
@@ -218,6 +231,7 @@ def _row(
         "waited": round(shares[0], 3),
         "waited, least": round(shares[1], 3),
         "waited, most": round(shares[2], 3),
+        "own waited": round(spread(own)[0], 3) if own else None,
         "wait p50 ms": round(p50, 2),
         "wait p99 ms": round(p99, 2),
         "step ms": round(1e3 * spread(turn.seconds / len(turn.waits) for turn in turns)[0], 1),
@@ -226,8 +240,18 @@ def _row(
     }
 
 
-def findings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Sentences about what the loop waits for."""
+def own_share(told: Mapping[str, Any]) -> float | None:
+    """The share of its time that the loop waits by our loader's own clock; None where it did not say."""
+    stages = {stage["name"]: stage for stage in told["stages"]}
+    if not {"train", "handover"} <= set(stages):
+        return None
+    waited = stages["train"]["waited"]
+    whole = waited + stages["train"]["worked"] + stages["handover"]["worked"]
+    return float(waited / whole) if whole > 0 else None
+
+
+def findings(rows: Sequence[Mapping[str, Any]], told: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Sentences about what the loop waits for; `told` has what our loaders say of themselves."""
     found = []
     for row in (row for row in rows if row["who"] != REPLAY):
         said, ratio = f"{row['who']}: the loop waits for {row['waited']:.0%} of its time", row["of replay"]
@@ -237,4 +261,12 @@ def findings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
                 taken = "what is lost is CPU time that decoding takes from the network"
                 said += f": {'the network limits' if ratio > 1 - HARDLY else taken}"
         found.append(f"{said}.")
+        if (its := told.get(row["who"])) is not None:
+            own = row["own waited"]
+            if own is not None and row["waited"] - own > APART:
+                found.append(
+                    f"Of that {row['who']}'s own clock saw {own:.0%}: in the rest it had handed its batch over, and the"
+                    " loop's thread had no processor. Other programs or threads took them."
+                )
+            found.append(f"{row['who']}'s own verdict, of the same steps: {its['sentence']}.")
     return found

@@ -6,6 +6,7 @@ counted. Ratios are taken within a round, where the machine was as busy for both
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -22,6 +23,7 @@ __all__ = ["Listener", "Make", "Measured", "Turn", "quantiles", "rate_of", "rati
 
 WARM_STEPS = 6  # more than the batches that any contestant has in flight
 WARM_SECONDS = 0.5
+LATE = "the time of --quick was up before its turn; leave --quick out"
 Make = Callable[[], AbstractContextManager[Steps]]
 
 
@@ -62,6 +64,7 @@ def run_turn(make: Make, seconds: float, *, warm: int = WARM_STEPS) -> Turn:
         while warm > 0 or time.perf_counter() - begun < min(WARM_SECONDS, seconds):
             next(steps)
             warm -= 1
+        steps.begins()
         images, waits = 0, []
         beside = cpu_seconds(steps.beside) if steps.beside else 0.0
         cpu, consumer, begun = cpu_here(), time.thread_time(), time.perf_counter()
@@ -116,11 +119,21 @@ class Listener:
 
 @dataclass(slots=True)
 class Measured:
-    """What was found so far, by contestant: a turn for each round, the way it goes, or why it is out."""
+    """What was found so far, by contestant: a turn for each round, the way it goes, or why it is out.
+
+    late  those who had no turn, as the time was up
+    """
 
     turns: dict[str, list[Turn]] = field(default_factory=dict)
     ways: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    late: list[str] = field(default_factory=list)
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Who has no figures, and why."""
+        failed = {who: f"failed: {reason}" for who, reason in self.failed.items()}
+        return failed | dict.fromkeys(self.late, LATE)
 
 
 def take_turns(
@@ -130,6 +143,7 @@ def take_turns(
     repeats: int,
     seconds: float,
     listener: Listener | None = None,
+    until: float = math.inf,
 ) -> None:
     """Every contestant's turns, into `found`, where an interrupted run leaves what it had.
 
@@ -141,6 +155,7 @@ def take_turns(
         repeats: rounds.
         seconds: of a turn, beside its warm-up.
         listener: hears of each turn.
+        until: on the clock of `time.perf_counter`, the time from which on no other turn begins.
     """
     heard, done = listener or Listener(), 0
     for number in range(repeats):
@@ -151,6 +166,9 @@ def take_turns(
             for way in (ways if number == 0 else [found.ways[who]])
         ]
         for k, (who, way) in enumerate(entries):
+            if time.perf_counter() >= until:
+                found.late += [name for name in contestants if name not in found.turns and name not in found.failed]
+                return
             later = (len(contestants) - len(found.failed)) * (repeats - number - 1)
             heard.begins(who, way, done, done + len(entries) - k + later)
             done += 1

@@ -129,6 +129,10 @@ def inspect(  # noqa: PLR0913, PLR0917  an option each
     sheet_samples: Annotated[
         int, typer.Option(min=1, max=2000, help="Number of images of each source on the sheet.")
     ] = 24,
+    rename: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OLD=NEW", help="List a member under the name that Renamed gives it."),
+    ] = None,
 ) -> None:
     """Show what a source holds: records, partitions, fields, formats, sizes, and the bad records of a sample.
 
@@ -153,6 +157,7 @@ def inspect(  # noqa: PLR0913, PLR0917  an option each
             storage=storage_option or [],
             sheet=sheet,
             sheet_samples=sheet_samples,
+            rename=rename or [],
         )
     raise typer.Exit(1 if hopeless or (strict and bad) else 0)
 

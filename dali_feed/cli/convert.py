@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,7 +16,7 @@ def convert(
         list[str],
         typer.Argument(help="Tar shards, an image folder, TFRecords, MDS, RecordIO, or kafka://host:port/topic."),
     ],
-    out: Annotated[Path, typer.Argument(help="A folder that does not exist yet; with --to tar a set, as for `pack`.")],
+    out: Annotated[str, typer.Argument(help="A folder that does not exist yet; with --to tar a set, as for `pack`.")],
     to: Annotated[str, typer.Option(help="tfrecord, mds or tar.")],
     members: Annotated[
         str | None, typer.Option(metavar="NAMES", help="jpg,cls; or NAME=jpg,NAME=cls: members, and their new names.")

@@ -11,7 +11,7 @@ from dali_feed.cli.inspect_view import show
 from dali_feed.cli.members import VALUE, members_seen
 from dali_feed.cli.members_view import show_members
 from dali_feed.cli.sheet import Sheet
-from dali_feed.cli.targets import options_of, sources, with_members
+from dali_feed.cli.targets import options_of, sources, with_names
 from dali_feed.cli.text import plural
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import KafkaTopic
@@ -20,7 +20,7 @@ from dali_feed.formats.named import format_of
 __all__ = ["inspect_all"]
 
 
-def inspect_all(
+def inspect_all(  # noqa: PLR0913  an option each
     targets: Sequence[str],
     *,
     sample: int,
@@ -30,11 +30,13 @@ def inspect_all(
     sheet: Path | None = None,
     sheet_samples: int = 24,
     storage: Sequence[str] = (),
+    rename: Sequence[str] = (),
 ) -> tuple[int, int]:
     """Print what each target holds; return how many bad records the samples had, and how many sources no good one.
 
     form   the format of topics' values; a record is good then whose value it fits
     sheet  a PNG to be written with `sheet_samples` images of each source
+    rename OLD=NEW each: members are listed as `Renamed` calls them
 
     Raises:
         ConfigError: a target or an option that is not allowed, or the sheet cannot be written.
@@ -54,10 +56,10 @@ def inspect_all(
         if (topic and formats) or bare is not None:
             findings = Findings()
             snapshot = snapshot if bare is None else bare.snapshot()
-            seen = members_seen(with_members(source), snapshot, sample, formats, findings)
+            seen = members_seen(with_names(source, rename), snapshot, sample, formats, findings)
         else:
             findings = look(source, snapshot, sample)
-            seen = members_seen(with_members(source), snapshot, sample, {})
+            seen = members_seen(with_names(source, rename), snapshot, sample, {})
         show(source, snapshot, findings)
         show_members(seen, topic=topic)
         bad += len(findings.bad)

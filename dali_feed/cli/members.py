@@ -15,7 +15,7 @@ import numpy as np
 
 from dali_feed.cli.findings import Findings, size_of, spread
 from dali_feed.cli.member_kinds import Guess, guess
-from dali_feed.external_sources import ShardSet
+from dali_feed.external_sources import Renamed, ShardSet
 from dali_feed.formats.contract import Format
 from dali_feed.records.members import Members
 from dali_feed.records.source import Block, Snapshot, Source, unpack_id
@@ -117,7 +117,7 @@ def _take(source: Source, block: Block, row: int, found: dict[str, Seen], format
         if value is None:
             continue
         found[name].take(value)
-        form = formats.get(name) or (source.form_of(name) if isinstance(source, ShardSet) else None)
+        form = formats.get(name) or (source.form_of(name) if isinstance(source, ShardSet | Renamed) else None)
         if form is None or not isinstance(value, memoryview | bytes):
             continue
         try:

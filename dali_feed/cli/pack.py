@@ -20,7 +20,7 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
         list[str],
         typer.Argument(help="Tar shards ('train-*.tar'), an image folder, a set, or kafka://host:port/topic."),
     ],
-    out: Annotated[Path, typer.Argument(help="FOLDER/NAME.dfset, or a folder; its name is then the set's name.")],
+    out: Annotated[str, typer.Argument(help="FOLDER/NAME.dfset, or a folder; its name is then the set's name.")],
     members: Annotated[
         str | None,
         typer.Option(
@@ -97,9 +97,9 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
         raise typer.Exit(1)
 
 
-def _layout(out: Path, targets: str | None, count: int | None, size: int | None) -> Layout | None:
+def _layout(out: str, targets: str | None, count: int | None, size: int | None) -> Layout | None:
     """The layout over folders. Without any, the layout is set for a folder on Lustre; its files stay whole."""
-    from dali_feed.packing.run import place
+    from dali_feed.packing.place import place
     from dali_feed.packing.work import Work
     from dali_feed.storage.layout import STRIPE_BYTES, Layout
     from dali_feed.storage.lustre import LustreLayout, set_layout

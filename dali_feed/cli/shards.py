@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,7 +20,7 @@ def shards_app(plainly: Plainly) -> typer.Typer:
     @app.command()
     def split(
         source: Annotated[list[str], typer.Argument(help="A set (NAME.dfset), tar shards, or an image folder.")],
-        out: Annotated[Path, typer.Argument(help="The folder for the parts; each becomes NAME.dfset.")],
+        out: Annotated[str, typer.Argument(help="The folder for the parts; each becomes NAME.dfset.")],
         part: Annotated[
             list[str], typer.Option(metavar="NAME=SHARE", help="train=0.9; or a count, val=5000, and train=rest.")
         ],
@@ -59,7 +58,7 @@ def shards_app(plainly: Plainly) -> typer.Typer:
         shards: Annotated[list[str], typer.Argument(help="Tar shards ('train-*.tar'), or a set (NAME.dfset).")],
         workers: Annotated[int, typer.Option(min=1, help="Threads that read.")] = 4,
         dali: Annotated[
-            Path | None,
+            str | None,
             typer.Option(metavar="DIR", help="Write indexes for DALI's own reader into this folder, and no others."),
         ] = None,
     ) -> None:

@@ -22,6 +22,7 @@ from dali_feed.external_sources import (
     KafkaTopic,
     ParquetRows,
     RecordIO,
+    Renamed,
     ShardSet,
     TFRecords,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "sources",
     "storage_options_of",
     "with_members",
+    "with_names",
 ]
 
 KAFKA = "kafka://"
@@ -63,6 +65,9 @@ def sources(
     check    whether hashes of whole files are checked, where a set has them
     storage  options of the store that shards lie in, KEY=VALUE each
     """
+    if not all(target.strip() for target in targets):
+        msg = "source: must be named; found '', which has no name; for the current folder give '.'"
+        raise ConfigError(msg)
     found: list[Source] = []
     files: dict[str, list[str]] = {}
     for target in targets:
@@ -170,6 +175,18 @@ def named(target: str) -> tuple[str, str]:
 def with_members(source: Source) -> Source:
     """The same, able to give members: a topic without the codec that `sources` reads its headers with."""
     return source.without_codec() if isinstance(source, KafkaTopic) else source
+
+
+def with_names(source: Source, pairs: Sequence[str]) -> Source:
+    """The same, whose members have the names that --rename gives them. ConfigError for no OLD=NEW."""
+    source = with_members(source)
+    if not pairs:
+        return source
+    split = [pair.rpartition("=") for pair in pairs]
+    if wrong := [pair for pair, (old, _, new) in zip(pairs, split, strict=True) if not (old and new)]:
+        msg = f"--rename: must be OLD=NEW, as in jpeg=jpg; found {wrong[0]!r}"
+        raise ConfigError(msg)
+    return Renamed(source, {old: new for old, _, new in split})
 
 
 def _topic(target: str, config: dict[str, Any], timeout: float) -> KafkaTopic:

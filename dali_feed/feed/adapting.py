@@ -70,7 +70,7 @@ class Facts:
     waited   time that the feed waited for reads
     queued   reads at its end that were asked for and not begun: 0 where the memory allows no more
     cpu      CPU time of the process
-    cores    how many these are, at least 1
+    cores    how many these are; a quota may allow a part of one
     """
 
     seconds: float
@@ -79,7 +79,7 @@ class Facts:
     waited: float
     queued: int
     cpu: float
-    cores: int
+    cores: float
 
     @property
     def rate(self) -> float:
@@ -99,7 +99,7 @@ class Facts:
     def __str__(self) -> str:
         return (
             f"the feed waits {100 * self.waits:.0f} % of the time for reads, CPU {100 * self.load:.0f} % of"
-            f" {self.cores} cores, {self.rate / 1e6:.0f} MB/s"
+            f" {self.cores:g} cores, {self.rate / 1e6:.0f} MB/s"
         )
 
 

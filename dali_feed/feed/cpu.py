@@ -1,59 +1,23 @@
-"""How busy the process's processors are while passes are under way, and how many it may use."""
+"""How busy the process's processors are while passes are under way."""
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from pathlib import Path
 
+from dali_feed.cores import cores
 from dali_feed.feed.stages import CpuStats
 
-__all__ = ["PassClock", "cores", "delayed"]
-
-
-def _number(path: Path, place: int = 0) -> float | None:
-    """A number in a file of the kernel's; None where there is none: no file, or "max"."""
-    try:
-        return float(path.read_text().split()[place])
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def _quotas(root: Path) -> list[float]:
-    """Cores that each control group above the process allows."""
-    try:
-        groups = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
-    except OSError:
-        return []
-    found: list[float] = []
-    for _, controllers, path in (group for group in groups if len(group) == 3):
-        old = "cpu" in controllers.split(",")
-        if controllers and not old:
-            continue
-        base = root / "sys/fs/cgroup" / ("cpu" if old else "")
-        inside = base / path.lstrip("/")
-        for folder in (inside, *inside.parents):
-            if not folder.is_relative_to(base):
-                break
-            if old:
-                quota, period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
-            else:
-                quota, period = _number(folder / "cpu.max"), _number(folder / "cpu.max", 1)
-            if quota is not None and period and quota > 0:
-                found.append(quota / period)
-    return found
-
-
-def cores(root: Path = Path("/")) -> float:
-    """Cores that this process may use: those of its affinity, fewer where a cgroup under `root` limits its time."""
-    return min([float(len(os.sched_getaffinity(0))), *_quotas(root)])
+__all__ = ["PassClock", "delayed"]
 
 
 def delayed(thread: int, root: Path = Path("/")) -> float | None:
     """Seconds in which a thread of this process could have run and had no processor; None where nobody counts them."""
-    waited = _number(root / f"proc/self/task/{thread}/schedstat", 1)
-    return None if waited is None else waited / 1e9
+    try:
+        return float((root / f"proc/self/task/{thread}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 class PassClock:

@@ -22,6 +22,7 @@ _CURES = (  # words in a reason, and the cure for it; the first that fits
         ("label", "decimal number"),
         "Labels are whole numbers: write such, or read images alone, label=None; of a topic, codec= may number texts",
     ),
+    (("no such member",), "Name members that the records have: source.members() lists them, as dali-feed inspect does"),
     (("must fit into the image",), "Put a Resize in front of it, or take pad_if_needed=True"),
     (("image", "unknown format"), "Let the source's image=, or of a topic codec=, give out what holds the image"),
 )

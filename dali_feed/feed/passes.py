@@ -6,6 +6,7 @@ the next one is to begin exactly there; otherwise nothing of it is left.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -143,13 +144,17 @@ def _itself(batch: Batch) -> Batch:
 
 
 class Batches:
-    """One pass; each batch taken moves the position. Dropping it ends the pass."""
+    """One pass; each batch taken moves the position. Dropping it ends the pass.
+
+    Threads may share it: each batch goes to one of them, and all come to its end.
+    """
 
     def __init__(self, feed: object, passes: Passes, run: EpochRun, counts: Sequence[int]) -> None:
         self._feed = feed  # whose threads and engine run it: it lives as long as its pass
         self._passes, self._run, self._counts = passes, run, counts
         self._taken = 0
         self._ended = False
+        self._asking = threading.RLock()  # one thread asks at a time: the end comes once, and counts follow the order
 
     def __iter__(self) -> Batches:
         return self
@@ -163,6 +168,10 @@ class Batches:
 
         The position moves when it is made: a batch that the loop never got, because `make` raised, does not count.
         """
+        with self._asking:
+            return self._take(timeout, make)
+
+    def _take(self, timeout: float | None, make: Callable[[Batch], Any]) -> Any:
         if self._ended:
             raise StopIteration
         self._passes.check(self._run)

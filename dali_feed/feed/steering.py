@@ -6,13 +6,13 @@ It has no thread and no timer: where nothing is read, nothing is to be decided.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dali_feed.cores import cores
 from dali_feed.feed.adapting import Bounds, Decision, Facts, Reading, Standing, decide
 from dali_feed.feed.meter import Meter
 from dali_feed.options import Tuning
@@ -71,7 +71,7 @@ class Steering:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._standing, self._bounds, self._meter = Standing(first), bounds, meter
-        self._cores, self._policy, self._clock = len(os.sched_getaffinity(0)), policy, clock
+        self._cores, self._policy, self._clock = cores(), policy, clock
         self._lock = threading.Lock()
         self._settles = True  # the interval has a change in it, or the first connections
         self._mark = self._now(Counts(0, 0, 0.0, 0))

@@ -15,6 +15,7 @@ from dali_feed.feed.setting import EpochSetting, Setting
 __all__ = ["reads", "stuck"]
 
 SHOWN = 3
+RECORDS = 32  # of a batch: as many as one call of a decoder takes, any of which may hold it
 
 
 def stuck(setting: Setting, flight: Flight | None, source: Callable[[], str]) -> str:
@@ -53,7 +54,7 @@ def _engine(setting: Setting, flight: Flight) -> str:
     slots = sorted(slot for slot in engine.at_work() if slot < len(flight))
     name = f"engine: {engine.name}"
     if slots:
-        shown = ", ".join(setting.where(int(flight.ids[slot])) for slot in slots[:SHOWN])
-        return f"{name} is at {shown}{' and others' if len(slots) > SHOWN else ''}"
+        shown = ", ".join(setting.where(int(flight.ids[slot])) for slot in slots[:RECORDS])
+        return f"{name} is at {shown}{f', and {len(slots) - RECORDS} more' if len(slots) > RECORDS else ''}"
     first, last = (setting.where(int(flight.ids[slot])) for slot in (0, -1))
     return f"{name} runs the batch of {len(flight)} from {first} to {last}"

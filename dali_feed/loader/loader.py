@@ -23,6 +23,7 @@ from dali_feed.live import LiveFeed
 from dali_feed.loader.any_feed import AnyFeed, AnyPass
 from dali_feed.loader.arguments import check_by_torch, ranks, seeded, torch_device, unwrapped, warn_once
 from dali_feed.loader.asked import Asked, Content, OurOptions, TorchOptions
+from dali_feed.loader.changes import Unchanged
 from dali_feed.loader.choose import feed_for
 from dali_feed.loader.device import moved
 from dali_feed.loader.tensors import Info, Items
@@ -219,6 +220,9 @@ class DataLoader:
         )
         self._feed: AnyFeed
         self._feed, own = feed_for(asked)
+        self._unchanged = Unchanged(
+            dataset if isinstance(self._feed, Feed) else None
+        )  # torch's loader asks it each time
         self._made: Callable[[Any], Any] = (
             Items(self._feed, self.device, collate_fn, own, info=info)
             if isinstance(self._feed, Feed | LiveFeed)
@@ -258,6 +262,7 @@ class DataLoader:
         A pass that was left early has used up its epoch. One left after its first batch was a look at the data:
         the next pass begins where it began, so `next(iter(loader))` skips no data, however often it is called.
         """
+        self._unchanged.check()
         told = getattr(self.sampler, "epoch", None) if hasattr(self.sampler, "set_epoch") else None
         if told != self._told and isinstance(told, int):
             self._feed.set_epoch(told)  # the user called the sampler's set_epoch(), as torch wants it

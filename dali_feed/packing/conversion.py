@@ -23,6 +23,7 @@ from dali_feed.packing.contents import contents_of
 from dali_feed.packing.example_bytes import example_bytes, tfrecord_bytes
 from dali_feed.packing.job import as_source
 from dali_feed.packing.mds_bytes import Columns, MixedImagesError, columns_of, index_json, shard_bytes
+from dali_feed.packing.place import folder_at
 from dali_feed.packing.plan import Plan, borders_of, extents_of
 from dali_feed.packing.run import PackedSet, Tell, pack
 from dali_feed.packing.shard import sample_bytes
@@ -73,7 +74,7 @@ def convert(
     if to == "tar":
         sized: dict[str, Any] = {} if shard_size is None else {"shard_bytes": shard_size}
         return pack(source, out, members=members, tell=tell, **sized)
-    run = _Conversion(as_source(source), Path(os.path.abspath(out)), to, members, tell or (lambda _: None))  # noqa: PTH100
+    run = _Conversion(as_source(source), _fresh(out), to, members, tell or (lambda _: None))
     return run.run(shard_size or SHARD_BYTES[to])
 
 
@@ -193,12 +194,17 @@ def _synced(path: Path) -> Iterator[Callable[[bytes], int]]:
         os.fsync(file.fileno())
 
 
+def _fresh(out: str | os.PathLike[str]) -> Path:
+    path = folder_at(out, "a folder that is not there yet")
+    if path.exists():
+        msg = f"{path}: a conversion makes a folder of its own; there is one of that name; give another, or remove it"
+        raise ConfigError(msg)
+    return path
+
+
 @contextlib.contextmanager
 def _whole(out: Path) -> Iterator[Path]:
     """A folder to write into, which gets its name at the end, and is gone where there is none."""
-    if out.exists():
-        msg = f"{out}: a conversion makes a folder of its own; there is one of that name; give another, or remove it"
-        raise ConfigError(msg)
     fresh = out.with_name(f".{out.name}.{uuid.uuid4().hex}.tmp")
     try:
         fresh.mkdir(parents=True)
@@ -207,7 +213,7 @@ def _whole(out: Path) -> Iterator[Path]:
         fresh.rename(out)
         sync_folder(out.parent)
     except OSError as error:
-        msg = f"{out}: must lie where it can be written; found: {error.strerror or error}"
+        msg = f"{out}: must lie where it can be written; found: {error.strerror or error}; give another place"
         raise ConfigError(msg) from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)

@@ -14,6 +14,7 @@ from dali_feed.errors import ConfigError, SourceError
 from dali_feed.external_sources import ShardSet
 from dali_feed.external_sources.tar_headers import members
 from dali_feed.external_sources.tar_index import key_length, reads_of
+from dali_feed.packing.place import folder_at
 from dali_feed.storage.choose import store_for
 from dali_feed.storage.durable import sync_folder, write_whole
 
@@ -37,9 +38,9 @@ def dali_index(
         ConfigError: two shards of one name, a path with a blank in it, or the folder cannot be written.
         SourceError: a shard cannot be indexed; `ShardSet` lists how.
     """
+    home = folder_at(folder, "a folder of indexes")
     given = ShardSet(shards, label=None)
     given.snapshot()  # what is wrong with a shard is said as everywhere
-    home = Path(folder)
     names = [f"{Path(path).name.removesuffix('.tar')}.idx" for path in given.paths]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -53,7 +54,7 @@ def dali_index(
             made.append(home / name)
         sync_folder(home)
     except OSError as error:
-        msg = f"{home}: a folder of indexes must be one that can be written; found: {error.strerror or error}"
+        msg = f"{home}: indexes must lie where it can be written; found: {error.strerror or error}; give another folder"
         raise ConfigError(msg) from error
     return made
 

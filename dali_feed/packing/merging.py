@@ -12,8 +12,8 @@ from pathlib import Path
 from dali_feed.errors import ConfigError, DataLostError
 from dali_feed.external_sources.tar_index import SUFFIX
 from dali_feed.packing.output import save
+from dali_feed.packing.place import place
 from dali_feed.packing.plan import name_of
-from dali_feed.packing.run import place
 from dali_feed.packing.work import Work, denied
 from dali_feed.storage.manifest import Manifest, Shard, load_plain
 
@@ -34,13 +34,17 @@ def merge(sets: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -
         DataLostError: a shard is not what its manifest says.
         SourceNotFoundError: no such set.
     """
+    folder, name = place(out)
+    if not all(os.fspath(each).strip() for each in sets):
+        msg = f"merge: takes sets, NAME.dfset each; found {[os.fspath(each) for each in sets]!r}; name them all"
+        raise ConfigError(msg)
     homes = [os.path.abspath(each) for each in sets]  # noqa: PTH100  links stay as they are
     if len(homes) < 2 or len(set(homes)) < len(homes):
         msg = f"merge: takes two sets or more, each once; found {', '.join(homes) or 'none'}"
         raise ConfigError(msg)
     manifests = [load_plain(home) for home in homes]
     every = [(Path(home).parent, shard) for home, told in zip(homes, manifests, strict=True) for shard in told.shards]
-    work = Work(*place(out))
+    work = Work(folder, name)
     path = work.out / f"{work.name}.dfset"
     with work.held():
         names = [name_of(work.name, k, len(every)) for k in range(len(every))]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dali_feed.errors import ConfigError, DaliFeedError, EngineError, SourceChangedError
+from dali_feed.errors import ConfigError, DaliFeedError, EngineError, SourceChangedError, SourceDeniedError
 from dali_feed.packages import needed
 from dali_feed.packing.job import Job, as_source, contents_for
 from dali_feed.packing.output import Output
@@ -24,6 +24,8 @@ from dali_feed.packing.plan import Plan
 from dali_feed.packing.shard import ShardMaker
 from dali_feed.packing.work import Receipt, Work
 from dali_feed.records.source import Snapshot
+from dali_feed.storage.layout import Layout
+from dali_feed.storage.stripe_writer import check_targets
 
 __all__ = ["Asked", "check_ray", "write_on_ray"]
 
@@ -50,17 +52,22 @@ class _Parcel:
     plan: Plan
     out: Path
     name: str
+    layout: Layout | None
+
+
+_PROCESS = uuid.uuid4().hex
 
 
 class _Attempt(Work):
     """The work folder, with files of its own: a task that was given up may still be writing."""
+
+    attempt = _PROCESS
 
     def temporary(self, k: int) -> Path:
         """Where this attempt writes shard k."""
         return self.path / f"{k:06d}-{_PROCESS}.tar"
 
 
-_PROCESS = uuid.uuid4().hex
 _MADE: dict[str, tuple[Output, ShardMaker]] = {}  # of this process: the set that it writes shards of
 
 
@@ -83,28 +90,32 @@ def write_on_ray(
     todo: Sequence[int],
     most: int | None,
     done: Callable[[int, Receipt], None],
+    layout: Layout | None = None,
 ) -> None:
     """Write the shards `todo`; `done` hears of each as it is finished. At most `most` at a time.
 
     Joins the cluster of this process or of RAY_ADDRESS, or starts one on this machine, which ends with the call.
 
     Raises:
-        ConfigError: a machine of the cluster wrote a shard that is not seen here.
+        ConfigError: a machine of the cluster wrote a shard that is not seen here, or does not see all targets.
+        SourceDeniedError: a target is not seen here.
         SourceChangedError: a machine sees another source than was planned.
         EngineError: the tasks of a shard ended without a result, again and again.
     """
     import ray
 
+    if layout is not None:
+        check_targets(work.out, layout)
     started = not ray.is_initialized()
     if started:
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
     parcel = ray.put(
-        _Parcel(uuid.uuid4().hex, asked, job.contents.fallback, job.snapshot, job.plan, work.out, work.name)
+        _Parcel(uuid.uuid4().hex, asked, job.contents.fallback, job.snapshot, job.plan, work.out, work.name, layout)
     )
     task = ray.remote(num_cpus=1, max_retries=TRIES, scheduling_strategy="SPREAD")(_one)
     at_once = most or max(1, AHEAD * int(ray.cluster_resources().get("CPU", 1)))
     waiting: dict[Any, int] = {}
-    left, output = iter(todo), Output(work)
+    left, output = iter(todo), Output(work, layout)
     try:
         while True:
             while len(waiting) < at_once and (k := next(left, None)) is not None:
@@ -142,6 +153,13 @@ def _result(ref: Any, shard: str) -> tuple[Receipt, str]:
 
 def _seen(output: Output, work: Work, name: str, k: int, node: str) -> None:
     if output.there(name, k) is None:
+        if output.layout is not None:
+            targets = [output.layout.folder(k, str(work.out)) for k in range(len(output.layout.targets))]
+            msg = (
+                f"{work.out / name}: all machines of a Ray cluster must see the folder of a set, and its targets "
+                f"{', '.join(targets)}; {node} wrote this shard, and it is not there; mount on each what they share"
+            )
+            raise ConfigError(msg)
         msg = (
             f"{work.out / name}: all machines of a Ray cluster must see the folder of a set; {node} wrote this shard, "
             "and it is not there; give a folder on storage that they share"
@@ -174,4 +192,10 @@ def _made(parcel: _Parcel) -> tuple[Output, ShardMaker]:
     contents = replace(contents_for(source, parcel.asked.options), fallback=parcel.fallback)
     attempt = _Attempt(parcel.out, parcel.name)
     attempt.path.mkdir(parents=True, exist_ok=True)  # a machine without this folder says so by what is not seen
-    return Output(attempt), ShardMaker(contents, parcel.snapshot, parcel.plan, threading.Event())
+    if parcel.layout is not None:
+        try:
+            check_targets(parcel.out, parcel.layout)
+        except SourceDeniedError as error:
+            msg = f"{os.uname().nodename}: every machine of a Ray cluster must see all targets of a set; {error}"
+            raise ConfigError(msg) from error
+    return Output(attempt, parcel.layout), ShardMaker(contents, parcel.snapshot, parcel.plan, threading.Event())

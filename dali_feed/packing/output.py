@@ -17,7 +17,7 @@ from dali_feed.storage.durable import sync_folder
 from dali_feed.storage.layout import Layout
 from dali_feed.storage.manifest import SUFFIX as SET
 from dali_feed.storage.manifest import Manifest, Shard, load_manifest, manifest_bytes
-from dali_feed.storage.stripe_writer import StripeWriter, check_parts, settle
+from dali_feed.storage.stripe_writer import StripeWriter, check_parts, settle, sweep
 
 __all__ = ["Output", "save"]
 
@@ -28,6 +28,11 @@ class Output:
     def __init__(self, work: Work, layout: Layout | None = None) -> None:
         self._work, self._layout = work, layout
         self.manifest = work.out / f"{work.name}{SET}"
+
+    @property
+    def layout(self) -> Layout | None:
+        """The targets; None where shards lie beside the manifest."""
+        return self._layout
 
     def there(self, name: str, k: int) -> Receipt | None:
         """What shard k is, where it is finished; it has its name then. None: it must be written."""
@@ -69,7 +74,7 @@ class Output:
                 file.flush()
                 os.fsync(file.fileno())
             return made
-        stripes = StripeWriter(self._work.out, self._layout, k, name)
+        stripes = StripeWriter(self._work.out, self._layout, k, name, self._work.attempt)
         try:
             made = maker.make(k, stripes.write, advance)
             stripes.finish()
@@ -98,6 +103,8 @@ class Output:
         shards = tuple(each.shard(job.plan.shard(k)) for k, each in enumerate(receipts))
         made = dict(job.told) | {"tally": tally.told()}
         save(self._work.path, self.manifest, Manifest(shards, made, replay, self._layout))
+        if self._layout is not None:  # a process that was killed, or given up by Ray
+            sweep(self._work.out, self._layout, {shard.name for shard in shards})
 
     def checked(self, told: Manifest) -> None:
         """Raise DataLostError where a file of the set is not there, or of another size. Its bytes are not looked at."""
@@ -120,7 +127,7 @@ class Output:
     def _name(self, k: int, name: str, size: int) -> None:
         """Give shard k its name, and its index; again, where a kill came between."""
         if self._layout is not None:
-            settle(self._work.out, self._layout, self._layout.parts(k, name, size))
+            settle(self._work.out, self._layout, self._layout.parts(k, name, size), self._work.attempt)
         temporary = self._work.temporary(k)
         for end in ("", SUFFIX):
             here = temporary.with_name(temporary.name + end)

@@ -14,6 +14,7 @@ import numpy as np
 from dali_feed.errors import ConfigError, DataLostError
 from dali_feed.external_sources import ShardSet, tar_index
 from dali_feed.external_sources.index_bytes import Indexed, index_bytes
+from dali_feed.packing.place import folder_at
 from dali_feed.packing.work import denied
 from dali_feed.storage.contract import piece
 from dali_feed.storage.durable import sync_folder, write_whole
@@ -43,6 +44,8 @@ def index(shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, 
         wanted = {str(home.parent / shard.name): shard.index_sha256 for shard in load_plain(str(home)).shards}
     else:
         wanted = dict.fromkeys(ShardSet(shards).paths, "")
+    for folder in sorted({Path(path).parent for path in wanted}):
+        folder_at(folder, "beside shards, in a folder")  # said before all bytes are read
     with ThreadPoolExecutor(workers, "dali-feed-index") as pool:
         for _ in pool.map(_indexed, wanted, wanted.values()):
             pass

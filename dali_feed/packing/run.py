@@ -15,16 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dali_feed.cores import whole_cores
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources.kafka.tally import Tally
 from dali_feed.packing.job import Job, job_of
 from dali_feed.packing.on_ray import Asked, check_ray, write_on_ray
 from dali_feed.packing.output import Output
+from dali_feed.packing.place import place
 from dali_feed.packing.shard import ShardMaker
 from dali_feed.packing.work import Receipt, Work
 from dali_feed.storage.layout import Layout
 
-__all__ = ["PackedSet", "Tell", "pack", "place"]
+__all__ = ["PackedSet", "Tell", "pack"]
 
 TELL_SECONDS = 0.1
 SHARD_BYTES = 256_000_000
@@ -131,17 +133,6 @@ def pack(  # noqa: PLR0913  an option each
         return done
 
 
-def place(out: str | os.PathLike[str]) -> tuple[Path, str]:
-    """The folder of a set, and its name."""
-    path = Path(os.path.abspath(out))  # noqa: PTH100  links stay as they are
-    if path.suffix == ".dfset":
-        return path.parent, path.stem
-    if not path.name or path.suffix == ".tar":
-        msg = f"out: must be a folder, or folder/NAME.dfset; found {os.fspath(out)!r}"
-        raise ConfigError(msg)
-    return path, path.name
-
-
 class _Run:
     """A run under way."""
 
@@ -177,7 +168,7 @@ class _Run:
         return end
 
     def _write(self, todo: list[int], receipts: list[Receipt | None]) -> None:
-        pool = ThreadPoolExecutor(self._workers or min(8, os.cpu_count() or 1), "dali-feed-pack")
+        pool = ThreadPoolExecutor(self._workers or min(8, whole_cores()), "dali-feed-pack")
         waiting: set[Future[None]] = {pool.submit(self._one, k, receipts) for k in todo}
         try:
             while waiting:
@@ -199,7 +190,7 @@ class _Run:
             self._advance(int(borders[k + 1] - borders[k]), receipt.size)
             self._tell(self._so_far(Tally()))
 
-        write_on_ray(self._job, self._work, asked, todo, self._workers, done)
+        write_on_ray(self._job, self._work, asked, todo, self._workers, done, self._output.layout)
 
     def _one(self, k: int, receipts: list[Receipt | None]) -> None:
         maker: ShardMaker | None = getattr(self._own, "maker", None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from dali_feed.errors import ConfigError
 from dali_feed.packing.chosen import Chosen
 from dali_feed.packing.job import as_source
 from dali_feed.packing.keys import keys_of
+from dali_feed.packing.place import folder_at
 from dali_feed.packing.run import PackedSet, Tell, pack
 from dali_feed.records.extents import Extents, Int64s, unpack_ids
 from dali_feed.records.present import Present
@@ -50,10 +50,11 @@ def split(
     Raises:
         ConfigError: parts that cannot be; and what `pack` raises.
     """
+    folder = folder_at(out)
     source = as_source(source)
     found = parts_of(source, parts, seed, keys)
     return {
-        name: pack(Chosen(source, present), Path(out, f"{name}.dfset"), keys=keys, tell=tell, **options)
+        name: pack(Chosen(source, present), folder / f"{name}.dfset", keys=keys, tell=tell, **options)
         for name, present in found.items()
     }
 

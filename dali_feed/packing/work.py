@@ -63,6 +63,8 @@ class Receipt:
 class Work:
     """The folder. `held` around everything that writes there."""
 
+    attempt = ""  # told apart in temporary names, where two processes may write one shard
+
     def __init__(self, folder: Path, name: str) -> None:
         self.out, self.name = folder, name
         self.path = folder / f".{name}.packing"
@@ -132,7 +134,8 @@ class Work:
 
 def denied(path: Path, error: OSError) -> ConfigError:
     """Of a place that cannot be written."""
-    return ConfigError(f"{path}: a set must lie where it can be written; found: {error.strerror or error}")
+    msg = f"{path}: a set must lie where it can be written; found: {error.strerror or error}; give another place"
+    return ConfigError(msg)
 
 
 def digest_of(whole: bytes) -> str:

@@ -53,7 +53,7 @@ class StorageStats:
                   the last one open; as many as LATENCIES
     queued        reads that wait or are under way now
     retries       tries after the first of a read
-    failures      reads that ended in an error
+    failures      reads that ended in an error; of a cache, those that met a damaged piece
     hits, misses  reads that a cache had, and that it had not; None where there is none
     targets       figures per target, where a store has several
     """

@@ -184,7 +184,9 @@ class CachedStore:
         found = self.depot.find(part.name, part.length, part.at, part.room)
         if found:
             file.meter.read(time.perf_counter() - begun, len(part.room))
-        return found
+        elif found is None:
+            file.meter.failures += 1
+        return bool(found)
 
     def _fetched(
         self,

@@ -94,8 +94,11 @@ class Depot:
                 msg = f"DiskCache({self.folder}): must be a folder that can be written; found: {error}"
                 raise ConfigError(msg) from error
 
-    def find(self, name: Name, length: int, at: int, view: memoryview) -> bool:
-        """Fill `view` from byte `at` of a piece; False where it is not there. A damaged one is thrown away."""
+    def find(self, name: Name, length: int, at: int, view: memoryview) -> bool | None:
+        """Fill `view` from byte `at` of a piece; False where it is not there, None where it is damaged.
+
+        A damaged one is thrown away. The first is told; of a folder whose pieces cannot be removed each read finds one.
+        """
         path = self._path(name)
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -107,10 +110,10 @@ class Depot:
                 os.utime(fd)
         except DamagedError as error:
             self._throw_away(name, path, fd, str(error))
-            return False
+            return None
         except OSError as error:
             self._throw_away(name, path, fd, str(error))
-            return False
+            return None
         finally:
             os.close(fd)
         if self._kept is not None and (kept := self._kept.get(name)) is not None:
@@ -254,8 +257,17 @@ class Depot:
         return used + size <= self.limit
 
     def _throw_away(self, name: Name, path: Path, fd: int, why: str) -> None:
-        self.damaged += 1
-        log.warning("DiskCache(%s): piece %d of a file is damaged, and is fetched again: %s", self.folder, name[1], why)
+        with self._mutex:
+            self.damaged += 1
+            first = self.damaged == 1
+        if first:
+            log.warning(
+                "DiskCache(%s): %s is damaged, and is read again from where it came: %s; more of them are counted, as "
+                "failures of the cache in loader.stats().storage",
+                self.folder,
+                path.relative_to(self.folder),
+                why,
+            )
         with suppress(OSError), self._mutex, self._locked() as lock:
             if _is(path, fd):
                 size = os.fstat(fd).st_size

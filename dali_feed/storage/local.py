@@ -12,6 +12,7 @@ from dali_feed.errors import SourceDeniedError, SourceError, SourceNotFoundError
 from dali_feed.records.storage_stats import StorageMeter
 from dali_feed.storage.contract import Opened
 from dali_feed.storage.local_reads import fill_local
+from dali_feed.storage.lustre_reads import ahead_of
 from dali_feed.storage.paths import matches
 from dali_feed.storage.stamp import Stamp
 
@@ -22,12 +23,13 @@ class LocalFile:
     """A file descriptor.
 
     at_once  whether its file system can be asked for what the page cache has, and no more
+    ahead    bytes that are asked for at once, where a layout says so: see `storage.lustre_reads`; 0 elsewhere
     """
 
-    __slots__ = ("at_once", "fd")
+    __slots__ = ("ahead", "at_once", "fd")
 
-    def __init__(self, fd: int) -> None:
-        self.fd, self.at_once = fd, True
+    def __init__(self, fd: int, ahead: int = 0) -> None:
+        self.fd, self.at_once, self.ahead = fd, True, ahead
 
     def stamp(self) -> Stamp:
         """What `fstat` says."""
@@ -82,7 +84,7 @@ class LocalStore:
     def open(self, path: str, stop: threading.Event | None = None) -> LocalFile:
         """The file; see `storage.contract.Store`."""
         try:
-            return LocalFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            return LocalFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), ahead_of(path))
         except FileNotFoundError as error:
             raise _missing(path) from error
         except PermissionError as error:

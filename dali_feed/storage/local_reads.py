@@ -1,7 +1,8 @@
 """Many reads of mounted files: first what the page cache has; the rest is asked of the disk before any is waited for.
 
 The law: which bytes were in the page cache decides when they come, never what they are. A disk that has many reads to
-do at once does them faster; how many that are is bounded, so that a stop is heard soon.
+do at once does them faster; how many that are is bounded, so that a stop is heard soon. On Lustre it is bytes that are
+bounded, as many as keep each server of the file at work, and large reads are asked for beforehand too.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter
@@ -30,6 +32,7 @@ class _Mounted(Protocol):
 
     fd: int
     at_once: bool
+    ahead: int
 
 
 def fill_local(
@@ -63,7 +66,8 @@ def _fill(
     counts: list[int],
     took: list[float],
 ) -> None:
-    late: list[tuple[int, float]] = []  # which, since when
+    late: deque[tuple[int, float]] = deque()  # which, since when
+    held = 0  # bytes of them
     stopped, preadv = stop.is_set, os.preadv
     last, opened = -1, cast("_Mounted", None)
     now = perf_counter()
@@ -73,9 +77,9 @@ def _fill(
         if file != last:
             last, opened = file, cast("_Mounted", file_of(file))
         large = len(view) > LARGE
-        if opened.at_once or large:
+        if opened.at_once or (large and not opened.ahead):
             try:
-                got = preadv(opened.fd, (view,), byte, 0 if large else _AT_ONCE)
+                got = preadv(opened.fd, (view,), byte, 0 if large and not opened.ahead else _AT_ONCE)
             except OSError as error:
                 got = -1
                 opened.at_once = opened.at_once and error.errno not in _UNKNOWN
@@ -85,18 +89,23 @@ def _fill(
                 took.append(then - now)
                 now = then
                 continue
+        while opened.ahead and late and held + len(view) > opened.ahead:
+            held -= len(views[late[0][0]])
+            _wait(deque([late.popleft()]), file_of, files, views, at, stop, counts, took)
+            opened = cast("_Mounted", file_of(file))  # it may have been closed
         late.append((k, now))
+        held += len(view)
         with suppress(OSError):  # a file system that takes no advice
             os.posix_fadvise(opened.fd, byte, len(view), os.POSIX_FADV_WILLNEED)
         if len(late) == DEPTH:
             _wait(late, file_of, files, views, at, stop, counts, took)
-            last = -1  # it may have been closed
+            last, held = -1, 0  # it may have been closed
         now = perf_counter()
     _wait(late, file_of, files, views, at, stop, counts, took)
 
 
 def _wait(
-    late: list[tuple[int, float]],
+    late: deque[tuple[int, float]],
     file_of: Callable[[int], Opened],
     files: Sequence[int],
     views: Sequence[memoryview],

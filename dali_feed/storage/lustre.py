@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from dali_feed.errors import ConfigError, SourceError
 
-__all__ = ["MAGIC", "LustreLayout", "magic_of", "parsed", "set_layout"]
+__all__ = ["MAGIC", "LustreLayout", "layout_of", "magic_of", "parsed", "set_layout", "widest"]
 
 MAGIC = 0x0BD00BD0  # `f_type` of Lustre, from its own lustre_user.h
 UNIT = 64 << 10  # stripes are a multiple of it
@@ -70,6 +70,23 @@ def set_layout(folder: str, layout: LustreLayout) -> None:
     if found != layout:
         msg = f"{folder}: must have {layout} once lfs setstripe has set it; found {found}; ask who runs this Lustre"
         raise ConfigError(msg)
+
+
+def layout_of(file: str) -> LustreLayout:
+    """How a file on Lustre is laid out; of one in several components, that over most targets.
+
+    Raises ConfigError, SourceError as `set_layout` does where `lfs` does not tell.
+    """
+    return widest(_lfs("getstripe", file), file)
+
+
+def widest(told: str, path: str) -> LustreLayout:
+    """What `lfs getstripe` said of a file: of several components the one over most targets. Raises as `parsed`."""
+    first, numbers = parsed(told, path), {"count": list[int](), "size": list[int]()}
+    for name, number in _TOLD.findall(told):
+        numbers[name].append(int(number))
+    found = [LustreLayout(count, size) for count, size in zip(numbers["count"], numbers["size"], strict=False)]
+    return max([first, *found], key=lambda each: each.count)
 
 
 def parsed(told: str, path: str) -> LustreLayout:

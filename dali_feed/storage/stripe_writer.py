@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
@@ -17,7 +18,9 @@ from dali_feed.errors import DataLostError, SourceDeniedError
 from dali_feed.storage.durable import sync_folder
 from dali_feed.storage.layout import Layout, Part
 
-__all__ = ["StripeWriter", "check_parts", "lost", "remove_parts", "settle"]
+__all__ = ["StripeWriter", "check_parts", "check_targets", "lost", "remove_parts", "settle", "sweep"]
+
+_ATTEMPT = re.compile(r"\.(?P<shard>.+?)(\.\d+of\d+)?\.[0-9a-f]{32}\.tmp")
 
 
 class StripeWriter:
@@ -25,18 +28,20 @@ class StripeWriter:
 
     home    the folder of the manifest
     number  of the shard in its set: it says on which target its first stripe lies
+    attempt told apart in the temporary names, where two may write the same shard at once; "" where one does
 
     Targets must be folders that are there: one that is not mounted must not be made on the disk below.
 
     Raises SourceDeniedError, which names the target, where one cannot be written to; `write` and `finish` too.
     """
 
-    def __init__(self, home: str | os.PathLike[str], layout: Layout, number: int, name: str) -> None:
+    def __init__(self, home: str | os.PathLike[str], layout: Layout, number: int, name: str, attempt: str = "") -> None:
         self._home, self._layout, self._number, self._name = os.fspath(home), layout, number, name
+        self._attempt = attempt
         self._size = 0
         self._stack = ExitStack()
         self._files: list[IO[bytes]] = []
-        self._paths = _temporaries(self._home, layout, layout.parts(number, name, 0))
+        self._paths = _temporaries(self._home, layout, layout.parts(number, name, 0), attempt)
         with ExitStack() as opened:
             for path in self._paths:
                 try:
@@ -77,7 +82,7 @@ class StripeWriter:
     def commit(self) -> tuple[Part, ...]:
         """`finish`, and `settle`: the shard is there when this returns, and outlasts a power cut."""
         parts = self.finish()
-        settle(self._home, self._layout, parts)
+        settle(self._home, self._layout, parts, self._attempt)
         return parts
 
     def abort(self) -> None:
@@ -88,15 +93,34 @@ class StripeWriter:
             path.unlink(missing_ok=True)
 
 
-def settle(home: str | os.PathLike[str], layout: Layout, parts: Sequence[Part]) -> None:
+def settle(home: str | os.PathLike[str], layout: Layout, parts: Sequence[Part], attempt: str = "") -> None:
     """Give finished parts their names; again, where a kill came between. SourceDeniedError where it cannot be."""
-    for part, path in zip(parts, _temporaries(home, layout, parts), strict=True):
+    for part, path in zip(parts, _temporaries(home, layout, parts, attempt), strict=True):
         try:
             if path.exists():
                 path.replace(path.with_name(part.file))
                 sync_folder(path.parent)
         except OSError as error:
             raise _denied(path, error) from error
+
+
+def check_targets(home: str | os.PathLike[str], layout: Layout) -> None:
+    """Raise SourceDeniedError, which names it, where a target is no folder that this process can write to."""
+    for target in range(len(layout.targets)):
+        folder = Path(layout.folder(target, os.fspath(home)))
+        if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+            found = "that it cannot be written to" if folder.is_dir() else "a file" if folder.exists() else "none"
+            msg = f"target {folder}: must be a folder that can be written to; found {found}; mount or make it"
+            raise SourceDeniedError(msg)
+
+
+def sweep(home: str | os.PathLike[str], layout: Layout, names: Collection[str]) -> None:
+    """Remove what attempts that were given up have left of these shards under temporary names."""
+    for target in range(len(layout.targets)):
+        for path in Path(layout.folder(target, os.fspath(home))).glob(".*.tmp"):
+            found = _ATTEMPT.fullmatch(path.name)
+            if found is not None and found["shard"] in names:
+                path.unlink(missing_ok=True)
 
 
 def check_parts(home: str | os.PathLike[str], layout: Layout, parts: Sequence[Part]) -> None:
@@ -127,8 +151,9 @@ def remove_parts(home: str | os.PathLike[str], layout: Layout, parts: Sequence[P
         path.with_name(part.file).unlink(missing_ok=True)
 
 
-def _temporaries(home: str | os.PathLike[str], layout: Layout, parts: Sequence[Part]) -> list[Path]:
-    return [Path(layout.folder(part.target, os.fspath(home)), f".{part.file}.tmp") for part in parts]
+def _temporaries(home: str | os.PathLike[str], layout: Layout, parts: Sequence[Part], attempt: str = "") -> list[Path]:
+    end = f"{attempt and '.'}{attempt}.tmp"
+    return [Path(layout.folder(part.target, os.fspath(home)), f".{part.file}{end}") for part in parts]
 
 
 def _denied(path: Path, error: OSError) -> SourceDeniedError:

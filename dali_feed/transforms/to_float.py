@@ -93,16 +93,14 @@ class ToFloat(Op):
             return None
         import torch
 
-        scale, share = self.scale, torch.tensor(1 / 255)  # a tensor: torch would make one from a number at each call
-        float32 = self.dtype == "float32"
+        scale = self.scale
+        # A tensor for float32: torch would make one from the number at each call. The others multiply in float32.
+        share: Any = torch.tensor(1 / 255) if self.dtype == "float32" else 1 / 255
 
         def write(image: Any, out: Any) -> None:
-            if scale and float32:
-                torch.mul(image, share, out=out)
-                return
-            out.copy_(image)
+            out.copy_(image)  # one call for both would cost twice as much: dtypes and strides of the two differ
             if scale:
-                out.mul_(1 / 255)
+                out.mul_(share)
 
         return write
 

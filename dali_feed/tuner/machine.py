@@ -7,6 +7,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from dali_feed.cores import whole_cores
 from dali_feed.options import local_processes
 
 __all__ = ["machine"]
@@ -18,7 +19,7 @@ def machine(*, gpu: bool, cpus: int | None = None) -> dict[str, Any]:
     gpu   whether a GPU makes the batches
     cpus  how many this process may use, where that is fewer than it could
     """
-    here = len(os.sched_getaffinity(0))
+    here = whole_cores()
     return {
         "processor": _processor(),
         "cpus": here if cpus is None else min(here, cpus * local_processes()),

@@ -16,6 +16,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from dali_feed.errors import ConfigError, DeadLetterError, SourceDeniedError, SourceEmptyError
+from dali_feed.external_sources.kafka.addresses import addresses
 from dali_feed.external_sources.kafka.errors import QUIET, Trouble
 from dali_feed.external_sources.kafka.messages import as_original, messages
 from dali_feed.external_sources.kafka.options import KafkaOptions, opened
@@ -64,6 +65,7 @@ class DeadLetterTopic:
         if not self.topic or not isinstance(self.servers, str) or not self.servers.strip():
             msg = f"DeadLetterTopic: a topic and addresses as host:port are needed; found {self!r}"
             raise ConfigError(msg)
+        addresses(f"{self.topic}: ", self.servers)
         if not self.timeout > 0:
             msg = f"{self.topic}: timeout must be above 0 seconds; found {self.timeout!r}"
             raise ConfigError(msg)

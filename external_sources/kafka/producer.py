@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dali_feed.errors import ConfigError, SourceChangedError, StateError
+from dali_feed.external_sources.kafka.addresses import addresses
 from dali_feed.external_sources.kafka.claim import Claim
 from dali_feed.external_sources.kafka.journal import Journal, held, load, save
 from dali_feed.external_sources.kafka.lane import OURS, LaneOptions
@@ -116,7 +117,7 @@ class Producer:
         self._topics = Topics(servers, config=config, timeout=timeout)
         self._writes: Writes = Payload() if writes is None else writes
         self._main, self._source = self._writes.of(source), source
-        self._topic, self._servers = topic, servers if isinstance(servers, str) else ",".join(servers)
+        self._topic, self._servers = topic, addresses(f"{topic}: ", servers)
         choices: dict[str, tuple[str, tuple[str, ...]]] = {
             "by": (by, ("key", "turn")),
             "acks": (acks, ("all", "1")),

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources.formatted import VALUE, forms_of, with_formats
+from dali_feed.external_sources.kafka.addresses import addresses
 from dali_feed.external_sources.kafka.claims import UNTOLD, Claims, Follows
 from dali_feed.external_sources.kafka.errors import remade
 from dali_feed.external_sources.kafka.identity import Asker
@@ -43,10 +44,7 @@ class TopicSource:
         if not isinstance(topic, str) or not topic:
             msg = f"topic: a topic's name is needed; found {topic!r}"
             raise ConfigError(msg)
-        address = servers if isinstance(servers, str) else ",".join(servers)
-        if not address.strip():
-            msg = f"{topic}: servers must be addresses as host:port; found {servers!r}"
-            raise ConfigError(msg)
+        address = addresses(f"{topic}: ", servers)
         if not timeout > 0:
             msg = f"{topic}: timeout must be above 0 seconds; found {timeout!r}"
             raise ConfigError(msg)

@@ -14,6 +14,7 @@ from typing import Any
 from confluent_kafka.admin import NewPartitions, NewTopic
 
 from dali_feed.errors import ConfigError, SourceDeniedError
+from dali_feed.external_sources.kafka.addresses import addresses
 from dali_feed.external_sources.kafka.at_topic import AtTopic, at_topic
 from dali_feed.external_sources.kafka.identity import Asker
 from dali_feed.external_sources.kafka.options import KafkaOptions
@@ -49,11 +50,8 @@ class Topics:
     def __init__(
         self, servers: str | Sequence[str], *, config: Mapping[str, Any] | None = None, timeout: float = 30.0
     ) -> None:
-        self._servers = servers if isinstance(servers, str) else ",".join(servers)
+        self._servers = addresses("", servers)
         self._config, self._timeout = dict(config or {}), timeout
-        if not self._servers.strip():
-            msg = f"servers must be addresses as host:port; found {servers!r}"
-            raise ConfigError(msg)
         if not timeout > 0:
             msg = f"timeout must be above 0 seconds; found {timeout!r}"
             raise ConfigError(msg)

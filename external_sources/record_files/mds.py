@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources.record_files.kept_index import RecordIndex
-from dali_feed.external_sources.record_files.mds_index import hashes_checked, read_set, shard_index
+from dali_feed.external_sources.record_files.mds_index import check_packed, hashes_checked, read_set, shard_index
+from dali_feed.external_sources.record_files.mds_packed import PackedStore
 from dali_feed.external_sources.record_files.mds_sample import INTEGERS, MdsSample
 from dali_feed.external_sources.record_files.reader import Files, RecordTable
 from dali_feed.external_sources.record_files.source import INDEX_THREADS, RecordFiles
+from dali_feed.records.source import Snapshot
 from dali_feed.storage.choose import store_for
+from dali_feed.storage.contract import Store
 
 __all__ = ["MDS"]
 
@@ -33,12 +38,14 @@ class MDS(RecordFiles):
     check   whether all shards are read whole first and held against the hashes in index.json, where it has some
 
     Members are the columns. Bytes, images, texts and JSON are views, numbers and arrays are what they are. Pickles
-    (`pkl`) are never read.
+    (`pkl`) are never read. Shards that Zstandard packed (`MDSWriter(compression="zstd")`) are unpacked in memory, one
+    at a time for each reader, and nothing is written: so a shuffle moves whole shards, and mixes those of a window.
 
     Raises:
         ConfigError: an argument has a value that is not allowed.
         SourceNotFoundError: no index.json in the folder.
-        SourceError: it is damaged, of another version, or its shards are compressed.
+        SourceError: it is damaged, of another version, or its shards are compressed, and not by Zstandard.
+        MissingPackageError: they are, and `zstandard` is not installed.
     """
 
     def __init__(
@@ -60,7 +67,7 @@ class MDS(RecordFiles):
             twice = next(path for path in paths if paths.count(path) > 1)
             msg = f"MDS({given}): each shard may be named once; found {twice} twice in index.json; copy it again"
             raise ConfigError(msg)
-        super().__init__(f"MDS({given})", Files("MDS", paths, store, _whole), form)
+        super().__init__(f"MDS({given})", Files("MDS", paths, self._over(store), _whole), form)
         self._shards = {shard.path: shard for shard in self._set.shards}
         self._hashed = check
         encodings = dict(zip(self._set.names, self._set.encodings, strict=True))
@@ -71,6 +78,16 @@ class MDS(RecordFiles):
                 raise ConfigError(msg)
         self._image = _image(encodings) if image == AUTO else image
         self._label = _named(encodings, LABELS, INTEGERS) if label == AUTO else label
+
+    def _over(self, store: Store) -> Store:
+        """The store of the shards as they were before they were packed."""
+        packed = {shard.path: shard.packed for shard in self._set.shards if shard.packed is not None}
+        return PackedStore(store, packed, check_packed) if packed else store
+
+    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
+        """All samples; see `RecordFiles.snapshot`. Of packed shards each is an extent, which is unpacked once."""
+        found, packed = super().snapshot(pin), isinstance(self._files.store, PackedStore)
+        return replace(found, extent=max(found.extent, int(found.stops.max()))) if packed else found
 
     def _index(self, path: str) -> RecordIndex:
         return shard_index(self._shards[path], self._files.store, repr(self._form).encode())

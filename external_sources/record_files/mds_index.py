@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,11 @@ import numpy as np
 
 from dali_feed.errors import DataLostError, SourceError, SourceNotFoundError
 from dali_feed.external_sources.record_files.kept_index import RecordIndex
+from dali_feed.external_sources.record_files.mds_packed import LARGEST, Packed, check_zstandard
 from dali_feed.storage.contract import Store, piece
 from dali_feed.storage.local import LOCAL
 
-__all__ = ["INDEX", "MdsSet", "MdsShard", "hashes_checked", "is_mds", "read_set", "shard_index"]
+__all__ = ["INDEX", "MdsSet", "MdsShard", "check_packed", "hashes_checked", "is_mds", "read_set", "shard_index"]
 
 INDEX = "index.json"
 _UNPACK = {"zstd": "zstd -d", "gz": "gzip -dk", "bz2": "bzip2 -dk"}
@@ -30,12 +31,16 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class MdsShard:
-    """A shard file as index.json has it: its path, how many samples and bytes, and hashes by their algorithms."""
+    """A shard file as index.json has it: its path, how many samples and bytes, and hashes by their algorithms.
+
+    packed  the file that Zstandard made of it, where that alone is there
+    """
 
     path: str
     samples: int
     bytes: int
     hashes: dict[str, str]
+    packed: Packed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,9 @@ def read_set(folder: str, store: Store) -> MdsSet:
 
     Raises:
         SourceNotFoundError: there is none.
-        SourceError: it is damaged, of another format or version, or its shards are there in compressed form alone.
+        SourceError: it is damaged, of another format or version, or its shards are there in compressed form alone, and
+            it is not Zstandard's.
+        MissingPackageError: it is, and the package that unpacks it is missing.
     """
     path = f"{folder}/{INDEX}"
     told = _told(path, store)
@@ -114,17 +121,36 @@ def _shard(folder: str, told: dict[str, Any], store: Store) -> MdsShard:
             msg = f"a shard's name must be that of a file in the folder; it is {each!r}"
             raise ValueError(msg)
     path = f"{folder}/{name}"
+    packed = None
     if told.get("compression"):
         try:
             store.stamp(path)
         except SourceNotFoundError as error:
-            how = str(told["compression"]).partition(":")[0]
-            packed = f"{folder}/{told['zip_data']['basename']}"
-            cure = f"unpack all: {_UNPACK[how]} {packed}" if how in _UNPACK else "unpack them, by one pass over it"
-            msg = f"{path}: a shard must be there as it is, to be read by position; found it packed by {how}; {cure}"
-            raise SourceError(msg) from error
-    hashes = {str(name): str(value) for name, value in (raw.get("hashes") or {}).items()}
-    return MdsShard(path, samples, size, hashes)
+            packed = _packed(folder, told, path, size)
+            if packed is None:
+                how = str(told["compression"]).partition(":")[0]
+                there = f"{folder}/{told['zip_data']['basename']}"
+                cure = f"unpack all: {_UNPACK[how]} {there}" if how in _UNPACK else "unpack them, by one pass over it"
+                msg = f"{path}: must be there as it is, or packed by zstd; found it packed by {how}; {cure}"
+                raise SourceError(msg) from error
+    return MdsShard(path, samples, size, _hashes(raw), packed)
+
+
+def _packed(folder: str, told: dict[str, Any], path: str, size: int) -> Packed | None:
+    """The packed file of a shard; None where it is of another compression than Zstandard's."""
+    if str(told["compression"]).partition(":")[0] != "zstd":
+        return None
+    there = told["zip_data"]
+    if size > LARGEST:
+        msg = f"{size} bytes of {path}, where an MDS shard has {LARGEST} at most"
+        raise ValueError(msg)
+    found = Packed(f"{folder}/{there['basename']}", _whole(there["bytes"]), _hashes(there), size)
+    check_zstandard(found.path)
+    return found
+
+
+def _hashes(told: dict[str, Any]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in (told.get("hashes") or {}).items()}
 
 
 def _columns(told: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[int | None, ...]]:
@@ -181,25 +207,53 @@ def _lost(shard: MdsShard, found: str) -> DataLostError:
 def hashes_checked(shard: MdsShard, store: Store) -> bool:
     """Read the whole shard and hold it against its hashes; whether it has one that can be computed here.
 
+    A packed one is unpacked for that, which holds it against the hash of the packed file.
+
     Raises:
         DataLostError: one of them is wrong.
     """
-    makers = {name: maker for name in shard.hashes if (maker := _maker(name)) is not None}
-    if not makers:
+    hashing = _hashing(shard.hashes)
+    packed = {} if shard.packed is None else _hashing(shard.packed.hashes)
+    if not hashing and not packed:
         return False
     file = store.open(shard.path)
     try:
-        hashing = {name: maker() for name, maker in makers.items()}
         for at in range(0, shard.bytes, _PIECE):
             part = piece(file, min(_PIECE, shard.bytes - at), at)
             for each in hashing.values():
                 each.update(part)
     finally:
         file.close()
-    for name, each in hashing.items():
-        if each.hexdigest() != shard.hashes[name]:
-            raise _lost(shard, f"{name} {each.hexdigest()}, where {INDEX} says {shard.hashes[name]}")
+    if wrong := _wrong(hashing, shard.hashes):
+        raise _lost(shard, wrong)
     return True
+
+
+def check_packed(packed: Packed, held: memoryview) -> None:
+    """Hold the bytes of a packed shard against those of its hashes that can be computed here.
+
+    Raises:
+        DataLostError: one of them is wrong.
+    """
+    hashing = _hashing(packed.hashes)
+    for each in hashing.values():
+        each.update(held)
+    if wrong := _wrong(hashing, packed.hashes):
+        msg = f"{packed.path}: a packed shard must be whole; found {wrong}; copy the shard again"
+        raise DataLostError(msg)
+
+
+def _hashing(told: Mapping[str, str]) -> dict[str, Any]:
+    """What computes the hashes that are told, where something here does."""
+    return {name: maker() for name in told if (maker := _maker(name)) is not None}
+
+
+def _wrong(hashing: Mapping[str, Any], told: Mapping[str, str]) -> str:
+    """The first hash that is another than was told; "" where none is."""
+    for name, each in hashing.items():
+        if each.hexdigest() != told[name]:
+            return f"{name} {each.hexdigest()}, where {INDEX} says {told[name]}"
+    return ""
 
 
 def _maker(name: str) -> Callable[[], Any] | None:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from broker import real
-from toy_runs import QUICK, Run, cache, rows, run, toy
+from broker.handle import Kafka
+from confluent_kafka.admin import AdminClient
+from toy_runs import QUICK, TOY, Run, cache, rows, run, toy, toy_photos
+from typer.testing import CliRunner
+
+from dali_feed.cli.app import app
+from dali_feed.external_sources import KafkaTopic
+from dali_feed.testing import publish
 
 __all__ = ["cache", "run", "toy"]
 
@@ -26,6 +35,42 @@ def test_kafka_is_measured_beside_a_plain_read(
     assert all(float(found[name][column]) > 0 for name in ours for column in ("of C", "cpu of C"))
     run("bench_loader.py", *toy, *QUICK, "--sources", "kafka", "--no-peers")
     assert {row["who"] for row in rows(tmp_path, "loader")} == {"kafka", "ceiling", "loop"}
+
+
+def asked_quickly(target: str, folder: Path) -> dict[str, Any]:
+    """What `dali-feed bench kafka --quick` finds there, a few photos in small batches."""
+    few = ["--images", "24", "--batch", "4", "--repeats", "1", "--device", "cpu", "--data", str(folder)]
+    done = CliRunner().invoke(app, ["bench", "kafka", target, "--quick", "--json", *few])
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found["missing"] == {}
+    assert [row["who"] for row in found["rows"]] == ["plain", "in order", "at random", "tensors"]
+    assert all(row["records/s"] > 0 and row["MB/s"] > 0 for row in found["rows"])
+    assert {row["way"] for row in found["rows"]} == {"", "x2"}
+    return found
+
+
+def test_the_command_makes_a_topic_on_a_broker_and_deletes_it(real_kafka: Kafka, cache: Path) -> None:
+    """`bench kafka kafka://host:port --quick` on Apache Kafka: rows of all four, and the broker is as it was."""
+    admin = AdminClient({"bootstrap.servers": real_kafka.servers})
+    before = set(admin.list_topics(timeout=10).topics)
+    found = asked_quickly(f"kafka://{real_kafka.servers}", cache)
+    assert found["about"]["broker"] == real_kafka.servers
+    assert found["about"]["images"] == TOY
+    assert set(admin.list_topics(timeout=10).topics) - before <= {"__consumer_offsets"}  # made for any consumer
+
+
+def test_the_command_only_reads_a_topic_that_is_named(real_kafka: Kafka, cache: Path) -> None:
+    """Nothing is added to it, it stays, and nobody's position is kept on the broker."""
+    records = list(toy_photos(cache).records())
+    real_kafka.create(real_kafka.topic, 2)
+    publish(real_kafka.servers, real_kafka.topic, records)
+    admin = AdminClient({"bootstrap.servers": real_kafka.servers})
+    groups = {group.group_id for group in admin.list_consumer_groups().result().valid}
+    found = asked_quickly(f"kafka://{real_kafka.servers}/{real_kafka.topic}", cache)
+    assert found["about"]["data"] == f"the topic {real_kafka.topic}"
+    assert len(KafkaTopic(real_kafka.topic, real_kafka.servers).snapshot()) == len(records)
+    assert {group.group_id for group in admin.list_consumer_groups().result().valid} <= groups
 
 
 def test_producing_is_measured_beside_c(

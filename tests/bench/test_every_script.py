@@ -18,6 +18,7 @@ NAMES = (
     "reduction",
     "remote",
     "resume",
+    "scaling",
     "screen",
     "training",
     "watch",

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import csv
 import importlib
+import os
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from limits import LONG
+from warm import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
 
+Run = Callable[..., subprocess.CompletedProcess[str]]
 BENCH = Path(__file__).parents[2] / "bench"
 FIRST = (
     *("versions", "kernel-finish", "kernel-jitter", "kernel-mix", "kernel-unpack", "kernel-tokens", "decode"),
@@ -35,13 +39,18 @@ def lines(out: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def on_gpu(*args: object) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def on_gpu(warm: Warm) -> Run:
     """The script, as a person runs it."""
-    command = ["bash", str(BENCH / "on_gpu.sh"), *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONG)
+
+    def run(*args: object) -> subprocess.CompletedProcess[str]:
+        command, env = ["bash", str(BENCH / "on_gpu.sh"), *map(str, args)], os.environ | {"PYTHON": str(warm.python)}
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONG, env=env)
+
+    return run
 
 
-def test_a_wrong_part_is_told_before_anything_runs(tmp_path: Path) -> None:
+def test_a_wrong_part_is_told_before_anything_runs(on_gpu: Run, tmp_path: Path) -> None:
     """on_gpu.sh names its parts and ends with 2, rather than find out behind the parts before it."""
     done = on_gpu(tmp_path / "out", "kernels", "loder")
     assert done.returncode == 2
@@ -49,7 +58,7 @@ def test_a_wrong_part_is_told_before_anything_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_parts_run_rehearsed_and_leave_one_tar(tmp_path: Path) -> None:
+def test_parts_run_rehearsed_and_leave_one_tar(on_gpu: Run, tmp_path: Path) -> None:
     """Toy photographs, a decoding bench and its picture: a line each, rows, logs, all in results.tar.gz; and once."""
     done = on_gpu("--rehearse", tmp_path / "out", "photos", "decode", "plots")
     assert done.returncode == 0, done.stdout + done.stderr

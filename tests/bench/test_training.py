@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from torch import nn
 from typer.testing import CliRunner
 
 from dali_feed.bench.contract import Data, Job, Outcome, Steps
-from dali_feed.bench.training import REPLAY, Trainer, findings, measure, small_resnet
+from dali_feed.bench.training import REPLAY, Trainer, findings, measure, own_share, small_resnet, trained
 from dali_feed.cli.app import app
+
+STAGES = [{"name": "handover", "worked": 0.5}, {"name": "train", "waited": 1.0, "worked": 2.5}]
 
 
 class _Numbered(Steps):
@@ -115,8 +118,47 @@ def test_a_step_changes_the_network() -> None:
 )
 def test_what_limits_is_said(waited: float, ratio: float | None, words: str) -> None:
     """Waiting, the network, or the CPUs that both share."""
-    (said,) = findings([{"who": "ours", "waited": waited, "of replay": ratio}, {"who": REPLAY}])
+    (said,) = findings([{"who": "ours", "waited": waited, "of replay": ratio}, {"who": REPLAY}], {})
     assert said.endswith(words)
+
+
+def test_two_clocks_that_differ_are_explained() -> None:
+    """The bench's wait ends with next(), our loader's with the hand-over; our verdict stands below either way."""
+    row = {"who": "ours", "waited": 0.1, "own waited": 0.01, "of replay": None}
+    _, apart, verdict = findings([row], {"ours": {"sentence": "training-bound"}})
+    assert apart.startswith("Of that ours's own clock saw 1%: in the rest it had handed its batch over")
+    assert verdict == "ours's own verdict, of the same steps: training-bound."
+    assert len(findings([row | {"own waited": 0.09}], {"ours": {"sentence": "training-bound"}})) == 2
+
+
+def test_our_own_share_is_of_the_loops_time() -> None:
+    """Waits over waits, hand-over and the loop's work; unknown where the stages are."""
+    assert own_share({"stages": STAGES}) == 0.25
+    assert own_share({"stages": STAGES[:1]}) is None
+
+
+class _Freed(_Numbered):
+    """Each step says whether the batch before it was still held, as a loop holds it."""
+
+    def __init__(self, held: list[bool]) -> None:
+        super().__init__(None)
+        self._held, self._last = held, weakref.ref(self)
+
+    def __next__(self) -> int:
+        self.images = None  # from here on only the loop holds the last one
+        self._held.append(self._last() is not None)
+        count = super().__next__()
+        self._last = weakref.ref(self.images)
+        return count
+
+
+def test_a_batch_is_let_go_behind_the_wait_for_the_next() -> None:
+    """As `for images in loader` does it: freeing a batch is no wait for the loader."""
+    held: list[bool] = []
+    feeds = contextmanager(lambda: iter([_Freed(held)]))
+    with trained(feeds, lambda: Trainer(lambda: Seen([]), torch.device("cpu")), [])() as steps:
+        assert [next(steps) for _ in range(3)] == [2, 2, 2]
+    assert held == [True] * 3
 
 
 @pytest.mark.long
@@ -131,4 +173,5 @@ def test_the_command_tells_ours_torch_and_the_replay(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert [row["who"] for row in found["rows"]] == ["tar", REPLAY, "torch"]
     assert found["about"]["width"] == 8
-    assert [said.partition(":")[0] for said in found["findings"]] == ["tar", "torch"]
+    begun = [said.partition(":")[0] for said in found["findings"] if not said.startswith("Of that ")]
+    assert begun == ["tar", "tar's own verdict, of the same steps", "torch"]

@@ -118,6 +118,17 @@ def test_an_interrupted_run_keeps_what_it_had() -> None:
     assert found.failed == {}
 
 
+def test_no_turn_begins_when_the_time_is_up() -> None:
+    """Who had turns keeps them, and who had none is named with the reason."""
+    script, found = Script(), Measured()
+    makers = {who: {"": script.make(f"{who}/", 1)} for who in "ab"}
+    take_turns({"a": makers["a"]}, found, repeats=1, seconds=1e-4)
+    take_turns(makers, found, repeats=2, seconds=1e-4, until=0.0)
+    assert script.order == ["a/"]
+    assert list(found.turns) == ["a"]
+    assert found.missing == {"b": "the time of --quick was up before its turn; leave --quick out"}
+
+
 def test_what_is_left_to_do_is_told_before_each_turn() -> None:
     """The number of turns done grows by one, and their total is what comes in the end, less those who fail."""
 

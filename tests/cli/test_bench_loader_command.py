@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from dali_feed.cli.app import app
+from dali_feed.cli.bench import asked
 
 OURS = ["tar", "folder", "ceiling", "loop"]
 SMALL = ["--batch", "2", "--seconds", "0.05", "--threads", "1", "--device", "cpu", "--no-peers"]
@@ -80,6 +82,24 @@ def test_what_cannot_be_is_said_before_anything_runs(folder: Path, tmp_path: Pat
     assert done.exit_code == 1
     assert says in " ".join(done.stderr.split())
     assert not list((tmp_path / "made").glob("*"))
+
+
+@pytest.mark.parametrize(("command", "own"), [("loader", OURS), ("train", ["tar", "replay"])])
+def test_a_quick_run_begins_no_turn_when_its_time_is_up(
+    command: str, own: list[str], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever had none is named with the reason, and the command ends well; without --quick there is no such limit."""
+    monkeypatch.setattr(asked, "QUICK_LIMIT", 0.0)
+    call = ["bench", command, str(folder), "--batch", "2", "--device", "cpu", "--no-peers", "--json", "--quick"]
+    done = CliRunner().invoke(app, [*call, "--data", str(tmp_path / "made")])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["rows"] == []
+    assert list(told["missing"]) == own
+    assert all("--quick" in reason for reason in told["missing"].values())
+    options = dict.fromkeys(("threads", "device", "engine", "csv", "report", "plots", "data", "source", "config"))
+    options |= {"batch": 1, "repeats": 1, "images": 1, "json": False, "timeout": 1.0}
+    assert asked.Asked.of(options | {"quick": False}).until == math.inf
 
 
 def interrupted(command: list[str], mark: str) -> tuple[int, str, str]:

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from limits import LONG
 from PIL import Image
+from warm import Warm
 
 from dali_feed.cli.demo.resume import compare, resumed
 from dali_feed.cli.demo.train import Job, Trace
@@ -291,8 +292,9 @@ def test_the_comparison_sees_a_difference() -> None:
         assert str(compare(whole, Trace(ids, pixels, "w"), 1)) == f"resumed: DIFFERENT at batch {batch}"
 
 
-def test_a_process_that_fails_is_told(tmp_path: Path) -> None:
+def test_a_process_that_fails_is_told(tmp_path: Path, warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
     """A resumed process that finds no checkpoint is an error with its last words."""
+    monkeypatch.setattr(sys, "executable", str(warm.python))
     write_shard(tmp_path / "digits-0.tar", [(jpeg(), 1)])
     with pytest.raises(EngineError, match=r"one ended with 1: .*digits-1\.tar"):
         resumed(Job("tar", str(tmp_path), "cpu", 1), tmp_path)
@@ -300,8 +302,9 @@ def test_a_process_that_fails_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.whole_machine
-def test_the_demo_resumes_and_draws(cli: Cli, tmp_path: Path) -> None:
+def test_the_demo_resumes_and_draws(cli: Cli, tmp_path: Path, warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo in small: killed and resumed without a difference, bad records told, a batch of pictures drawn."""
+    monkeypatch.setattr(sys, "executable", str(warm.python))
     out = tmp_path / "demo.png"
     done = cli("demo", "--quick", "--epochs", 2, "--device", "cpu", "--out", out)
     assert done.code == 0, done.err + done.out

@@ -62,7 +62,7 @@ def test_pack_sets_the_layout_of_a_folder_on_lustre(cli: Cli, lfs: Path, tmp_pat
     done = cli("pack", tmp_path / "a.tar", out, "--stripe-count", "4")
     assert (done.code, done.err) == (0, "")
     calls = (lfs.parent / "calls").read_text().splitlines()
-    assert calls == [f"setstripe -c 4 -S 1048576 {out}", f"getstripe -d {out}"]
+    assert calls[:2] == [f"setstripe -c 4 -S 1048576 {out}", f"getstripe -d {out}"]
     assert load_manifest(str(out / "set.dfset")).layout is None
     assert (out / "set-000000.tar").is_file()
 

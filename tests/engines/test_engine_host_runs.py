@@ -148,7 +148,7 @@ def test_a_mended_batch_runs_its_replaced_slots_alone_and_at_once(monkeypatch: p
     assert torch.equal(result.images, clean)
     engine.take()
     assert [slot for name, slot in ran if name == "mended"] == [5]
-    assert ran.index(("mended", 5)) < ran.index(("second", 8))  # the second batch's next chunk
+    assert ran.index(("mended", 5)) < ran.index(("second", 16))  # the second batch's next chunk
     engine.close()
 
 

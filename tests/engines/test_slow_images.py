@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 import textwrap
 import threading
 from collections.abc import Iterator
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from images import QUICK, jpeg, labelled, seen
+from images import QUICK, labelled, seen
 from limits import LONG
 from slow_jpegs import slow_jpeg
 from warm import Warm
@@ -30,20 +28,20 @@ pytestmark = pytest.mark.slow
 
 
 class Kept:
-    """A decoder that an image keeps until `free` is set: the first payload that it is given."""
+    """A decoder that its images keep until `free` is set; `calls`: of how many each was."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.free = threading.Event(), threading.Event()
-        self.payloads: list[bytes] = []
-        decoded = decode.decoded
+        self.calls: list[int] = []
+        decoded = decode.decoded_jpegs
 
-        def slow(decoder: Any, payload: memoryview, window: Any) -> Any:
-            self.payloads.append(bytes(payload))
+        def slow(decoder: Any, streams: list[Any]) -> Any:
+            self.calls.append(len(streams))
             self.begun.set()
             assert self.free.wait(LONG)
-            return decoded(decoder, payload, window)
+            return decoded(decoder, streams)
 
-        monkeypatch.setattr(host, "decoded", slow)
+        monkeypatch.setattr(host, "decoded_jpegs", slow)
         monkeypatch.setattr(epoch, "PATIENCE", 0.01)
 
 
@@ -65,8 +63,8 @@ def _all_ended() -> None:
     assert not _ours()
 
 
-def test_close_leaves_a_busy_decoder_to_its_image_and_to_no_other(kept: Kept) -> None:
-    """It returns while the decoder is at work; that finishes the image it is at, begins no other, and all is let go."""
+def test_close_leaves_a_busy_decoder_to_its_call_and_to_no_other(kept: Kept) -> None:
+    """It returns while the decoder is at work; that finishes the call it is in, begins no other, and all is let go."""
     feed = Feed(ScriptedSource(labelled(64), extent=8), 8, engine="host", tuning=QUICK)
     batches = iter(feed)
     assert kept.begun.wait(LONG)
@@ -76,7 +74,7 @@ def test_close_leaves_a_busy_decoder_to_its_image_and_to_no_other(kept: Kept) ->
         next(batches)
     kept.free.set()
     _all_ended()
-    assert kept.payloads == [jpeg(0)]
+    assert kept.calls == [8]
     assert feed._slabs.leased == 0
 
 
@@ -150,10 +148,6 @@ ENDS = [
 ]
 
 
-def _python(script: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LONG, check=False)
-
-
 @pytest.mark.parametrize(("engine", "side", "last"), ENDS)
 def test_a_process_ends_cleanly_whatever_a_decoder_is_at(
     warm: Warm, tmp_path: Path, engine: str, side: int, last: str
@@ -161,12 +155,12 @@ def test_a_process_ends_cleanly_whatever_a_decoder_is_at(
     """With its own exit code, and no signal, while images are decoded that take it seconds each."""
     support = str(Path(__file__).parents[1] / "support")
     (tmp_path / "script.py").write_text(SCRIPT.format(tests=support, engine=engine, side=side) + last)
-    done = warm.run(["script.py"], tmp_path, beside=False)
+    done = warm.run(["script.py"], tmp_path, beside=False, to_the_end=True)
     assert done.returncode == (3 if "3" in last else 0), done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_ctrl_c_in_verify_ends_cleanly_whatever_a_decoder_is_at(tmp_path: Path) -> None:
+def test_ctrl_c_in_verify_ends_cleanly_whatever_a_decoder_is_at(warm: Warm, tmp_path: Path) -> None:
     """One line and 130, and not the signal of a decoder whose libraries went away under it."""
     for n in range(32):
         (tmp_path / f"{n:02d}.jpg").write_bytes(slow_jpeg(2048, 250))
@@ -183,12 +177,12 @@ def test_ctrl_c_in_verify_ends_cleanly_whatever_a_decoder_is_at(tmp_path: Path) 
         threading.Thread(target=lambda: (begun.wait(), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
         main(["verify", "--decode", "--readers", "1", {str(tmp_path)!r}])
         """
-    done = _python(textwrap.dedent(script))
+    done = warm.run(["-c", textwrap.dedent(script)], to_the_end=True)
     assert done.returncode == 130, done.stderr
     assert done.stderr.endswith("dali-feed: interrupted\n")
 
 
-def test_ctrl_c_while_the_exit_waits_ends_the_process_at_once() -> None:
+def test_ctrl_c_while_the_exit_waits_ends_the_process_at_once(warm: Warm) -> None:
     """Nobody has to wait for a decoder that never comes back."""
     script = """
         import os, signal, threading
@@ -201,5 +195,5 @@ def test_ctrl_c_while_the_exit_waits_ends_the_process_at_once() -> None:
         lingering.linger(thread)
         print("told", flush=True)
         """
-    done = _python(textwrap.dedent(script))
+    done = warm.run(["-c", textwrap.dedent(script)], to_the_end=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "told\n", "")

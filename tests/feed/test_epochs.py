@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from images import QUICK, broken_png, jpeg, labelled, padded, seen
+from limits import LONG
 from shelves import opened
 
 from dali_feed.engines import choose
@@ -303,3 +305,19 @@ def test_what_a_cache_keeps_serves_the_next_epoch_ahead() -> None:
             list(feed)
             ahead_of(feed)
     assert len(source.reads) == 16
+
+
+def test_threads_that_share_a_pass() -> None:
+    """Each batch goes to one of them, all come to its end, and the next epoch begins behind it."""
+    with Feed(ScriptedSource(labelled(24)), 2, tuning=AHEAD) as feed:
+        for epoch in (1, 2):
+            taken: list[int] = []
+
+            def take(batches: Iterator[Any] = iter(feed), taken: list[int] = taken) -> None:  # noqa: B008
+                taken.extend(sample for batch in batches for sample in batch.ids.tolist())
+
+            with ThreadPoolExecutor(3) as pool:
+                for done in [pool.submit(take) for _ in range(3)]:
+                    done.result(LONG)
+            assert sorted(taken) == list(range(24))
+            assert feed.epoch == epoch

@@ -328,7 +328,7 @@ loader = DataLoader(source, 4, shuffle=Shuffle(4, 1), device="cpu", tuning=QUICK
 def _run(warm: Warm, folder: Path, body: str, engine: str) -> None:
     script = SCRIPT.format(tests=str(Path(__file__).parents[1] / "support"), engine=engine) + textwrap.dedent(body)
     (folder / "script.py").write_text(script)
-    done = warm.run(["script.py"], folder, beside=False)
+    done = warm.run(["script.py"], folder, beside=False, to_the_end=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 

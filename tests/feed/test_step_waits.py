@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dali_feed.feed.clock import WAITS_OF, WORKS, FeedClock, Span
-from dali_feed.feed.cpu import cores, delayed
+from dali_feed.feed.cpu import delayed
 from dali_feed.feed.garbage import Pauses
 from dali_feed.feed.overlaps import CAUSES, spent_on
 from dali_feed.feed.stages import CpuStats
@@ -101,40 +101,6 @@ def test_the_collector_is_asked_only_while_somebody_wants_to_know() -> None:
     assert len(gc.callbacks) == len(before) + 1
     pauses.leave()
     assert gc.callbacks == before
-
-
-@pytest.mark.parametrize(
-    ("files", "most"),
-    [
-        ({}, None),
-        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max": "max 100000\n"}, None),
-        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/cpu.max": "50000 100000\n"}, 0.5),
-        ({"proc/self/cgroup": "0::/not/here\n", "sys/fs/cgroup/cpu.max": "25000 100000\n"}, 0.25),
-        (
-            {
-                "proc/self/cgroup": "4:cpu,cpuacct:/job\n1:memory:/job\n",
-                "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "75000\n",
-                "sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000\n",
-            },
-            0.75,
-        ),
-        (
-            {
-                "proc/self/cgroup": "4:cpu:/\n",
-                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-            },
-            None,
-        ),
-    ],
-)
-def test_a_limit_of_a_control_group_counts_as_fewer_cores(tmp_path: Path, files: dict[str, str], most: float) -> None:
-    """Of the group or one above it, in the kernel's new form and in its old one; without one the affinity counts."""
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    free = cores(tmp_path / "nothing")
-    assert cores(tmp_path) == (free if most is None else most)
 
 
 def test_a_thread_that_was_ready_without_a_processor_was_delayed(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from feeds import feed_of
 from images import jpeg, labelled, padded, seen
+from warm import Warm
 
 from dali_feed import DataLoader
 from dali_feed.errors import ConfigError
@@ -198,8 +198,6 @@ PROGRAM = """
 import os
 import sys
 
-import torch  # once for both: a feed loads it
-
 from dali_feed.columns import Number
 from dali_feed.external_sources import ArrayShards
 from dali_feed.feed import Feed
@@ -219,10 +217,10 @@ for _ in range(2):
 """
 
 
-def test_of_two_processes_one_measures_and_both_go_on(tmp_path: Path) -> None:
+def test_of_two_processes_one_measures_and_both_go_on(warm: Warm, tmp_path: Path) -> None:
     """Whoever is first; the other one waits for it, or finds what it kept."""
     np.save(tmp_path / "rows.npy", np.arange(64, dtype=np.float32))
-    argv = [sys.executable, "-c", PROGRAM, str(tmp_path / "rows.npy")]
+    argv = [str(warm.python), "-c", PROGRAM, str(tmp_path / "rows.npy")]
     told = subprocess.run(argv, stdout=subprocess.PIPE, text=True, timeout=120, check=True).stdout.splitlines()
     assert [line.split(" ")[0] for line in told] == ["8", "8"], told
     assert sum("measured now" in line for line in told) == 1, told

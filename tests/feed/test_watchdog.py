@@ -13,6 +13,8 @@ from broker.handle import Kafka
 from images import QUICK, jpeg, labelled
 
 from dali_feed import BadRecords, DataLoader, Tuning
+from dali_feed.engines.host import decode
+from dali_feed.engines.host import engine as host
 from dali_feed.engines.host.engine import HostEngine
 from dali_feed.engines.host.image import ImageSteps
 from dali_feed.errors import ConfigError
@@ -100,6 +102,19 @@ def test_an_image_that_the_engine_hangs_on_is_named(
     line = _told(ScriptedSource(items, extent=8), go_on, about="scripted[0]@8")[0]
     said = "is at scripted[0]@8;" if tells else "runs the batch of 4 from scripted[0]@8 to scripted[0]@11;"
     assert f"engine: host {said}" in line
+
+
+def test_images_that_one_call_decodes_are_all_named(go_on: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any of them may be the one that the decoder hangs on."""
+    decoded = decode.decoded_jpegs
+
+    def slow(decoder: Any, streams: list[Any]) -> Any:
+        go_on.wait(60)
+        return decoded(decoder, streams)
+
+    monkeypatch.setattr(host, "decoded_jpegs", slow)
+    line = _told(ScriptedSource(labelled(8), extent=8), go_on, samples=8, about="engine: host")[0]
+    assert "is at scripted[0]@0, scripted[0]@1, scripted[0]@2, scripted[0]@3;" in line
 
 
 class _Full:

@@ -36,7 +36,7 @@ class Room:
 
 
 WORDS = ("errors", "checks", "packages")
-PURE = (*WORDS, "records", "screen", "quarantine", "options", "plan", "columns", "transforms", "compiler")
+PURE = (*WORDS, "cores", "records", "screen", "quarantine", "options", "plan", "columns", "transforms", "compiler")
 MOST_FLOORS = 11
 
 # From the bottom up.
@@ -44,14 +44,15 @@ ROOMS = (
     Room("errors"),
     Room("checks", ("errors",)),
     Room("packages", ("errors",)),
+    Room("cores"),
     Room("secrets", ("errors",)),
     Room("formats", WORDS, ("orjson", "pybase64", "fastavro", "msgpack", "google.protobuf")),
     Room("records", WORDS),
     Room("storage", (*WORDS, "records", "secrets"), ("fsspec", "aiohttp")),
     Room("screen", WORDS),
     Room("quarantine", (*WORDS, "records")),
-    Room("options", (*WORDS, "quarantine", "screen")),
-    Room("tuner", (*WORDS, "options", "storage")),  # it knows no feed: a feed is what it is handed to race
+    Room("options", (*WORDS, "cores", "quarantine", "screen")),
+    Room("tuner", (*WORDS, "cores", "options", "storage")),  # it knows no feed: a feed is what it is handed to race
     Room("plan", (*WORDS, "records")),
     Room("columns", (*WORDS, "formats", "records", "screen", "plan"), ("tokenizers", "torch", "torchvision", "PIL")),
     Room("transforms", (*WORDS, "plan"), ("torch", "torchvision", "nvidia.dali", "PIL")),  # none while it is imported
@@ -62,9 +63,9 @@ ROOMS = (
     Room(
         "external_sources",
         (*WORDS, "secrets", "formats", "records", "storage", "quarantine"),
-        ("confluent_kafka", "pyarrow", "fsspec", "google_crc32c", "xxhash"),
+        ("confluent_kafka", "pyarrow", "fsspec", "google_crc32c", "xxhash", "zstandard"),
     ),
-    Room("packing", (*WORDS, "records", "storage", "columns", "external_sources"), ("PIL", "pyarrow", "ray")),
+    Room("packing", (*WORDS, "cores", "records", "storage", "columns", "external_sources"), ("PIL", "pyarrow", "ray")),
     Room(
         "engines",
         (*PURE, "kernels"),

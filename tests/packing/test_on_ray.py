@@ -15,9 +15,9 @@ import pytest
 from killed_pack import contents
 from member_shards import shards
 
-from dali_feed.errors import ConfigError, MissingPackageError, SourceChangedError
+from dali_feed.errors import ConfigError, MissingPackageError, SourceChangedError, SourceDeniedError
 from dali_feed.external_sources import ShardSet
-from dali_feed.packing import pack
+from dali_feed.packing import Layout, pack, verify
 
 pytestmark = [pytest.mark.slow, pytest.mark.waits]
 
@@ -90,6 +90,47 @@ def test_errors_come_as_they_are(nodes: int, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="engine: must be one of threads, ray; found 'spark'"):
         pack(ShardSet(str(tmp_path / "*.tar")), tmp_path / "b", engine="spark")
     assert not (tmp_path / "b").exists()
+
+
+def test_a_striped_set_is_the_one_that_threads_write(nodes: int, tmp_path: Path) -> None:
+    """Over three targets, bit for bit, with a worker that is killed while it writes stripes, and nothing left over."""
+    assert nodes == 2
+    source = shards(tmp_path)
+    killed, here = tmp_path / "killed", os.getpid()
+
+    def same(image: bytes) -> bytes:
+        if os.getpid() != here and not killed.exists():
+            killed.write_bytes(b"")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return image
+
+    for engine in ("ray", "threads"):
+        for target in "abc":
+            (tmp_path / engine / target).mkdir(parents=True)
+        layout = Layout(("a", "b", "c"), 2, 4096)
+        pack(source, tmp_path / engine / "x.dfset", shard_bytes=30_000, map=same, layout=layout, engine=engine)
+        assert not verify(tmp_path / engine / "x.dfset").damages
+    assert killed.exists()
+    found = contents(tmp_path / "ray")
+    assert found == contents(tmp_path / "threads")
+    assert {str(Path(name).parent) for name in found} >= {"a", "b", "c"}
+    assert not [path for path in (tmp_path / "ray").rglob("*") if path.name.startswith(".")]
+
+
+def test_a_target_that_a_machine_does_not_see_is_named(nodes: int, tmp_path: Path) -> None:
+    """By the machine that lacks it; one that this process lacks is told before a task is begun."""
+    source, out = shards(tmp_path, 4), tmp_path / "out" / "x.dfset"
+    (tmp_path / "out" / "a").mkdir(parents=True)
+    with pytest.raises(SourceDeniedError, match=r"target .*/out/b: must be a folder .*; found none; mount or make it"):
+        pack(source, out, layout=Layout(("a", "b"), 2, 4096), engine="ray")
+    held = os.open(tmp_path / "out" / "a", os.O_RDONLY)
+    try:
+        layout = Layout((f"/proc/self/fd/{held}", str(tmp_path)), 1, 4096)  # a folder of this process alone
+        with pytest.raises(ConfigError, match=r"every machine of a Ray cluster must see all targets .*/proc/self/fd/"):
+            pack(source, out.with_name("y.dfset"), layout=layout, engine="ray")
+    finally:
+        os.close(held)
+    assert not list((tmp_path / "out").glob("*.dfset"))
 
 
 def test_ray_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import killed_feed
 import pytest
 from images import QUICK, broken_png, jpeg, labelled, seen
 from shelves import Held, letter, opened
+from warm import Warm
 
 from dali_feed.errors import BadRecordError, BadRecordLimitError, ConfigError, DeadLetterError
 from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic
@@ -133,10 +133,10 @@ def test_a_resumed_run_keeps_what_the_killed_one_had_not(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("batches", [1, 7])
-def test_a_killed_run_and_the_one_after_it_keep_every_record(tmp_path: Path, batches: int) -> None:
+def test_a_killed_run_and_the_one_after_it_keep_every_record(warm: Warm, tmp_path: Path, batches: int) -> None:
     """SIGKILL after some batches: what the last state counts is kept, and the run that goes on keeps the rest."""
     state, dead = tmp_path / "state.json", tmp_path / "dead"
-    command = [sys.executable, str(Path(killed_feed.__file__)), str(dead), str(state)]
+    command = [str(warm.python), str(Path(killed_feed.__file__)), str(dead), str(state)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
         for _ in range(batches):

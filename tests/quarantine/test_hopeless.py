@@ -12,6 +12,7 @@ from images import QUICK, broken_png, jpeg, labelled, text, truncated_jpeg
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
+from dali_feed.columns import Text
 from dali_feed.errors import BadRecordLimitError, ConfigError
 from dali_feed.external_sources import KafkaTopic, ShardSet
 from dali_feed.feed import Feed
@@ -59,6 +60,14 @@ def test_labels_of_a_topic_that_are_text(embedded_broker: Broker) -> None:
         pytest.raises(ConfigError, match=r"^all 8 records .*header label: .* found b'dog' .*@0\).*label=None.*codec="),
     ):
         next(iter(loader))
+
+
+def test_a_member_that_no_record_has(embedded_broker: Broker) -> None:
+    """The cure lists members, although the records that lack it have one called "image"."""
+    publish(embedded_broker, [Message(json.dumps({"image": "a", "text": "b"}).encode()) for _ in range(8)])
+    source = KafkaTopic("t", embedded_broker.servers, label=None, format="json")
+    with pytest.raises(ConfigError, match=r"^all 8 records .*txt: no such member.*source\.members\(\) lists them"):
+        next(iter(DataLoader(source, 4, columns={"text": Text("txt")}, device="cpu", tuning=QUICK)))
 
 
 def wrapped(value: memoryview, _: Any, __: Any) -> Any:

@@ -99,6 +99,24 @@ def test_a_damaged_piece_is_fetched_again(
     shutil.rmtree(folder)
 
 
+def test_damaged_pieces_are_told_once_and_counted(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Of a folder with many, and of a piece that cannot be removed and is met at every read."""
+    _, _, file = opened(path)
+    read(file)
+    for piece in pieces(path)[:4]:
+        piece.write_bytes(b"")
+    stuck = pieces(path)[4]
+    stuck.unlink()
+    stuck.mkdir()
+    caplog.clear()
+    for _ in range(3):
+        assert read(file) == DATA
+    (record,) = caplog.records
+    assert "is damaged, and is read again from where it came: its head is not that of the piece" in record.message
+    (stats,) = file.storage()
+    assert stats.failures == 4 + 3
+
+
 def test_only_what_is_touched_is_read_and_checked(path: str) -> None:
     """A flip in one block says nothing of a read of another."""
     below = Counting()

@@ -34,8 +34,8 @@ def killed_at(step: int, folder: Path, out: Path) -> bool:
 
 
 def contents(out: Path) -> dict[str, bytes]:
-    """Every file of a set's folder."""
-    return {path.name: path.read_bytes() for path in out.iterdir()}
+    """Every file of a set's folder, by its path there."""
+    return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
 
 
 def _counts(of: Any, name: str, step: Callable[[], None]) -> None:

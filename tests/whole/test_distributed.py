@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch.distributed.run
-from broker.real import free_ports
 from images import jpeg, text
 from warm import Warm
 
@@ -39,7 +38,6 @@ class Runs:
 
 
 ENV = {"GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
-RANKS = Path(__file__).with_name("ranks.py")
 
 
 def example(out: Path, data: str, *options: str) -> list[str]:
@@ -55,8 +53,8 @@ def written(ranks: int, out: Path) -> list[list[Line]]:
 
 
 @pytest.fixture(scope="module")
-def torchrun(warm: Warm) -> Launch:
-    """Runs the example on so many ranks by torchrun, which starts a Python for each."""
+def launch(warm: Warm) -> Launch:
+    """Runs the example on so many ranks by torchrun."""
 
     def started(ranks: int, out: Path, data: str, *options: str) -> list[list[Line]]:
         command = [torch.distributed.run.__file__, "--standalone", "--nproc-per-node", ranks]
@@ -67,21 +65,9 @@ def torchrun(warm: Warm) -> Launch:
     return started
 
 
-@pytest.fixture(scope="module", params=["forked", pytest.param("torchrun", marks=pytest.mark.long)])
-def launch(request: pytest.FixtureRequest, torchrun: Launch, warm: Warm) -> Launch:
-    """Runs the example on so many ranks: by torchrun, or without the seconds that importing torch takes in each."""
-
-    def forked(ranks: int, out: Path, data: str, *options: str) -> list[list[Line]]:
-        done = warm.run([RANKS, ranks, *free_ports(1), *example(out, data, *options)], env=ENV)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return written(ranks, out)
-
-    return torchrun if request.param == "torchrun" else forked
-
-
 @pytest.fixture(scope="module")
-def runs(launch: Launch, torchrun: Launch, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """Two ranks without a stop, by torchrun; two up to a stop, then one and four. Lane 1 has all the bad records."""
+def runs(launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Two ranks without a stop; two up to a stop, then one and four. Lane 1 has all the bad records."""
     home = tmp_path_factory.mktemp("distributed")
     data = str(home / "s-*.tar")
     records = [[(jpeg(40 * s + n, 24 + n % 3, 24), n % 4) for n in range(length)] for s, length in enumerate(LENGTHS)]
@@ -99,7 +85,7 @@ def runs(launch: Launch, torchrun: Launch, tmp_path_factory: pytest.TempPathFact
         records[shard][row] = (text(), 0)
     write()
     stopped = home / "stopped"
-    whole = torchrun(2, home / "whole", data)
+    whole = launch(2, home / "whole", data)
     begun = launch(2, stopped, data, "--stop-after", str(STOP))
     resumed = {}
     for ranks in (1, 4):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
@@ -19,12 +21,16 @@ from dali_feed.options import Tuning
 __all__ = ["Asked", "check_batch", "job_for"]
 
 QUICK_IMAGES, QUICK_BATCH, QUICK_SECONDS, QUICK_REPEATS = 256, 32, 0.3, 2
+QUICK_LIMIT = 40.0  # seconds after which no other turn begins: with the last one's end it is under a minute
 _SEVERAL = ("source", "config")
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The options of a command, as it says them; one that a command does not have is as here."""
+    """The options of a command, as it says them; one that a command does not have is as here.
+
+    until  on the clock of `time.perf_counter`, when no other turn begins
+    """
 
     source: tuple[str, ...]
     batch: int
@@ -44,6 +50,7 @@ class Asked:
     seconds: float = 0.0
     peers: bool = False
     crop: int = CROP
+    until: float = math.inf
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Asked:
@@ -59,6 +66,7 @@ class Asked:
             batch=min(asked.batch, QUICK_BATCH),
             seconds=min(asked.seconds, QUICK_SECONDS),
             repeats=min(asked.repeats, QUICK_REPEATS),
+            until=time.perf_counter() + QUICK_LIMIT,
         )
 
     @property

@@ -110,7 +110,11 @@ def _cell(name: str, value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
-        return f"{value:.3f}" if name.startswith("of ") else f"{value:,.1f}"
+        if name == "waited":
+            return f"{value:.0%}"
+        if name.startswith("of "):
+            return f"{value:.3f}"
+        return f"{value:.3g}" if abs(value) < 1 else f"{value:,.1f}"  # seconds may be hundredths
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import Any
 
 from dali_feed.bench.contract import Outcome, Topic
 from dali_feed.bench.facts import facts
@@ -53,7 +54,8 @@ def run(asked: Asked) -> None:
         makers = contestants(reads)
         if asked.quick:
             makers = {who: dict(list(ways.items())[:1]) for who, ways in makers.items()}
-        measure(makers, outcome, repeats=asked.repeats, seconds=asked.seconds, listener=listener)
+        how_long: dict[str, Any] = timing | {"until": asked.until}
+        measure(makers, outcome, **how_long, listener=listener)
 
 
 def _topic(asked: Asked, stack: ExitStack) -> tuple[Topic, str | None, dict[str, object]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import Any
 
 from dali_feed.bench.contract import Contestant, Outcome
 from dali_feed.bench.lineup import about, lineup
@@ -26,4 +27,5 @@ def run(asked: Asked) -> None:
         if asked.quick:
             contestants = [FirstWay(each) for each in contestants]
         listener = stack.enter_context(listening())
-        measure(contestants, job, outcome, repeats=asked.repeats, seconds=asked.seconds, listener=listener)
+        how_long: dict[str, Any] = {"repeats": asked.repeats, "seconds": asked.seconds, "until": asked.until}
+        measure(contestants, job, outcome, **how_long, listener=listener)

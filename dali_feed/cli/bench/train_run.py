@@ -40,5 +40,6 @@ def run(asked: Asked, width: int) -> None:
             make=functools.partial(small_resnet, width),
             repeats=asked.repeats,
             seconds=asked.seconds,
+            until=asked.until,
             listener=stack.enter_context(listening()),
         )

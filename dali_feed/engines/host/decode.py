@@ -1,4 +1,8 @@
-"""One image decoded on the CPU: by nvImageCodec, or in `pillow.py`, as the first byte says."""
+"""Images decoded on the CPU: by nvImageCodec, or in `pillow.py`, as the first byte says.
+
+JPEGs that stand beside each other are decoded by one call, then resized one after another: a core that goes from one
+kind of work to the other at each image does both more slowly. How many is bounded by the memory of their pixels.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,12 @@ from dali_feed.engines.host import pillow
 from dali_feed.engines.host.raw import raw_pixels
 from dali_feed.screen.screen import UnusableError, header_of
 
-__all__ = ["Trial", "decoded", "new_decoder", "turned"]
+__all__ = ["Trial", "decoded", "decoded_jpegs", "jpegs", "new_decoder", "turned"]
 
+TOGETHER = 16 << 20  # bytes of pixels that one call decodes, and each thread then holds
+
+_JPEG = 0xFF  # the first byte of one, and of no other format that is let in
+_REFUSED = "decoder: nvImageCodec cannot decode it"
 _PARAMS = nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=nvimgcodec.ColorSpec.SRGB)
 
 
@@ -36,20 +44,53 @@ def decoded(decoder: Any, payload: memoryview, window: Sequence[int] | None) -> 
     if payload and payload[0] in pillow.FIRST_BYTES:
         raw = raw_pixels(payload, window)
         return pillow.decode(payload, window) if raw is None else raw
+    stream = _stream(payload, window)
+    image = decoder.decode(stream, params=_PARAMS)
+    if image is None:
+        raise UnusableError(_REFUSED)
+    return np.asarray(image)
+
+
+def jpegs(payloads: Sequence[memoryview], windows: Sequence[Sequence[int]] | None) -> list[Any]:
+    """What `decoded_jpegs` takes for the JPEGs at the front of `payloads`, or for as many as one call decodes.
+
+    It ends before what is no JPEG, or cannot be parsed; where that is the first, the list is empty. `windows` as
+    `decoded` takes them.
+    """
+    streams, held = list[Any](), 0
+    for k, payload in enumerate(payloads):
+        if not payload or payload[0] != _JPEG:
+            break
+        try:
+            stream = _stream(payload, None if windows is None else windows[k])
+            height, width = (stream.height, stream.width) if windows is None else windows[k][2:]
+        except (UnusableError, RuntimeError):  # RuntimeError: the header is read now, and has no size
+            break
+        held += height * width * 3
+        if streams and held > TOGETHER:
+            break
+        streams.append(stream)
+    return streams
+
+
+def decoded_jpegs(decoder: Any, streams: list[Any]) -> list[NDArray[np.uint8] | str]:
+    """Each image as `decoded` gives it, or why it cannot be decoded."""
+    images = decoder.decode(streams, params=_PARAMS)
+    return [_REFUSED if image is None else np.asarray(image) for image in images]
+
+
+def _stream(payload: memoryview, window: Sequence[int] | None) -> Any:
+    """What nvImageCodec decodes of a payload. Raises UnusableError."""
     try:
         stream = nvimgcodec.CodeStream(np.frombuffer(payload, np.uint8))
     except (RuntimeError, ValueError) as error:  # ValueError: no bytes at all
         msg = "decoder: nvImageCodec cannot parse it"
         raise UnusableError(msg) from error
-    if window is not None:
-        y, x, h, w = window
-        region = nvimgcodec.Region(y, x, y + h, x + w)
-        stream = stream.get_sub_code_stream(nvimgcodec.CodeStreamView(region=region))
-    image = decoder.decode(stream, params=_PARAMS)
-    if image is None:
-        msg = "decoder: nvImageCodec cannot decode it"
-        raise UnusableError(msg)
-    return np.asarray(image)
+    if window is None:
+        return stream
+    y, x, h, w = window
+    region = nvimgcodec.Region(y, x, y + h, x + w)
+    return stream.get_sub_code_stream(nvimgcodec.CodeStreamView(region=region))
 
 
 def turned(pixels: NDArray[np.uint8], way: Sequence[int]) -> NDArray[np.uint8]:

@@ -28,7 +28,7 @@ from dali_feed.engines.engine import Result, Tail, Work
 from dali_feed.engines.failures import engine_error
 from dali_feed.engines.gpu.devices import use
 from dali_feed.engines.gpu.uploads import Uploads
-from dali_feed.engines.host.decode import decoded, new_decoder, turned
+from dali_feed.engines.host.decode import decoded, decoded_jpegs, jpegs, new_decoder, turned
 from dali_feed.engines.host.image import ImageSteps
 from dali_feed.engines.host.memory import Kind, Pinned, Pool
 from dali_feed.engines.host.reduced import UPRIGHT, reduced
@@ -43,7 +43,8 @@ from dali_feed.transforms.keys import REDUCE, SIZE, TURN, WINDOW, Arrays, by_vie
 __all__ = ["HostEngine"]
 
 _ENGINE = "host engine"  # its name in errors
-CHUNK = 8  # images of a task: few enough to share a batch out evenly, enough to pay for the hand-over
+# Images of a task: few enough to share a batch out evenly, enough to pay for the hand-over and to decode many together.
+CHUNK, MOST = 8, 32
 
 
 class _Flight:
@@ -72,14 +73,14 @@ class _Flight:
 
 
 class _Worker:
-    """A thread's decoder, the slot that it works on, its seconds of work and its images: any thread may look."""
+    """A thread's decoder, the slots that it works on, its seconds of work and its images: any thread may look."""
 
-    __slots__ = ("decoder", "flight", "images", "seconds", "slot")
+    __slots__ = ("decoder", "flight", "images", "seconds", "slots")
 
     def __init__(self) -> None:
         self.decoder = new_decoder()
         self.flight: _Flight | None = None
-        self.slot = self.images = 0
+        self.slots, self.images = range(0), 0
         self.seconds = 0.0
 
 
@@ -145,7 +146,8 @@ class HostEngine:
     def submit(self, work: Work) -> None:
         """Start a batch."""
         n = len(work.payloads)
-        chunks = [range(first, min(first + CHUNK, n)) for first in range(0, n, CHUNK)]
+        size = max(CHUNK, min(MOST, n // (2 * max(1, len(self._threads)))))
+        chunks = [range(first, min(first + size, n)) for first in range(0, n, size)]
         self._flying.append(self._begin(self._flight(work, chunks), len(chunks)))
 
     def take(self) -> Result:
@@ -185,7 +187,7 @@ class HostEngine:
     def at_work(self) -> Sequence[int]:
         """The slots that threads work on."""
         awaited = self._awaited
-        return [worker.slot for worker in self._workers if awaited is not None and worker.flight is awaited]
+        return [slot for each in self._workers if awaited is not None and each.flight is awaited for slot in each.slots]
 
     def worked(self) -> EngineWork:
         """See `engines.clock`."""
@@ -242,34 +244,52 @@ class HostEngine:
         flight.chunk_done()
 
     def _chunk(self, worker: _Worker, flight: _Flight, slots: range) -> None:
-        """Decode and transform some slots, each while its pixels are in the core's cache."""
+        """Decode and transform some slots."""
         work, alone, first = flight.work, self._alone, slots.start
         windows = work.arrays[WINDOW][first : slots.stop] if alone is not None and alone.window else None
         ways = work.arrays[TURN][first : slots.stop] if TURN in work.arrays else None
         if windows is not None:
             windows = (windows if ways is None else stored(windows, ways)).tolist()
         turns = None if ways is None else ways[:, :3].tolist()
-        for slot in slots:
+        reduce = alone is not None and alone.reduce
+        at = first
+        while at < slots.stop:
+            worker.slots = range(at, at + 1)
             if self._halted or flight.dropped:
                 return
-            worker.slot = slot
-            if alone is not None and alone.reduce and self._reduced(alone, work, slot, flight.images[0][slot]):
+            if alone is not None and reduce and self._reduced(alone, work, at, flight.images[0][at]):
+                at += 1
                 continue
-            payload, window = work.payloads[slot], windows[slot - first] if windows is not None else None
-            try:
-                pixels = decoded(worker.decoder, payload, window)
-            except UnusableError as error:
-                flight.bad[slot] = str(error)
-                continue
-            if turns is not None:
-                pixels = turned(pixels, turns[slot - first])
-            if alone is not None:
-                self._steps[0].run(pixels, work.arrays, slot, flight.images[0][slot])
-            else:
-                self._views_of(pixels, flight, slot)
+            stop = at + 1 if reduce else slots.stop
+            window = None if windows is None else windows[at - first : stop - first]
+            for pixels in self._decoded(worker, at, work.payloads[at:stop], window):
+                if self._halted or flight.dropped:
+                    return
+                worker.slots = range(at, at + 1)
+                if isinstance(pixels, str):
+                    flight.bad[at] = pixels
+                else:
+                    self._image(pixels if turns is None else turned(pixels, turns[at - first]), flight, at)
+                at += 1
 
-    def _views_of(self, pixels: NDArray[np.uint8], flight: _Flight, slot: int) -> None:
-        """Each view of an image that was decoded whole."""
+    @staticmethod
+    def _decoded(
+        worker: _Worker, first: int, payloads: list[memoryview], windows: list[list[int]] | None
+    ) -> list[NDArray[np.uint8] | str]:
+        """The image in slot `first` and those behind it that one call decodes; or why one cannot be decoded."""
+        if streams := jpegs(payloads, windows):
+            worker.slots = range(first, first + len(streams))
+            return decoded_jpegs(worker.decoder, streams)
+        try:
+            return [decoded(worker.decoder, payloads[0], None if windows is None else windows[0])]
+        except UnusableError as error:
+            return [str(error)]
+
+    def _image(self, pixels: NDArray[np.uint8], flight: _Flight, slot: int) -> None:
+        """All that is made of one image."""
+        if self._alone is not None:
+            self._steps[0].run(pixels, flight.work.arrays, slot, flight.images[0][slot])
+            return
         for view, steps, own, images in zip(self._views, self._steps, flight.arrays, flight.images, strict=True):
             y, x, height, width = own[WINDOW][slot].tolist() if view.window else (0, 0, *pixels.shape[:2])
             steps.run(pixels[y : y + height, x : x + width], own, slot, images[slot])
