@@ -131,7 +131,7 @@ def inspect(  # noqa: PLR0913, PLR0917  an option each
     ] = 24,
     rename: Annotated[
         list[str] | None,
-        typer.Option(metavar="OLD=NEW", help="List a member as Renamed calls it."),
+        typer.Option(metavar="OLD=NEW", help="List a member under the name that Renamed gives it."),
     ] = None,
 ) -> None:
     """Show what a source holds: records, partitions, fields, formats, sizes, and the bad records of a sample.

@@ -62,7 +62,8 @@ def class_lines(labels: Sequence[int | None], of: str) -> list[str]:
     skew = ordered[0][1] / rarest[0][1]
     lines = [f"{len(counts):,} in {of}, {total / len(counts):,.1f} records each; most frequent {_named(ordered)}"]
     if skew > 1:
-        lines[0] += f"; rarest {_named(rarest)}"
+        if len(ordered) > NAMED:  # else all of them are named already
+            lines[0] += f"; rarest {_named(rarest)}"
         lines.append(f"the most frequent is {skew:,.1f} times the rarest; as even as {even:,.1f} classes of one size")
     else:
         lines.append("each as often as any other")

@@ -44,7 +44,7 @@ def _reader(facts: LagFacts) -> str:
     if stand.ends is not None:
         return "a state of a topic up to its snapshot's ends"
     if not stand.state and stand.members is None:
-        return "positions alone are known"
+        return "only positions are known"
     members = "" if stand.members is None else f"{stand.members:,} member{plural(stand.members)}"
     return ", ".join(filter(None, (stand.state, members)))
 

@@ -110,7 +110,7 @@ def _resumed(
         f"{name}: {mine.get(name)!r}, found {its.get(name)!r}" for name in mine | its if mine.get(name) != its.get(name)
     ]
     if odd:
-        msg = f"{where}: a set is packed with one choice of options; {'; '.join(odd)}; {cure}"
+        msg = f"{where}: what is there must have been packed with the same options; {'; '.join(odd)}; {cure}"
         raise StateError(msg)
     return Job(replace(contents, fallback=fallback), snapshot, plan, there, finished)
 

@@ -90,7 +90,7 @@ def _shares(parts: Mapping[str, float | int | None], drawn: NDArray[np.uint64]) 
     """Of each record its part, by where in 0..1 it was drawn."""
     shares = [float(each) if isinstance(each, int | float) else -1.0 for each in parts.values()]
     if min(shares) <= 0 or abs(sum(shares) - 1) > 1e-9:
-        msg = f"split: shares must be above 0 and together 1; found {dict(parts)!r}"
+        msg = f"split: shares must be above 0 and add up to 1, and rest is for counts; found {dict(parts)!r}"
         raise ConfigError(msg)
     edges = np.cumsum(shares)[:-1]
     return np.searchsorted(edges, drawn.astype(np.float64) / 2.0**64, side="right").astype(np.int64)

@@ -136,7 +136,8 @@ def _refusal(start: bytes) -> str:
         return f"{_BRANDS.get(start[8:12], 'ISO media')} is not supported"
     text = start.removeprefix(b"\xef\xbb\xbf")
     if text and _TEXT.issuperset(text):
-        return f'text, not an image (starts with "{text[:8].decode("ascii")}")'
+        shown = text[:8].decode("ascii").encode("unicode_escape").decode("ascii")  # a reason is one line
+        return f'text, not an image (starts with "{shown}")'
     return f"unknown format (starts with {start[:4].hex(' ')})"
 
 

@@ -26,12 +26,12 @@ def words(printed: str) -> str:
 
 def test_classes_are_counted(cli: Cli, tmp_path: Path) -> None:
     """The rarest, the most frequent and how far they are apart; and that it was a sample, where it was one."""
-    labels = [0] * 6 + [1] * 3 + [2] * 1
+    labels = [0] * 6 + [1] * 3 + [2] * 2 + [3] * 1
     write_shard(tmp_path / "a.tar", [(jpeg(n), label) for n, label in enumerate(labels)])
     told = words(cli("inspect", tmp_path / "a.tar").out)
-    assert "classes 3 in all records, 3.3 records each; most frequent 0 (6), 1 (3), 2 (1); rarest 2 (1)" in told
-    assert "the most frequent is 6.0 times the rarest; as even as 2.5 classes of one size" in told
-    assert "classes 2 in the sample of 5" in words(cli("inspect", tmp_path / "a.tar", "--sample", 5).out)
+    assert "4 in all records, 3.0 records each; most frequent 0 (6), 1 (3), 2 (2); rarest 3 (1), 2 (2), 1 (3)" in told
+    assert "the most frequent is 6.0 times the rarest; as even as 3.3 classes of one size" in told
+    assert "classes 3 in the sample of 5" in words(cli("inspect", tmp_path / "a.tar", "--sample", 5).out)
 
 
 def test_what_is_no_set_of_classes_is_not_called_one() -> None:
@@ -39,6 +39,11 @@ def test_what_is_no_set_of_classes_is_not_called_one() -> None:
     assert class_lines([4, 4, 4], "x") == []
     assert class_lines([1, 2, 3, None], "x") == []
     assert class_lines([1, 2, 1, 2], "x")[-1] == "each as often as any other"
+
+
+def test_classes_are_not_named_twice() -> None:
+    """Where all are named as the most frequent, none is named again as the rarest."""
+    assert class_lines([1, 1, 2], "x")[0] == "2 in x, 1.5 records each; most frequent 1 (2), 2 (1)"
 
 
 def test_sizes_are_bars(cli: Cli, tmp_path: Path) -> None:

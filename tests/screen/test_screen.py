@@ -58,6 +58,7 @@ def bad() -> dict[str, tuple[bytes, str]]:
         "empty": (b"", "empty payload"),
         "html": (b"<html>404 not found</html>", 'text, not an image (starts with "<html>40")'),
         "json": (b'\xef\xbb\xbf{"a": 1}', "text, not an image"),
+        "text of lines": (b"error:\r\n404", 'text, not an image (starts with "error:\\r\\n")'),
         "garbage": (bytes(range(200)), "unknown format (starts with 00 01 02 03)"),
         "avif": (b"\0\0\0\x20ftypavif" + bytes(50), "AVIF cut off"),
         "heic": (b"\0\0\0\x20ftypheic" + bytes(50), "HEIC is not supported"),
