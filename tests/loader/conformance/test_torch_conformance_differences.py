@@ -66,8 +66,8 @@ def ours(data: Any, *args: Any, **options: Any) -> DataLoader:
 def test_the_page_has_the_lists() -> None:
     """Of every argument, of what differs, and of torch's tests that are not held."""
     text = PAGE.read_text()
-    assert "## What differs" in text
-    assert "## What of torch's own tests is not held, and why" in text
+    assert "## What is different?" in text
+    assert "## Which of torch's own tests do not hold, and why?" in text
     assert [name for name in inspect.signature(TorchLoader).parameters if f"`{name}" not in text] == []
 
 
