@@ -49,7 +49,7 @@ def sets(folder: Path) -> tuple[Path, dict[str, bytes]]:
 def source(striped: Path, url: str, pieces: Path | None, mixed: bool) -> Any:
     """Both as one, each behind a cache of pieces."""
     kept: dict[str, Any] = {} if pieces is None else {"cache": DiskCache(pieces, 60_000, 1 << 14)}
-    parts = [
+    parts: list[Any] = [
         ShardSet(striped, **kept),
         Renamed(ShardSet(f"{url}/y.dfset", label=None, **kept), {"photo": "jpg", "y": "cls"}),
     ]
