@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-__all__ = ["DamageError", "Pread", "behind", "is_header", "is_header_of", "members"]
+__all__ = ["DamageError", "Pread", "behind", "has_end", "is_header", "is_header_of", "members"]
 
 Pread = Callable[[int, int], bytes]  # so many bytes, from which one on; fewer where the file ends
 
@@ -39,7 +39,7 @@ def members(pread: Pread, end: int) -> Iterator[tuple[bytes, int, int]]:
     """(path, data offset, data length) of every regular file in an archive of `end` bytes; last (b"", its end, 0).
 
     Reads ustar, GNU (long names, base-256 sizes) and pax (path, size). Stops at the end marker as tar does;
-    an archive without one is whole if its last member is.
+    an archive without one is whole if its last member is, with the zeros that fill up its block.
 
     Raises:
         DamageError: the archive is cut off or damaged, or holds a sparse member.
@@ -75,6 +75,8 @@ def members(pread: Pread, end: int) -> Iterator[tuple[bytes, int, int]]:
             if kind in _REGULAR and not path.endswith(b"/"):
                 yield path, at, size
         at += (size + BLOCK - 1) // BLOCK * BLOCK
+        if at > end:
+            raise DamageError(end, "the end, inside of the zeros that fill up a member's last block")
     yield b"", at, 0
 
 
@@ -90,6 +92,11 @@ def behind(pread: Pread, at: int, end: int) -> int:
             break
         at += len(piece)
     return 0
+
+
+def has_end(end: int, size: int) -> bool:
+    """Whether a file of so many bytes has a block behind the one in which its last member's data ends."""
+    return size >= (end + BLOCK - 1) // BLOCK * BLOCK + BLOCK
 
 
 class _Window:

@@ -50,7 +50,7 @@ from dali_feed.external_sources.index_bytes import (
     is_sealed,
 )
 from dali_feed.external_sources.index_homes import SUFFIX, homes_of, index_path, keep
-from dali_feed.external_sources.tar_headers import DamageError, Pread, behind, is_header, is_header_of, members
+from dali_feed.external_sources.tar_headers import DamageError, Pread, behind, has_end, is_header, is_header_of, members
 from dali_feed.storage.ahead import Ahead
 from dali_feed.storage.contract import Opened, Store, piece
 from dali_feed.storage.local import LOCAL, LocalFile
@@ -239,6 +239,9 @@ def load(path: str, index_dir: str | os.PathLike[str] | None = None, store: Stor
             index.behind,
             index.stamp.size - index.behind,
         )
+    if len(index.offset) and not has_end(int(index.offset[-1] + index.length[-1]), size := index.stamp.size):
+        msg = "%s: no end of archive is behind its last sample, as tar writers put there: was it cut at byte %d?"
+        _log.warning(msg, path, size)
     return index
 
 
@@ -250,6 +253,12 @@ def _kept(path: str, index_dir: str | os.PathLike[str] | None, store: Store) -> 
         return kept
     try:
         return sealed(path, stamp, store)
+    except _UnfitError as error:
+        if isinstance(store, SetStore) and store.index_sha256(path) is not None:
+            raise _no_index(path, error) from error
+        msg = "%s: the index with checksums beside it is %s: nothing is compared until `dali-feed shards index` has run"
+        _log.warning(msg, path, error)
+        homes = [home for home in homes if str(home) != path + SUFFIX] or homes  # what it says may still be wanted
     except (OSError, ValueError, SourceError) as error:
         if isinstance(store, SetStore) and store.index_sha256(path) is not None:  # a set is whole, or it is an error
             raise _no_index(path, error) from error
@@ -356,6 +365,10 @@ def _parsed(whole: bytes, shard: Stamp, wanted: int | None = None) -> TarIndex:
     return _finished(shard, found.behind, found.columns, found.suffixes)
 
 
+class _UnfitError(ValueError):
+    """Of an index with checksums that is there, and is not this shard's."""
+
+
 def sealed(path: str, shard: Stamp, store: Store = LOCAL) -> TarIndex:
     """The index that was written with a shard and lies beside it, which belongs to any copy of both.
 
@@ -371,11 +384,15 @@ def sealed(path: str, shard: Stamp, store: Store = LOCAL) -> TarIndex:
         known = store.index_sha256(path) if isinstance(store, SetStore) else None
         if known not in (None, hashlib.sha256(whole).hexdigest()):
             msg = "other bytes than the manifest says"
-            raise ValueError(msg)
-        found = indexed(whole)
+            raise _UnfitError(msg)
+        try:
+            found = indexed(whole)
+        except ValueError as error:
+            msg = "damaged"
+            raise _UnfitError(msg) from error
     finally:
         file.close()
     if found.size != shard.size:
-        msg = "of another shard"
-        raise ValueError(msg)
+        msg = f"of a shard of {found.size} bytes, and this one has {shard.size}"
+        raise _UnfitError(msg)
     return _finished(shard, found.behind, found.columns, found.suffixes, found.crc)

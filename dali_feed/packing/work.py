@@ -93,7 +93,7 @@ class Work:
         """The plan that is under way; None where there is none. Raises StateError where the file is none."""
         path = self.path / "plan.json"
         try:
-            found = json.loads(path.read_bytes())
+            found = _checked(path.read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -103,7 +103,7 @@ class Work:
 
     def begin(self, plan: Mapping[str, Any]) -> None:
         """Keep the plan. It outlasts a power cut when this returns."""
-        write_whole(self.path / "plan.json", json.dumps(plan).encode())
+        write_whole(self.path / "plan.json", _with_check(plan))
         sync_folder(self.path)
         sync_folder(self.out)
 
@@ -114,13 +114,13 @@ class Work:
     def receipt(self, k: int) -> Receipt | None:
         """What shard k is; None where it was not finished."""
         try:
-            return Receipt.of(json.loads((self.path / f"{k:06d}.json").read_bytes()))
+            return Receipt.of(_checked((self.path / f"{k:06d}.json").read_bytes()))
         except (OSError, ValueError, KeyError, TypeError):  # a power cut, or nothing: it is written again
             return None
 
     def keep(self, k: int, receipt: Receipt) -> None:
         """Keep what shard k is."""
-        write_whole(self.path / f"{k:06d}.json", json.dumps(receipt.told()).encode())
+        write_whole(self.path / f"{k:06d}.json", _with_check(receipt.told()))
         sync_folder(self.path)
 
     def forget(self, k: int) -> None:
@@ -136,6 +136,21 @@ def denied(path: Path, error: OSError) -> ConfigError:
     """Of a place that cannot be written."""
     msg = f"{path}: a set must lie where it can be written; found: {error.strerror or error}; give another place"
     return ConfigError(msg)
+
+
+def _with_check(told: Mapping[str, Any]) -> bytes:
+    """As JSON, and behind it a line with its SHA-256: a flipped digit would be in the manifest otherwise."""
+    text = json.dumps(told).encode()
+    return text + b"\n" + digest_of(text).encode() + b"\n"
+
+
+def _checked(whole: bytes) -> dict[str, Any]:
+    """What `_with_check` wrote; ValueError where it is other bytes."""
+    text, _, check = whole.partition(b"\n")
+    if check != digest_of(text).encode() + b"\n":
+        msg = "its SHA-256 is another"
+        raise ValueError(msg)
+    return dict(json.loads(text))
 
 
 def digest_of(whole: bytes) -> str:

@@ -153,3 +153,24 @@ def test_a_set_under_way_goes_on_with_its_own_source_and_options_alone(tmp_path:
     with pytest.raises(ConfigError, match="must not replace files that are there; found other-000000.tar"):
         pack(source, tmp_path / "other")
     assert json.dumps(sorted(path.name for path in (tmp_path / "other").iterdir())) == '["other-000000.tar"]'
+
+
+def test_what_a_killed_run_kept_is_used_only_as_it_was(tmp_path: Path) -> None:
+    """A receipt with a flipped digit is none, and its shard is written again; such a plan is an error that says so."""
+    folder = files(tmp_path)
+    packed(folder, tmp_path / "whole" / "x.dfset")
+    for n, name in enumerate(("000000.json", "plan.json")):
+        out = tmp_path / str(n) / "x.dfset"
+        assert killed_at(26, folder, out)
+        path = out.parent / ".x.packing" / name
+        held = path.read_bytes()
+        digit = next(k for k, byte in enumerate(held) if chr(byte) in "2345678" and chr(held[k - 1]) in "0123456789")
+        path.write_bytes(held[:digit] + bytes([held[digit] ^ 1]) + held[digit + 1 :])
+        if name == "plan.json":
+            with pytest.raises(
+                StateError, match=r"must be the plan of a run .*; found: its SHA-256 is another; remove "
+            ):
+                packed(folder, out)
+            continue
+        packed(folder, out)
+        assert contents(out.parent) == contents(tmp_path / "whole")
