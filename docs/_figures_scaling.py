@@ -21,7 +21,7 @@ def scaling(results: Results) -> list[str]:
     rates, plans = rows[: len(counted)], dict(zip(planned, rows[len(counted) :], strict=True))
     head = ["", "images per second", "of one, in the same round", "CPU us an image"]
     says = [f"{n} decoder thread{'s' if n > 1 else ''}" for n in THREADS]
-    says += [f"{n} rank{'s' if n > 1 else ''}, each a process" for n in RANKS]
+    says += [f"{n} rank{'s' if n > 1 else ''}" for n in RANKS]
     lines = [
         [text, number(row, "img/s"), _ratio(row), number(row, "cpu us")] for text, row in zip(says, rates, strict=True)
     ]

@@ -267,7 +267,7 @@ def findings(rows: Sequence[Mapping[str, Any]], told: Mapping[str, Mapping[str, 
             if own is not None and row["waited"] - own > APART:
                 found.append(
                     f"Of the {row['waited']:.0%} that the loop waits {row['who']}'s own clock saw {own:.0%}: in the"
-                    " rest it had handed its batch over, and the loop's thread had no processor, as others took them."
+                    " rest it had handed its batch over, and the loop's thread had no processor, or not Python's lock."
                 )
             found.append(f"{row['who']}{OWN_VERDICT}, of the same steps: {its['sentence']}.")
     return found
