@@ -384,9 +384,3 @@ EXITS = {
 def test_a_process_ends_cleanly(how: str, each_engine: str, warm: Warm, tmp_path: Path) -> None:
     """With a live loader in whatever state: exit code 0, nothing on stderr, no hang; use after fork is named."""
     _run(warm, tmp_path, EXITS[how], each_engine)
-
-
-def test_a_child_that_ends_by_itself_says_nothing(warm: Warm, tmp_path: Path) -> None:
-    """One that was forked in the middle of a pass and falls off the script's end; modules are taken apart by then."""
-    body = "batches = iter(loader)\nnext(batches)\nif pid := os.fork():\n    assert os.waitpid(pid, 0)[1] == 0\n"
-    _run(warm, tmp_path, body, "host")
