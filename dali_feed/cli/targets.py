@@ -27,6 +27,7 @@ from dali_feed.external_sources import (
     TFRecords,
 )
 from dali_feed.external_sources.files import IMG_EXTENSIONS
+from dali_feed.external_sources.kafka.addresses import addresses
 from dali_feed.external_sources.record_files.mds_index import is_mds
 from dali_feed.quarantine.letters import DeadLetters
 from dali_feed.records.source import Source
@@ -169,7 +170,7 @@ def named(target: str) -> tuple[str, str]:
             f"{re.sub('//.*@', '//***@', target)!r}"  # somebody's password
         )
         raise ConfigError(msg)
-    return topic, servers
+    return topic, addresses("target: ", servers)
 
 
 def with_members(source: Source) -> Source:

@@ -14,12 +14,13 @@ class Life:
 
     def __init__(self) -> None:
         self.closed = False
-        self._pid = os.getpid()
+        self._asked = os.getpid  # held here: a child of a fork drops its passes when modules have been taken apart
+        self._pid = self._asked()
 
     @property
     def here(self) -> bool:
         """Whether this is the process that it began in, the only one with its threads."""
-        return os.getpid() == self._pid
+        return self._asked() == self._pid
 
     def check(self) -> None:
         """Raise ClosedError after close(), ConfigError in another process."""

@@ -168,6 +168,8 @@ class Batches:
 
         The position moves when it is made: a batch that the loop never got, because `make` raised, does not count.
         """
+        if not self._ended:
+            self._passes.check(self._run)  # before the lock: in a child of a fork another thread may hold it for ever
         with self._asking:
             return self._take(timeout, make)
 

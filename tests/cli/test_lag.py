@@ -13,6 +13,7 @@ from command import Cli, assert_one_line, cli
 from images import QUICK, jpeg
 
 from dali_feed import DataLoader
+from dali_feed.cli.targets import named
 from dali_feed.external_sources import KafkaStream, KafkaTopic
 from dali_feed.plan.order import Shuffle
 from dali_feed.testing import Message, ScriptedSource
@@ -151,3 +152,12 @@ def test_mistakes_are_one_line(cli: Cli, embedded: Kafka, tmp_path: Path) -> Non
     assert_one_line(cli("lag", tmp_path, "--group", "g"), "kafka://host:port/topic")
     assert_one_line(cli("lag", target, "--state", path), "model.pt", "json.dump(loader.state_dict(), file)")
     assert_one_line(cli("lag", target, "--group", "nobody"), "group 'nobody'", "there is no such group")
+
+
+@pytest.mark.parametrize("servers", ["h:abc", "h:70000", "h:1,", "h:1, :2"])
+def test_addresses_that_cannot_be(cli: Cli, servers: str) -> None:
+    """One line at once, where librdkafka would ask another port until the timeout; a last comma says nothing."""
+    if servers != "h:1,":
+        assert_one_line(cli("lag", f"kafka://{servers}/t", "--group", "g"), "target: servers must be", "host:port")
+    else:
+        assert named("kafka://h:1,/t") == ("t", "h:1")
