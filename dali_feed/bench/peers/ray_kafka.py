@@ -86,6 +86,10 @@ class RayKafka(Peer):
                 logging_level=logging.ERROR,
             )
             try:
-                yield _steps(job, actors)
+                steps = _steps(job, actors)
+                try:
+                    yield steps
+                finally:
+                    steps.epoch.close()  # it has a thread, which must end before what it asks for batches
             finally:
                 ray.shutdown()
