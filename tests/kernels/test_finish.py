@@ -149,9 +149,26 @@ def test_the_edges_of_floats(kernel: Kernel, dtype: str) -> None:
         assert_same_bits(out, finish_reference(**case, dtype=dtype))
 
 
-@pytest.mark.parametrize(("dtype", "layout", "mix"), [("bfloat16", "NCHW", False), ("float32", "NHWC", True)])
-def test_more_samples_than_a_grid_has_rows(kernel: Kernel, dtype: str, layout: str, mix: bool) -> None:
-    """Blocks walk on over the samples where there are more of them than the 65535 rows of a grid."""
+MANY = [("bfloat16", "NCHW", False), ("float32", "NHWC", True)]
+
+
+@pytest.mark.parametrize(("dtype", "layout", "mix"), MANY)
+def test_more_samples_than_a_grid_has_rows(host: HostKernel, dtype: str, layout: str, mix: bool) -> None:
+    """Blocks walk on over the samples where there are more of them than rows of a grid, at most 65535."""
+    case = random_case(dtype, (200, 1, 4), mix=mix)
+    out = out_for(case["images"], dtype, layout)
+    job = prepared(out, case, dtype, layout)
+    assert job.grid[1] == 200
+    host.run(replace(job, grid=(job.grid[0], 7, job.grid[2])))
+    assert_same_bits(out, finish_reference(**case, dtype=dtype, layout=layout))
+    more = random_case(dtype, (65535 + 40, 1, 4), mix=mix)
+    assert prepared(out_for(more["images"], dtype, layout), more, dtype, layout).grid[1] == 65535
+
+
+@pytest.mark.parametrize("kernel", [pytest.param("gpu", marks=pytest.mark.gpu)], indirect=True)
+@pytest.mark.parametrize(("dtype", "layout", "mix"), MANY)
+def test_more_samples_than_any_grid_has_rows(kernel: Kernel, dtype: str, layout: str, mix: bool) -> None:
+    """The same with as many as the largest grid leaves over, where that takes no seconds."""
     case = random_case(dtype, (65535 + 40, 1, 4), mix=mix)
     out = out_for(case["images"], dtype, layout)
     (job,) = kernel(out=out, **case, dtype=dtype, layout=layout)
