@@ -35,6 +35,7 @@ SLICE = 8 << 20  # bytes that a process is given at once: by so many it may be a
 PATIENCE_S = 30.0  # after which a process that holds the folder's lock is taken for one that stands still
 _LOCK_S = 0.001
 _FRAME = struct.Struct("<4sIqQ")  # magic, CRC-32 of what follows, the record's id, the bytes of the row
+_PLACE = struct.Struct("<3q")  # of an index: the record's id, the byte of its frame, the bytes of its row
 _MAGIC, _FILE = b"DFRW", b"DFROWS01"
 _FORM = struct.Struct("<8sII")  # magic, bytes of the form, their CRC-32
 
@@ -75,7 +76,7 @@ class RowFiles:
         with self._mutex, suppress(OSError):
             self.full = False
             for path in sorted(self._home.glob("*.index"), key=_written):  # what was kept again counts
-                if (size := path.stat().st_size // 24 * 24) > self._seen.get(path.name, 0):
+                if (size := path.stat().st_size // _PLACE.size * _PLACE.size) > self._seen.get(path.name, 0):
                     self._take(path, size)
 
     def find(self, sample: int) -> memoryview | None:
@@ -175,7 +176,7 @@ class RowFiles:
         return self.form == form.decode()
 
     def _write(self, sample: int, form: str, body: bytes) -> None:
-        size = _FRAME.size + len(body)
+        size = _FRAME.size + len(body) + _PLACE.size + (0 if self._own else _FORM.size + len(form.encode()))
         if size > self._grant and not self._granted(size):
             self.full = True
             return
@@ -194,7 +195,7 @@ class RowFiles:
         told = struct.pack("<qQ", sample, len(body)) + body
         at = self._end
         self._end = _put(self._own[0], _MAGIC + struct.pack("<I", zlib.crc32(told)) + told, at)
-        os.write(self._own[1], struct.pack("<3q", sample, at, len(body)))
+        os.write(self._own[1], _PLACE.pack(sample, at, len(body)))
         self._grant -= size
         self._at[sample] = self._number, at, len(body)
         self.size += len(body)

@@ -201,7 +201,7 @@ def test_the_limit_holds_and_old_sources_make_room(tmp_path: Path) -> None:
     body, limit = bytes(1 << 20), 20 << 20
 
     def taken() -> int:
-        return sum(path.stat().st_size for path in tmp_path.rglob("*.rows"))
+        return sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
 
     made = {}
     for n, key in enumerate("abc"):
@@ -222,6 +222,17 @@ def test_the_limit_holds_and_old_sources_make_room(tmp_path: Path) -> None:
     assert 6 < len(more) < 14
     assert bytes(made["a"].find(3) or b"") == body
     assert more.find(29) is None
+
+
+def test_one_process_never_exceeds_the_limit(tmp_path: Path) -> None:
+    """With all that it writes beside rows, however small those are; what has room is kept."""
+    rows = RowFiles(tmp_path, 5000, "a" * 32)
+    for sample in range(500):
+        rows.keep(sample, '[["label", null]]', b"x")
+        assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= 5000
+    assert rows.full
+    assert len(rows) > 80
+    rows.close()
 
 
 def test_without_its_folder_batches_are_the_same(tmp_path: Path) -> None:
