@@ -186,7 +186,8 @@ class Batches:
         except WaitError:
             raise
         except BaseException:  # an interrupt too: its thread must not go on beside that of the next pass
-            self._passes.failed()
+            if not self._run.cut:  # else another thread has ended it, and a newer pass may be under way
+                self._passes.failed()
             raise
         try:
             made = make(batch)

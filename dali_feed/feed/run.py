@@ -59,6 +59,7 @@ class Run:
         self._flying: deque[Flight] = deque()
         self._out: Channel[Batch | BaseException | None] = Channel(setting.prefetch)
         self._ended = False
+        self.cut = False  # whether another thread ended it while one waited for a batch
         self.next: Run | None = None  # the pass that its thread goes on with
         self._lock = threading.Lock()
         self._worker: Worker = Worker(self, "dali_feed-feed") if behind is None else behind._worker
@@ -101,6 +102,13 @@ class Run:
             ends = speaks if timeout is None else min(speaks, timeout)
             try:
                 return self._out.get(max(0.0, ends - waited) if ends < math.inf else None)
+            except ClosedError:
+                self.cut = True
+                msg = (
+                    "iterator: another thread has ended this pass while this one waited for a batch: by close(), a"
+                    " newer pass over the same loader, set_epoch() or load_state_dict()"
+                )
+                raise ClosedError(msg) from None
             except TimeoutError:
                 if ends == timeout:
                     raise WaitError(self._stuck()) from None

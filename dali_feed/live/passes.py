@@ -64,7 +64,8 @@ class LiveBatches:
         except WaitError:
             raise
         except BaseException as error:
-            self._feed.failed()
+            if not run.cut:  # else another thread has ended it, and a newer iterator may be under way
+                self._feed.failed()
             if isinstance(error, StopIteration):  # which would end the loop without a word
                 msg = "collate_fn, transform: must not raise StopIteration"
                 raise ConfigError(msg) from error

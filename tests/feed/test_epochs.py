@@ -17,7 +17,7 @@ from limits import LONG
 from shelves import opened
 
 from dali_feed.engines import choose
-from dali_feed.errors import DaliFeedError
+from dali_feed.errors import ClosedError, DaliFeedError
 from dali_feed.external_sources import Mix
 from dali_feed.feed import Feed
 from dali_feed.feed.epoch import EpochRun
@@ -321,3 +321,23 @@ def test_threads_that_share_a_pass() -> None:
                     done.result(LONG)
             assert sorted(taken) == list(range(24))
             assert feed.epoch == epoch
+
+
+def test_a_thread_that_waits_in_a_pass_that_another_ends() -> None:
+    """It is told so, in the words of people, and the newer pass goes on."""
+    stall = threading.Event()
+    with Feed(ScriptedSource([Stall(stall), *labelled(7)]), 2, tuning=QUICK) as feed, ThreadPoolExecutor(2) as pool:
+        for end in (lambda: iter(feed), feed.close):
+            older = iter(feed)
+            waits = pool.submit(next, older)
+            while not older._run._noted._under_way:
+                time.sleep(0)
+            newer = end()
+            with pytest.raises(ClosedError, match="another thread has ended this pass while this one waited"):
+                waits.result(LONG)
+            if newer is not None:
+                again = pool.submit(next, newer)
+                stall.set()
+                assert len(again.result(LONG)) == 2
+                assert len(list(newer)) == 3
+                stall.clear()
