@@ -137,6 +137,7 @@ def test_code_of_the_users_own_is_refused(tmp_path: Path) -> None:
         next(iter(made))
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_what_it_had_kept(tmp_path: Path) -> None:
     """Killed while it writes, at any step: the next run has the same batches, and reads less."""
     command = [sys.executable, "-P", keys.__code__.co_filename, "kill", str(tmp_path)]

@@ -99,6 +99,7 @@ def damaged(folder: Path, rng: np.random.Generator) -> int:
     return len(files)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixed", [True, False], ids=["Mix", "Concat"])
 @pytest.mark.parametrize("pixels", [False, True], ids=["records", "pixels"])
 def test_batches_are_those_of_a_plain_run(
