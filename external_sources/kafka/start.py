@@ -19,6 +19,7 @@ __all__ = ["Start", "begun", "checked_start"]
 Start = str | float | datetime | Told
 
 _GROUP = "group"
+_TOO_LATE = 1e11  # seconds: the year 5138; as milliseconds it was in 1973, when there was no Kafka
 _NAMES = ("earliest", "latest", _GROUP, "group or earliest", "group or latest")
 
 
@@ -37,6 +38,12 @@ def checked_start(topic: str, start: Any, group: str | None) -> str | float | To
             raise ConfigError(msg)
         return start.timestamp()
     if isinstance(start, int | float) and not isinstance(start, bool) and math.isfinite(start) and start >= 0:
+        if start >= _TOO_LATE:
+            msg = (
+                f"{topic}: start= counts seconds since 1970, and {start!r} of them are thousands of years; Kafka's own"
+                f" times are milliseconds: give start={start / 1000!r}"
+            )
+            raise ConfigError(msg)
         return float(start)
     if isinstance(start, Mapping) or (isinstance(start, Sequence) and not isinstance(start, str | bytes)):
         return start

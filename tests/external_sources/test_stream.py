@@ -248,6 +248,7 @@ def test_stop_ends_a_wait(kafka: Kafka) -> None:
     [
         ({"start": "newest"}, 'start must be "earliest", "latest"'),
         ({"start": True}, "start must be"),
+        ({"start": 1_700_000_000_123}, "milliseconds: give start=1700000000.123"),
         ({"start": datetime(2026, 1, 1)}, "must have a time zone"),  # noqa: DTZ001  that is the mistake
         ({"start": "group"}, "name it, group="),
         ({"batch_bytes": 0}, "batch_bytes must be above 0"),
