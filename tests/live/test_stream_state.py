@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from typing import Any
 
 import pytest
 import torch
 from images import bad_tables, jpeg
+from limits import LONG
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
@@ -131,6 +133,9 @@ def test_a_partition_that_is_taken_away_waits_for_the_loop() -> None:
     with LiveFeed(source, 2, tuning=QUICK) as feed:
         batches = iter(feed)
         next(batches)
+        progress, ends = feed._progress, time.monotonic() + LONG
+        while progress._read != {0: 5} and time.monotonic() < ends:  # else the last record comes behind the drain
+            progress.wait(0.01)
         drain, _ = source.drains[0]
         found = []
         thread = threading.Thread(target=lambda: found.append(dict(drain([0], 60.0))))
