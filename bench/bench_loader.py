@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
@@ -47,6 +48,7 @@ from dali_feed.bench.facts import facts, jpeg_engine
 from dali_feed.bench.loading import COLUMNS, SHOWN, measure, told_in_csv
 from dali_feed.bench.loop import Loop
 from dali_feed.bench.ours import Ours
+from dali_feed.bench.peers._ray import TAKES_PART
 from dali_feed.bench.peers.table import IMAGE, image_peers
 from dali_feed.bench.peers.torch_loader import Torch
 from dali_feed.bench.photos import HEIGHT, WIDTH, photos
@@ -101,6 +103,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=None, help="where they are kept (default: the user's cache)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where loader.csv is (default: beside this file)")
     args = parser.parse_args()
+    if "ray-files" in args.peers:
+        os.environ[TAKES_PART] = "1"  # by its name
     args.engines = args.engines or (["host", "dali"] if args.device.type == "cpu" else ["dali", "host"])
     data = photos(args.photos, cache=args.data)
     data.touch()

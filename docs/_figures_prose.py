@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from _figures import Results, bullets, number
 
-__all__ = ["folder", "judged", "lock", "produced", "stream"]
+__all__ = ["folder", "judged", "lock", "opened", "produced", "stream"]
 
 
 def lock(results: Results) -> list[str]:
@@ -47,6 +47,20 @@ def stream(results: Results) -> list[str]:
         f"{number(steady, 'p99 ms')} ms. A record is {number(steady, 'lag ms')} ms old when it comes in the first "
         f"minute and {number(steady, 'lag ms at end')} in the last. The process holds {number(steady, 'rss MB')} MB "
         f"at first and {number(steady, 'rss MB at end')} MB at the end.",
+    )
+
+
+def opened(results: Results) -> list[str]:
+    """docs/shards.md: how long it takes to open what is large."""
+    of_set, array, table = results.newest("open", *({"step": step} for step in ("open", "array", "parquet")))
+    return bullets(
+        f"A set of {number(of_set, 'gigabytes')} GB, {number(of_set, 'records')} records of 100 KB, opens from its "
+        f"indexes in {number(of_set, 'seconds', 2)} s and {number(of_set, 'peak_mb')} MB of memory.",
+        f"An array file of {number(array, 'records')} rows of 2,048 float32 opens in {number(array, 'open s', 2)} s, "
+        f"gives 128 neighbouring rows in {number(array, 'slice of 128 ms')} ms and {number(array, 'rows/s')} rows a "
+        f"second at random, in {number(array, 'peak_mb')} MB ([formats.md](formats.md)).",
+        f"A Parquet file of {number(table, 'records')} rows in {number(table, 'groups')} row groups gives "
+        f"{number(table, 'rows/s')} rows a second, {number(table, 'of pyarrow', 2)} of pyarrow's own reading of it.",
     )
 
 

@@ -33,7 +33,7 @@ FIGURES: dict[str, Figure] = {
     figure.__name__: figure
     for figure in (
         *(readme.costs, readme.speeds, readme.survived),
-        *(prose.folder, prose.judged, prose.lock, prose.produced, prose.stream, scales.scaling),
+        *(prose.folder, prose.judged, prose.lock, prose.opened, prose.produced, prose.stream, scales.scaling),
         *(
             others.borders,
             others.columns,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from dali_feed.bench.contract import Job, Topic
 from dali_feed.bench.peers import table
 from dali_feed.bench.peers._floats import window
 from dali_feed.bench.peers._peer import Peer
+from dali_feed.bench.peers._ray import TAKES_PART
 from dali_feed.bench.work import MEAN, STD, transform
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import FileList
@@ -51,9 +53,18 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
 
 def _able(name: str, job: Job) -> Peer:
     peer = _peer(name)
+    os.environ[TAKES_PART] = "1"
     if reason := peer.missing(job):
         pytest.skip(f"{name}: {reason}")
     return peer
+
+
+def test_ray_takes_part_only_if_asked_for(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begun once more it may end the process, and with it what was measured: it is named, with the way to it."""
+    monkeypatch.delenv(TAKES_PART, raising=False)
+    reason = _peer("ray-files").missing(job)
+    assert reason is not None
+    assert f"{TAKES_PART}=1" in reason or "no ray" in reason
 
 
 @pytest.fixture(scope="module", params=_peers(table.IMAGE))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,9 @@ from dali_feed.bench.peers._floats import finish
 from dali_feed.bench.peers._peer import Batches, Peer, by_count
 from dali_feed.bench.peers._workers import ToPixels
 
-__all__ = ["REPEATS", "RayPeer"]
+__all__ = ["REPEATS", "TAKES_PART", "RayPeer"]
+
+TAKES_PART = "DALI_FEED_BENCH_RAY"  # an environment variable: 1 where Ray may end this process
 
 REPEATS = 12  # of the images in an epoch, so that its end, which takes seconds, is not what is measured
 BUFFER = 1000  # images that batches are drawn from
@@ -44,6 +47,13 @@ class RayPeer(Peer):
 
     package, slow = "ray", True
     column: ClassVar[str]
+
+    def missing(self, job: Job) -> str | None:
+        """As others; and not unless it was asked for, as a Ray that is begun again may end the process it runs in."""
+        found = super().missing(job)
+        if found is None and os.environ.get(TAKES_PART) != "1":
+            return f"Ray, begun again for each turn, may end this process with all that was measured; {TAKES_PART}=1"
+        return found
 
     @abstractmethod
     def rows(self, job: Job) -> Any:
