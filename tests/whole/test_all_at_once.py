@@ -123,6 +123,7 @@ def test_batches_are_those_of_a_plain_run(
         assert first == plain[:2]
         for size in (4, 1, 2):
             assert damaged(tmp_path / "cache", rng) > 4
+            web.faults["y-000001.tar"].clear()  # those that no read met would add up to more than five tries
             web.faults["y-000001.tar"].extend(["short", "429"])
             rest, _ = ranks(cached, size, cache, state)
             assert rest == plain[2:]
