@@ -23,7 +23,7 @@ class Pauses:
 
     def __init__(self) -> None:
         self.last: deque[tuple[float, float]] = deque(maxlen=KEPT)
-        self._begun = 0.0
+        self._begun: float | None = None  # of the collection under way; None: none, or it began before it was watched
         self._watched, self._lock = 0, threading.Lock()
 
     def watch(self) -> None:
@@ -45,8 +45,10 @@ class Pauses:
         now = time.perf_counter()
         if phase == "start":
             self._begun = now
-        elif now - self._begun >= LEAST:
-            self.last.append((self._begun, now))
+            return
+        begun, self._begun = self._begun, None
+        if begun is not None and now - begun >= LEAST:
+            self.last.append((begun, now))
 
 
 PAUSES = Pauses()

@@ -103,6 +103,17 @@ def test_the_collector_is_asked_only_while_somebody_wants_to_know() -> None:
     assert gc.callbacks == before
 
 
+def test_a_collection_that_began_before_it_was_watched_is_no_pause() -> None:
+    """Its end alone is heard, of a collection in another thread; it would last since the clock's zero."""
+    pauses = Pauses()
+    pauses._heard("stop", {})
+    pauses._heard("start", {})
+    pauses._begun = -1.0
+    pauses._heard("stop", {})
+    pauses._heard("stop", {})
+    assert [begun for begun, _ in pauses.last] == [-1.0]
+
+
 def test_a_thread_that_was_ready_without_a_processor_was_delayed(tmp_path: Path) -> None:
     """By so many of the kernel's nanoseconds; where it counts none, nobody knows."""
     told = tmp_path / "proc/self/task/7/schedstat"
