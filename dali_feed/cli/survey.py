@@ -125,11 +125,11 @@ class _Work:
         self._lock, self._stop = threading.Lock(), threading.Event()
         self._done: queue.Queue[Report | BaseException | None] = queue.Queue(maxsize=readers)
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(readers)]
-        for thread in self._threads:
-            thread.start()
 
     def parts(self) -> Iterator[Report]:
-        """All parts; raises what a thread raised."""
+        """All parts; raises what a thread raised. Whoever closes it is known by now: an interrupt may come here."""
+        for thread in self._threads:
+            thread.start()
         left = len(self._threads)
         while left:
             part = self._done.get()
@@ -144,11 +144,8 @@ class _Work:
         """End the threads; readers see the stop event."""
         self._stop.set()
         for thread in self._threads:
-            thread.join(2)
-            if self._decode and thread.is_alive():
-                from dali_feed.engines.lingering import linger
-
-                linger(thread)
+            if thread.is_alive():
+                thread.join(2)
 
     def _put(self, item: Report | BaseException | None) -> None:
         while not self._stop.is_set():
@@ -164,7 +161,9 @@ class _Work:
             refusal: Callable[[memoryview], str | None] | None = None
             if self._decode:
                 from dali_feed.engines.host.decode import Trial
+                from dali_feed.engines.lingering import linger
 
+                linger(threading.current_thread())  # by itself: nobody else may come to it, as when it was just begun
                 trial = Trial()
 
                 def refusal(payload: memoryview) -> str | None:

@@ -160,8 +160,9 @@ def test_a_process_ends_cleanly_whatever_a_decoder_is_at(
     assert "Traceback" not in done.stderr
 
 
-def test_ctrl_c_in_verify_ends_cleanly_whatever_a_decoder_is_at(warm: Warm, tmp_path: Path) -> None:
-    """One line and 130, and not the signal of a decoder whose libraries went away under it."""
+@pytest.mark.parametrize("begins", [False, True])
+def test_ctrl_c_in_verify_ends_cleanly_whatever_a_decoder_is_at(warm: Warm, tmp_path: Path, begins: bool) -> None:
+    """One line and 130, not the signal of a decoder whose libraries went away; also while its thread is begun."""
     for n in range(32):
         (tmp_path / f"{n:02d}.jpg").write_bytes(slow_jpeg(2048, 250))
     script = f"""
@@ -169,12 +170,19 @@ def test_ctrl_c_in_verify_ends_cleanly_whatever_a_decoder_is_at(warm: Warm, tmp_
         from dali_feed.cli import main
         from dali_feed.engines.host import decode
         signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may ignore it
-        begun, decoded = threading.Event(), decode.decoded
+        begun, decoded, start = threading.Event(), decode.decoded, threading.Thread.start
         def told(*arguments):
             begun.set()
             return decoded(*arguments)
-        decode.decoded = told
-        threading.Thread(target=lambda: (begun.wait(), os.kill(os.getpid(), signal.SIGINT)), daemon=True).start()
+        def started(thread):
+            start(thread)
+            if {begins} and thread.name.endswith("(_run)"):
+                begun.wait()
+                signal.raise_signal(signal.SIGINT)
+        decode.decoded, threading.Thread.start = told, started
+        ends = threading.Thread(target=lambda: (begun.wait(), os.kill(os.getpid(), signal.SIGINT)), daemon=True)
+        if not {begins}:
+            ends.start()
         main(["verify", "--decode", "--readers", "1", {str(tmp_path)!r}])
         """
     done = warm.run(["-c", textwrap.dedent(script)], to_the_end=True)
