@@ -38,10 +38,8 @@ def _quotas(root: Path) -> list[float]:
             continue
         base = root / "sys/fs/cgroup" / ("cpu" if old else "")
         inside = base / path.lstrip("/")
-        for folder in (
-            inside,
-            *inside.parents,
-        ):  # a container may see the machine's path and have `base` alone
+        # A container may see the machine's path and have `base` alone.
+        for folder in (inside, *inside.parents):
             if not folder.is_relative_to(base):
                 break
             if old:

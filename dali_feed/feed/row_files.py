@@ -18,22 +18,20 @@ import os
 import shutil
 import struct
 import threading
-import time
 import uuid
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import numpy as np
 
 from dali_feed.errors import ConfigError
+from dali_feed.locks import flocked, locked
 
 __all__ = ["SLICE", "RowFiles"]
 
 SLICE = 8 << 20  # bytes that a process is given at once: by so many it may be above the limit
 PATIENCE_S = 30.0  # after which a process that holds the folder's lock is taken for one that stands still
-_LOCK_S = 0.001
 _FRAME = struct.Struct("<4sIqQ")  # magic, CRC-32 of what follows, the record's id, the bytes of the row
 _PLACE = struct.Struct("<3q")  # of an index: the record's id, the byte of its frame, the bytes of its row
 _MAGIC, _FILE = b"DFRW", b"DFROWS01"
@@ -212,19 +210,8 @@ class RowFiles:
             self._grant = min(wanted, self._limit - sum(homes.values()))
         return size <= self._grant
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        fd = os.open(self._folder / "rows.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            ends = time.monotonic() + PATIENCE_S
-            while not _flocked(fd):
-                if time.monotonic() > ends:
-                    msg = f"{self._folder}/rows.lock has been held by another process for {PATIENCE_S:g} s"
-                    raise TimeoutError(msg)
-                time.sleep(_LOCK_S)
-            yield
-        finally:
-            os.close(fd)
+    def _locked(self) -> AbstractContextManager[int]:
+        return locked(self._folder / "rows.lock", PATIENCE_S)
 
     def _bad(self, sample: int, number: int, why: str) -> None:
         with self._mutex:
@@ -246,14 +233,6 @@ def _put(fd: int, data: bytes, at: int) -> int:
     while done < len(data):
         done += os.pwrite(fd, data[done:], at + done)
     return at + done
-
-
-def _flocked(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _taken(home: Path) -> int:
@@ -286,7 +265,7 @@ def _removed(home: Path) -> bool:
     except OSError:
         return False
     try:
-        if not _flocked(fd):
+        if not flocked(fd):
             return False
         shutil.rmtree(home, ignore_errors=True)
         return not home.exists()

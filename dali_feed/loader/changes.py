@@ -6,6 +6,7 @@ may give it another transform between two epochs. Ours has taken the files and t
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -63,13 +64,9 @@ def _same(name: str, before: Any, now: Any) -> bool:
     if before is now:
         return True
     if name.endswith(".transforms"):
-        return len(before or ()) == len(now or ()) and all(map(_is, before or (), now or ()))
+        return len(before or ()) == len(now or ()) and all(map(operator.is_, before or (), now or ()))
     if name in _ACTS or before is None or now is None:
         return False
     if name in _HOLDS:
         return len(before) == len(now) and all(one == other for one, other in zip(before, now, strict=True))
     return bool(before == now)
-
-
-def _is(one: object, other: object) -> bool:
-    return one is other

@@ -220,9 +220,8 @@ class DataLoader:
         )
         self._feed: AnyFeed
         self._feed, own = feed_for(asked)
-        self._unchanged = Unchanged(
-            dataset if isinstance(self._feed, Feed) else None
-        )  # torch's loader asks it each time
+        # Where torch's own loader runs the dataset, that is asked each time.
+        self._unchanged = Unchanged(dataset if isinstance(self._feed, Feed) else None)
         self._made: Callable[[Any], Any] = (
             Items(self._feed, self.device, collate_fn, own, info=info)
             if isinstance(self._feed, Feed | LiveFeed)

@@ -11,25 +11,23 @@ begin puts right, and the limit holds. Trouble with the folder costs speed, neve
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import struct
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from dali_feed.errors import ConfigError
+from dali_feed.locks import flocked, locked
 from dali_feed.storage.coming import NEVER, Coming
 from dali_feed.storage.piece import HEAD, DamagedError, Name, head_of, load
 
 __all__ = ["Claim", "Depot"]
 
 SLICE_S = 0.02  # how often one who waits for another process looks again
-LOCK_SLICE_S = 0.001  # the same for the folder's lock, which is held for a moment
 PATIENCE_S = 30.0  # after which another process is taken for one that stands still: what it holds is done without
 SCAN_S = 2.0  # so long, at least, what other processes do is not looked for again
 _USED = struct.Struct("<Q")
@@ -143,7 +141,7 @@ class Depot:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             held = False
             try:
-                free = _flocked(fd)
+                free = flocked(fd)
                 held = free and _is(path, fd)
             finally:
                 if not held:
@@ -192,19 +190,8 @@ class Depot:
     def _path(self, name: Name) -> Path:
         return self.folder / name[0] / f"{name[1]:06d}"
 
-    @contextmanager
-    def _locked(self) -> Iterator[int]:
-        fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            ends = time.monotonic() + self.patience
-            while not _flocked(fd):
-                if time.monotonic() > ends:
-                    msg = f"{self._lock} has been held by another process for {self.patience:g} s"
-                    raise TimeoutError(msg)
-                time.sleep(LOCK_SLICE_S)
-            yield fd
-        finally:
-            os.close(fd)
+    def _locked(self) -> AbstractContextManager[int]:
+        return locked(self._lock, self.patience)
 
     def _used(self, fd: int) -> int:
         told = os.pread(fd, _USED.size, 0)
@@ -280,19 +267,10 @@ class Depot:
         with suppress(OSError):
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
-                if _flocked(fd) and _is(path, fd):
+                if flocked(fd) and _is(path, fd):
                     path.unlink()
             finally:
                 os.close(fd)
-
-
-def _flocked(fd: int) -> bool:
-    """Whether the lock of an open file could be had."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _is(path: Path, fd: int) -> bool:

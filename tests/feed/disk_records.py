@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "support")]
+    sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "support")]
 
-from images import QUICK, Seen, jpeg, labelled, seen
+from cached_feeds import CROP, epochs, feed, scripted, without
+from images import QUICK, jpeg
 from member_shards import shards
 from record_files import make
-from torchvision.transforms import v2
 
 from dali_feed import Cache
 from dali_feed.columns import Image, Json
@@ -26,38 +24,8 @@ from dali_feed.columns.source import with_columns
 from dali_feed.external_sources import Concat, FileList, Renamed
 from dali_feed.feed import Feed, row_files
 from dali_feed.feed.row_key import key_of
-from dali_feed.options import BadRecords
-from dali_feed.testing.scripted import Corrupt, Gap, ScriptedSource
 
 __all__ = ["SOURCES", "epochs", "feed", "keys", "scripted", "without"]
-
-CROP = v2.Compose([v2.RandomResizedCrop(16, scale=(0.3, 1.0)), v2.RandomHorizontalFlip()])
-
-
-def scripted(**options: Any) -> ScriptedSource:
-    """Images of many sizes, with holes, faults and garbage among them."""
-    items: list[Any] = labelled(48, sizes=True)
-    for n, item in zip((3, 20, 21, 22), (Gap(), Corrupt(), Corrupt("torn"), Gap()), strict=True):
-        items[n] = item
-    return ScriptedSource(items, partitions=2, extent=4, **options)
-
-
-def feed(source: Any, cache: Cache | None, **options: Any) -> Feed:
-    """A feed that shuffles."""
-    chosen: dict[str, Any] = {"transform": CROP, "shuffle": True, "bad": BadRecords(limit=None), "seed": 7} | options
-    return Feed(source, 8, tuning=replace(QUICK, cache=cache), **chosen)
-
-
-def epochs(made: Feed) -> list[Seen]:
-    """What the training loop sees of three epochs."""
-    with made:
-        return [seen(batch) for _ in range(3) for batch in made]
-
-
-@functools.cache
-def without() -> list[Seen]:
-    """The same without a cache."""
-    return epochs(feed(scripted(), None))
 
 
 def _files(folder: Path) -> FileList:

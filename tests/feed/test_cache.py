@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 from dataclasses import replace
@@ -11,59 +10,29 @@ from typing import Any
 
 import numpy as np
 import pytest
-from images import QUICK, Seen, jpeg, labelled, seen
+from cached_feeds import CROP, epochs, feed, scripted, without
+from images import jpeg, labelled, seen
 from member_shards import shards
-from torchvision.transforms import v2
 
 from dali_feed import Cache, Tuning
 from dali_feed.columns import Bytes, Image, Json, Text
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import DeadLetterFolder
-from dali_feed.feed import Feed
 from dali_feed.feed.shelf import copied
 from dali_feed.live import LiveFeed
 from dali_feed.options import BadRecords
 from dali_feed.plan.order import Shuffle
 from dali_feed.records.passing import PassingOn
 from dali_feed.records.source import Block, Extents
-from dali_feed.testing.scripted import Corrupt, Gap, ScriptedSource
+from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.testing.scripted_stream import ScriptedStream
 
-CROP = v2.Compose([v2.RandomResizedCrop(16, scale=(0.3, 1.0)), v2.RandomHorizontalFlip()])
-EPOCHS = 3
 CACHES = {
     "bytes": Cache("1MB"),
     "few bytes": Cache(20_000),
     "pixels": Cache("1MB", pixels=True),
     "few pixels": Cache(50_000, pixels=True),
 }
-
-
-def scripted(**options: Any) -> ScriptedSource:
-    """Images of many sizes, with holes, faults and garbage among them."""
-    items: list[Any] = labelled(48, sizes=True)
-    for n, item in zip((3, 20, 21, 22), (Gap(), Corrupt(), Corrupt("torn"), Gap()), strict=True):
-        items[n] = item
-    return ScriptedSource(items, partitions=2, extent=4, **options)
-
-
-def feed(source: Any, cache: Cache | None, **options: Any) -> Feed:
-    """A feed that shuffles."""
-    chosen: dict[str, Any] = {"transform": CROP, "shuffle": True, "bad": BadRecords(limit=None), "seed": 7} | options
-    return Feed(source, 8, tuning=replace(QUICK, cache=cache), **chosen)
-
-
-def epochs(made: Feed) -> list[Seen]:
-    """What the training loop sees of some epochs."""
-    with made:
-        return [seen(batch) for _ in range(EPOCHS) for batch in made]
-
-
-@functools.cache
-def without(*, exif: bool = False, runs: bool = False) -> list[Seen]:
-    """The same without a cache."""
-    shuffle = Shuffle(extent=4, window=2) if runs else True
-    return epochs(feed(scripted(random_access=not runs), None, exif=exif, shuffle=shuffle))
 
 
 @pytest.mark.parametrize("name", CACHES)

@@ -45,10 +45,11 @@ ROOMS = (
     Room("checks", ("errors",)),
     Room("packages", ("errors",)),
     Room("cores"),
+    Room("locks"),
     Room("secrets", ("errors",)),
     Room("formats", WORDS, ("orjson", "pybase64", "fastavro", "msgpack", "google.protobuf")),
     Room("records", WORDS),
-    Room("storage", (*WORDS, "records", "secrets"), ("fsspec", "aiohttp")),
+    Room("storage", (*WORDS, "locks", "records", "secrets"), ("fsspec", "aiohttp")),
     Room("screen", WORDS),
     Room("quarantine", (*WORDS, "records")),
     Room("options", (*WORDS, "cores", "quarantine", "screen")),
@@ -71,7 +72,7 @@ ROOMS = (
         (*PURE, "kernels"),
         ("nvidia.dali", "nvidia.nvimgcodec", "torch", "torchvision", "cupy", "PIL"),
     ),
-    Room("feed", (*PURE, "engines", "tuner")),
+    Room("feed", (*PURE, "locks", "engines", "tuner")),
     Room("live", (*PURE, "engines", "feed")),
     Room(
         "watching", (*PURE, "feed"), ("prometheus_client", "opentelemetry", "pynvml", "torch")

@@ -251,16 +251,16 @@ class HostEngine:
         if windows is not None:
             windows = (windows if ways is None else stored(windows, ways)).tolist()
         turns = None if ways is None else ways[:, :3].tolist()
-        reduce = alone is not None and alone.reduce
+        reducing = alone if alone is not None and alone.reduce else None
         at = first
         while at < slots.stop:
             worker.slots = range(at, at + 1)
             if self._halted or flight.dropped:
                 return
-            if alone is not None and reduce and self._reduced(alone, work, at, flight.images[0][at]):
+            if reducing is not None and self._reduced(reducing, work, at, flight.images[0][at]):
                 at += 1
                 continue
-            stop = at + 1 if reduce else slots.stop
+            stop = slots.stop if reducing is None else at + 1
             window = None if windows is None else windows[at - first : stop - first]
             for pixels in self._decoded(worker, at, work.payloads[at:stop], window):
                 if self._halted or flight.dropped:
