@@ -15,6 +15,7 @@ from confluent_kafka import Message
 
 from dali_feed.external_sources.kafka.claims import UNTOLD, Follows, value_of
 from dali_feed.formats.contract import Format
+from dali_feed.records.filling import Filling
 from dali_feed.records.members import Member, alternatives
 from dali_feed.records.source import Lease
 
@@ -58,6 +59,9 @@ class MemberRows:
         names = {part for parts in (self._image or (), *self._asked.values()) for part in parts}
         self._wants_headers = bool(names.difference(_OWN))
         self._plain = _plain(self._asked, self._fields) if self._image is None else None
+        plain = self._plain or {}
+        self._values = Filling(n, lease) if _VALUE in plain else None
+        self._keys, self._times = plain.get("key"), plain.get("timestamp")
 
     def take(self, row: int, message: Message) -> None:
         """A record into its row: the value is copied into the slab, once, where it is asked for."""
@@ -79,25 +83,28 @@ class MemberRows:
     def _take_plain(self, row: int, message: Message, plain: dict[str, list[Any]]) -> None:
         """The fast way: what the record itself has, each by one name."""
         self.payloads[row] = _NOTHING
-        if (values := plain.get("value")) is not None:
+        if self._values is not None:
             if value := message.value():
-                view = values[row] = self._room(len(value))
-                view[:] = value
+                self._values.copy(row, value)
             else:
-                values[row] = self._elsewhere(row, message)
+                self._values.keep(row, self._elsewhere(row, message))
         if self._wants_headers:
             headers: Any = message.headers()
             for name, text in headers or ():
                 if (texts := plain.get(_HEADER + name)) is not None:
                     texts[row] = text  # the last one counts
-        if (keys := plain.get("key")) is not None:
-            keys[row] = message.key()
-        if (times := plain.get("timestamp")) is not None:
-            times[row] = message.timestamp()[1]
+        if self._keys is not None:
+            self._keys[row] = message.key()
+        if self._times is not None:
+            self._times[row] = message.timestamp()[1]
 
     def columns(self) -> dict[str, Any]:
         """The members that are no payload."""
-        return dict(self._fields)
+        values = None if self._values is None else self._values.pieces()
+        return {
+            k: values if each == (_VALUE,) and values is not None else self._fields[k]
+            for k, each in self._asked.items()
+        }
 
     def _found(self, row: int, message: Message, headers: dict[Any, Any], names: tuple[str, ...]) -> Any:
         """The foremost of the members that the record has; None where it has none."""

@@ -16,7 +16,7 @@ from dali_feed import DataLoader
 from dali_feed.columns import Array, Boxes, Bytes, Image, Number, Text
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import ArrowRows, FileList, KafkaTopic, tar_index
-from dali_feed.records import Extents, Source
+from dali_feed.records import Extents, Pieces, Source
 from dali_feed.testing import Message
 
 
@@ -132,3 +132,13 @@ def test_a_value_is_copied_once_however_many_members_it_is(embedded: Kafka) -> N
     for payload, one, other in zip(found.payloads, found.fields["value"], found.fields["key;value"], strict=True):
         assert np.shares_memory(np.asarray(payload), np.asarray(one))
         assert np.shares_memory(np.asarray(payload), np.asarray(other))
+
+
+def test_values_by_one_name_are_pieces_of_a_few_memories(embedded: Kafka) -> None:
+    """Pieces, so that small records cost the garbage collector nothing: tombstones have none, others their bytes."""
+    values = [None if n % 7 == 3 else b"%02d" % n for n in range(40)]
+    embedded.publish("pieces", [Message(value) for value in values], partitions=1)
+    found = block(KafkaTopic("pieces", embedded.servers, label=None).giving(None, ("value",)), 40).fields["value"]
+    assert isinstance(found, Pieces)
+    assert [None if view is None else bytes(view) for view in found] == values
+    assert len(found.memories) == 1
