@@ -16,9 +16,11 @@ median of the ratios within a round):
     features  2048 float32 (8 KB) and a label, beside `straight`
     tables    the features as .npy files (`ArrayShards`) and as Parquet in row groups of 1,024 (`ParquetRows`), batches
               of 128, shuffled (Parquet in windows of groups) and in order, beside `straight`, a plain read of the .npy
-    kafka     the same two in topics of 4 partitions, whole passes: `straight`, our bounded reader with two threads
-              (bench_kafka's "straight x2", with labels), `C straight` (read_c.c, without), and our loader in order.
-              Labels are headers. The broker runs on the same machine unless KAFKA_BOOTSTRAP names one
+    kafka     the same two in topics of 4 partitions and --topic-mb each, whole passes: `straight`, our bounded reader
+              with two threads (bench_kafka's "straight x2", with labels), `plain` (confluent_kafka's consumer, values
+              counted and dropped), `C straight` (read_c.c, without labels), and our loader in order. Labels are
+              headers. The broker runs on the same machine unless KAFKA_BOOTSTRAP names one. A pass begins with new
+              consumers and connections, so short ones tell of those
     pairs     500x375 JPEGs, RandomResizedCrop(224) and floats: the image with its caption, mask or boxes beside the
               image alone, and image and label with columns= beside image and label without
 
@@ -40,7 +42,7 @@ from _columns import Small, as_tables, mosaic, ours, pairs, small, straight, tor
 from _kafka import Topic, kafka_missing, topic
 from _read_c import missing_c
 from _results import RESULTS
-from bench_kafka import in_c
+from bench_kafka import in_c, plain
 from bench_kafka import ours as read_by_ours
 
 from dali_feed import DataLoader, Shuffle, Tuning
@@ -175,7 +177,8 @@ def kafka_case(which: Topic, told: Small, batch: int) -> dict[str, Callable[[], 
     """Ours and the straight reads, whole passes."""
     array = Array("value", told.dtype, told.shape)
     ways: dict[str, Callable[[], Turn]] = {
-        "straight": partial(pass_of, which, partial(read_by_ours, readers=2, shuffled=False))
+        "straight": partial(pass_of, which, partial(read_by_ours, readers=2, shuffled=False)),
+        "plain": partial(pass_of, which, plain),
     }
     if (missing := missing_c()) is not None:
         print(f"C: NOT MEASURED: {missing}")
@@ -213,6 +216,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--image-batch", type=int, default=64)
     parser.add_argument("--records", type=int, default=60_000, help="of the arrays; a third as many features")
+    parser.add_argument("--topic-mb", type=float, default=800, help="bytes of each topic (default %(default)s)")
     parser.add_argument("--photos", type=int, default=600)
     parser.add_argument("--only", nargs="+", choices=CASES, default=CASES)
     parser.add_argument("--mosaic", default=None, metavar="PYTHON", help="an interpreter with mosaicml-streaming")
@@ -222,6 +226,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.quick:
         args.seconds, args.repeats, args.records, args.photos = 1.0, 2, args.records // 3, args.photos // 3
+        args.topic_mb /= 3
     arrays = small(args.records, "bin", "uint8", (32, 32, 3), args.data)
     features = small(args.records // 3, "f32", "float32", (2048,), args.data)
     made = facts() | {"torch threads": torch.get_num_threads(), "seconds": args.seconds, "repeats": args.repeats}
@@ -261,7 +266,8 @@ def main() -> None:
     if "kafka" in args.only and (why := kafka_missing()) is not None:
         missing["kafka"] = why
     elif "kafka" in args.only:
-        for case, which in (("arrays", arrays), ("features", features)):
+        for case, told in (("arrays", arrays), ("features", features)):
+            which = replace(told, count=max(1, int(args.topic_mb * 1e6 / told.size)))
             with ExitStack() as stack:
                 there = stack.enter_context(topic(which.records()))
                 ways = kafka_case(there, which, args.batch)
