@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from torch.utils.data import IterableDataset
 
+from dali_feed.draws.philox import check_seed
 from dali_feed.errors import ConfigError, StateError
 from dali_feed.plan import state as states
-from dali_feed.plan.draws import check_seed
 from dali_feed.plan.order import EpochPlan, Order, Shuffle, resolve
 from dali_feed.plan.position import Position
 from dali_feed.plan.sampler import digest_of, length_of, read_whole, told_epoch
