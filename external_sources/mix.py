@@ -55,13 +55,13 @@ class Mix(Concat):
             raise ConfigError(msg)
         scheduled = isinstance(weights, Mapping)
         if linear and not scheduled:
-            msg = "Mix: linear is of a schedule; give weights={epoch: weights, ...}, or leave linear out"
+            msg = "Mix: linear needs a schedule; give weights={epoch: weights, ...}, or leave linear out"
             raise ConfigError(msg)
         if weights is None:
             weights = [1.0] * len(self._sources)
         table = dict(weights) if isinstance(weights, Mapping) else {0: weights}
         if not table:
-            msg = "Mix: weights must have an epoch at least; found an empty schedule"
+            msg = "Mix: a schedule of weights must have at least one epoch; found an empty one"
             raise ConfigError(msg)
         checked = sorted((whole("weights: epoch", at, 0), self._checked(its)) for at, its in table.items())
         count = None if samples is None else whole("samples", samples, 1)
@@ -73,8 +73,8 @@ class Mix(Concat):
         right = len(numbers) == len(given) == len(self._sources)
         if not right or not all(math.isfinite(w) and w >= 0 for w in numbers) or not any(numbers):
             msg = (
-                f"Mix: weights must be a number of 0 or more for each of the {len(self._sources)} sources, one above 0;"
-                f" found {weights!r}"
+                f"Mix: weights must be a number of 0 or more for each of the {len(self._sources)} sources, and "
+                f"at least one above 0; found {weights!r}"
             )
             raise ConfigError(msg)
         return tuple(float(w) for w in numbers)

@@ -62,7 +62,7 @@ class Fleet:
         if self.session is not None:
             if self.protocol == "consumer":
                 msg = (
-                    f'Fleet(session=): with protocol="consumer" the broker decides; found {self.session!r}; set '
+                    f'Fleet(session=): with protocol="consumer" the broker sets it; found {self.session!r}; set '
                     "consumer.session.timeout.ms of the group there, and leave session= out"
                 )
                 raise ConfigError(msg)
@@ -104,31 +104,34 @@ class Fleet:
         """Raise StateError where a mark is not this fleet's: a position of its own would be a second one."""
         if (found := dict(told)) != self.mark(topic):
             msg = (
-                f"{topic}: a worker of the fleet {self.group!r} goes on where the group is, so its state must be the"
-                f" fleet's; found {found}; leave the state out, or read without fleet="
+                f"{topic}: a worker of the fleet {self.group!r} continues at the offsets of the group, so its "
+                f"state must be the fleet's; found {found}; leave the state out, or read without fleet="
             )
             raise StateError(msg)
 
     def check(self, topic: str, config: Mapping[str, Any], group: str | None, start: Any) -> None:
         """Raise ConfigError where an option of `config`, or another argument of the stream, contradicts this."""
         if group is not None:
-            msg = f"{topic}: fleet= names the group, which is joined, and group= one that is not; leave out {group!r}"
+            msg = (
+                f"{topic}: fleet= names the group to join, and group= names a group that is not joined; give only "
+                f"one of the two: leave out {group!r}"
+            )
             raise ConfigError(msg)
         if isinstance(start, Mapping | list | tuple):
-            msg = f"{topic}: start= of a fleet cannot be a mark, as the group owns the position; leave it out"
+            msg = f"{topic}: start= of a fleet cannot be a state, because the group has the position; leave it out"
             raise ConfigError(msg)
         ours = {*_OTHERS, "session.timeout.ms"}
         if taken := sorted(ours.intersection(config)):
             msg = (
-                f"{topic}: config= must not set how a fleet deals its partitions; found {', '.join(taken)}; "
+                f"{topic}: config= must not set how a fleet assigns its partitions; found {', '.join(taken)}; "
                 "Fleet(protocol=, session=) says it"
             )
             raise ConfigError(msg)
         polls = str(config.get(_POLL_OPTION, ""))
         if polls.isdecimal() and int(polls) <= 1000 * self.drain:
             msg = (
-                f"{topic}: {_POLL_OPTION} in config= must be above Fleet(drain=), or the worker is thrown out while its"
-                f" loop finishes; found {polls} ms and {self.drain:g} s"
+                f"{topic}: {_POLL_OPTION} in config= must be above Fleet(drain=), or the group removes the "
+                f"worker while its loop finishes; found {polls} ms and {self.drain:g} s"
             )
             raise ConfigError(msg)
 

@@ -118,7 +118,9 @@ class Producer:
         self._topics = Topics(servers, config=config, timeout=timeout)
         self._writes: Writes = Payload() if writes is None else writes
         if not callable(getattr(self._writes, "record", None)):
-            msg = f"{topic}: writes must say what becomes of a record, as Payload(), Values(...); found {writes!r}"
+            msg = (
+                f"{topic}: writes must say how a record is written, such as Payload() or Values(...); found {writes!r}"
+            )
             raise ConfigError(msg)
         if map is not None and not callable(map):
             msg = f"{topic}: map must be a function of bytes, or None; found {map!r}"
@@ -142,7 +144,7 @@ class Producer:
                 raise ConfigError(msg)
         taken = sorted(OURS.intersection(config or {}))
         if taken:
-            msg = f"{topic}: config= must not set what makes a delivery count; found {', '.join(taken)}"
+            msg = f"{topic}: config= must not set the options that make a delivery safe; found {', '.join(taken)}"
             raise ConfigError(msg)
         if transactional and acks != "all":
             msg = f"{topic}: transactions need acks='all'; found {acks!r}"
@@ -223,8 +225,9 @@ class _Run:
         self._journal = fresh if known is None else known.resumed(fresh, str(self._path))
         if target.partitions < self._journal.partitions:
             msg = (
-                f"{of._topic}: the run began with {self._journal.partitions} partitions, found {target.partitions}: "
-                "the topic was made anew; remove the journal to begin anew"
+                f"{of._topic}: the run began with {self._journal.partitions} partitions, found "
+                f"{target.partitions}: the topic was deleted and made again; remove the journal to start from "
+                "the beginning"
             )
             raise SourceChangedError(msg)
         self._line = Line.of(snapshot)

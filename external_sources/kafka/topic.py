@@ -209,8 +209,8 @@ class KafkaTopic(TopicSource):
         if self._holes == "auto":
             LOG.warning(
                 "%s: about %.1f %% of its %s offsets hold no record (aborted transactions, their markers, compaction);"
-                " it is read once, about %.3g GB, to learn which, so that each record stands once in an epoch. A state"
-                ' keeps what was learnt; KafkaTopic(holes="replace") leaves it out and fills those slots with repeats',
+                " the topic is read once, about %.3g GB, to find them, so that each record comes once an epoch. A state"
+                ' keeps the result; KafkaTopic(holes="replace") does not read it, and fills those slots with repeats',
                 topic,
                 100 * sample.absent,
                 f"{total:,}",

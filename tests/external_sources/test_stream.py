@@ -118,7 +118,7 @@ def test_a_rank_without_partitions_waits_and_takes_up_new_ones(real_kafka: Kafka
         reader.close()
     again = streamed(source, 3, at=source.merged(old))
     assert (again.labels, again.position) == ([1, 2, 3], {0: 1, 1: 1, 2: 1, 3: 1})
-    with pytest.raises(StateError, match=r"rank 0 of 1 stands; it lacks 1, 3: .*; give those of ranks 1"):
+    with pytest.raises(StateError, match=r"rank 0 of 1; it lacks 1, 3, .*; give the states of ranks 1"):
         source.live(old[0])
 
 
@@ -206,7 +206,7 @@ def test_a_replay_is_the_stretch_between_two_marks(kafka: Kafka) -> None:
         assert_resumes_anywhere(
             replay, columns={"n": Number("label")}, batch_size=8, lanes=1, world_sizes=(1,), positions=1
         )
-    with pytest.raises(StateError, match="must end behind its beginning"):
+    with pytest.raises(StateError, match="must end after its beginning"):
         source.replay(b, a)
     with pytest.raises(SourceEmptyError):
         source.replay(a, a).snapshot()
@@ -217,7 +217,7 @@ def test_columns_of_a_stream(kafka: Kafka) -> None:
     records = [Message(b'{"n": %d, "s": {"t": "x%d"}}' % (n, n), b"k%d" % n) for n in range(6)]
     kafka.publish(kafka.topic, [*records, Message(b"{broken", b"k6")], partitions=1)
     source = KafkaStream(kafka.topic, kafka.servers, start="earliest", format="json", idle_timeout=0.5)
-    with pytest.raises(ConfigError, match="names members, for columns="):
+    with pytest.raises(ConfigError, match="is for columns="):
         source.live()
     given = source.giving(None, ("n", "s.t", "key"))
     assert is_live(given)
@@ -250,11 +250,11 @@ def test_stop_ends_a_wait(kafka: Kafka) -> None:
         ({"start": True}, "start must be"),
         ({"start": 1_700_000_000_123}, "milliseconds: give start=1700000000.123"),
         ({"start": datetime(2026, 1, 1)}, "must have a time zone"),  # noqa: DTZ001  that is the mistake
-        ({"start": "group"}, "name it, group="),
+        ({"start": "group"}, "give its name, group="),
         ({"batch_bytes": 0}, "batch_bytes must be above 0"),
         ({"batch_timeout": -1}, "batch_timeout must be above 0"),
         ({"timeout": 0}, "timeout must be above 0 seconds"),
-        ({"config": {"auto.offset.reset": "latest"}}, "must not set what decides"),
+        ({"config": {"auto.offset.reset": "latest"}}, "must not set the options that decide"),
     ],
 )
 def test_values_that_are_not_allowed(options: dict[str, object], said: str) -> None:
@@ -280,5 +280,5 @@ def test_marks_that_do_not_fit() -> None:
         source.merged([mark, source.mark({1: 1}, rank=1, world_size=3)])
     with pytest.raises(StateError, match="taken before anything was read"):
         source.replay({"version": 1, "stream": None}, mark)
-    with pytest.raises(StateError, match="must be a mark of a stream"):
+    with pytest.raises(StateError, match="must be of a stream of this topic"):
         source.merged([{"topic": "t"}])
