@@ -178,16 +178,16 @@ class DataLoader:
         dealt = has_dealt(sampler) or own_batches is not None
         if dealt and (rank is not None or world_size is not None):
             msg = (
-                "rank and world_size: a DistributedSampler, or a batch_sampler of your own, has dealt already; leave"
-                f" them out; found rank={rank}, world_size={world_size}"
+                "rank and world_size: a DistributedSampler, or your own batch_sampler, already divides the "
+                f"samples among ranks; leave them out; found rank={rank}, world_size={world_size}"
             )
             raise ConfigError(msg)
         rank, world_size = (0, 1) if dealt else ranks(rank, world_size)
         if world_size > 1 and isinstance(sampler, _RANDOM):
             warn_once(
                 f"{type(sampler).__name__} over {world_size} ranks",
-                "each rank draws an order of its own, so samples overlap. Use shuffle=True, or a DistributedSampler",
-                what="is not what it seems",
+                "each rank makes its own order, so samples overlap. Use shuffle=True, or a DistributedSampler",
+                what="does not divide the samples",
             )
         asked = Asked(
             dataset=dataset,
@@ -246,8 +246,8 @@ class DataLoader:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         msg = (
-            f"{type(self).__name__}: cannot be pickled or copied, for it holds threads and a position; make one where"
-            " it is used, and hand over state_dict()"
+            f"{type(self).__name__}: cannot be pickled or copied, because it has threads and a position; make "
+            "one where it is used, and pass on state_dict()"
         )
         raise TypeError(msg)
 

@@ -82,8 +82,9 @@ def _whole(dataset: Any, shares: Shares, *, ordered: bool) -> Snapshot | None:
     if isinstance(dataset, IterableDataset):
         if shares.world_size > 1:
             msg = (
-                f"dataset: an iterable-style one gives every rank the same samples; found"
-                f" world_size={shares.world_size}. Shard it inside, and give rank=0, world_size=1"
+                "dataset: an iterable-style one gives every rank the same samples; found "
+                f"world_size={shares.world_size}. Divide its samples inside the dataset, and give rank=0, "
+                "world_size=1"
             )
             raise ConfigError(msg)
         return None
