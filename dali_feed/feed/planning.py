@@ -72,7 +72,10 @@ class Planning:
             self._may_look()
             self._snapshot = self._source.snapshot()
             if self._snapshot.mix is not None and self.sampled:
-                msg = f"sampler: a mixture has an order of its own; found one beside {self._snapshot.source}"
+                msg = (
+                    f"sampler: a mixture has an order of its own; found a sampler for {self._snapshot.source}; leave "
+                    "it out"
+                )
                 raise ConfigError(msg)
             warn_of_holes(self._snapshot)
         return self._snapshot
