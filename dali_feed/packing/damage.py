@@ -120,7 +120,7 @@ def _shard(store: SetStore, path: str, shard: Shard, advance: Advance) -> Iterat
             where = "" if records or index is None else ", in no member: a header, or what lies between"
             yield Damage(path, f"its SHA-256 is not that of the manifest{where}", records)
     except OSError as error:
-        yield Damage(path, f"reading it gave: {error.strerror} (errno {error.errno})")
+        yield Damage(path, f"reading it failed: {error.strerror} (errno {error.errno})")
     except SourceError as error:  # a part that is cut while it is read
         yield Damage(path, str(error).removeprefix(f"{path}: "))
     finally:
