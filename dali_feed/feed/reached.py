@@ -26,7 +26,7 @@ def reached(state: Mapping[str, Any], snapshot: Snapshot) -> Int64s:
     made, info = found["made_for"], found.get("info", {})
     if made.get("sampler") is not None:
         msg = (
-            "state: its order came from a sampler, which a state does not hold; read the offsets of the group that "
+            "state: its order came from a sampler, which a state does not hold; ask for the group whose offsets "
             "commit() sets"
         )
         raise StateError(msg)
