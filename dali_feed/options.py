@@ -84,7 +84,7 @@ class Tuning:
                      the LOCAL_WORLD_SIZE processes that torchrun says are on the machine; before a GPU decoder 16 at
                      most
     readers          threads that read the source, each with its own connection or open files; "auto": 2 to begin with,
-                     then from 1 to 8 by what is measured as they read (docs/kafka.md)
+                     then from 1 to 8 by what is measured as they read (docs/kafka-tuning.md)
     prefetch         batches in flight in the engine, and as many finished ones waiting for the training loop
     memory           bytes of encoded images held at once. Two windows of records per lane must fit, and more of them
                      where they are small (docs/words.md explains window and lane). Checked with the source's mean
