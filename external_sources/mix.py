@@ -33,7 +33,7 @@ class Mix(Concat):
     within two, and of two sources to within one; a batch whose shares are whole numbers has exactly those, as 7 and 3
     of 10 for weights 0.7 and 0.3. A bad record is replaced by one of its own source. Order and position are pure, as of
     any source; the random numbers of a sample that comes again within an epoch are others. Each epoch begins every
-    source anew, in another order where there is a shuffle. A source with weight 0 gives nothing.
+    source again, in another order if there is a shuffle. A source with weight 0 gives nothing.
 
     Weights count in parts of 10,000 where no smaller whole numbers are in their proportion.
 

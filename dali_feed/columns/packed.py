@@ -61,12 +61,12 @@ class Packed(Kind):
     member     the member that it is made from; of "a;b" the foremost that a record has
     tokenizer  as in `Tokens`
     length     tokens in a row
-    end        an id put behind each document that has tokens; None: what the tokenizer gives is all
+    end        an id that is put after each document that has tokens; None: only what the tokenizer gives
     pad        the id that fills the last row
-    split      True: a document goes on in the next row where one is full. False: a document stands in one row, and of
-               one that is longer the first `length` tokens; rows are filled first fit, the longest document first
-    rows       rows that each lane's part of a batch gives: missing ones are filled, and tokens of further ones are cut,
-               and counted. A rank has one lane, unless `lanes` is above the world size. None: as many as are needed
+    split      True: if a row is full, a document continues in the next row. False: a document stands in one row, and a
+               longer one is cut after `length` tokens; rows are filled first fit, the longest document first
+    rows       rows that each lane's part of a batch gives: missing rows are filled, and the tokens of further rows are
+               cut and counted. A rank has one lane, unless `lanes` is above the world size. None: as many as are needed
     add_special_tokens  as in `Tokens`
     """
 

@@ -93,12 +93,12 @@ class Measured(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Who holds up the training loop.
+    """What the training loop waits for, and what may help.
 
     bottleneck  a cause of `WaitCause`, or "trainer": the loop waits for almost nothing; "" before the first batch
-    share       0..1: of the loop's wait; of "trainer" the share of its time that the loop does not wait
-    sentence    all of it for people
-    advice      what may help, the best first; () where nothing follows from the numbers
+    share       0..1: its part of the loop's wait; for "trainer" the part of the time that the loop does not wait
+    sentence    the whole verdict in words
+    advice      what may help, the best first; () if the numbers do not show it
     """
 
     bottleneck: str

@@ -23,7 +23,8 @@ __all__ = ["merge"]
 def merge(sets: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Path:
     """Write a set of all shards of `sets`, in order; its manifest's path. The others stay as they are.
 
-    It is compared with their checksums on the way. A merge that was killed begins anew when it is called again.
+    The new set is compared with their checksums while it is written. A merge that was killed begins again when it is
+    called again.
 
     Args:
         sets: two or more, `NAME.dfset`.

@@ -38,10 +38,10 @@ _COLUMNS = ("partition", "start", "stop")
 class Shuffle:
     """How far samples are mixed.
 
-    extent  how many neighbouring records are read in one go; such runs are shuffled among each other. None: 1 where
-            single records are cheap to read, else the source's own (about 32 MB of a Kafka partition)
-    window  how many of these runs are in memory together, and are then shuffled record by record, for each of the
-            `lanes`; None: 1,024 single records, or 256 MB of larger runs
+    extent  how many neighbouring records are read together; such runs are shuffled. None: 1 if single records are cheap
+            to read, else the source's own number (about 32 MB of a Kafka partition)
+    window  how many of these runs are in memory together for each of the `lanes`, and are then shuffled record by
+            record; None: 1,024 single records, or 256 MB of larger runs
 
     Larger windows mix better and cost memory; larger extents read faster and mix worse. docs/words.md has a picture.
     """

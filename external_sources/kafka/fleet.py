@@ -25,21 +25,22 @@ _POLL_OPTION = "max.poll.interval.ms"
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Workers that share a stream's partitions: each record goes to one of them, and after a crash to another again.
+    """Workers that share a stream's partitions: each record goes to one of them, and after a crash perhaps to another
+    too.
 
     A record counts as done when the loop asks for the next batch, or calls `loader.commit()`. It is committed by
     `loader.commit()`, and when its partition goes to another worker or the loader is closed. After a crash another
-    worker goes on from the last commit: what came behind it comes again, and nothing is lost.
+    worker continues from the last commit: the records after it come again, and none is lost.
 
     group     the consumer group's name
-    protocol  "classic": a member of the group deals, cooperative-sticky, so that only partitions that move stop; any
-              broker. "consumer": the broker deals (KIP-848), Kafka 4.0 and newer
+    protocol  "classic": a member of the group assigns the partitions (cooperative-sticky, so that only partitions that
+              move stop); works with any broker. "consumer": the broker assigns them (KIP-848); Kafka 4.0 and newer
     instance  this worker's own name, which it has again after a restart (static membership): its partitions wait for
-              it, for as long as `session`. No two workers may have the same. With several ranks each adds its number
-    session   seconds without a sign of life after which a worker's partitions go to others; None: 45, and with
-              "consumer" what the broker says, which cannot be set here
-    drain     seconds that the loop has to finish its records of partitions that are taken away. What it has not
-              finished by then comes again at another worker
+              it, up to `session`. Two workers must not have the same name. With several ranks each adds its number
+    session   seconds without a heartbeat after which a worker's partitions go to other workers; None: 45, and with
+              "consumer" the broker's value, which cannot be set here
+    drain     seconds that the loop has to finish its records of partitions that move to another worker. What it has not
+              finished by then comes again at that worker
 
     Raises:
         ConfigError: a value that is not allowed.
