@@ -56,7 +56,7 @@ __all__ = ["DALIClassificationIterator", "DALIGenericIterator", "LastBatchPolicy
 
 @unique
 class LastBatchPolicy(Enum):
-    """What becomes of a last batch that is not full. DALI's own enum is taken as well.
+    """What is done with a last batch that is not full. DALI's own enum is taken as well.
 
     FILL     its last sample is repeated until it is full, as a reader with pad_last_batch=True does
     DROP     it is left out
@@ -87,7 +87,7 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
         fill_last_batch: DALI's older name for FILL and PARTIAL.
         dynamic_shape: has no effect, as in DALI.
         last_batch_padded: has no effect: FILL repeats the last sample, and no epoch takes from the next.
-        last_batch_policy: what becomes of a last batch that is not full.
+        last_batch_policy: what is done with a last batch that is not full.
         prepare_first_batch: has no effect: the first batch is begun when the loop takes it.
         columns: the inputs of the graph, name -> kind of `dali_feed.columns`, where they are members of a record:
             `fn.external_source(name="mask")` takes the column `mask`. Images and masks as their bytes, screened;

@@ -76,8 +76,8 @@ class ArrayShards:
     label   a number for each row, in the order of all rows: an array, or paths of `.npy` files; None for none
 
     Its members are `row` and, with labels, `label`. Without `columns=` a `DataLoader` gives tuples, (rows,) or
-    (rows, labels), as it would of torch's TensorDataset. Rows of uint8 (height, width), or with 1 or 3 channels behind,
-    can be images too: `Image("row")`.
+    (rows, labels), as it would of torch's TensorDataset. Rows of uint8 of the shape (height, width), or with a last
+    side of 1 or 3, can be images too: `Image("row")`.
 
     `arrays[3]`, `arrays[1000:1128]` and `arrays[[5, -1]]` are rows as NumPy has them, in a new array.
 

@@ -141,7 +141,7 @@ class Concat:
         return SeveralReader(self._sources, self._bases(), self.fields, self._kinds, pool, stop)
 
     def foresee(self, coming: Coming) -> None:
-        """Each source that wants to know hears of its own part, when it asks. See `records.source.Foresees`."""
+        """Each source that has `foresee` is told of its own part, when it asks. See `records.source.Foresees`."""
         base = self._bases()
         told = once(coming)
         for source in {id(each): each for each in self._sources}.values():  # one may stand there twice

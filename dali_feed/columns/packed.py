@@ -58,7 +58,7 @@ class Packed(Kind):
     they need, one at least: ranks and batches have different numbers of rows, unless `rows` says one. A document
     without tokens fills nothing. Bad records are those of `Tokens`.
 
-    member     the member that it is made from; of "a;b" the foremost that a record has
+    member     the member that it is made from; for "a;b" the first of these that a record has
     tokenizer  as in `Tokens`
     length     tokens in a row
     end        an id that is put after each document that has tokens; None: only what the tokenizer gives

@@ -27,7 +27,7 @@ _BLANKS = b" \t\r\n\v\f"
 def dali_index(
     shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], folder: str | os.PathLike[str]
 ) -> list[Path]:
-    """Write an index of each shard into a folder; their paths, in the shards' order.
+    """Write an index of each shard into a folder; returns their paths, in the shards' order.
 
     shards  tar files as ShardSet takes them
     folder  where the indexes go; it is made where it is not there

@@ -21,7 +21,7 @@ __all__ = ["merge"]
 
 
 def merge(sets: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Path:
-    """Write a set of all shards of `sets`, in order; its manifest's path. The others stay as they are.
+    """Write a set of all shards of `sets`, in order; returns its manifest's path. The old sets stay as they are.
 
     The new set is compared with their checksums while it is written. A merge that was killed begins again when it is
     called again.

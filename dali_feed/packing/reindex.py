@@ -25,7 +25,7 @@ __all__ = ["index"]
 
 
 def index(shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, workers: int = 4) -> int:
-    """Write an index with checksums beside each shard, which reads all of it; how many were written.
+    """Write an index with checksums beside each shard, which reads all of it; returns how many were written.
 
     An index with checksums belongs to its shard by the shard's size: whoever changes a shard calls this again.
 

@@ -36,7 +36,7 @@ def split(
     tell: Tell | None = None,
     **options: Any,
 ) -> dict[str, PackedSet]:
-    """Pack each part as a set of its own, `out/NAME.dfset`; what was packed, by name.
+    """Pack each part as a set of its own, `out/NAME.dfset`; returns what was packed, by name.
 
     Args:
         source: as for `pack`.

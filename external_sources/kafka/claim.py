@@ -25,10 +25,10 @@ ABOVE = 8_000_000
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Values of more than `above` bytes lie in a folder; `KafkaTopic(claims=folder)` reads them as if they did not.
+    """Values of more than `above` bytes are stored in a folder, from which `KafkaTopic(claims=folder)` reads them.
 
-    folder  which must be there, for nothing is written beside a share that is not mounted. An object is
-            `folder/ab/abcd...`, its SHA-256
+    folder  which must exist, so that nothing is written where a share is not mounted. An object is `folder/ab/abcd...`,
+            its SHA-256
     above   bytes of the largest value that is in the topic itself
 
     The record keeps its key and its headers, its value is empty, and more headers are `claim.uri` (the object's path

@@ -87,7 +87,7 @@ class DeadLetterTopic:
     def read(self) -> Iterator[Letter]:
         """Every letter once: of those with the same `source` and `where` the last.
 
-        A record that is no letter is passed over. Raises a SourceError where the topic is not there or cannot be read.
+        A record that is no letter is skipped. Raises a SourceError where the topic is not there or cannot be read.
         """
         try:
             source = KafkaTopic(self.topic, self.servers, config=self.config, timeout=self.timeout, holes="replace")

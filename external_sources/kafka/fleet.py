@@ -88,7 +88,7 @@ class Fleet:
         return found
 
     def tuning(self) -> dict[str, Any]:
-        """Options of librdkafka that a user may know better."""
+        """Options of librdkafka that a user may set in `config`."""
         # A partition that came later is seen when the member that deals asks for the topic's again: 5 minutes.
         found: dict[str, Any] = {"topic.metadata.refresh.interval.ms": 10_000}
         polls = max(_POLLS, self.drain + _MARGIN, self.session or 0.0)
@@ -98,11 +98,11 @@ class Fleet:
         return found
 
     def mark(self, topic: str) -> dict[str, Any]:
-        """What a state holds of a fleet's stream: where its position is, and no position."""
+        """What a state holds of a fleet's stream: the group that has the position, and no position."""
         return {"topic": topic, "fleet": self.group}
 
     def check_mark(self, topic: str, told: Mapping[str, Any]) -> None:
-        """Raise StateError where a mark is not this fleet's: a position of its own would be a second one."""
+        """Raise StateError if a mark is not this fleet's: only the group may have a position."""
         if (found := dict(told)) != self.mark(topic):
             msg = (
                 f"{topic}: a worker of the fleet {self.group!r} continues at the offsets of the group, so its "

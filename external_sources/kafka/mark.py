@@ -114,7 +114,7 @@ def made_mark(topic: str, topic_id: str, positions: Mapping[int, int], rank: int
 
 
 def merged_marks(topic: str, marks: Sequence[Mapping[str, Any]]) -> Mark:
-    """One mark of several ranks'. Raises StateError where they are not of one run, or two are of one rank."""
+    """One mark, made from those of several ranks. StateError: they are not of one run, or two are of one rank."""
     found = [mark_of(topic, told) for told in marks]
     if not found:
         msg = f"{topic}: a state of at least one rank is needed; found none"
