@@ -23,8 +23,8 @@ GPU_THREADS = 16  # that prepare a GPU decoder's work: more wait for each other
 class Cache:
     """Records of a bounded source, kept from the first time they are read: in this process's memory, or on a disk.
 
-    memory      bytes that they may take, or a size such as "8GB" (10^9 bytes each) or "8GiB"; records that come when it
-                is full are read every time. 0: no memory, only `disk`
+    memory      bytes that they may take, or a size such as "8GB" (of 10^9) or "8GiB"; records that come when it is full
+                are read every time. 0: none, beside `disk`
     pixels      keep images decoded, uncompressed, so that later epochs decode nothing. They are what the `host` engine
                 decodes, bit for bit; any other engine is a ConfigError. False keeps them encoded
     disk        a folder on a local file system, which may be a DiskCache's too: what is read is kept there as well, for
@@ -105,8 +105,8 @@ class Tuning:
                      the same in the machine's memory; None: DALI's default
     prefetch_next_epoch
                      begin the next epoch while the last batches of this one are used: up to `prefetch` batches of it,
-                     and the first window of each lane, in the same `memory`. Not if a sampler gives the order, and not
-                     if an order takes more than `memory` (docs/resume.md). False holds nothing between epochs
+                     and the first window of each lane, in the same `memory`. Not where a sampler gives the order, nor
+                     where an order takes more than `memory` (docs/resume.md). False holds nothing between epochs
     cache            a `Cache` that keeps records in memory, beside `memory`; None: none is kept
     """
 

@@ -93,7 +93,7 @@ def _shares(parts: Mapping[str, float | int | None], drawn: NDArray[np.uint64]) 
     """Of each record its part, by where in 0..1 it was drawn."""
     shares = [float(each) if isinstance(each, int | float) else -1.0 for each in parts.values()]
     if min(shares) <= 0 or abs(sum(shares) - 1) > 1e-9:
-        msg = f"split: shares must be above 0 and their sum 1, and rest is only for counts; found {dict(parts)!r}"
+        msg = f"split: shares must be above 0 and add up to 1, and rest is for counts; found {dict(parts)!r}"
         raise ConfigError(msg)
     edges = np.cumsum(shares)[:-1]
     return np.searchsorted(edges, drawn.astype(np.float64) / 2.0**64, side="right").astype(np.int64)
@@ -104,10 +104,7 @@ def _counts(parts: Mapping[str, float | int | None], drawn: NDArray[np.uint64]) 
     rest = [name for name, count in parts.items() if count is None]
     wanted = [0 if count is None else int(count) for count in parts.values()]
     if not parts or len(rest) > 1 or min(wanted) < 0 or sum(wanted) > len(drawn):
-        msg = (
-            f"split: counts must be {len(drawn)} records at most together, and one part may be the rest; found "
-            f"{dict(parts)!r}"
-        )
+        msg = f"split: counts must be at most the {len(drawn)} records, and one part the rest; found {dict(parts)!r}"
         raise ConfigError(msg)
     order, part, at = np.argsort(drawn, kind="stable"), np.full(len(drawn), -1, np.int64), 0
     for k, count in enumerate(wanted):

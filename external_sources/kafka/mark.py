@@ -76,7 +76,7 @@ def mark_of(topic: str, told: Told) -> Mark:
         return merged_marks(topic, told)
     mark = told.get(_STATE, told)
     if mark is None:
-        msg = f"{topic}: a state must have the position of a stream; this one was taken before anything was read"
+        msg = f"{topic}: a state must say how far a stream is; this one was taken before anything was read"
         raise StateError(msg)
     if "fleet" in mark:
         group = mark["fleet"]
@@ -90,7 +90,7 @@ def mark_of(topic: str, told: Told) -> Mark:
         ranks, world_size = tuple(sorted(int(r) for r in mark["ranks"])), int(mark["world_size"])
         of, topic_id = str(mark["topic"]), str(mark.get("id", ""))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        msg = f"{topic}: a state must be of a stream of this topic; {type(error).__name__}: {error}"
+        msg = f"{topic}: a state must be a mark of a stream of this topic; {type(error).__name__}: {error}"
         raise StateError(msg) from error
     if of != topic:
         msg = f"{topic}: the state must be of the same topic; it is of {of}"

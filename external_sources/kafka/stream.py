@@ -221,7 +221,7 @@ class KafkaStream(TopicSource):
         starts, ends = (np.array([*each.of_rank(0, 1, count).values()], np.int64) for each in (first, last))
         if (ends < starts).any():
             p = int(np.flatnonzero(ends < starts)[0])
-            msg = f"{topic}[{p}]: a range of offsets must end after its beginning; found {starts[p]}..{ends[p] - 1}"
+            msg = f"{topic}[{p}]: a stretch must end behind its beginning; found {starts[p]}..{ends[p] - 1}"
             raise StateError(msg)
         return self._topic().between(starts, ends, *ids)
 

@@ -206,7 +206,7 @@ def test_a_replay_is_the_stretch_between_two_marks(kafka: Kafka) -> None:
         assert_resumes_anywhere(
             replay, columns={"n": Number("label")}, batch_size=8, lanes=1, world_sizes=(1,), positions=1
         )
-    with pytest.raises(StateError, match="must end after its beginning"):
+    with pytest.raises(StateError, match="must end behind its beginning"):
         source.replay(b, a)
     with pytest.raises(SourceEmptyError):
         source.replay(a, a).snapshot()
@@ -280,5 +280,5 @@ def test_marks_that_do_not_fit() -> None:
         source.merged([mark, source.mark({1: 1}, rank=1, world_size=3)])
     with pytest.raises(StateError, match="taken before anything was read"):
         source.replay({"version": 1, "stream": None}, mark)
-    with pytest.raises(StateError, match="must be of a stream of this topic"):
+    with pytest.raises(StateError, match="must be a mark of a stream"):
         source.merged([{"topic": "t"}])
