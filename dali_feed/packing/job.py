@@ -119,7 +119,7 @@ def contents_for(source: Any, options: Mapping[str, Any]) -> Contents:
     """What becomes of the records of a source; `options` are those of `pack` by name. Raises ConfigError."""
     given = dict(options)
     if given.get("map") is not None and (given.get("resize") is not None or given.get("quality") is not None):
-        msg = f"map: replaces resize and quality; found {given['map']!r} and one of them; leave one out"
+        msg = f"map: takes the place of resize and quality; found {given['map']!r} and one of them; leave one out"
         raise ConfigError(msg)
     changes: list[Change] = []
     if given.get("map") is not None:
