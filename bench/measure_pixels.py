@@ -27,10 +27,10 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from dali_feed.compiler.dali import compile_recipe
+from dali_feed.draws.philox import uniforms
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.engine import Work
 from dali_feed.options import Tuning
-from dali_feed.plan.draws import uniforms
 from dali_feed.transforms.keys import Arrays, Key
 from dali_feed.transforms.lower import lower
 

@@ -56,7 +56,7 @@ __all__ = ["DALIClassificationIterator", "DALIGenericIterator", "LastBatchPolicy
 
 @unique
 class LastBatchPolicy(Enum):
-    """What becomes of a last batch that is not full. DALI's own enum is taken as well.
+    """What is done with a last batch that is not full. DALI's own enum is taken as well.
 
     FILL     its last sample is repeated until it is full, as a reader with pad_last_batch=True does
     DROP     it is left out
@@ -80,20 +80,20 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
             one `fn.readers.file(file_root=...)`, and a FileList of that folder takes its place, with its shard for
             `rank` and `world_size`, and its random_shuffle for `shuffle`, where those are not given; or one
             `fn.readers.webdataset(paths=, ext=)`, for which a ShardSet does.
-        size: needless, as it is counted; one that is given must be the same as the attribute `size`.
+        size: not needed, because it is counted; if it is given, it must be the same as the attribute `size`.
         reader_name: without a source, the reader in the graph; otherwise it has no effect.
         auto_reset: True or "yes": at the end of an epoch the next one is made ready. Otherwise `reset()`, or the next
             `for`, does that.
         fill_last_batch: DALI's older name for FILL and PARTIAL.
         dynamic_shape: has no effect, as in DALI.
         last_batch_padded: has no effect: FILL repeats the last sample, and no epoch takes from the next.
-        last_batch_policy: what becomes of a last batch that is not full.
+        last_batch_policy: what is done with a last batch that is not full.
         prepare_first_batch: has no effect: the first batch is begun when the loop takes it.
         columns: the inputs of the graph, name -> kind of `dali_feed.columns`, where they are members of a record:
             `fn.external_source(name="mask")` takes the column `mask`. Images and masks as their bytes, screened;
             text and bytes as uint8; arrays, boxes, token ids and numbers as such.
-        shuffle, sampler, seed, lanes, rank, world_size, bad, tuning: as in `dali_feed.DataLoader`. `tuning` counts
-            more than what the pipeline says of prefetching; `seed` is also that of DALI's random operators.
+        shuffle, sampler, seed, lanes, rank, world_size, bad, tuning: as in `dali_feed.DataLoader`. `tuning` overrides
+            what the pipeline says of prefetching; `seed` is also that of DALI's random operators.
 
     Raises ConfigError or TransformError for values that are not allowed and graphs that cannot run.
     """
@@ -183,7 +183,7 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
 
     @property
     def size(self) -> int:
-        """Samples that an epoch hands over on this rank; repeated ones count, dropped ones do not."""
+        """Samples that an epoch gives on this rank; repeated ones count, dropped ones do not."""
         feed = self._feed
         if self._policy is not LastBatchPolicy.PARTIAL:
             return len(feed) * self.batch_size
@@ -199,7 +199,8 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
         return len(self._feed)
 
     def __iter__(self) -> Self:
-        """This iterator; what was begun or ended is reset, so that a `for` is an epoch, or what a state left of one.
+        """This iterator; an epoch that was begun or ended is reset, so that a `for` is an epoch, or the rest of a
+        loaded one.
 
         An epoch of which a single batch was taken was a look at the data, and begins again.
         """
@@ -208,7 +209,7 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
         return self
 
     def reset(self) -> None:
-        """Make the next epoch ready, at any time: one that is under way is left. A second call changes nothing."""
+        """Make the next epoch ready, at any time: the current one ends. A second call changes nothing."""
         self._feed.skip()
         self._batches, self._ended = None, False
 
@@ -239,7 +240,7 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
 
     @property
     def batches_left(self) -> int:
-        """Batches that the epoch under way still gives, or else the next one will: after load_state_dict() the rest."""
+        """Batches that the current epoch will still give, or the next one: after load_state_dict() the rest of it."""
         return self._feed.batches_left
 
     @property
@@ -248,16 +249,16 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
         return self._feed.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be that of `epoch`; where a restored state stands inside it, it goes on there."""
+        """Let the next pass be that of `epoch`; if a loaded state is inside that epoch, it continues there."""
         self._feed.set_epoch(epoch)
         self._batches, self._ended = None, False
 
     def state_dict(self) -> dict[str, Any]:
-        """The loop's position: plain JSON, the same on every rank. Counts batches handed over, not prefetched."""
+        """The loop's position: plain JSON, the same on every rank. Counts what the loop got, nothing prefetched."""
         return self._feed.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next pass go on where `state` was taken, in O(1). Raises StateError that lists every difference."""
+        """Let the next pass continue where `state` was saved, in O(1). StateError lists every difference."""
         self._feed.load_state_dict(state)
         self._batches, self._ended = None, False
 

@@ -79,27 +79,28 @@ def _checked(subject: str, size: object, least: int) -> None:
 class Tuning:
     """Threads, memory and time limits. Nothing here changes what a batch contains.
 
-    threads          decoder threads, as many for each image column and for functions of the user's on columns; None:
-                     the CPUs this process may use, by its affinity and by the quota of its container or job, shared by
-                     the LOCAL_WORLD_SIZE processes that torchrun says are on the machine; before a GPU decoder 16 at
-                     most
-    readers          threads that read the source, each with its own connection or open files; "auto": 2 to begin with,
-                     then from 1 to 8 by what is measured as they read (docs/kafka.md)
+    threads          decoder threads of each image column, and threads of the user's own functions on columns;
+                     None: the CPUs this process may use, by its affinity and by the quota of its container or job,
+                     shared by the LOCAL_WORLD_SIZE processes that torchrun says are on the machine; before a GPU
+                     decoder 16 at most
+    readers          threads that read the source, each with its own connection or open files; "auto": begins with 2,
+                     then takes 1 to 8 by what it measures while they read (docs/kafka-tuning.md)
     prefetch         batches in flight in the engine, and as many finished ones waiting for the training loop
     memory           bytes of encoded images held at once. Two windows of records per lane must fit, and more of them
                      where they are small (docs/words.md explains window and lane). Checked with the source's mean
                      record size before a pass; a window that turns out larger ends the pass with an error. Copies of
-                     the few files whose header is written anew for the decoder come on top
+                     the few files whose header is rewritten for the decoder are not counted
     max_pixels       an image of more pixels is a bad record. This bounds the memory that a header can make a decoder
                      allocate
     max_work         an image of more pixels times scans is a bad record: a decoder goes over a progressive JPEG once
                      per scan, about 1.5 ns a pixel at worst, and ordinary ones have about ten
     watchdog         seconds without a batch after which a warning names the stage that is stuck, and its work
-    hw_decoder_load  is an error here: it is an argument of the loader now, as it changes pixels
-    image_hint       (height, width) that most images do not exceed: a GPU decoder allocates memory for them beforehand
+    hw_decoder_load  an error here: it is now an argument of the loader, because it changes pixels
+    image_hint       (height, width) that most images do not exceed: a GPU decoder allocates memory for them at its
+                     start
     device_memory_padding
-                     bytes of GPU memory that a GPU decoder allocates beforehand, so that it allocates seldom; None:
-                     DALI's default
+                     bytes of GPU memory that a GPU decoder allocates at its start, so that it rarely allocates more;
+                     None: DALI's default
     host_memory_padding
                      the same in the machine's memory; None: DALI's default
     prefetch_next_epoch
@@ -156,15 +157,15 @@ class Tuning:
 
     @staticmethod
     def auto(seconds: float = 0, memory: int | str | None = None, cpus: int | None = None, **pinned: Any) -> AutoTuning:
-        """What was found to be fastest on this machine for this data and program, by `dali-feed tune` or a run before.
+        """The fastest settings that `dali-feed tune` or an earlier run found on this machine for this data and program.
 
-        seconds  where nothing is kept, measure for about so long when the first iterator is made, and keep what was
-                 found; 0: take the defaults, and say at INFO how to measure. Of several processes on a machine one
-                 measures; the others wait for it
+        seconds  if nothing is saved, measure for about so long when the first iterator is made, and save the result; 0:
+                 take the defaults, and say at INFO how to measure. Of several processes on a machine one measures; the
+                 others wait for it
         memory   bytes that encoded images and a cache may take together, or a size such as "8GB"; None: as `Tuning`,
                  and no cache is tried
         cpus     CPUs that this process may use for threads; None: its part of all
-        pinned   fields of `Tuning` that stay as they are given here
+        pinned   fields of `Tuning` that keep the values given here
 
         A stream is never measured: it takes the defaults. Raises ConfigError for values that are not allowed.
         """
@@ -185,7 +186,7 @@ class Tuning:
 
     @property
     def cpu_threads(self) -> int:
-        """`threads`, or this process's part of the CPUs that it may use; ConfigError where that cannot be found out."""
+        """`threads`, or this process's part of the CPUs that it may use; ConfigError if that is not known."""
         return self.threads or max(1, whole_cores() // local_processes())
 
     @property

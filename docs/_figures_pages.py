@@ -66,7 +66,7 @@ def small(results: Results) -> list[str]:
 
 
 def topics(results: Results) -> list[str]:
-    """docs/kafka.md: MB/s of a topic by the size of its records."""
+    """docs/kafka-tuning.md: MB/s of a topic by the size of its records."""
     sizes = {4: "4 KB", 36: "36 KB", 100: "100 KB", 1024: "1 MB"}
     who = ("plain", "extents x1", "extents x2", "straight x2")
     keys = [(size, name) for size in sizes for name in who]

@@ -22,7 +22,7 @@ def lock(results: Results) -> list[str]:
 
 
 def produced(results: Results) -> list[str]:
-    """docs/kafka.md: the speed of writing a topic."""
+    """docs/kafka-produce.md: the speed of writing a topic."""
     ours, transactions = results.newest(
         "produce", *({"payload kb": 100, "who": who} for who in ("ours", "transactions"))
     )
@@ -34,7 +34,7 @@ def produced(results: Results) -> list[str]:
 
 
 def stream(results: Results) -> list[str]:
-    """docs/kafka.md: how old a live record is when it comes, and a long run."""
+    """docs/kafka-tuning.md: how old a live record is when it comes, and a long run."""
     short = {"what": "latency", "batch": 1, "records": 1000}
     alone, loader = results.newest("stream", {"way": "reader", **short}, {"way": "loader", **short})
     (steady,) = results.newest("stream", {"way": "loader", "what": "steady", "batch": 32})

@@ -105,7 +105,7 @@ ABOUT = {
     "Columns": "What a batch holds: see [columns.md](columns.md).",
     "Formats": "What a record's value holds, `Json` too: see [formats.md](formats.md).",
     "Packing": "Records of any source into sets of shards, and what is done with sets: see [shards.md](shards.md).",
-    "Into a topic": "Records of any source into a topic: see [kafka.md](kafka.md#how-do-i-get-data-in).",
+    "Into a topic": "Records of any source to a topic: [kafka-produce.md](kafka-produce.md#how-do-i-get-data-in).",
     "Dead letters": "Where bad records are kept: see [bad-records.md](bad-records.md#how-do-i-keep-the-bad-ones).",
     "Without torch": "`Feed` is the loader without torch, for JAX, CuPy or an engine of your own.",
     "DALI's iterators": "For a pipeline of your own: see [from-dali.md](from-dali.md).",

@@ -84,7 +84,7 @@ def form_of(array: NDArray[Any], told: str) -> RowForm:
     """Of the rows of an array in memory. ConfigError for one that has none, or rows that are no numbers."""
     _check_dtype(array.dtype, told, str(array.dtype), ConfigError)
     if not array.ndim or 0 in array.shape[1:]:
-        msg = f"ArrayShards: an array must have rows, and those numbers; found the shape {array.shape}"
+        msg = f"ArrayShards: an array must have at least one row, and numbers in it; found the shape {array.shape}"
         raise ConfigError(msg)
     return _checked(RowForm(array.dtype, tuple(array.shape[1:])), told)
 
@@ -113,14 +113,16 @@ def array_file(path: str, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | 
         msg = f"{path}: a .npy file must begin with {MAGIC!r}; found {head[:8]!r} in {stamp.size} bytes; write it again"
         raise DataLostError(msg)
     if dtype is None or shape is None:
-        msg = f"{path}: a file that is no .npy file needs the dtype and shape of a row; give dtype= and shape="
+        msg = (
+            f"{path}: where a file is not a .npy file, the dtype and shape of a row are needed; give dtype= and shape="
+        )
         raise ConfigError(msg)
     form = _checked(RowForm(dtype, shape), path)
     rows, rest = divmod(stamp.size, form.size)
     if rest:
         msg = (
-            f"{path}#{rows}: a file must hold whole rows, of {form} and {form.size} bytes each; found {rest} bytes of"
-            f" this one; fetch the file again, or mend dtype= and shape="
+            f"{path}#{rows}: a file must hold whole rows of {form}, {form.size} bytes each; found only {rest} "
+            "bytes of this row; fetch the file again, or correct dtype= and shape="
         )
         raise DataLostError(msg)
     return ArrayFile(path, stamp, 0, check_rows(rows, path)), form
@@ -129,7 +131,10 @@ def array_file(path: str, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | 
 def check_rows(rows: int, told: str) -> int:
     """The number of rows; ConfigError where there are more than ids can name."""
     if rows > MAX_POSITION + 1:
-        msg = f"{told}: an array may have {MAX_POSITION + 1} rows (2**40); found {rows}; give several, or longer rows"
+        msg = (
+            f"{told}: an array may have at most {MAX_POSITION + 1} rows (2**40); found {rows}; give several arrays, "
+            "or longer rows"
+        )
         raise ConfigError(msg)
     return rows
 
@@ -144,10 +149,13 @@ def _npy(
         raise SourceError(msg) from error
     _check_dtype(found, path, str(found), SourceError)
     if order == "F" and len(sides) > 1:
-        msg = f"{path}: rows must lie one after the other, in C order; found Fortran's; save numpy.ascontiguousarray()"
+        msg = (
+            f"{path}: rows must be stored one after the other (C order); found Fortran order; save "
+            "numpy.ascontiguousarray(array)"
+        )
         raise SourceError(msg)
     if not sides or 0 in sides[1:]:
-        msg = f"{path}: an array must have rows, and those numbers; found the shape {sides}"
+        msg = f"{path}: an array must have at least one row, and numbers in it; found the shape {sides}"
         raise SourceError(msg)
     form = _checked(RowForm(found, sides[1:]), path)
     if (dtype or found) != found or (sides[1:] if shape is None else shape) != form.shape:
@@ -156,10 +164,10 @@ def _npy(
         raise ConfigError(msg)
     whole = (stamp.size - start) // form.size
     if whole < sides[0] or stamp.size != start + sides[0] * form.size:
-        what = f"it ends at byte {stamp.size}" if whole < sides[0] else f"{stamp.size} bytes, more than that"
+        what = f"it ends at byte {stamp.size}" if whole < sides[0] else f"it has {stamp.size} bytes, which is more"
         msg = (
-            f"{path}#{min(whole, sides[0])}: a file must hold the {sides[0]} rows of {form} that its header says, and"
-            f" {start + sides[0] * form.size} bytes; found that {what}; fetch or write it again"
+            f"{path}#{min(whole, sides[0])}: a file must hold the {sides[0]} rows of {form} that its header "
+            f"says, {start + sides[0] * form.size} bytes in all; found that {what}; fetch or write it again"
         )
         raise DataLostError(msg)
     return ArrayFile(path, stamp, start, check_rows(sides[0], path)), form
@@ -168,13 +176,16 @@ def _npy(
 def _check_dtype(dtype: np.dtype[Any], told: str, found: str, error: type[ConfigError | SourceError]) -> None:
     if dtype.kind not in "biuf" or dtype.itemsize > 8 or dtype.byteorder == ">":
         cure = "; convert them: array.astype('<f4')" if dtype.byteorder == ">" else ""
-        msg = f"{told}: rows must be of a little-endian number of NumPy's, or bool; found {found}{cure}"
+        msg = f"{told}: rows must hold little-endian numbers of NumPy, or bool; found {found}{cure}"
         raise error(msg)
 
 
 def _checked(form: RowForm, told: str) -> RowForm:
     most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if form.size > most:
-        msg = f"{told}: a row must fit into memory; found rows of {form}, {form.size} bytes, where there are {most}"
+        msg = (
+            f"{told}: a row must fit into memory; found rows of {form}, {form.size} bytes each, and {most} bytes of "
+            "memory"
+        )
         raise ConfigError(msg)
     return form

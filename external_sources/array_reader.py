@@ -210,5 +210,5 @@ def mapped_file(held: HeldArray) -> None:
     except OSError as error:
         found = str(error.strerror)
     if found:
-        msg = f"{path}: a mapped file must stay as it is while it is read; {found}; map it anew"
+        msg = f"{path}: a mapped file must stay as it is while it is read; {found}; map it again"
         raise SourceChangedError(msg)

@@ -76,8 +76,8 @@ class ArrayShards:
     label   a number for each row, in the order of all rows: an array, or paths of `.npy` files; None for none
 
     Its members are `row` and, with labels, `label`. Without `columns=` a `DataLoader` gives tuples, (rows,) or
-    (rows, labels), as it would of torch's TensorDataset. Rows of uint8 (height, width), or with 1 or 3 channels behind,
-    can be images too: `Image("row")`.
+    (rows, labels), as it would of torch's TensorDataset. Rows of uint8 of the shape (height, width), or with a last
+    side of 1 or 3, can be images too: `Image("row")`.
 
     `arrays[3]`, `arrays[1000:1128]` and `arrays[[5, -1]]` are rows as NumPy has them, in a new array.
 
@@ -118,7 +118,7 @@ class ArrayShards:
             self._names = unique_names(self._paths)
         else:
             kinds = ", ".join(sorted({type(each).__name__ for each in given})) or "nothing"
-            msg = f"ArrayShards: must be given paths, or arrays of NumPy's; found {kinds}; numpy.asarray() makes one"
+            msg = f"ArrayShards: must be given paths, or NumPy arrays; found {kinds}; numpy.asarray() makes an array"
             raise ConfigError(msg)
         self._label = label
         self._table: _Table | None = None
@@ -168,11 +168,11 @@ class ArrayShards:
             index = np.flatnonzero(index)
         index = index.astype(np.int64) if not index.size else index
         if isinstance(rows, tuple) or index.dtype.kind not in "iu":
-            msg = f"{self._title}: rows are named by ints, a slice, or one bool for each; found {rows!r:.80}"
+            msg = f"{self._title}: rows are chosen by ints, a slice, or one bool for each; found {rows!r:.80}"
             raise IndexError(msg)
         wrong = index[(index < -count) | (index >= count)]
         if wrong.size:
-            msg = f"{self._title}: row {int(wrong.flat[0])} is not there; it has {count}"
+            msg = f"{self._title}: row {int(wrong.flat[0])} does not exist; the rows are 0..{count - 1}"
             raise IndexError(msg)
         flat = np.where(index < 0, index + count, index).astype(np.int64).reshape(-1)
         return self._rows(flat).reshape(*index.shape, *self._load().form.shape)
@@ -188,7 +188,7 @@ class ArrayShards:
             SourceEmptyError: no row at all.
         """
         if pin is not None:
-            msg = f"{self._title}: arrays are fixed as they are and take no pin; found {dict(pin)!r}"
+            msg = f"{self._title}: arrays are fixed and take no pin; found {dict(pin)!r}"
             raise ConfigError(msg)
         table = self._load()
         for part in table.parts:
@@ -241,7 +241,7 @@ class ArrayShards:
         table = self._load()
         header = None if image is None else table.form.pixels
         if image is not None and header is None:
-            rule = "an image is a row of uint8 (height, width), or with 1 or 3 channels behind"
+            rule = "an image is a row of uint8 of the shape (height, width), (height, width, 1) or (height, width, 3)"
             msg = f"member {image!r}: {rule}; found {table.form} in {self._title}; use Array('row')"
             raise ConfigError(msg)
         return table.reader(self._names, Wanted(table.form, header, asked, table.labels), slabs, stop)
@@ -272,7 +272,7 @@ class ArrayShards:
         odd = next((k for k, each in enumerate(found) if each[1] != form), None)
         if odd is not None:
             others = f"{found[odd][1]} in {self._names[odd]}"
-            msg = f"{self._title}: all rows must be alike; found {form} in {self._names[0]}, {others}"
+            msg = f"{self._title}: all rows must have one dtype and shape; found {form} in {self._names[0]}, {others}"
             raise (SourceError if self._paths else ConfigError)(msg)
         counts = np.array([count for _, _, count in found], np.int64)
         labels = None if self._label is None else _labels(self._label, int(counts.sum()), self._title)

@@ -150,7 +150,7 @@ def check_types(schema: pa.Schema, image: str, told: str) -> None:
     for column in schema:
         if column.name != image and not (_is_number(column.type) or _is_flat(column.type)):
             rule = "columns beside the images must be integers, floats, booleans, texts or binary"
-            cure = "leave it out: drop_columns() of a table, remove_columns() of a dataset; or ask for others: columns="
+            cure = "remove it (drop_columns() of a table, remove_columns() of a dataset), or choose others by columns="
             msg = f"{told}: {rule}; found column {column.name!r} of {column.type}; {cure}"
             raise ConfigError(msg)
 
@@ -194,7 +194,7 @@ def values_of(column: pa.ChunkedArray, name: str, told: str) -> Numbers | String
         column = column.fill_null(False if types.is_boolean(kind) else 0)
     values = column.to_numpy()
     if values.dtype == np.uint64 and values.max() > np.iinfo(np.int64).max:
-        msg = f"{told}: integers must fit in 64 bits with sign; found {values.max()} in column {name!r}; cast it"
+        msg = f"{told}: integers must fit in signed 64 bits; found {values.max()} in column {name!r}; cast it"
         raise ConfigError(msg)
     return Numbers(values.astype(np.int64) if types.is_integer(kind) else values, null)
 

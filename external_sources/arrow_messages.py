@@ -50,7 +50,7 @@ def messages(path: str, file: Opened, size: int) -> Iterator[Message]:
         length = int.from_bytes(head[4:8], "little")
         if len(head) == 8 and head[:4] == _MARK and not length and not first:
             if at + 8 != end:
-                _lost(path, f"the end at byte {at} of {end}")
+                _lost(path, f"the mark of the end at byte {at}, and the end at {end}")
             return
         if len(head) < 8 or head[:4] != _MARK or not 0 < length < _HEADER or at + 8 + length > end:
             _lost(path, f"no message at byte {at} of {end}")
@@ -61,10 +61,10 @@ def messages(path: str, file: Opened, size: int) -> Iterator[Message]:
             _lost(path, f"a damaged header at byte {at}", error)
         stop = at + 8 + length + body
         if body < 0 or rows < 0 or stop > end or (kind == SCHEMA) != first or kind not in (SCHEMA, DICTIONARY, BATCH):
-            _lost(path, f"a message at byte {at} that cannot be, or does not end in the file's {size} bytes")
+            _lost(path, f"at byte {at} a message that is damaged, or does not end within the file's {size} bytes")
         yield Message(kind, at, stop, header, rows, packed)
         at, first = stop, False
-    _lost(path, f"no end of the messages in {size} bytes")
+    _lost(path, f"no mark of the end in {size} bytes")
 
 
 def _span(path: str, file: Opened, size: int) -> tuple[int, int]:

@@ -87,8 +87,8 @@ class ArrowRows:
         self._forms = forms_of(format, None, f"ArrowRows({name})")
         if (image is not None and self._columns.count(image) != 1) or len(set(self._columns)) < len(self._columns):
             msg = (
-                f"{self!r}: a table must have one column {image!r}, of images, and no two of one name; found"
-                f" {list(self._columns)}; give image=, or rename columns"
+                f"{self!r}: a table must have one column {image!r}, of images, and no two columns of the same "
+                f"name; found {list(self._columns)}; give image=, or rename columns"
             )
             raise ConfigError(msg)
         if image is not None:
@@ -133,7 +133,7 @@ class ArrowRows:
             SourceNotFoundError: the images lie in files, and none of the 64 that were looked at is there.
         """
         if pin is not None:
-            msg = f"{self!r}: a table is fixed as it is and takes no pin; found {dict(pin)!r}"
+            msg = f"{self!r}: a table is fixed and takes no pin; found {dict(pin)!r}"
             raise ConfigError(msg)
         record_bytes = self._mean_size()
         return Snapshot(

@@ -44,6 +44,6 @@ def compare(
         if known != NONE and view is not None and (found := zlib.crc32(view)) != known:
             faults.setdefault(
                 row,
-                f"{what} is not what was packed: its CRC-32 is {found:08x}, in the index {known:08x}; fetch the shard"
-                " again, or pack it again",
+                f"{what} is not what was packed: its CRC-32 is {found:08x}, and the index has {known:08x}; fetch "
+                "the shard again, or pack it again",
             )

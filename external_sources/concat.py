@@ -101,7 +101,7 @@ class Concat:
     def _check(self, part: Snapshot, source: Source) -> None:
         """Raise ConfigError where that cannot be a part."""
         if part.mix is not None:
-            msg = f"Concat: a mixture's order is its own and cannot be part of another's; found {source!r}"
+            msg = f"Concat: a mixture has an order of its own and cannot be part of a Concat; found {source!r}"
             raise ConfigError(msg)
 
     def _joined(self, parts: tuple[Snapshot, ...]) -> Snapshot:
@@ -141,7 +141,7 @@ class Concat:
         return SeveralReader(self._sources, self._bases(), self.fields, self._kinds, pool, stop)
 
     def foresee(self, coming: Coming) -> None:
-        """Each source that wants to know hears of its own part, when it asks. See `records.source.Foresees`."""
+        """Each source that has `foresee` is told of its own part, when it asks. See `records.source.Foresees`."""
         base = self._bases()
         told = once(coming)
         for source in {id(each): each for each in self._sources}.values():  # one may stand there twice
@@ -188,7 +188,10 @@ class Concat:
             try:
                 given.append(self._named(source).giving(image, members))
             except ConfigError as error:
-                msg = f"{type(self).__name__}: all sources must have the columns' members; {source!r} has not: {error}"
+                msg = (
+                    f"{type(self).__name__}: all sources must have the members that the columns name; {source!r} "
+                    f"does not: {error}"
+                )
                 raise ConfigError(msg) from error
         return self._over(given)
 
@@ -198,8 +201,8 @@ class Concat:
     def _named(self, source: Any) -> Members:
         if not isinstance(source, Members):
             msg = (
-                f"columns: {type(self).__name__} gives members that all of its sources name; {source!r} does not say"
-                " what members its records have; leave columns out"
+                f"columns: {type(self).__name__} needs sources that list the members of their records; "
+                f"{source!r} does not; leave columns out"
             )
             raise ConfigError(msg)
         return source
@@ -219,10 +222,10 @@ class Concat:
             return [None] * len(self._sources)
         pins = pin.get("sources")
         if not isinstance(pins, list) or len(pins) != len(self._sources):
-            found = f"one of {len(pins)}" if isinstance(pins, list) else "none"
+            found = f"a state of {len(pins)}" if isinstance(pins, list) else "none"
             msg = (
-                f"{type(self).__name__}: a state's pin must be of its {len(self._sources)} sources; found {found}. Make"
-                " it of the sources that the state was made with, in their order"
+                f"{type(self).__name__}: a state must be of {len(self._sources)} sources; found {found}. Give "
+                "the sources that the state was made with, in the same order"
             )
             raise StateError(msg)
         return pins

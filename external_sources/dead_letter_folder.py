@@ -70,7 +70,7 @@ class DeadLetterFolder:
         for number, line in enumerate(raw.splitlines(), 1):
             entry = _entry(line)
             if entry is None:
-                log.warning("%s:%d: a line that was cut off when its writer was killed; passed over", lines, number)
+                log.warning("%s:%d: this line was cut off when its writer was killed; it is skipped", lines, number)
                 continue
             known = entry["source"], entry["where"]
             entries.pop(known, None)

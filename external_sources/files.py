@@ -157,7 +157,7 @@ class FileList:
             SourceNotFoundError: none of the files that were looked at is there.
         """
         if pin is not None:
-            msg = f"{self!r}: a list of files is fixed as it is and takes no pin; found {dict(pin)!r}"
+            msg = f"{self!r}: a list of files is fixed and takes no pin; found {dict(pin)!r}"
             raise ConfigError(msg)
         count = len(self._paths)
         record_bytes = self._mean_size()
@@ -210,7 +210,7 @@ class FileList:
                 continue
         if not sizes:
             msg = (
-                f"{self!r}: the files must be there; found none of the {len(spread)} that were looked at, such as "
+                f"{self!r}: the files must exist; found none of the {len(spread)} that were checked, such as "
                 f"{self._paths[0]}; check the folder"
             )
             raise SourceNotFoundError(msg)
@@ -277,7 +277,7 @@ def _checked(labels: ArrayLike, count: int, classes: tuple[str, ...] | None) -> 
         msg = f"FileList: each path needs one label; found {count} paths and {len(array)} labels"
         raise ConfigError(msg)
     if array.max() > np.iinfo(np.int64).max:
-        msg = f"FileList: labels must fit in 64 bits with sign; found {array.max()}"
+        msg = f"FileList: labels must fit in signed 64 bits; found {array.max()}"
         raise ConfigError(msg)
     if classes is not None and not 0 <= array.min() <= array.max() < len(classes):
         msg = f"FileList: labels must lie in 0..{len(classes) - 1}; found {array.min()}..{array.max()}"

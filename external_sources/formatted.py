@@ -37,7 +37,7 @@ def forms_of(given: Any, alone: str | None, told: str) -> dict[str, Format]:
     if isinstance(given, Mapping):
         return {str(name).strip().lstrip("."): format_of(form) for name, form in given.items()}
     if alone is None:
-        msg = f'{told}: format must say which member holds what, {{"json": "json"}}; found {given!r}'
+        msg = f'{told}: format must name the format of each member, such as {{"json": "json"}}; found {given!r}'
         raise ConfigError(msg)
     return {alone: format_of(given)}
 

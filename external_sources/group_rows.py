@@ -53,7 +53,7 @@ class GroupRows(ABC):
         found = (matches(name, self._told, self._files) for name in named)
         self._paths = tuple(itertools.chain.from_iterable(found))
         if not named or len(set(self._paths)) < len(self._paths):
-            msg = f"{self._told}: files must be named once each, and one at least; found {named!r:.200}"
+            msg = f"{self._told}: each file must be named once, and there must be at least one; found {named!r:.200}"
             raise ConfigError(msg)
         self._title = f"{self._told}({', '.join(named[:3])}{', ...' if len(named) > 3 else ''})"
         self._names = unique_names(self._paths)
@@ -98,7 +98,7 @@ class GroupRows(ABC):
             SourceError: it is no such file; SourceEmptyError: no row at all.
         """
         if pin is not None:
-            msg = f"{self._title}: {self._kind} files are fixed as they are and take no pin; found {dict(pin)!r}"
+            msg = f"{self._title}: {self._kind} files are fixed and take no pin; found {dict(pin)!r}"
             raise ConfigError(msg)
         table = self._load()
         for path, stamp in zip(table.paths, table.stamps, strict=True):

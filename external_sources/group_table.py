@@ -97,7 +97,7 @@ def check_columns(path: str, found: Any, first: str, schema: Any) -> None:
     """Raise ConfigError where the file at `path` has other columns than the one at `first`."""
     if not found.equals(schema):
         odd = next((str(a) for a, b in zip(found, schema, strict=False) if not a.equals(b)), f"{len(found)} columns")
-        msg = f"{path}: all files must have the columns of {first}; found {odd}; give them to sources of their own"
+        msg = f"{path}: all files must have the columns of {first}; found {odd}; make a source of each kind"
         raise ConfigError(msg)
 
 

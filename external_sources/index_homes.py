@@ -52,4 +52,6 @@ def keep(
     if index_dir is not None:
         msg = f"index_dir={os.fspath(index_dir)!r}: it must be a folder that can be written; found: {errors[0]}"
         raise SourceDeniedError(msg) from errors[0]
-    _log.warning("%s: its index cannot be kept (%s), so it is built at every start; set index_dir", path, errors[-1])
+    _log.warning(
+        "%s: its index cannot be saved (%s), so it is made again at every start; set index_dir", path, errors[-1]
+    )

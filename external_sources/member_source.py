@@ -92,7 +92,11 @@ def foremost(name: str, known: Collection[str], told: str) -> str:
     found = next((part for part in alternatives(name) if part in known), None)
     if found is None:
         member, colon, path = name.partition(":")
-        opens = f'. For a path into {member!r} give the source format={{{member!r}: "json"}}' if colon and path else ""
+        opens = (
+            f'. To read a path inside {member!r}, give the source format={{{member!r}: "json"}}'
+            if colon and path
+            else ""
+        )
         msg = f"member {name!r}: {told} {', '.join(known)}; found none of {'that name' if ';' not in name else 'them'}"
         raise ConfigError(msg + opens)
     return found

@@ -33,7 +33,7 @@ class Mix(Concat):
     within two, and of two sources to within one; a batch whose shares are whole numbers has exactly those, as 7 and 3
     of 10 for weights 0.7 and 0.3. A bad record is replaced by one of its own source. Order and position are pure, as of
     any source; the random numbers of a sample that comes again within an epoch are others. Each epoch begins every
-    source anew, in another order where there is a shuffle. A source with weight 0 gives nothing.
+    source again, in another order if there is a shuffle. A source with weight 0 gives nothing.
 
     Weights count in parts of 10,000 where no smaller whole numbers are in their proportion.
 
@@ -55,13 +55,13 @@ class Mix(Concat):
             raise ConfigError(msg)
         scheduled = isinstance(weights, Mapping)
         if linear and not scheduled:
-            msg = "Mix: linear is of a schedule; give weights={epoch: weights, ...}, or leave linear out"
+            msg = "Mix: linear needs a schedule; give weights={epoch: weights, ...}, or leave linear out"
             raise ConfigError(msg)
         if weights is None:
             weights = [1.0] * len(self._sources)
         table = dict(weights) if isinstance(weights, Mapping) else {0: weights}
         if not table:
-            msg = "Mix: weights must have an epoch at least; found an empty schedule"
+            msg = "Mix: a schedule of weights must have at least one epoch; found an empty one"
             raise ConfigError(msg)
         checked = sorted((whole("weights: epoch", at, 0), self._checked(its)) for at, its in table.items())
         count = None if samples is None else whole("samples", samples, 1)
@@ -73,8 +73,8 @@ class Mix(Concat):
         right = len(numbers) == len(given) == len(self._sources)
         if not right or not all(math.isfinite(w) and w >= 0 for w in numbers) or not any(numbers):
             msg = (
-                f"Mix: weights must be a number of 0 or more for each of the {len(self._sources)} sources, one above 0;"
-                f" found {weights!r}"
+                f"Mix: weights must be a number of 0 or more for each of the {len(self._sources)} sources, and "
+                f"at least one above 0; found {weights!r}"
             )
             raise ConfigError(msg)
         return tuple(float(w) for w in numbers)

@@ -39,7 +39,7 @@ def load_file(path: str, lease: Lease) -> memoryview | str:
             return "a folder, not a file" if stat.S_ISDIR(status.st_mode) else "not a regular file"
         size = status.st_size
         if size > LARGEST:
-            return f"a file of {size} bytes; the most is {LARGEST}"
+            return f"a file of {size} bytes; at most {LARGEST} are allowed"
         view = lease.room(size)
         got = more = os.preadv(fd, (view,), 0)
         while more and got < size:

@@ -97,7 +97,7 @@ def _footer(path: str) -> tuple[Stamp, bytes]:
             raise SourceError(msg)
         size = int.from_bytes(end[:4], "little")
         if end[4:] != _END or size > stamp.size - 12:
-            found = f"it cut off at byte {stamp.size}"
+            found = f"that it was cut off at byte {stamp.size}"
             msg = f"{path}: a Parquet file ends with a footer and {_END!r}; found {found}; fetch it again"
             raise DataLostError(msg)
         return stamp, piece(file, size, stamp.size - 8 - size)

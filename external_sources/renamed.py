@@ -93,7 +93,7 @@ class Renamed(_Over):
             raise ConfigError(msg)
         given = dict(names) if isinstance(names, Mapping) else {}
         if not given or not all(_is_name(old) and _is_name(new, ";:") for old, new in given.items()):
-            msg = f'Renamed: names must be what members are called, and become: {{"jpeg": "jpg"}}; found {names!r}'
+            msg = f'Renamed: names must map members to new names: {{"jpeg": "jpg"}}; found {names!r}'
             raise ConfigError(msg)
         self._old = {_bare(new): ";".join(alternatives(old)) for old, new in given.items()}
         if len(self._old) < len(given):
@@ -138,7 +138,7 @@ class Renamed(_Over):
         try:
             given = self._named().giving(inner, tuple(dict.fromkeys(asked.values())))
         except ConfigError as error:
-            msg = f"{self!r}: by the source's own names, {error}"
+            msg = f"{self!r}: with the source's own names: {error}"
             raise ConfigError(msg) from error
         return _Given(given, self._title, asked)
 
@@ -175,7 +175,7 @@ class Renamed(_Over):
                 parts.append(one)
         if not parts and alternatives(name):
             told = ", ".join(f"{old!r} is {new!r} here" for new, old in self._old.items())
-            msg = f"member {name!r}: must be called as Renamed calls it; {told}; ask for that"
+            msg = f"member {name!r}: must have the name that Renamed gives it; {told}; use that name"
             raise ConfigError(msg)
         return ";".join(parts)
 

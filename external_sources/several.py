@@ -54,8 +54,9 @@ class Kinds:
             first, of = self._known.setdefault(name, (kind, repr(source)))
         if kind != first:
             msg = (
-                f"{self.title}: the field {name!r} must be of one kind in all sources; {of} has {first}, {source!r} has"
-                f" {kind}. Make them alike (of a topic by codec=, of shards by label=), or take label=None"
+                f"{self.title}: the field {name!r} must be of one kind in all sources; {of} has {first}, "
+                f"{source!r} has {kind}. Make them the same (for a topic by codec=, for shards by label=), or "
+                "give label=None"
             )
             raise ConfigError(msg)
 

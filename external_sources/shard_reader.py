@@ -163,7 +163,7 @@ class ShardFiles:
             return file.read(view, at)
         except OSError as error:
             found = f"{error.strerror} (errno {error.errno})"
-            msg = f"{self._where(ids[row])}: reading the shard gave: {found}; check the disk"
+            msg = f"{self._where(ids[row])}: the shard must be readable; found: {found}; check the disk"
             raise SourceError(msg) from error
 
     def _fill_views(
@@ -227,7 +227,9 @@ class ShardFiles:
         return f"{self._paths[int(partition)]}#{int(position)}"
 
     def _lost(self, sample: np.int64, byte: int) -> DataLostError:
-        msg = f"{self._where(sample)}: the shard ends at byte {byte}, before the sample does; fetch the shard again"
+        msg = (
+            f"{self._where(sample)}: the shard ends at byte {byte}, before the end of the sample; fetch the shard again"
+        )
         return DataLostError(msg)
 
 
@@ -309,7 +311,7 @@ def _check(path: str, stamp: Stamp, now: Stamp, told: str) -> None:
 
 def gone(path: str) -> DataLostError:
     """Of a shard that was there."""
-    return DataLostError(f"{path}: a shard must stay while it is read; the file is gone; put it back")
+    return DataLostError(f"{path}: a shard must not be removed while it is read; the file is gone; put it back")
 
 
 def room_for(lease: Lease, total: int) -> Callable[[int], memoryview]:

@@ -54,7 +54,7 @@ def members(pread: Pread, end: int) -> Iterator[tuple[bytes, int, int]]:
         at += BLOCK
         if kind in _META:
             if size > min(MAX_META, end - at):
-                raise DamageError(at, f"a {size} byte name, which leaves the file or is above 16 MiB")
+                raise DamageError(at, f"a {size} byte name, which is longer than the file or 16 MiB")
             known = _meta(kind, piece(at, size), at)
             if kind in _LOCAL_META:
                 local |= known
@@ -76,7 +76,7 @@ def members(pread: Pread, end: int) -> Iterator[tuple[bytes, int, int]]:
                 yield path, at, size
         at += (size + BLOCK - 1) // BLOCK * BLOCK
         if at > end:
-            raise DamageError(end, "the end, inside of the zeros that fill up a member's last block")
+            raise DamageError(end, "the end of the file, inside the zeros that fill up a member's last block")
     yield b"", at, 0
 
 
@@ -120,12 +120,12 @@ def _header_at(piece: Callable[[int, int], bytes], at: int, pending: bool) -> by
     block = piece(at, BLOCK)
     if not block.strip(b"\0"):
         if pending:
-            raise DamageError(at, "the end, where a long name announced a member")
+            raise DamageError(at, "the end of the file, after a long name without its member")
         if len(block) == BLOCK and piece(at + BLOCK, BLOCK).strip(b"\0"):
-            raise DamageError(at, "a lone zero block between members")
+            raise DamageError(at, "a single block of zeros between members")
         return b""
     if len(block) < BLOCK:
-        raise DamageError(at, "half a header at the end")
+        raise DamageError(at, "an incomplete header at the end")
     if not is_header(block):
         raise DamageError(at, "no tar header (its checksum is wrong)")
     return block
@@ -198,7 +198,7 @@ def _pax(data: bytes, byte: int) -> dict[bytes, bytes]:
         end = at + int(digits) if digits.isdigit() else 0
         key, equals, value = data[blank + 1 : end - 1].partition(b"=")
         if not blank + 1 < end <= len(data) or data[end - 1 : end] != b"\n" or not equals:
-            raise DamageError(byte, "a pax header that breaks its own form")
+            raise DamageError(byte, "a pax header that is not in pax format")
         if key.startswith(b"GNU.sparse."):
             raise DamageError(byte, _NO_SPARSE)
         found[key] = value

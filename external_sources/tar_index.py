@@ -233,14 +233,15 @@ def load(path: str, index_dir: str | os.PathLike[str] | None = None, store: Stor
     index = _kept(path, index_dir, store)
     if index.behind:
         _log.warning(
-            "%s: its archive ends before byte %d, and the %d bytes from there on are not read, as tar itself does not;"
-            " where it was made by `cat a.tar b.tar`, name both files instead, or join them by `tar --concatenate`",
+            "%s: its archive ends before byte %d, and the %d bytes after that are not read (tar does not read "
+            "them either); if it was made by `cat a.tar b.tar`, name both files instead, or join them by `tar "
+            "--concatenate`",
             path,
             index.behind,
             index.stamp.size - index.behind,
         )
     if len(index.offset) and not has_end(int(index.offset[-1] + index.length[-1]), size := index.stamp.size):
-        msg = "%s: no end of archive is behind its last sample, as tar writers put there: was it cut at byte %d?"
+        msg = "%s: there is no end-of-archive mark after its last sample: was the file cut at byte %d?"
         _log.warning(msg, path, size)
     return index
 
@@ -304,7 +305,7 @@ def _is_foreign(home: Path) -> bool:
 def _write(home: Path, index: TarIndex, mode: int) -> None:
     """Write whole or not at all: others may read or write the same index at this moment. OSError where it cannot be."""
     if _is_foreign(home):
-        raise FileExistsError(errno.EEXIST, "a file that is no index of ours, and is left alone", str(home))
+        raise FileExistsError(errno.EEXIST, "a file that is not an index of dali_feed; it is not replaced", str(home))
     stamp, columns = index.stamp, (index.first, index.offset, index.length, index.suffix)
     whole = index_bytes(Indexed(stamp.size, stamp.mtime_ns, index.behind, columns, index.suffixes))
     home.parent.mkdir(parents=True, exist_ok=True)
@@ -393,6 +394,6 @@ def sealed(path: str, shard: Stamp, store: Store = LOCAL) -> TarIndex:
     finally:
         file.close()
     if found.size != shard.size:
-        msg = f"of a shard of {found.size} bytes, and this one has {shard.size}"
+        msg = f"of a shard of {found.size} bytes, and this shard has {shard.size}"
         raise _UnfitError(msg)
     return _finished(shard, found.behind, found.columns, found.suffixes, found.crc)

@@ -31,9 +31,10 @@ _BYTE_TYPES = frozenset(_BYTES)
 class Array(Kind):
     """Numbers of one dtype and shape. Gives (n, *shape) on the device.
 
-    member  the member that it is made from; of "a;b" the foremost that a record has
+    member  the member that it is made from; for "a;b" the first of these that a record has
     dtype  of NumPy's: integers, floats or bool. None: the first record's, of a `.npy` file or an array
-    shape  of one record's array. None: the first record's, and then held; of raw bytes it is flat
+    shape  of one record's array. None: that of the first record, which all others must have too; for raw bytes it is
+           flat
     """
 
     member: str

@@ -85,14 +85,14 @@ class _Rows(Follower):
 class Boxes(_Rows):
     """k rows of four numbers. Gives a list of n arrays float32 (k, 4 + more), or a `Counted` where `most` is given.
 
-    member    the member that it is made from; of "a;b" the foremost that a record has
+    member    the member that it is made from; for "a;b" the first of these that a record has
     of        the image column with which they are moved
     format    "xyxy", "xywh" or "cxcywh" in pixels of the image before any transform (turned, where the loader turns
               by EXIF); what comes out is of the same format
-    more      numbers behind the four, such as a class, which stay with their box
+    more      numbers after the four, such as a class, which stay with their box
     most      at most so many a record: rows come in one array (n, most, 4 + more), with a count
-    min_size  as torchvision's SanitizeBoundingBoxes: boxes of which an edge is below it behind the transforms, or that
-              leave the image, are dropped; None keeps all
+    min_size  as torchvision's SanitizeBoundingBoxes: after the transforms, boxes with an edge below it, or that leave
+              the image, are dropped; None keeps all
     """
 
     member: str
@@ -135,9 +135,9 @@ class Boxes(_Rows):
 class Keypoints(_Rows):
     """k rows of x and y. Gives a list of n arrays float32 (k, 2 + more), or a `Counted` where `most` is given.
 
-    member  the member that it is made from; of "a;b" the foremost that a record has
+    member  the member that it is made from; for "a;b" the first of these that a record has
     of    the image column with which they are moved
-    more  numbers behind the two, such as visibility, which stay with their point
+    more  numbers after the two, such as visibility, which stay with their point
     most  at most so many a record: rows come in one array (n, most, 2 + more), with a count
     """
 

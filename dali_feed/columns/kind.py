@@ -22,8 +22,8 @@ Faults = dict[int, str]  # row -> why its record cannot be used
 class Kind:
     """What a column takes and gives: a base for frozen dataclasses with a field `member`. Used by many threads at once.
 
-    A user's own kind has `read`, and `batch` where a batch is not what `read` kept; `open` and `settled` where the
-    first record tells something that the user need not.
+    A user's own kind has `read`; it has `batch` if a batch is not what `read` kept, and `open` and `settled` if the
+    first record can tell what the user did not.
     """
 
     member: str  # that it is made from, or several, "jpg;png", of which the foremost counts
@@ -34,9 +34,9 @@ class Kind:
         return False
 
     def settled(self, first: Any) -> Self:
-        """With what the first record tells; None: none of the first few has one. ConfigError where it tells too little.
+        """This kind, with what the first record tells; None: none of the first few has a value.
 
-        Called of a kind that is `open` alone.
+        ConfigError if it tells too little. It is called only if the kind is `open`.
         """
         return self
 
@@ -44,8 +44,8 @@ class Kind:
         """What is kept of a read's values until they stand in a batch, row for row: an array, a list, or `Pieces`.
 
         Called by the threads that read. `values` is a sequence: a value is a view of bytes, or what the source has;
-        None is none. Where it is a `dali_feed.records.Pieces`, all views can be asked about at once, and it can be kept
-        as it is. Rows with a fault, now or before, may be given any value.
+        None means that there is none. Where it is a `dali_feed.records.Pieces`, all views can be asked about at once,
+        and it can be kept as it is. Rows with a fault, now or before, may be given any value.
         """
         raise NotImplementedError
 
@@ -56,8 +56,8 @@ class Kind:
     def of_lanes(self, values: Any, lanes: int) -> Any:
         """The same, from rows of so many lanes, equally many each, one lane after the other.
 
-        For a kind that makes something of several records together: what it makes of one lane's must not depend on the
-        other lanes', for a rank holds more or fewer of them at another world size.
+        For a kind that makes something of several records together: what it makes of one lane must not depend on the
+        other lanes, because a rank has more or fewer lanes at another world size.
         """
         return self.batch(values)
 

@@ -26,7 +26,7 @@ _MODES = ("1", "L", "P", "I;16", "I")  # of Pillow: one number a pixel; a palett
 class Mask(Follower):
     """An encoded image of one number a pixel: gray, or a palette's indices. Gives (n, height, width) on the device.
 
-    member  the member that it is made from; of "a;b" the foremost that a record has
+    member  the member that it is made from; for "a;b" the first of these that a record has
     of     the image column that it belongs to, whose size it must have and with which it is moved; nearest pixels
     dtype  of NumPy's: uint8, int16, int32, int64
     """

@@ -24,7 +24,7 @@ _DIGITS = 19  # so many may be too large for int64
 class Number(Kind):
     """An int, a float, or decimal text. Gives (n,) of `dtype`, on the device.
 
-    member  the member that it is made from; of "a;b" the foremost that a record has
+    member  the member that it is made from; for "a;b" the first of these that a record has
     dtype  of NumPy's: int8..int64, uint8, float16..float64, bool. A number that it cannot hold makes a bad record.
     """
 

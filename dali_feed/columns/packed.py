@@ -58,15 +58,15 @@ class Packed(Kind):
     they need, one at least: ranks and batches have different numbers of rows, unless `rows` says one. A document
     without tokens fills nothing. Bad records are those of `Tokens`.
 
-    member     the member that it is made from; of "a;b" the foremost that a record has
+    member     the member that it is made from; for "a;b" the first of these that a record has
     tokenizer  as in `Tokens`
     length     tokens in a row
-    end        an id put behind each document that has tokens; None: what the tokenizer gives is all
+    end        an id that is put after each document that has tokens; None: only what the tokenizer gives
     pad        the id that fills the last row
-    split      True: a document goes on in the next row where one is full. False: a document stands in one row, and of
-               one that is longer the first `length` tokens; rows are filled first fit, the longest document first
-    rows       rows that each lane's part of a batch gives: missing ones are filled, and tokens of further ones are cut,
-               and counted. A rank has one lane, unless `lanes` is above the world size. None: as many as are needed
+    split      True: if a row is full, a document continues in the next row. False: a document stands in one row, and a
+               longer one is cut after `length` tokens; rows are filled first fit, the longest document first
+    rows       rows that each lane's part of a batch gives: missing rows are filled, and the tokens of further rows are
+               cut and counted. A rank has one lane, unless `lanes` is above the world size. None: as many as are needed
     add_special_tokens  as in `Tokens`
     """
 

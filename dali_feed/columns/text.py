@@ -19,7 +19,7 @@ _BYTES = (memoryview, bytes, bytearray)
 class Text(Kind):
     """UTF-8 text. Gives a list of n str; bytes that are no UTF-8 make a bad record.
 
-    member  the member that it is made from; of "a;b" the foremost that a record has
+    member  the member that it is made from; for "a;b" the first of these that a record has
     """
 
     member: str
@@ -36,7 +36,7 @@ class Text(Kind):
 class Json(Kind):
     """A JSON document (RFC 8259: no NaN, no Infinity). Gives a list of n values as Python's json has them.
 
-    member  the member that it is made from; of "a;b" the foremost that a record has
+    member  the member that it is made from; for "a;b" the first of these that a record has
     """
 
     member: str
@@ -55,10 +55,10 @@ class Bytes(Late):
 
     Arrays and tensors that it makes stay a list, of equal shapes too; arrays of numbers come as tensors on the device.
 
-    member  the member that it is made from; of "a;b" the foremost that a record has
+    member  the member that it is made from; for "a;b" the first of these that a record has
     decode  is called with a memoryview of one record's bytes, which it may keep and write to, by `Tuning(threads=...)`
-            threads at once, when the record's batch is run. What it raises makes that record a bad one. What it returns
-            must be nothing that random numbers of its own decide, or a resumed run differs.
+            threads at once, when the record's batch is run. What it raises makes that record a bad one. It must not use
+            random numbers of its own, or a resumed run differs.
     """
 
     member: str

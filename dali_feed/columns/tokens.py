@@ -35,8 +35,8 @@ class Tokens(Kind):
 
     A text that cannot be tokenized, and ids that are no whole numbers in 0..2**31-1, make a bad record.
 
-    member     the member that it is made from; of "a;b" the foremost that a record has
-    tokenizer  a `tokenizers` file (tokenizer.json), which is read and never fetched from anywhere; a `Tokenizer` of
+    member     the member that it is made from; for "a;b" the first of these that a record has
+    tokenizer  a `tokenizers` file (tokenizer.json), which is read from the disk and never downloaded; a `Tokenizer` of
                that library, or a fast one of transformers, of which a copy is taken; or a callable text -> ids, which
                several threads call at once
     length     tokens in a row; what is longer is cut, what is shorter is filled

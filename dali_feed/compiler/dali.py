@@ -19,7 +19,7 @@ from dali_feed.compiler.outline import outline
 from dali_feed.compiler.program import Ints, Parameters
 from dali_feed.compiler.steps import Colours, Decode, Finish, Resample, Slice, Step
 from dali_feed.compiler.turning import stored, turns
-from dali_feed.plan.streams import STREAMS_PER_OP
+from dali_feed.draws.streams import STREAMS_PER_OP
 from dali_feed.transforms.base import Op, effect_key
 from dali_feed.transforms.edges import rows
 from dali_feed.transforms.geometry import Window

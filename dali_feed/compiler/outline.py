@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.draws.streams import STREAMS_PER_OP
 from dali_feed.errors import TransformError
-from dali_feed.plan.streams import STREAMS_PER_OP
 from dali_feed.transforms.base import Op
 from dali_feed.transforms.numbering import walk
 from dali_feed.transforms.recipe import Recipe

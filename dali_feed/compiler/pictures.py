@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from dali_feed.compiler.following import Followed
 from dali_feed.compiler.program import Ints, Parameters, View
-from dali_feed.plan.draws import seed_within
-from dali_feed.plan.streams import COLUMNS
+from dali_feed.draws.philox import seed_within
+from dali_feed.draws.streams import COLUMNS
 from dali_feed.transforms.keys import Key, as_column, as_followed
 from dali_feed.transforms.recipe import Recipe
 

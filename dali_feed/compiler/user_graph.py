@@ -16,9 +16,9 @@ import numpy as np
 
 from dali_feed.compiler.dali import DaliProgram
 from dali_feed.compiler.steps import Decode
+from dali_feed.draws.philox import uniforms
+from dali_feed.draws.streams import PROGRAM
 from dali_feed.errors import TransformError
-from dali_feed.plan.draws import uniforms
-from dali_feed.plan.streams import PROGRAM
 from dali_feed.transforms.graph import Given
 from dali_feed.transforms.keys import Key, numbered
 from dali_feed.transforms.recipe import Recipe

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from dali_feed.compiler.dali import DaliProgram
 from dali_feed.compiler.steps import Decode
-from dali_feed.plan.draws import philox4x32
-from dali_feed.plan.streams import PROGRAM
+from dali_feed.draws.philox import philox4x32
+from dali_feed.draws.streams import PROGRAM
 from dali_feed.transforms.keys import numbered
 
 __all__ = ["IMAGE", "STATE", "FieldInput", "PipelineProgram", "pipeline_program", "random_states"]

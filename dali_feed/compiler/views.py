@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.compiler.program import Ints, Parameters, View
+from dali_feed.draws.philox import seed_within
+from dali_feed.draws.streams import VIEWS
 from dali_feed.errors import TransformError
-from dali_feed.plan.draws import seed_within
-from dali_feed.plan.streams import VIEWS
 from dali_feed.transforms.keys import viewed
 from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.wrappers import taken_apart

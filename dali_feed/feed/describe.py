@@ -73,7 +73,11 @@ def _parts(snapshot: Snapshot, epoch: int) -> list[str]:
         return lines
     shares = snapshot.mix.shares(epoch)
     told = " : ".join(f"{share:,}" for share in shares)
-    ends = "when the first source would begin again" if snapshot.mix.stop == "first" else "when all have given all"
+    ends = (
+        "when the first source would begin again"
+        if snapshot.mix.stop == "first"
+        else ("when all records of all sources have come")
+    )
     ends = ends if snapshot.mix.samples is None else f"after {snapshot.mix.samples:,} samples"
     shown = [f"{line}, {share / sum(shares):.2%} of a batch" for line, share in zip(lines, shares, strict=True)]
     return [f"mixture: {told} in epoch {epoch}; an epoch ends {ends}", *shown]
@@ -85,9 +89,12 @@ def _holes(snapshot: Snapshot) -> list[str]:
         return []
     if snapshot.present is not None:
         share = f"{1 - len(snapshot) / snapshot.positions:.2%} of {snapshot.positions:,} positions hold no record"
-        return [f"holes: {share}, and are left out: {len(snapshot.present.start):,} runs of records"]
+        return [f"holes: {share}, and are skipped: {len(snapshot.present.start):,} runs of records"]
     return [
-        f"holes: about {snapshot.absent:.2%} of {snapshot.positions:,} positions hold no record; others stand there"
+        (
+            f"holes: about {snapshot.absent:.2%} of {snapshot.positions:,} positions hold no record; other records "
+            "fill their slots"
+        )
     ]
 
 

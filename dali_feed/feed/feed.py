@@ -49,8 +49,8 @@ class Feed(Dealt):
         source: where records are (`dali_feed.external_sources`).
         batch_size: samples per batch on this rank.
         shuffle: False, True, or a `Shuffle`.
-        sampler: indices of the source's samples in the order wanted, instead of `shuffle`; read anew each epoch.
-        drop_last: leave out the last batch where it is not full.
+        sampler: indices of the source's samples in the order wanted, instead of `shuffle`; read again each epoch.
+        drop_last: leave out the last batch if it is not full.
         transform: torchvision transforms, a DALI graph function, or None; a list of transforms, or `Views`, gives
             several views of each image, the further ones in `Batch.more`.
         layout: of a batch in memory, "NCHW" or "NHWC"; a DALI graph function has its own.
@@ -195,29 +195,29 @@ class Feed(Dealt):
 
     @property
     def batches_left(self) -> int:
-        """Batches that the pass under way still gives; where there is none, those that the next one will."""
+        """Batches that the current pass will still give, or, if there is none, the next one."""
         at = self._passes.at
         _, consumed = at.next if self._passes.run is None else (at.epoch, at.consumed)
         return len(self._planning.counts(at.epoch, consumed))
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be that of `epoch`; where a restored state stands inside it, it goes on there."""
+        """Let the next pass be that of `epoch`; if a loaded state is inside that epoch, it continues there."""
         self._passes.set_epoch(check_epoch(epoch))
 
     def leave(self) -> None:
-        """End any pass under way and go to where the next one begins, as making its iterator does."""
+        """End the current pass and go to where the next one begins, as making its iterator does."""
         self._passes.leave()
 
     def skip(self) -> None:
-        """End any pass that gave a batch, and its epoch, even if that pass was only a look at the data."""
+        """End a pass that gave a batch, and its epoch, even if that pass was only a look at the data."""
         self._passes.skip()
 
     def __iter__(self) -> Batches:
-        """The next epoch's batches, or the rest of the one that a restored state stands in.
+        """The batches of the next epoch, or the rest of the epoch that a loaded state is in.
 
         A pass that was left early is over: its iterator raises ClosedError from here on. A pass of which no batch was
-        taken does not count, as some frameworks make an iterator and then another one; nor does one of which only the
-        first batch was taken (`dali_feed.plan.position`). Their epoch is still to come.
+        taken does not count, because some frameworks make an iterator and then another one; and a pass of which only
+        the first batch was taken does not count either (`dali_feed.plan.position`). Their epoch comes again.
         """
         self._life.check()
         self._outbox.retry()
@@ -259,10 +259,10 @@ class Feed(Dealt):
         self._machine.tune(tuning)
 
     def alike(self, tuning: Tuning, **other: Any) -> Feed:
-        """A feed of the same batches with another tuning, to be measured: it writes no dead letters.
+        """A feed of the same batches with another tuning, for measuring: it writes no dead letters.
 
-        In place of a sampler, which only the training loop may read, it has an order of its own.
-        `other` arguments make it one of other batches.
+        It has its own order in place of a sampler, which only the training loop may read. With `other` arguments its
+        batches differ.
         """
         given: dict[str, Any] = {"bad": replace(self.bad, dead_letter=None, action="replace"), "tuning": tuning}
         if self.has_sampler:
@@ -272,9 +272,9 @@ class Feed(Dealt):
     # State.
 
     def state_dict(self) -> dict[str, Any]:
-        """The training loop's position: plain JSON, the same on every rank. Counts batches handed over, not prefetched.
+        """The loop's position: plain JSON, the same on every rank. Counts what the loop got, nothing prefetched.
 
-        Waits until the dead letters of those batches are on disk or in their topic; DeadLetterError where that fails.
+        Waits until the dead letters of those batches are on disk or in their topic; DeadLetterError if that fails.
         """
         self._outbox.drain()
         info = {
@@ -290,10 +290,10 @@ class Feed(Dealt):
         return states.pack(made, self.snapshot, epoch=at.epoch, consumed=at.consumed, info=info)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next pass go on where `state` was taken. Reads nothing that came before it.
+        """Let the next pass continue where `state` was saved. Reads nothing that came before it.
 
-        Raises StateError that lists every difference where the state was made for something else, and a
-        SourceError where the source no longer holds what it held then; the pass under way goes on then.
+        Raises a StateError that lists every difference if the state was made for something else, and a SourceError if
+        the source no longer holds what it held then; in both cases the current pass continues.
         """
         self._life.check()
         state = states.check(state, MAX_EPOCH)
@@ -340,9 +340,9 @@ class Feed(Dealt):
     def close(self) -> None:
         """Stop all threads and release engine and connections. Safe to call twice and in any state.
 
-        A decoder cannot be stopped: after some seconds its thread is left to finish its image (DALI: its batches) by
-        itself, and the interpreter waits for it before it exits.
-        Waits for dead letters on their way; DeadLetterError where they cannot be written and no error has said so yet.
+        A decoder cannot be stopped: after some seconds its thread finishes its image (DALI: its batches) by itself, and
+        the interpreter waits for it before it exits. Waits until dead letters are written; DeadLetterError if they
+        cannot be written and no error has said so yet.
         """
         if self._life.closed or not self._life.here:
             return

@@ -17,18 +17,18 @@ __all__ = ["Proof", "hopeless"]
 
 SHOWN = 5
 _CURES = (  # words in a reason, and the cure for it; the first that fits
-    (("codec: ",), "Mend the codec, or what it is given; BadRecords is for single records"),
+    (("codec: ",), "Correct the codec, or what it is given; BadRecords is for single records"),
     (
         ("label", "decimal number"),
-        "Labels are whole numbers: write such, or read images alone, label=None; of a topic, codec= may number texts",
+        "Labels must be whole numbers: write such, or read only images, label=None; of a topic, codec= may make them",
     ),
     (("no such member",), "Name members that the records have: source.members() lists them, as dali-feed inspect does"),
-    (("must fit into the image",), "Put a Resize in front of it, or take pad_if_needed=True"),
-    (("image", "unknown format"), "Let the source's image=, or of a topic codec=, give out what holds the image"),
+    (("must fit into the image",), "Put a Resize before it, or set pad_if_needed=True"),
+    (("image", "unknown format"), "Set image= of the source (codec= of a topic) to what holds the image"),
 )
 _CURE = {
-    "source": "Look at what wrote the records, and at what the source was asked for",
-    "screen": "Look at one of them (dali-feed inspect) and at what wrote it",
+    "source": "Check the program that wrote the records, and the arguments of the source",
+    "screen": "Look at one of them (dali-feed inspect), and check the program that wrote it",
     "decode": "Look at one of them (dali-feed verify --decode)",
 }
 
@@ -57,8 +57,8 @@ def hopeless(
             f" {cure}"
         )
     msg = (
-        f"window of {rows} records{more}: a bad slot is taken by the next good record of its window;"
-        f" found not one good record ({told or 'all positions are absent'}). Look at the source, or widen"
-        " Shuffle(window=...)"
+        f"window of {rows} records{more}: the next good record of a window replaces a bad one; found no good "
+        f"record at all ({told or 'all positions are absent'}). Check the source, or make Shuffle(window=...) "
+        "wider"
     )
     return BadRecordLimitError(msg, tuple((where, reason) for where, reason, _ in bad))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
 from dali_feed.columns.source import Columnar
+from dali_feed.draws.philox import seed_of_turn
 from dali_feed.engines.clock import work_of
 from dali_feed.engines.engine import Engine
 from dali_feed.engines.late import LateEngine
@@ -31,7 +32,6 @@ from dali_feed.feed.usable import Look, looker
 from dali_feed.feed.whole_pixels import WholePixels
 from dali_feed.feed.window import Empty, Window
 from dali_feed.options import Tuning
-from dali_feed.plan.draws import seed_of_turn
 from dali_feed.plan.mixed import MixedPlan, Strand
 from dali_feed.plan.order import EpochPlan, WindowPlan
 from dali_feed.quarantine.outbox import Outbox

@@ -47,7 +47,8 @@ class Measured:
     def too_large(self, first: str, records: int, held: int, rows: int) -> ConfigError:
         """The error of a window from `first` on of which `rows` of its records take `held` bytes: more than may be."""
         return ConfigError(
-            f"Tuning(memory={self.memory}): must hold each window; one of {records} records from {first} takes {held}"
-            f" bytes for {rows} of them alone, where the source's sample says {self._told} a record. Give several"
-            f" times {held // max(1, rows) * records} bytes, or a narrower Shuffle(extent=..., window=...)"
+            f"Tuning(memory={self.memory}): must hold each window; in the window of {records} records from "
+            f"{first}, {rows} of them take {held} bytes, but the source's sample says {self._told} bytes per "
+            f"record. Give several times {held // max(1, rows) * records} bytes, or a narrower "
+            "Shuffle(extent=..., window=...)"
         )

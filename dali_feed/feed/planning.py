@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.draws.philox import check_seed
 from dali_feed.errors import ConfigError
 from dali_feed.feed.describe import warn_of_holes
 from dali_feed.feed.later import Later
 from dali_feed.plan import state as states
-from dali_feed.plan.draws import check_seed
 from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.order import EpochPlan, Order, Shuffle, resolve
 from dali_feed.plan.sampler import digest_of, indices_of
@@ -72,7 +72,10 @@ class Planning:
             self._may_look()
             self._snapshot = self._source.snapshot()
             if self._snapshot.mix is not None and self.sampled:
-                msg = f"sampler: a mixture has an order of its own; found one beside {self._snapshot.source}"
+                msg = (
+                    f"sampler: a mixture has an order of its own; found a sampler for {self._snapshot.source}; leave "
+                    "it out"
+                )
                 raise ConfigError(msg)
             warn_of_holes(self._snapshot)
         return self._snapshot

@@ -25,10 +25,13 @@ def reached(state: Mapping[str, Any], snapshot: Snapshot) -> Int64s:
     found = states.check(state, MAX_EPOCH)
     made, info = found["made_for"], found.get("info", {})
     if made.get("sampler") is not None:
-        msg = "state: its order was a sampler's, which a state does not hold; ask for the group that commit() sets"
+        msg = (
+            "state: its order came from a sampler, which a state does not hold; ask for the group whose offsets "
+            "commit() sets"
+        )
         raise StateError(msg)
     if made.get("source") != snapshot.fingerprint:
-        msg = f"state: it must be of its own pin; the fingerprints are {made.get('source')!r}, {snapshot.fingerprint!r}"
+        msg = f"state: it must fit its own pin; the fingerprints are {made.get('source')!r}, {snapshot.fingerprint!r}"
         raise StateError(msg)
     try:
         order = Order(bool(made["shuffle"]), int(made["extent"]), int(made["window"]))

@@ -24,8 +24,8 @@ def replayed(meter: Meter, batches: int) -> Iterator[Any]:
     item = meter.last.item()
     if item is None:
         msg = (
-            "replay: serves the batch again that the loop got last; found none that is still held. Call it inside the"
-            " loop, or behind it while the loop's variables still hold its batch"
+            "replay: gives the last batch of the loop again; found none that is still in memory. Call it inside "
+            "the loop, or after it while the loop's variables still hold its batch"
         )
         raise ConfigError(msg)
     return _served(meter, item, batches)

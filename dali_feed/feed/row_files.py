@@ -115,7 +115,7 @@ class RowFiles:
             except OSError as error:
                 self.full = True
                 if not self._trouble:
-                    log.warning("Cache(disk=%s): records are read without it, for: %s", self._folder, error)
+                    log.warning("Cache(disk=%s): records are read without it, because: %s", self._folder, error)
                 self._trouble = True
 
     def close(self) -> None:

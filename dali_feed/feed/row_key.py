@@ -63,14 +63,14 @@ def key_of(source: Any, fingerprint: str, made: tuple[object, ...]) -> str:
         _Teller(digest, 5).dump((_VERSION, version("dali-feed"), fingerprint, made, beneath))
     except _OwnCodeError as error:
         msg = (
-            f"Cache(disk=...): {beneath[0]!r} reads by code of your own, {error}, and a folder cannot know when that"
-            " has changed. Keep records in memory, or give a codec or a format of dali_feed"
+            f"Cache(disk=...): {beneath[0]!r} reads with your own code, {error}, and a folder cannot know when "
+            "that has changed. Keep records in memory, or give a codec or a format of dali_feed"
         )
         raise ConfigError(msg) from None
     except Exception as error:  # whatever an object raises
         msg = (
-            "Cache(disk=...): the source must be one that could be sent to another process; found"
-            f" {beneath[0]!r}: {error}. Keep records in memory"
+            f"Cache(disk=...): the source must be one that can be sent to another process; found {beneath[0]!r}: "
+            f"{error}. Keep records in memory"
         )
         raise ConfigError(msg) from error
     return digest.hash.hexdigest()

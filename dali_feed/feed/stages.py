@@ -14,21 +14,22 @@ DELAYED = 0.1  # share of the time from which on it is said
 
 @dataclass(frozen=True, slots=True)
 class StageStats:
-    """A stage of the way from the source to the training loop, since the loader was made. Seconds of its threads.
+    """What one stage between the source and the training loop did, in seconds of its threads.
 
     name      "read": readers of the source; "screen": header checks; "deal": slots, random numbers, inputs of the
               engine; "engine": decode and transform; "finish": columns, and copies to a GPU; "handover": what makes
               tensors of a batch; "train": the training loop between two batches. screen, deal and finish share the feed
               thread, handover and train the loop's
-    threads   of it
-    samples   that it worked on; of an engine that does not say what its threads do, those it was waited for
-    waited    for input: a reader for its disk, network or broker; deal for records, finish for the engine, train for
-              batches
-    worked    at work. A reader: its CPU time. An engine that does not say what its threads do: seconds that it took as
-              a whole
-    blocked   for room: a reader without a request, finish until the loop takes a batch. Idle threads of an engine are
-              shared out between `waited` and `blocked` as the feed thread's own waits were
-    rate      samples/s that it alone could give with these threads; None where too little is known
+    threads   how many threads it has
+    samples   samples that it worked on; for an engine that does not report on its threads, those that the feed thread
+              waited for
+    waited    time that it waited for input: a reader for its disk, network or broker; deal for records, finish for the
+              engine, train for batches
+    worked    time that it worked. A reader: its CPU time. An engine that does not report on its threads: seconds that
+              it took as a whole
+    blocked   time that it waited for room: a reader without a request, finish until the loop takes a batch. The idle
+              time of an engine's threads is divided between `waited` and `blocked` as the feed thread's own waits are
+    rate      samples/s that it could give alone with these threads; None if too little is known
     """
 
     name: str
@@ -49,11 +50,12 @@ class StageStats:
 class CpuStats:
     """The process's CPU time while passes were under way.
 
-    cores    that it may use: those of its affinity, fewer where a cgroup limits it; a limit can be a part of one
-    busy     of them, on average
-    seconds  that passes were under way
-    delayed  of these, for how many the training loop's thread could have run and had no processor; None where the
-             kernel does not say
+    cores    cores that the process may use, by its affinity and the limit of its cgroup; such a limit need not be a
+             whole number
+    busy     how many of them worked, on average
+    seconds  how long passes were under way
+    delayed  how many of these seconds the training loop's thread waited for a processor; None if the kernel does not
+             say
     """
 
     cores: float
@@ -70,13 +72,13 @@ class CpuStats:
 
 @dataclass(frozen=True, slots=True)
 class WaitCause:
-    """For how many seconds the training loop waited because of something.
+    """One reason why the training loop waited, and for how many seconds.
 
     cause    "source", "engine", "feed" (the feed thread was at work), "dead letters", "repair" (of a bad record),
-             "hand-over" (the batch was there, and the loop's thread had no processor or not Python's lock), "garbage"
-             (Python's collector), "first batch" (of a pass, whatever it took), "torch" (its own DataLoader) or
-             "unknown"
-    seconds  of waits, all together
+             "hand-over" (the batch was ready, and the loop's thread waited for a processor or for Python's lock),
+             "garbage" (Python's collector), "first batch" (of a pass, whatever the reason), "torch" (its own
+             DataLoader) or "unknown"
+    seconds  sum of these waits
     """
 
     cause: str
@@ -88,14 +90,14 @@ class WaitCause:
 
 @dataclass(frozen=True, slots=True)
 class LongWait:
-    """A wait of the training loop that was over 1 ms, and over four times as long as half of the last ones.
+    """A wait of the training loop of more than 1 ms, and more than four times the median of the last waits.
 
-    epoch    of its pass; 0 of a stream
-    batch    that was waited for, counted from 0 in its pass
-    seconds  of the wait
-    cause    as in `WaitCause`: what most of it was spent on
-    share    0..1: how much of it that was
-    during   as `cause`, but for a first batch what most of it was spent on
+    epoch    epoch of the pass; 0 for a stream
+    batch    number of the batch that the loop waited for, from 0 in its pass
+    seconds  how long the wait was
+    cause    as in `WaitCause`: the reason of most of it
+    share    0..1: how much of the wait had this reason
+    during   as `cause`; for a first batch the reason of most of its wait
     """
 
     epoch: int
@@ -112,10 +114,10 @@ class LongWait:
 
 @dataclass(frozen=True, slots=True)
 class ReplayStats:
-    """What the training loop did with batches that were served again: `DataLoader.replay`.
+    """What the training loop did with batches that it got again: `DataLoader.replay`.
 
-    batches, samples  served
-    seconds           that it took
+    batches, samples  how many it got again
+    seconds           that this took
     """
 
     batches: int
@@ -125,7 +127,7 @@ class ReplayStats:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What runs, as far as it says what can be changed.
+    """Settings of the running loader that a user can change.
 
     engine    "host", "dali" or "torch"
     on_gpu    whether batches are made on a GPU

@@ -14,7 +14,7 @@ __all__ = ["Stats"]
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Since the loader was made. Times in seconds, sizes in bytes.
+    """What a loader has counted and measured since it was made. Times are in seconds, sizes in bytes.
 
     samples, batches  handed to the training loop
     absent            records that were absent (an offset without a record) and were replaced
@@ -25,7 +25,7 @@ class Stats:
     read_wait         time the feed thread waited for the source; the largest wait: the source is the bottleneck
     engine_wait       time it waited for the engine; the largest wait: decoding is the bottleneck
     trainer_wait      time it waited for the training loop; the largest wait: the model is the bottleneck
-    letters_wait      time it waited for dead letters to be taken
+    letters_wait      time it waited until dead letters were written
     step_wait_p50     what the training loop waits per step: half of the last steps waited at most this
     step_wait_p99     99 of 100 of the last steps waited at most this
     bottleneck        "source", "engine" or "trainer": the largest of these three waits; "" before the first batch.
@@ -35,17 +35,19 @@ class Stats:
     recent_bad        the last bad records, (where, reason)
     kafka             what the consumers of a Kafka source measure; None: another source, or nothing yet
     readers           threads that read the source now; 0 before the first batch
-    fetch_times       how many times its usual amount a reader fetches at once; a Kafka source's can be more than 1
+    fetch_times       so many times as much as usual a reader fetches at once; only for a Kafka source it can be more
+                      than 1
     cache             of `Tuning(cache=...)`: hits and what is kept; None: there is none
-    decisions         with `Tuning(readers="auto")` the last changes of the two, and why
-    storage           what reading files measures, one for each store that was read; () where the source does not
-    stages            in the order of the way; () before the first batch
+    decisions         with `Tuning(readers="auto")` the last changes of `readers` and `fetch_times`, and why
+    storage           what was measured of reading files, one for each store that was read; () if the source reads no
+                      files
+    stages            in order, from the source to the loop; () before the first batch
     cpu               how busy the process's processors were while passes were under way
-    step_wait         what the training loop waited for its batches, all together
-    wait_causes       what it waited for, most first; they add up to `step_wait`
+    step_wait         how long the training loop waited for its batches, in all
+    wait_causes       why it waited, the longest first; their sum is `step_wait`
     long_waits        the last 100 long waits and what each was for, oldest first
-    running           what runs; None before the first batch
-    replay            what the loop did with batches that were served again; None: none were
+    running           settings that are in use; None before the first batch
+    replay            what the loop did with batches that it got again; None: there were none
     verdict           who holds up the training loop, in a sentence; the last line of the text too
     """
 
@@ -80,7 +82,7 @@ class Stats:
 
     @property
     def verdict(self) -> str:
-        """Who holds up the training loop, and what may help: `dali_feed.feed.verdict` as a sentence."""
+        """What the training loop waits for, and what may help: `dali_feed.feed.verdict` as a sentence."""
         return verdict(self).sentence
 
     def __str__(self) -> str:

@@ -67,20 +67,20 @@ def settled(feed: Any, asked: AutoTuning, take: Callable[[Tuning], None]) -> Set
         return _of_kept(held, asked, start, take, feed.device is not None), f"kept in {path_of(key).parent}"
     if not asked.seconds:
         log.info(
-            "tuning: nothing is kept for this machine, %s and this program, so the defaults are used. To find what is"
-            " faster: dali-feed tune SOURCE --batch %d, or Tuning.auto(seconds=60)",
+            "tuning: nothing is saved for this machine, %s and this program, so the defaults are used. To find "
+            "what is faster: dali-feed tune SOURCE --batch %d, or Tuning.auto(seconds=60)",
             feed.snapshot.source,
             feed.batch_size,
         )
-        return start, "the defaults: nothing is kept for this machine, data and program"
+        return start, "the defaults: nothing is saved for this machine, data and program"
     with alone(path_of(key).with_suffix(".lock"), 2 * asked.seconds + _GRACE) as place:
         held = kept(key)  # by who was first
         if held is None and (place == "first" or (place == "no lock" and feed.world_size == 1)):
             return _measured_now(feed, key, asked, start, take)
     if held is not None:
         return _of_kept(held, asked, start, take, feed.device is not None), "measured by another process just now"
-    log.info("tuning: another process measured, and kept nothing; the defaults are used")
-    return start, "the defaults: another process measured, and kept nothing"
+    log.info("tuning: another process measured, and saved nothing; the defaults are used")
+    return start, "the defaults: another process measured, and saved nothing"
 
 
 def told(asked: AutoTuning, tuning: Tuning, origin: str) -> str:
@@ -99,7 +99,7 @@ def kept_away(key: Key, outcome: Outcome) -> str | None:
     try:
         return str(keep(key, Kept(outcome.fields, outcome.rate, outcome.rate_before)))
     except OSError as error:
-        log.warning("tuning: cannot be kept in %s (%s); set XDG_CACHE_HOME", path_of(key).parent, error)
+        log.warning("tuning: cannot be saved in %s (%s); set XDG_CACHE_HOME", path_of(key).parent, error)
         return None
 
 
@@ -131,7 +131,7 @@ def _of_kept(held: Kept, asked: AutoTuning, start: Tuning, take: Callable[[Tunin
     try:
         take(found)
     except ConfigError as error:
-        log.info("tuning: what was kept does not fit (%s); the defaults are used", error)
+        log.info("tuning: what was saved does not fit (%s); the defaults are used", error)
         return start
     log.info("tuning: %s, as kept", changes(start, found) or "the defaults")
     return found

@@ -26,19 +26,22 @@ _BOUND = {
     "engine": ("decode-bound", "the decoder"),
     "feed": ("feed-bound", "the loader's own thread: header checks, random numbers, making batches"),
     "dead letters": ("dead-letter-bound", "writing dead letters"),
-    "repair": ("repair-bound", "running batches again that held bad records"),
+    "repair": ("repair-bound", "running batches with bad records again"),
     "garbage": ("garbage-bound", "Python's garbage collector"),
     "first batch": ("start-bound", "the first batches of passes"),
-    "torch": ("torch-bound", "torch's own DataLoader, whose stages nobody can tell apart"),
-    "hand-over": ("processor-bound", "taking batches that are there: its thread has no processor or not Python's lock"),
+    "torch": ("torch-bound", "torch's own DataLoader, whose stages cannot be measured"),
+    "hand-over": (
+        "processor-bound",
+        "taking batches that are ready: its thread waits for a processor or for Python's lock",
+    ),
     "unknown": ("unclear", "nothing that was measured"),
 }
 
 _ALWAYS = {
-    "feed": ("a larger batch_size, over which its fixed costs spread", "fewer columns, where some are not used"),
+    "feed": ("a larger batch_size: its fixed costs per sample are smaller", "fewer columns, if some are not used"),
     "dead letters": ("a dead-letter sink that is faster: a folder on a local disk",),
     "repair": ("leaving out the records in recent_bad: each one makes a batch run again",),
-    "garbage": ("gc.freeze() once the model is made, so that a collection goes over fewer objects",),
+    "garbage": ("gc.freeze() after the model is made, so that a collection has fewer objects to check",),
     "first batch": ("longer passes: each begins with a wait for its first batch",),
     "torch": ("num_workers, or a source of ours in place of the dataset",),
 }
@@ -90,12 +93,12 @@ class Measured(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Who holds up the training loop.
+    """What the training loop waits for, and what may help.
 
     bottleneck  a cause of `WaitCause`, or "trainer": the loop waits for almost nothing; "" before the first batch
-    share       0..1: of the loop's wait; of "trainer" the share of its time that the loop does not wait
-    sentence    all of it for people
-    advice      what may help, the best first; () where nothing follows from the numbers
+    share       0..1: its part of the loop's wait; for "trainer" the part of the time that the loop does not wait
+    sentence    the whole verdict in words
+    advice      what may help, the best first; () if the numbers do not show it
     """
 
     bottleneck: str

@@ -31,7 +31,7 @@ def stuck(setting: Setting, flight: Flight | None, source: Callable[[], str]) ->
         case "engine_wait" if flight is not None:
             told = _engine(setting, flight)
         case "letters_wait":
-            told = f"dead letters: {setting.outbox} does not take them"
+            told = f"dead letters: {setting.outbox} does not accept them"
         case _:
             told = "feed: its thread is at work on the next batch"
     return f"{told}; for {seconds:.0f} s"

@@ -37,7 +37,7 @@ class WholePixels:
         views = made.program.views[:1] if made.columns else made.program.views
         subject, engine = "Cache(pixels=True)", made.columns[0].engine if made.columns else made.engine
         if not views:
-            msg = f"{subject}: keeps decoded images, and no column is an Image. Leave pixels out"
+            msg = f"{subject}: keeps decoded images, but no column is an Image. Leave pixels out"
             raise ConfigError(msg)
         if engine != "host":
             msg = (

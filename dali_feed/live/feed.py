@@ -17,6 +17,7 @@ from dali_feed.columns.further import Bounds
 from dali_feed.columns.kind import Kind
 from dali_feed.columns.live_source import LiveColumnar
 from dali_feed.columns.source import with_columns
+from dali_feed.draws.philox import check_seed
 from dali_feed.engines.pictures import compile_pictures
 from dali_feed.errors import ClosedError, ConfigError
 from dali_feed.feed.batch import Batch
@@ -34,7 +35,6 @@ from dali_feed.live.progress import Progress
 from dali_feed.live.run import LiveRun
 from dali_feed.live.shared import Shared
 from dali_feed.options import AutoTuning, BadRecords, Tuning
-from dali_feed.plan.draws import check_seed
 from dali_feed.plan.shares import Dealt, Shares
 from dali_feed.quarantine.budget import Quarantine
 from dali_feed.quarantine.outbox import Outbox

@@ -81,7 +81,7 @@ def torch_device(device: object) -> torch.device:
     if device is None:
         if torch.cuda.is_available():
             return torch.device("cuda", torch.cuda.current_device())
-        log.info("device: no CUDA device is there; batches are made on the CPU")
+        log.info("device: no CUDA device was found; batches are made on the CPU")
         return torch.device("cpu")
     try:
         found: torch.device = torch.device(device)  # type: ignore[call-overload]  # torch says what it takes
@@ -93,9 +93,7 @@ def torch_device(device: object) -> torch.device:
         raise ConfigError(msg)
     if found.type == "cuda":
         if not torch.cuda.is_available():
-            msg = (
-                f"device: {found} was asked for and torch sees no CUDA device. Use device='cpu', or look at the driver"
-            )
+            msg = f"device: {found} was given, but torch finds no CUDA device. Use device='cpu', or check the driver"
             raise ConfigError(msg)
         found = torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
     return found

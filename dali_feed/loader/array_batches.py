@@ -24,7 +24,7 @@ def array_columns(source: Any, transform: object) -> list[Kind] | None:
         return None
     if transform is not None:
         msg = (
-            f"transform: is for images; {source!r} gives rows as they are. For images of its rows give"
+            f"transform: is for images; {source!r} gives rows without change. If its rows are images, give"
             " columns={'image': Image('row', transform)}"
         )
         raise ConfigError(msg)

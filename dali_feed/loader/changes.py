@@ -32,8 +32,9 @@ class Unchanged:
             for name in before | now:
                 if not _same(name, before.get(name), now.get(name)):
                     msg = (
-                        f"dataset: the {name} of {type(part).__qualname__} was changed after the loader had been made,"
-                        " which has taken it as it was; make a new DataLoader (a state of this one loads there)"
+                        f"dataset: the {name} of {type(part).__qualname__} was changed after the loader was "
+                        "made, and the loader uses the old one; make a new DataLoader (it can load the state of "
+                        "this one)"
                     )
                     raise ConfigError(msg)
 

@@ -64,7 +64,7 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
             raise ConfigError(msg)
         transform = lowered.transform if theirs else transform
         if _wants_pil(source, lowered, asked.torchs.collate_fn, transform):
-            return "it leaves PIL images, which its collate_fn is to be given"
+            return "its transform gives PIL images, and its collate_fn takes them"
     other = _other_batches(asked)
     if other is not None:
         return other
@@ -105,7 +105,7 @@ def _live(asked: Asked) -> tuple[LiveFeed, Own]:
     content, ours, torchs = asked.content, asked.ours, asked.torchs
     for name, given in {"shuffle": content.shuffle, "sampler": content.sampler, "batch_sampler": asked.batches}.items():
         if given not in (None, False):
-            refuse(name, "records of a stream come in its own order, so leave it out")
+            refuse(name, "a stream has its own order, so leave it out")
     if asked.batch_size is None:
         refuse("batch_size=None", "use batch_size=1")
     for name, set_ in {"drop_last": content.drop_last, "lanes": content.lanes is not None}.items():
@@ -137,7 +137,7 @@ def _warn_of_idle(asked: Asked, feed: Ours) -> None:
     """Warn, once each, of arguments that have no effect on that feed."""
     ours, torchs, user = asked.ours, asked.torchs, _USER + 1
     if feed.program.recipe.hw_decoder_load and (feed.engine_name != "dali" or feed.device is None):
-        warn_once("hw_decoder_load", "a JPEG engine is a GPU's, and the dali engine's there", user)
+        warn_once("hw_decoder_load", "only a GPU has a JPEG engine, and only the dali engine uses it", user)
     if not feed.program.views:
         for option in ("engine", "memory_format", "decode", "hw_decoder_load"):
             if getattr(ours, option) is not None:
@@ -179,7 +179,11 @@ def _other_batches(asked: Asked) -> str | None:
         name, cure = "batch_sampler", "use torch's BatchSampler, or batch_size with sampler"
         why = "it has a batch_sampler that is not torch's BatchSampler"
     elif asked.batch_size is None:
-        name, cure, why = "batch_size=None", "use batch_size=1", "it is asked for without batches (batch_size=None)"
+        name, cure, why = (
+            "batch_size=None",
+            "use batch_size=1",
+            "its samples are wanted without batches (batch_size=None)",
+        )
     else:
         return None
     if is_source(asked.dataset) or isinstance(asked.dataset, list | tuple):  # torch would give a list's names
@@ -225,7 +229,7 @@ def _by_torch(asked: Asked, why: str) -> TorchFeed:
         "transform": "applies none; give it to the dataset",
         "info": "has no such item; leave it out",
         "columns": "knows none; use a source of dali_feed.external_sources",
-        "exif": "its dataset decodes; turn images there, with PIL.ImageOps.exif_transpose in its transform",
+        "exif": "its dataset decodes; rotate images there, with PIL.ImageOps.exif_transpose in its transform",
     }
     for option, cure in without.items():
         if getattr(asked.ours, option) is not None:
@@ -245,7 +249,7 @@ def _by_torch(asked: Asked, why: str) -> TorchFeed:
         warn_once("pin_memory_device", "torch pins memory for the accelerator that is there", _USER)
     options["pin_memory"] = options["pin_memory"] or asked.device.type == "cuda"
     if options["timeout"] and not options["num_workers"]:
-        warn_once("timeout", "without worker processes there is nobody to wait for", _USER)
+        warn_once("timeout", "there are no worker processes to wait for", _USER)
         options["timeout"] = 0
     if not options["in_order"] and not isinstance(dataset, IterableDataset):
         warn_once("in_order=False", "batches always come in order, so that a state can count them", _USER)

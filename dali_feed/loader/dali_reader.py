@@ -70,7 +70,9 @@ def read_by_graph(opened: Opened, reader_name: str | None) -> ReadByGraph:
         return _of_shards(opened, reader, reader_name)
     other = sorted(name for name in given if name not in _TAKEN | _IDLE)
     if other or not given.get("file_root"):
-        _refuse(opened, f"its reader is given {', '.join(other) or 'no file_root'}, and only a file_root is taken over")
+        _refuse(
+            opened, f"its reader is given {', '.join(other) or 'no file_root'}, and only a file_root can be read by us"
+        )
     _check_name(opened, reader, reader_name)
     root = given["file_root"]
     files = FileList.from_folder(root)
@@ -109,7 +111,7 @@ def _of_shards(opened: Opened, reader: GraphReader, reader_name: str | None) -> 
         other.append("dtypes other than UINT8")
     if other or not given.get("paths") or not given.get("ext"):
         found = ", ".join(other) or "no paths or no ext"
-        _refuse(opened, f"its reader is given {found}, and only paths and ext are taken over")
+        _refuse(opened, f"its reader is given {found}, and only paths and ext can be read by us")
     _check_name(opened, reader, reader_name)
     suffixes = [given["ext"]] if isinstance(given["ext"], str) else list(given["ext"])
     columns: dict[str, Kind] = {}
@@ -132,9 +134,10 @@ def _check_count(reader: GraphReader, root: str, ours: int) -> None:
         raise ConfigError(msg) from error
     if theirs != ours:
         msg = (
-            f"reader {reader.name}: DALI counts {theirs} files in {root}, and FileList.from_folder, which lists images"
-            f" as torchvision does, {ours}. Say which are meant: give source=FileList(paths, labels), and put"
-            f" fn.external_source(name='image'), fn.external_source(name='label') in the reader's place"
+            f"reader {reader.name}: DALI counts {theirs} files in {root}, and FileList.from_folder, which lists "
+            f"images as torchvision does, {ours}. Say which of the two is right: give source=FileList(paths, "
+            "labels), and put fn.external_source(name='image'), fn.external_source(name='label') in the "
+            "reader's place"
         )
         raise ConfigError(msg)
 
@@ -142,9 +145,9 @@ def _check_count(reader: GraphReader, root: str, ours: int) -> None:
 def _refuse(opened: Opened, why: str) -> NoReturn:
     """Raise the error with everything that the user must edit, at once."""
     msg = (
-        f"pipeline {opened.name}: there must be a source to read from, for {why}. Three edits: give the iterator"
-        " source=, such as FileList.from_folder(root), ShardSet('train-*.tar') or KafkaTopic(topic, servers); put"
-        " fn.external_source(name='image'), fn.external_source(name='label') in the reader's place; leave out"
-        " reader_name= and size=, for the iterator knows its size (loop.size, len(loop))"
+        f"pipeline {opened.name}: there must be a source to read from, because {why}. Three edits: give the "
+        "iterator source=, such as FileList.from_folder(root), ShardSet('train-*.tar') or KafkaTopic(topic, "
+        "servers); put fn.external_source(name='image'), fn.external_source(name='label') in the reader's "
+        "place; leave out reader_name= and size=, because the iterator knows its size (loop.size, len(loop))"
     )
     raise ConfigError(msg)

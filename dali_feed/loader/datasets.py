@@ -131,11 +131,11 @@ def _labels(targets: Sequence[Any], change: Callable[[Any], Any] | None) -> list
     try:
         made = {target: target if change is None else change(target) for target in dict.fromkeys(targets)}
     except TypeError as error:
-        _refuse(f"its labels are no ints ({error})")
+        _refuse(f"its labels are not ints ({error})")
     for target, label in made.items():
         plain = label.item() if getattr(label, "shape", None) == () else label
         if isinstance(plain, bool) or not isinstance(plain, int | np.integer):
-            _refuse(f"its target_transform gives {label!r} for class {target!r}, where an int is needed")
+            _refuse(f"its target_transform gives {label!r} for class {target!r}, but an int is needed")
         made[target] = int(plain)
     return [made[target] for target in targets]
 
@@ -146,9 +146,9 @@ def _subset(dataset: Any) -> Lowered:
     if not isinstance(source, ArrowRows):
         source = _files(whole)
     if indices.dtype.kind not in "iu" or not indices.size:
-        _refuse("its indices are none, or no ints")
+        _refuse("it has no indices, or they are not ints")
     if indices.min() < -len(source) or indices.max() >= len(source):
-        _refuse("its indices leave the dataset")
+        _refuse("some of its indices are outside the dataset")
     return Lowered(source.chosen(indices.astype(np.int64)), whole.transform, whole.exif)
 
 
@@ -159,7 +159,7 @@ def _joined(dataset: Any) -> Lowered:
         _refuse("its parts have different transforms")
     files = [_files(part) for part in parts]
     if len({each.labels is None for each in files}) != 1:
-        _refuse("some of its parts have labels and some have none")
+        _refuse("some of its parts have labels and others have none")
     labels = None if files[0].labels is None else np.concatenate([each.labels for each in files])
     same = len({each.classes for each in files}) == 1
     paths = [path for each in files for path in each.paths]

@@ -109,7 +109,9 @@ def leaves_pil(transform: Any) -> bool:
 def _split(transform: Any) -> tuple[Any, UserTransforms | None]:
     every = list(flatten(transform))
     if len(every) > 1 and any(isinstance(one, Views) for one in every):
-        msg = "Views: stands in a Compose; found other transforms beside it. Give Views of whole transforms"
+        msg = (
+            "Views: must not be in a Compose with other transforms; found it in one. Give Views of complete transforms"
+        )
         raise TransformError(msg)
     if every == [transform] and not is_theirs(transform):  # no Compose: its error is raised where it is lowered
         return transform, None
@@ -117,7 +119,10 @@ def _split(transform: Any) -> tuple[Any, UserTransforms | None]:
     first = next((n for n in range(at, len(every)) if _is_users(every[n])), len(every))
     for one in every[first:]:
         if not (_is_users(one) or (is_torchvision(one) and type(one).__name__ in _CERTAIN)):
-            found = f"found {type(one).__name__} behind it. Move it to the end (what draws nothing may follow)"
+            found = (
+                f"found {type(one).__name__} after it. Move it to the end (only transforms without random numbers "
+                "may follow)"
+            )
             name = name_of(every[first])
             msg = f"transform: {name} is run on finished images, so it must come last; {found}"
             raise TransformError(msg)
@@ -142,15 +147,15 @@ def _beyond(one: Any, before: tuple[Op, ...]) -> Op | None:
     if is_torchvision(one) and name == "Grayscale" and one.num_output_channels == 1:
         return Grayscale(1)
     if is_torchvision(one) and name == "RGB" and Recipe(before).channels == 1:
-        msg = "RGB: makes three channels of one; found Grayscale(1) in front of it. Use Grayscale(3) and leave RGB out"
+        msg = "RGB: makes three channels of one; found Grayscale(1) before it. Use Grayscale(3) and leave RGB out"
         raise TransformError(msg)
     if not _is_users(one):
         return None
     size = outline(Recipe(before)).size
     if size is None:
         msg = (
-            f"transform: {name_of(one)} is run on finished tensors, or PIL images of one size; found no conversion to"
-            " one in front of it. Put ToTensor, or ToImage and ToDtype, there"
+            f"transform: {name_of(one)} is run on finished tensors, or PIL images of one size; found no "
+            "conversion to either before it. Put ToTensor, or ToImage and ToDtype, there"
         )
         raise TransformError(msg)
     function = one.lambd if is_torchvision(one) else one
@@ -182,7 +187,7 @@ def _check_kept(function: Callable[[Any], Any], name: str, size: tuple[int, int]
         rule = (
             f"is run on finished tensors, or on PIL images whose mode and size it keeps; given {mode} of {given.size}"
         )
-        msg = f"transform: {name} {rule} it gave {found}. Put it behind the conversion to tensors"
+        msg = f"transform: {name} {rule} it gave {found}. Put it after the conversion to tensors"
         raise TransformError(msg)
 
 

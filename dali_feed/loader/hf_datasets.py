@@ -71,7 +71,10 @@ def _unreadable(dataset: Any) -> str | None:
             msg = f"dataset: must be one dataset; found a {name} of the splits {splits}; give one of them"
             raise ConfigError(msg)
     if _is(dataset, "datasets.iterable_dataset", "IterableDataset"):
-        return "it is iterable-style, so it has no positions (load_dataset without streaming=True gives one that has)"
+        return (
+            "it is iterable-style, so it has no positions (load_dataset without streaming=True gives a dataset that "
+            "has them)"
+        )
     if not _is(dataset, "datasets.arrow_dataset", "Dataset"):
         return None
     whole = sys.modules["datasets.arrow_dataset"].Dataset
@@ -95,11 +98,15 @@ def _rows(dataset: Any, form: dict[str, Any]) -> Rows | str:
     names = [name for name in dataset.column_names if name in form["columns"] or form["output_all_columns"]]
     images = [name for name in names if _is(dataset.features[name], "datasets.features.image", "Image")]
     if len(images) != 1:
-        cure = "select_columns chooses" if images else "cast_column(name, datasets.Image()) makes one of paths or bytes"
-        return f"it has {len(images)} columns of images, where one is read ({cure})"
+        cure = (
+            "select_columns chooses"
+            if images
+            else "cast_column(name, datasets.Image()) makes an image column of paths or bytes"
+        )
+        return f"it has {len(images)} columns of images, but one is needed ({cure})"
     feature = dataset.features[images[0]]
     if feature.mode not in (None, "RGB"):
-        return f"it has images of mode {feature.mode!r}, where ours are RGB"
+        return f"it has images of mode {feature.mode!r}, but we make RGB"
     table = dataset.data.table.select(names)
     for k, name in enumerate(names):
         if str(table.schema.types[k]) in _FLOATS:  # torch makes float64 of Python's floats, its format float32

@@ -159,7 +159,7 @@ def _timms(dataset: Any) -> Files | str:
 def _checked(dataset: Any, files: Files) -> Files | str:
     """The files, if a few samples are as they say; samples that cannot be opened do not count."""
     if not len(files.paths) == len(files.targets) == len(dataset):
-        return "its files and labels are not as many as its samples"
+        return "it does not have as many files and labels as samples"
     plain = copy.copy(dataset)
     vars(plain).update(transform=None, target_transform=None, transforms=None)
     opened = sys.modules["torchvision.datasets.folder"].pil_loader
@@ -172,7 +172,7 @@ def _checked(dataset: Any, files: Files) -> Files | str:
             continue
         mode = getattr(image, "mode", type(image).__name__)
         if target != files.targets[n] or mode != "RGB":
-            return f"its sample {n} is ({mode}, {target!r}), where its fields say (RGB, {files.targets[n]!r})"
+            return f"its sample {n} is ({mode}, {target!r}), but its fields say (RGB, {files.targets[n]!r})"
         if image.size != expected.size or image.tobytes() != expected.tobytes():
             return f"its sample {n} is not the file {files.paths[n]}"
         try:

@@ -50,8 +50,8 @@ def _column(columns: Mapping[str, Kind], *, as_tuple: bool) -> str:
         name = list(columns)[1] if len(columns) > 1 else ""
         if not _is_label(columns.get(name)):
             msg = (
-                f"{_MIX} labels, in a sequence of columns the second one; it must be a Number of whole numbers, found"
-                f" {columns.get(name, 'none')}. Put it there, or give columns as a dict"
+                f"{_MIX} labels; in a sequence of columns they are the second one, which must be a Number of "
+                f"whole numbers, found {columns.get(name, 'none')}. Put it there, or give columns as a dict"
             )
             raise ConfigError(msg)
         return name
@@ -60,7 +60,7 @@ def _column(columns: Mapping[str, Kind], *, as_tuple: bool) -> str:
     labels = [name for name in names if _is_label(columns[name])]
     if len(labels) == 1:
         return labels[0]
-    found = f"{_named(labels)} and know not which. Name one 'labels'" if labels else f"{_named(names or columns)}"
+    found = f"{_named(labels)}, and one must be chosen. Name it 'labels'" if labels else f"{_named(names or columns)}"
     cure = "" if labels else ". Name it 'label'"
     msg = f"{_MIX} labels, a column of whole Numbers with 'label' in its name; found {found}{cure}"
     raise ConfigError(msg)

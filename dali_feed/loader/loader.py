@@ -60,21 +60,20 @@ class DataLoader:
             by torch's own DataLoader, with a warning (see `fallback`).
         batch_size: samples per batch on this rank. None, for a dataset, gives samples by torch's own DataLoader.
         shuffle: bool, or a `Shuffle` that says how far samples are mixed.
-        sampler: indices in the order wanted, instead of shuffle; an iterable that ends, read anew each epoch. One of
-            torch's DistributedSampler has divided the samples among ranks already; its order is this
-            rank's.
+        sampler: indices in the order wanted, instead of shuffle; an iterable that ends, read again each epoch. One of
+            torch's DistributedSampler has divided the samples among ranks already; its order is this rank's.
         batch_sampler: torch's BatchSampler, for its sampler, batch_size and drop_last.
-        num_workers: decoder threads, where `tuning` does not say; 0 leaves the choice to it.
+        num_workers: decoder threads, if `tuning` does not set them; 0 leaves the choice to `tuning`.
         collate_fn: called with a list of (image, label) per batch, image tensors on the device and int labels, or of
             dicts of columns; or a `Mixing`, torchvision's v2.MixUp, v2.CutMix or a RandomChoice of both: batches mixed
             by random numbers that a resume repeats.
         pin_memory: has no effect.
-        drop_last: leave out the last batch where it is not full.
+        drop_last: leave out the last batch if it is not full.
         timeout: seconds to wait for a batch before a WaitError, which is a TimeoutError and, as torch's own, a
             RuntimeError; 0 waits for ever.
         worker_init_fn, multiprocessing_context, persistent_workers, pin_memory_device, in_order: has no effect.
         generator: the seed is taken from it, once.
-        prefetch_factor: batches in flight, where `tuning` does not say.
+        prefetch_factor: batches in flight, if `tuning` does not set them.
         transform: torchvision transforms (v1 or v2), behind them Lambda and functions of an image, which run on each
             finished image; or a DALI graph function (images, draws) -> images, where `draws` gives each sample its
             random numbers. A list of torchvision transforms, or `Views`, makes several views of each image: `images` is
@@ -90,7 +89,7 @@ class DataLoader:
             None: as the dataset itself does, so not for sources and ImageFolder, and for Hugging Face's datasets where
             they decode (a table given as `ArrowRows` is a source). A torch.utils.data loader in our place, and a DALI
             pipeline of your own, have decoders of their own: a ConfigError there.
-        device: None for the current CUDA device, or the CPU where there is none.
+        device: None: the current CUDA device, or the CPU if there is none.
         engine: None: dali on a GPU or for a DALI graph function, host on the CPU; or "dali", "host".
         seed: of order and augmentation, 0..2**64-1; None is 0.
         lanes: the largest world size this run may ever resume at; None for today's. docs/words.md explains them.
@@ -178,16 +177,16 @@ class DataLoader:
         dealt = has_dealt(sampler) or own_batches is not None
         if dealt and (rank is not None or world_size is not None):
             msg = (
-                "rank and world_size: a DistributedSampler, or a batch_sampler of your own, has dealt already; leave"
-                f" them out; found rank={rank}, world_size={world_size}"
+                "rank and world_size: a DistributedSampler, or your own batch_sampler, already divides the "
+                f"samples among ranks; leave them out; found rank={rank}, world_size={world_size}"
             )
             raise ConfigError(msg)
         rank, world_size = (0, 1) if dealt else ranks(rank, world_size)
         if world_size > 1 and isinstance(sampler, _RANDOM):
             warn_once(
                 f"{type(sampler).__name__} over {world_size} ranks",
-                "each rank draws an order of its own, so samples overlap. Use shuffle=True, or a DistributedSampler",
-                what="is not what it seems",
+                "each rank makes its own order, so samples overlap. Use shuffle=True, or a DistributedSampler",
+                what="does not divide the samples",
             )
         asked = Asked(
             dataset=dataset,
@@ -246,8 +245,8 @@ class DataLoader:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         msg = (
-            f"{type(self).__name__}: cannot be pickled or copied, for it holds threads and a position; make one where"
-            " it is used, and hand over state_dict()"
+            f"{type(self).__name__}: cannot be pickled or copied, because it has threads and a position; make "
+            "one where it is used, and pass on state_dict()"
         )
         raise TypeError(msg)
 
@@ -256,10 +255,10 @@ class DataLoader:
         return len(self._feed)
 
     def __iter__(self) -> Iterator[Any]:
-        """The next epoch's batches, or the rest of the one that a restored state stands in.
+        """The batches of the next epoch, or the rest of the epoch that a loaded state is in.
 
-        A pass that was left early has used up its epoch. One left after its first batch was a look at the data:
-        the next pass begins where it began, so `next(iter(loader))` skips no data, however often it is called.
+        A pass that was left early has used its epoch. A pass that was left after its first batch was only a look at the
+        data: the next pass begins where it began, so `next(iter(loader))` skips no data, however often it is called.
         """
         self._unchanged.check()
         told = getattr(self.sampler, "epoch", None) if hasattr(self.sampler, "set_epoch") else None
@@ -271,12 +270,12 @@ class DataLoader:
 
     @property
     def rank(self) -> int:
-        """Which part of each global batch this process takes; 0 where a sampler has dealt to ranks."""
+        """Which part of each global batch this process takes; 0 if a sampler divides samples among ranks."""
         return self._feed.rank
 
     @property
     def world_size(self) -> int:
-        """How many processes share a global batch; 1 where a sampler has dealt to ranks."""
+        """How many processes share a global batch; 1 if a sampler divides samples among ranks."""
         return self._feed.world_size
 
     @property
@@ -286,36 +285,38 @@ class DataLoader:
 
     @property
     def batches_left(self) -> int:
-        """Batches that the pass under way still gives, or else the next one will: after load_state_dict() the rest.
+        """Batches that the current pass will still give, or the next one: after load_state_dict() the rest of an epoch.
 
-        `len(loader)` is that of a whole epoch, so `tqdm(loader, initial=len(loader) - loader.batches_left)`. TypeError
-        for an iterable-style dataset that does not say.
+        `len(loader)` is for a whole epoch, so `tqdm(loader, initial=len(loader) - loader.batches_left)`. TypeError for
+        an iterable-style dataset, which does not know.
         """
         return self._feed.batches_left
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be that of `epoch`; where a restored state stands inside it, it goes on there."""
+        """Let the next pass be that of `epoch`; if a loaded state is inside that epoch, it continues there."""
         if isinstance(self._feed, LiveFeed):
             warn_once("set_epoch", "a stream has no epochs", 2)
         self._feed.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The loop's position: plain JSON, the same on every rank. Counts batches handed over, not prefetched."""
+        """The loop's position: plain JSON, the same on every rank. Counts what the loop got, nothing prefetched."""
         return self._feed.state_dict()
 
     def load_state_dict(self, state: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
-        """Let the next pass go on where `state` was taken, in O(1). Raises a StateError that lists every difference.
+        """Let the next pass continue where `state` was saved, in O(1). Raises a StateError that lists every difference.
 
-        Of a stream each rank has a state of its own; a list of all ranks' goes on at any other world size.
+        For a stream each rank has its own state; to continue at another world size, give a list of the states of all
+        ranks.
         """
         self._feed.load_state_dict(state)
 
     def commit(self) -> None:
-        """Publish for lag tools how far the epoch is; call it after a checkpoint, which alone is read by a resume.
+        """Publish for lag tools how far the epoch is; call it after a checkpoint. A resume reads only the checkpoint.
 
         Per partition: its first position plus the number of records that all ranks have consumed of it in
-        this epoch; its end when the epoch is over. On rank 0, and where the source can (`KafkaTopic(group=...)`);
-        elsewhere it does nothing. A failure is one warning in the log, within seconds, and never an exception.
+        this epoch; its end when the epoch is over. It works on rank 0, with a source that can do it
+        (`KafkaTopic(group=...)`); otherwise it does nothing. A failure is one warning in the log, within seconds, and
+        never an exception.
         """
         self._feed.commit()
 
@@ -328,12 +329,12 @@ class DataLoader:
         return self._feed.stats()
 
     def replay(self, batches: int = 8) -> Iterator[Any]:
-        """The batch that the loop got last, `batches` times again: how fast the loop would be if batches cost nothing.
+        """The last batch of the loop, `batches` times again: this shows how fast the loop is if batches cost nothing.
 
-        Measuring only: it may be used inside the loop or behind it, the state, the order and the counts stay as they
-        are, and `stats().replay` has what was measured. The loop trains on that batch again, if it trains; a batch that
-        it has changed in place is served changed. ConfigError where no batch was taken, or nothing holds the last one
-        any more: no memory is kept for it.
+        It only measures: use it inside the loop or after it. The state, the order and the counts do not change, and
+        `stats().replay` has what was measured. The loop trains on that batch again, if it trains; a batch that it has
+        changed in place stays changed. ConfigError if the loop got no batch, or if the last one is no longer in memory:
+        no memory is kept for it.
         """
         return self._feed.replay(batches)
 

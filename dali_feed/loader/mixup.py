@@ -51,7 +51,7 @@ class Mixes:
             msg = "collate_fn: MixUp and CutMix mix one image per sample; found several views of it"
             raise ConfigError(msg)
         if any(own):
-            msg = "collate_fn: MixUp and CutMix mix what transforms made; found a function of your own behind them"
+            msg = "collate_fn: MixUp and CutMix mix the images that transforms made; found your own function after them"
             raise ConfigError(msg)
         if program.fixed and outline(program.recipe).dtype == "uint8":
             raise self._not_float(torch.uint8)
@@ -101,7 +101,7 @@ class Mixes:
         if mixing.classes is None:
             return labels
         for slot in np.flatnonzero((labels < 0) | (labels >= mixing.classes))[:1].tolist():
-            rule = f"labels must lie in 0..{mixing.classes - 1}, as classes says"
+            rule = f"labels must lie in 0..{mixing.classes - 1}, because classes={mixing.classes}"
             where = self._feed.where(int(batch.ids[slot]))
             msg = f"collate_fn: {rule}; found {labels[slot]} in {where}"
             raise ConfigError(msg)

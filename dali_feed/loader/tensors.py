@@ -180,7 +180,10 @@ class Items:
 
     def _listed(self, values: Any) -> Any:
         if isinstance(values, PackedBatch):
-            msg = "collate_fn: it is called with a list of records, and Packed gives rows of several; leave either out"
+            msg = (
+                "collate_fn: it is called with a list of records, but a row of Packed has several records; leave "
+                "one of the two out"
+            )
             raise ConfigError(msg)
         if self._made:
             return per_sample(values)

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from torch.utils.data import IterableDataset
 
+from dali_feed.draws.philox import check_seed
 from dali_feed.errors import ConfigError, StateError
 from dali_feed.plan import state as states
-from dali_feed.plan.draws import check_seed
 from dali_feed.plan.order import EpochPlan, Order, Shuffle, resolve
 from dali_feed.plan.position import Position
 from dali_feed.plan.sampler import digest_of, length_of, read_whole, told_epoch
@@ -82,8 +82,9 @@ def _whole(dataset: Any, shares: Shares, *, ordered: bool) -> Snapshot | None:
     if isinstance(dataset, IterableDataset):
         if shares.world_size > 1:
             msg = (
-                f"dataset: an iterable-style one gives every rank the same samples; found"
-                f" world_size={shares.world_size}. Shard it inside, and give rank=0, world_size=1"
+                "dataset: an iterable-style one gives every rank the same samples; found "
+                f"world_size={shares.world_size}. Divide its samples inside the dataset, and give rank=0, "
+                "world_size=1"
             )
             raise ConfigError(msg)
         return None

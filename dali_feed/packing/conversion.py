@@ -197,7 +197,7 @@ def _synced(path: Path) -> Iterator[Callable[[bytes], int]]:
 def _fresh(out: str | os.PathLike[str]) -> Path:
     path = folder_at(out, "a folder that is not there yet")
     if path.exists():
-        msg = f"{path}: a conversion makes a folder of its own; there is one of that name; give another, or remove it"
+        msg = f"{path}: a conversion makes a new folder; this one exists already; give another name, or remove it"
         raise ConfigError(msg)
     return path
 

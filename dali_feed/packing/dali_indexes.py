@@ -27,7 +27,7 @@ _BLANKS = b" \t\r\n\v\f"
 def dali_index(
     shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], folder: str | os.PathLike[str]
 ) -> list[Path]:
-    """Write an index of each shard into a folder; their paths, in the shards' order.
+    """Write an index of each shard into a folder; returns their paths, in the shards' order.
 
     shards  tar files as ShardSet takes them
     folder  where the indexes go; it is made where it is not there
@@ -44,7 +44,10 @@ def dali_index(
     names = [f"{Path(path).name.removesuffix('.tar')}.idx" for path in given.paths]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        msg = f"{home}: each shard needs an index of its own; {twice} would be that of two; index their folders apart"
+        msg = (
+            f"{home}: each shard needs an index of its own; {twice} would be the index of two; index their folders "
+            "separately"
+        )
         raise ConfigError(msg)
     made = []
     try:
@@ -71,7 +74,9 @@ def _told(path: str) -> bytes:
                 continue
             if any(blank in _BLANKS for blank in member):
                 found = member.decode(errors="replace")
-                msg = f"{path}: paths in DALI's index have no blanks; found {found!r}; pack it again, keys='number'"
+                msg = (
+                    f"{path}: paths in DALI's index must have no spaces; found {found!r}; pack it again, keys='number'"
+                )
                 raise ConfigError(msg)
             part = b"%s %d %d %s" % (member[dot + 1 :], at, size, member)
             if member[:dot] != last:

@@ -28,7 +28,7 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A file that is not what it was.
+    """A file that differs from what was packed.
 
     path     the file, as a path in its set
     what     how it shows
@@ -64,7 +64,7 @@ class Verified:
 
 
 def verify(path: str | os.PathLike[str], *, workers: int = 4, advance: Advance | None = None) -> Verified:
-    """Read all of a set. A damaged manifest is the one damage that is told: nobody knows then what the set was.
+    """Read all of a set. If the manifest is damaged, only that is reported, because nothing else says what the set was.
 
     Args:
         path: the set, `NAME.dfset`.
@@ -120,7 +120,7 @@ def _shard(store: SetStore, path: str, shard: Shard, advance: Advance) -> Iterat
             where = "" if records or index is None else ", in no member: a header, or what lies between"
             yield Damage(path, f"its SHA-256 is not that of the manifest{where}", records)
     except OSError as error:
-        yield Damage(path, f"reading it gave: {error.strerror} (errno {error.errno})")
+        yield Damage(path, f"reading it failed: {error.strerror} (errno {error.errno})")
     except SourceError as error:  # a part that is cut while it is read
         yield Damage(path, str(error).removeprefix(f"{path}: "))
     finally:

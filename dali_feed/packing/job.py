@@ -92,16 +92,16 @@ def _resumed(
     there: dict[str, Any], told: dict[str, Any], contents: Contents, snapshot: Snapshot, work: Work, *, finished: bool
 ) -> Job:
     """The job that is there, where `told` would be the same."""
-    where, cure = work.out / f"{work.name}.dfset", "give the same, or another place; or remove what is there"
+    where, cure = work.out / f"{work.name}.dfset", "give the same, give another place, or remove the files there"
     try:
         plan, fallback = Plan.of(there), str(there["fallback"])
     except (KeyError, TypeError, ValueError) as error:
-        msg = f"{where}: a set under way must have its plan; {type(error).__name__}: {error}; {cure}"
+        msg = f"{where}: an unfinished set must have its plan; {type(error).__name__}: {error}; {cure}"
         raise StateError(msg) from error
     if there.get("fingerprint") != told["fingerprint"]:
         msg = (
-            f"{where}: a set is packed of one source; it is of {there.get('source')}, fingerprint "
-            f"{there.get('fingerprint')}; found {told['source']}, {told['fingerprint']}; {cure}"
+            f"{where}: a set must be packed from one source; it was begun with {there.get('source')}, "
+            f"fingerprint {there.get('fingerprint')}; found {told['source']}, {told['fingerprint']}; {cure}"
         )
         raise SourceChangedError(msg)
     mine = {name: there.get(name) for name in ("version", "shard_bytes")} | dict(there.get("options", {}))
@@ -110,7 +110,7 @@ def _resumed(
         f"{name}: {mine.get(name)!r}, found {its.get(name)!r}" for name in mine | its if mine.get(name) != its.get(name)
     ]
     if odd:
-        msg = f"{where}: what is there must have been packed with the same options; {'; '.join(odd)}; {cure}"
+        msg = f"{where}: the files there must have been packed with the same options; {'; '.join(odd)}; {cure}"
         raise StateError(msg)
     return Job(replace(contents, fallback=fallback), snapshot, plan, there, finished)
 
@@ -119,7 +119,7 @@ def contents_for(source: Any, options: Mapping[str, Any]) -> Contents:
     """What becomes of the records of a source; `options` are those of `pack` by name. Raises ConfigError."""
     given = dict(options)
     if given.get("map") is not None and (given.get("resize") is not None or given.get("quality") is not None):
-        msg = f"map: takes the place of resize and quality; found {given['map']!r} beside them; leave one out"
+        msg = f"map: takes the place of resize and quality; found {given['map']!r} and one of them; leave one out"
         raise ConfigError(msg)
     changes: list[Change] = []
     if given.get("map") is not None:

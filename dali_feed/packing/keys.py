@@ -60,7 +60,7 @@ def keys_of(source: Any, kind: str) -> Keys:
         if names is not None:
             return Keys("path", lambda _, position, __: names[position])
     if kind == "own":
-        msg = f'keys="own": records of {source!r} have no names of their own, or the same; give keys="number"'
+        msg = f'keys="own": records of {source!r} have no names, or the same names; give keys="number"'
         raise ConfigError(msg)
     return Keys("number", _number)
 

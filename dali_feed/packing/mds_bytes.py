@@ -74,7 +74,9 @@ def shard_bytes(columns: Columns, samples: Sequence[bytes], size_limit: int) -> 
     first = 4 * (len(samples) + 2) + len(config)
     borders = np.cumsum([first, *map(len, samples)], dtype=np.int64)
     if borders[-1] > MOST:
-        msg = f"MDS: a shard has less than 4 GiB; this one would have {borders[-1]:,} bytes; give a smaller shard size"
+        msg = (
+            f"MDS: a shard has less than 4 GiB; this shard would have {borders[-1]:,} bytes; give a smaller shard size"
+        )
         raise ConfigError(msg)
     return b"".join((np.array([len(samples)], "<u4").tobytes(), borders.astype("<u4").tobytes(), config, *samples))
 

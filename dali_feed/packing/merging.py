@@ -21,9 +21,10 @@ __all__ = ["merge"]
 
 
 def merge(sets: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Path:
-    """Write a set of all shards of `sets`, in order; its manifest's path. The others stay as they are.
+    """Write a set of all shards of `sets`, in order; returns its manifest's path. The old sets stay as they are.
 
-    It is compared with their checksums on the way. A merge that was killed begins anew when it is called again.
+    The new set is compared with their checksums while it is written. A merge that was killed begins again when it is
+    called again.
 
     Args:
         sets: two or more, `NAME.dfset`.
@@ -36,11 +37,14 @@ def merge(sets: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -
     """
     folder, name = place(out)
     if not all(os.fspath(each).strip() for each in sets):
-        msg = f"merge: takes sets, NAME.dfset each; found {[os.fspath(each) for each in sets]!r}; name them all"
+        msg = (
+            f"merge: takes the manifests of sets, NAME.dfset; found {[os.fspath(each) for each in sets]!r}; name "
+            "them all"
+        )
         raise ConfigError(msg)
     homes = [os.path.abspath(each) for each in sets]  # noqa: PTH100  links stay as they are
     if len(homes) < 2 or len(set(homes)) < len(homes):
-        msg = f"merge: takes two sets or more, each once; found {', '.join(homes) or 'none'}"
+        msg = f"merge: takes two or more different sets; found {', '.join(homes) or 'none'}"
         raise ConfigError(msg)
     manifests = [load_plain(home) for home in homes]
     every = [(Path(home).parent, shard) for home, told in zip(homes, manifests, strict=True) for shard in told.shards]
@@ -67,7 +71,7 @@ def _copied(folder: Path, shard: Shard, work: Work, name: str) -> Shard:
     for end, digest in ((SUFFIX, shard.index_sha256), ("", shard.sha256)):
         source, fresh = folder / f"{shard.name}{end}", work.path / f"{name}{end}"
         if not source.exists():
-            msg = f"{source}: a shard must be there to be merged; it is gone; put it back"
+            msg = f"{source}: a shard must exist to be merged; it was removed; put it back"
             raise DataLostError(msg)
         shutil.copyfile(source, fresh)
         with fresh.open("rb+") as file:

@@ -79,7 +79,7 @@ def check_ray(asked: Asked) -> None:
     try:
         cloudpickle.dumps(asked)
     except Exception as error:  # whatever a user's object raises
-        msg = f'engine="ray": source and options must be such as can be sent to other processes; found: {error}'
+        msg = f'engine="ray": source and options must be objects that can be sent to other processes; found: {error}'
         raise ConfigError(msg) from error
 
 
@@ -157,12 +157,13 @@ def _seen(output: Output, work: Work, name: str, k: int, node: str) -> None:
             targets = [output.layout.folder(k, str(work.out)) for k in range(len(output.layout.targets))]
             msg = (
                 f"{work.out / name}: all machines of a Ray cluster must see the folder of a set, and its targets "
-                f"{', '.join(targets)}; {node} wrote this shard, and it is not there; mount on each what they share"
+                f"{', '.join(targets)}; {node} wrote this shard, and this machine does not see it; mount the "
+                "shared folders on each machine"
             )
             raise ConfigError(msg)
         msg = (
-            f"{work.out / name}: all machines of a Ray cluster must see the folder of a set; {node} wrote this shard, "
-            "and it is not there; give a folder on storage that they share"
+            f"{work.out / name}: all machines of a Ray cluster must see the folder of a set; {node} wrote this "
+            "shard, and this machine does not see it; give a folder on shared storage"
         )
         raise ConfigError(msg)
 
@@ -185,8 +186,9 @@ def _made(parcel: _Parcel) -> tuple[Output, ShardMaker]:
     found = source.snapshot(parcel.snapshot.pin)
     if found.fingerprint != parcel.snapshot.fingerprint:
         msg = (
-            f"{found.source}: all machines of a Ray cluster must see the same records; {os.uname().nodename} sees "
-            f"others (fingerprint {found.fingerprint}, planned {parcel.snapshot.fingerprint}); give it the same files"
+            f"{found.source}: all machines of a Ray cluster must see the same records; {os.uname().nodename} "
+            f"sees other records (fingerprint {found.fingerprint}, planned {parcel.snapshot.fingerprint}); give "
+            "it the same files"
         )
         raise SourceChangedError(msg)
     contents = replace(contents_for(source, parcel.asked.options), fallback=parcel.fallback)

@@ -42,10 +42,13 @@ def folder_at(out: str | os.PathLike[str], rule: str = "a folder") -> Path:
     while not os.path.lexists(there):
         there = there.parent
     if not there.is_dir():
-        what = "a file" if there.exists() else "a link that leads nowhere"
+        what = "a file" if there.exists() else "a broken link"
         msg = f"out: must be {rule}; found {told!r}, where {there} is {what}; give another name, or move it away"
         raise ConfigError(msg)
     if not os.access(there, os.W_OK | os.X_OK):
-        msg = f"out: must be {rule} that can be written; found {told!r}; {there} cannot be: check its mode and owner"
+        msg = (
+            f"out: must be {rule} that can be written; found {told!r}; {there} cannot be written; check its mode and "
+            "owner"
+        )
         raise ConfigError(msg)
     return path

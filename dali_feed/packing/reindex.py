@@ -25,7 +25,7 @@ __all__ = ["index"]
 
 
 def index(shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, workers: int = 4) -> int:
-    """Write an index with checksums beside each shard, which reads all of it; how many were written.
+    """Write an index with checksums beside each shard, which reads all of it; returns how many were written.
 
     An index with checksums belongs to its shard by the shard's size: whoever changes a shard calls this again.
 
@@ -61,7 +61,10 @@ def _indexed(path: str, digest: str) -> None:
     finally:
         file.close()
     if found.behind:
-        msg = f"{path}: a shard must end with its archive, which ends before byte {found.behind}; write it again"
+        msg = (
+            f"{path}: a shard must have no bytes after its archive, which ends before byte {found.behind}; write it "
+            "again"
+        )
         raise ConfigError(msg)
     columns = (found.first, found.offset, found.length, found.suffix)
     whole = index_bytes(Indexed(found.stamp.size, 0, 0, columns, found.suffixes, np.array(crc, np.uint32)))

@@ -36,7 +36,7 @@ def split(
     tell: Tell | None = None,
     **options: Any,
 ) -> dict[str, PackedSet]:
-    """Pack each part as a set of its own, `out/NAME.dfset`; what was packed, by name.
+    """Pack each part as a set of its own, `out/NAME.dfset`; returns what was packed, by name.
 
     Args:
         source: as for `pack`.
@@ -74,7 +74,10 @@ def parts_of(source: Any, parts: Mapping[str, float | int | None], seed: int, ke
     for k, name in enumerate(parts):
         here = part == k
         if not here.any():
-            msg = f"split: each part must get a record; {name!r} gets none of {len(ids)}; give it a larger share"
+            msg = (
+                f"split: each part must get at least one record; {name!r} gets none of {len(ids)}; give it a larger "
+                "share"
+            )
             raise ConfigError(msg)
         found[name] = Present.of_flags(snapshot.starts.tolist(), _flags(snapshot, partition[here], position[here]))
     return found

@@ -81,7 +81,10 @@ class Work:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                msg = f"{self.out}: one process at a time packs the set {self.name}; another does; wait, or end it"
+                msg = (
+                    f"{self.out}: one process at a time may pack the set {self.name}; another process packs it now; "
+                    "wait for it, or stop it"
+                )
                 raise ConfigError(msg) from error
             yield
         finally:
@@ -97,7 +100,10 @@ class Work:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            msg = f"{path}: must be the plan of a run that packs; found: {error}; remove {self.path} to begin anew"
+            msg = (
+                f"{path}: must be the plan of a run that packs; found: {error}; remove {self.path} to start from the "
+                "beginning"
+            )
             raise StateError(msg) from error
         return dict(found)
 
@@ -134,7 +140,7 @@ class Work:
 
 def denied(path: Path, error: OSError) -> ConfigError:
     """Of a place that cannot be written."""
-    msg = f"{path}: a set must lie where it can be written; found: {error.strerror or error}; give another place"
+    msg = f"{path}: a set must be in a place that can be written; found: {error.strerror or error}; give another place"
     return ConfigError(msg)
 
 

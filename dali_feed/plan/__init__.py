@@ -1,4 +1,4 @@
-"""The plan: which sample comes in which slot, its random numbers, and the position of a run. Arithmetic.
+"""The plan: which sample comes in which slot, and the position of a run. Arithmetic.
 
 Never: I/O, clocks, threads.
 """

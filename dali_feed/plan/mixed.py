@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
+from dali_feed.draws.philox import seed_within
+from dali_feed.draws.streams import STRANDS
 from dali_feed.errors import ConfigError
 from dali_feed.plan.apportion import Apportioned
-from dali_feed.plan.draws import seed_within
 from dali_feed.plan.order import EpochPlan, Order, WindowPlan
-from dali_feed.plan.streams import STRANDS
 from dali_feed.records.extents import Extents, Int64s, pack_ids, unpack_ids
 from dali_feed.records.mixture import Mixture
 from dali_feed.records.source import Snapshot

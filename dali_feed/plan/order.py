@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.draws.philox import permutation
+from dali_feed.draws.streams import EXTENT_ORDER, WINDOW_ORDER
 from dali_feed.errors import ConfigError, SourceEmptyError
-from dali_feed.plan.draws import permutation
-from dali_feed.plan.streams import EXTENT_ORDER, WINDOW_ORDER
 from dali_feed.records.source import Extents, Snapshot, pack_ids, unpack_ids
 
 __all__ = ["EpochPlan", "Order", "Shuffle", "WindowPlan", "canonical", "resolve"]
@@ -38,10 +38,10 @@ _COLUMNS = ("partition", "start", "stop")
 class Shuffle:
     """How far samples are mixed.
 
-    extent  how many neighbouring records are read in one go; such runs are shuffled among each other. None: 1 where
-            single records are cheap to read, else the source's own (about 32 MB of a Kafka partition)
-    window  how many of these runs are in memory together, and are then shuffled record by record, for each of the
-            `lanes`; None: 1,024 single records, or 256 MB of larger runs
+    extent  how many neighbouring records are read together; such runs are shuffled. None: 1 if single records are cheap
+            to read, else the source's own number (about 32 MB of a Kafka partition)
+    window  how many of these runs are in memory together for each of the `lanes`, and are then shuffled record by
+            record; None: 1,024 single records, or 256 MB of larger runs
 
     Larger windows mix better and cost memory; larger extents read faster and mix worse. docs/words.md has a picture.
     """

@@ -22,8 +22,8 @@ class BadRecords:
     limit        how many of any `window` samples in a row may be bad: an int, or an exact Fraction; None: any number.
                  One more ends the run with a BadRecordLimitError. Kafka offsets that hold no record are replaced too,
                  and do not count.
-    floor        so many may be bad even where a Fraction comes to less: a hundredth of 50 images would be none.
-                 Fraction(0) still allows none; for an int the floor has no effect
+    floor        so many may be bad even if a Fraction allows fewer: a hundredth of 50 images is none. Fraction(0) still
+                 allows none; for an int the floor has no effect
     window       the limit holds for so many samples in a row, as one rank gets them; None: for its whole epoch. A
                  resumed run counts from where it resumes
     dead_letter  where bad records are kept, once per record, epoch and rank: a `DeadLetterFolder` or a

@@ -34,14 +34,16 @@ class PartitionStats:
     partition   its number
     position    offset of the next record for the training loop; of a shuffled topic its first offset plus the records
                 that the loop got of it, as `loader.commit()` counts
-    end         offset where it ends: of a topic the snapshot's, of a stream the one behind the last stable record
+    end         offset where it ends: for a topic the end in the snapshot, for a stream the offset after the last stable
+                record
     low         first offset that the broker keeps
-    records     that the brokers sent since its readers began: a fetch brings more than was asked for, and some twice
+    records     records that the brokers sent since its readers began: a fetch brings more than is needed, and some
+                records twice
     size        bytes of these records' keys and values
     rate        bytes of these per second, between the last two statistics
-    leader      id of the broker that is asked for them
-    seconds     of a stream: how long ago the last record was made that was read of it, by its own time; 0 where no
-                record is to come
+    leader      id of the broker that gives them
+    seconds     of a stream: the age of the last record that was read, by the record's own time; 0 if no record is left
+                to read
     """
 
     partition: int
@@ -61,21 +63,23 @@ class PartitionStats:
 
     @property
     def headroom(self) -> int | None:
-        """Offsets between the first that is kept and the position; below 0 records are gone that were to come.
+        """Offsets between the first that is kept and the position; below 0, records are gone that were not read yet.
 
-        Of a stream, and of a topic read in order; a shuffled one needs any offset from its snapshot's start on.
+        For a stream, and for a topic that is read in order; a shuffled one needs all offsets from its snapshot's start
+        on.
         """
         return None if self.position is None or self.low is None else self.position - self.low
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerStats:
-    """The connections to one broker. Times in seconds, over the last statistics' interval; None where none were made.
+    """The connections to one broker. Times in seconds, over the last statistics' interval; None if there was none.
 
     broker       its address and id, `host:9092/1`
     state        "UP", or what else librdkafka calls it; of several readers the worst. "": there is no connection now
-    latency      mean time from a request to its whole answer; an idle fetch waits for `fetch.wait.max.ms` in it
-    latency_p99  99 of 100 answers came within it; of several readers the longest
+    latency      mean time from a request to its whole answer; it includes the `fetch.wait.max.ms` that an idle fetch
+                 waits
+    latency_p99  99 of 100 answers came within this time; of several readers the longest
     throttle     mean time that the broker held an answer back (quotas)
     fetches      fetch requests, since the readers began
     disconnects  connections that were lost or closed, since the readers began
@@ -92,16 +96,16 @@ class BrokerStats:
 
 @dataclass(frozen=True, slots=True)
 class KafkaStats:
-    """What the consumers of one loader measured, each every `statistics.interval.ms` (5,000).
+    """What the consumers of one loader measured. Each measures every `statistics.interval.ms` (5,000).
 
     topic          its name
-    partitions     in the order of their numbers; those that were read or that are known to be the run's
-    brokers        those that were connected to
+    partitions     in the order of their numbers: those that were read, or that the run is known to read
+    brokers        brokers that the consumers have connected to
     readers        consumers that have given statistics
-    queue_records  records (and a few events) that came and were not asked for yet, in the queues of all consumers
+    queue_records  records (and a few events) that came and were not read yet, in the queues of all consumers
     queue_bytes    bytes of their payloads
-    rebalances     times that a group's partitions were dealt anew; 0 for a topic, which joins no group
-    at             Unix seconds of the oldest of the figures
+    rebalances     how often the partitions of a group were assigned again; 0 for a topic, which joins no group
+    at             time of the oldest of these figures, in Unix seconds
     """
 
     topic: str
@@ -122,13 +126,13 @@ class KafkaStats:
 
     @property
     def lag(self) -> int | None:
-        """Offsets that are still to come; None where no partition knows."""
+        """Offsets that are still to be read; None if no partition knows."""
         known = [each.lag for each in self.partitions if each.lag is not None]
         return sum(known) if known else None
 
     @property
     def lag_seconds(self) -> float | None:
-        """The largest of the partitions' `seconds`; None where none is known."""
+        """The largest of the partitions' `seconds`; None if none is known."""
         return max((each.seconds for each in self.partitions if each.seconds is not None), default=None)
 
     @property

@@ -20,7 +20,7 @@ LATENCIES = 32  # classes of a histogram: the first up to 2 microseconds, each t
 
 @dataclass(frozen=True, slots=True)
 class TargetStats:
-    """One of the places that a store reads from: a folder, a disk, a server.
+    """One place that a store reads from: a folder, a disk, a server.
 
     name     as people write it
     reads    that came to an end, well or not
@@ -46,16 +46,16 @@ class StorageStats:
     """What the readers of one loader measured of one store, since they began.
 
     store         its name: "local", "s3://bucket"
-    reads         that came to an end, well or not; one that was tried again is one
+    reads         that ended, well or with an error; one that was tried again counts once
     bytes         that they gave
     seconds       sum of their times, from the request to the last byte; two at once count twice
-    latency       reads by their time: class 0 below 2 microseconds, class k from 2**k microseconds up to twice that,
-                  the last one open; as many as LATENCIES
+    latency       how many reads took how long: class 0 is below 2 microseconds, class k from 2**k microseconds to twice
+                  that, the last one has no end; there are LATENCIES classes
     queued        reads that wait or are under way now
     retries       tries after the first of a read
-    failures      reads that ended in an error; of a cache, those that met a damaged piece
+    failures      reads that ended with an error; for a cache, those that found a damaged piece
     hits, misses  reads that a cache had, and that it had not; None where there is none
-    targets       figures per target, where a store has several
+    targets       figures of each target, if a store has several
     """
 
     store: str
@@ -98,7 +98,7 @@ class StorageStats:
 
     @property
     def hit_rate(self) -> float | None:
-        """Share of the reads that a cache had, 0..1; None where there is none, or before the first."""
+        """Share of the reads that a cache had, 0..1; None if there is no cache, or before the first read."""
         asked = (self.hits or 0) + (self.misses or 0)
         return (self.hits or 0) / asked if asked else None
 

@@ -182,7 +182,9 @@ class Depot:
         except OSError as error:
             self.failures += 1
             if self.failures == 1:
-                log.warning("DiskCache(%s): a piece cannot be kept, and is read without: %s", self.folder, error)
+                log.warning(
+                    "DiskCache(%s): a piece cannot be saved, and is read without the cache: %s", self.folder, error
+                )
             return False
         finally:
             claim.drop()

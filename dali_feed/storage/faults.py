@@ -81,7 +81,9 @@ def told(path: str, error: BaseException, tried: int) -> DaliFeedError:
         return SourceChangedError(f"{msg} to read it as it is")
     if _may_pass(error):
         cure = "check the network and the server, or try again later"
-        return SourceUnreachableError(f"{path}: a shard must be readable; {tried} tries gave, the last: {said}; {cure}")
+        return SourceUnreachableError(
+            f"{path}: a shard must be readable; {tried} tries failed, the last with: {said}; {cure}"
+        )
     return SourceError(f"{path}: a shard must be readable; found {said}; check the path and storage_options=")
 
 

@@ -39,7 +39,7 @@ class Layout:
     stripe_count  parts of a shard: 1 has each shard whole on one target, and all targets in turn
     stripe_size   bytes of a stripe, a multiple of 4096
 
-    Raises ConfigError for what cannot be.
+    Raises ConfigError for values that are not allowed.
     """
 
     targets: tuple[str, ...]

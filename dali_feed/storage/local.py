@@ -91,7 +91,7 @@ class LocalStore:
             msg = f"{path}: a shard must be readable; found {error.strerror}; check its mode and owner"
             raise SourceDeniedError(msg) from error
         except OSError as error:
-            msg = f"{path}: a shard must be readable; opening it gave: {error.strerror} (errno {error.errno})"
+            msg = f"{path}: a shard must be readable; opening it failed: {error.strerror} (errno {error.errno})"
             raise SourceError(msg) from error
 
     def fill(

@@ -56,8 +56,8 @@ def set_layout(folder: str, layout: LustreLayout) -> None:
         there = os.path.dirname(there)
     if magic_of(there) != MAGIC:
         msg = (
-            f"--stripe-count, --stripe-size: are of --targets, or of a folder on Lustre; found {folder}, which is not; "
-            "name the folders with --targets"
+            f"--stripe-count, --stripe-size: are for --targets, or for a folder on Lustre; found {folder}, which "
+            "is not on Lustre; name the folders with --targets"
         )
         raise ConfigError(msg)
     try:
@@ -98,7 +98,7 @@ def parsed(told: str, path: str) -> LustreLayout:
     for name, number in _TOLD.findall(told):
         found.setdefault(name, int(number))
     if len(found) < 2:
-        msg = f"{path}: lfs getstripe must tell stripe_count and stripe_size; found {told.strip()[:200]!r}"
+        msg = f"{path}: lfs getstripe must print stripe_count and stripe_size; found {told.strip()[:200]!r}"
         raise ConfigError(msg)
     return LustreLayout(found["count"], found["size"])
 
@@ -113,10 +113,10 @@ def _lfs(*command: str) -> str:
             [tool, *command], capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False
         )
     except OSError as error:
-        msg = f"{told}: Lustre's tool must be a program; {tool} gave: {error.strerror}; install it again"
+        msg = f"{told}: Lustre's tool must be a program; {tool} failed: {error.strerror}; install it again"
         raise ConfigError(msg) from error
     except subprocess.TimeoutExpired as error:
-        msg = f"{told}: must end; it took over {_SECONDS} seconds; check the mount"
+        msg = f"{told}: must end in time; it took more than {_SECONDS} seconds; check the mount"
         raise SourceError(msg) from error
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip() or "no word").splitlines()[0]

@@ -48,7 +48,9 @@ def _asked(path: str, folder: str) -> int:
     except DaliFeedError as error:
         if not _told.is_set():
             _told.set()
-            log.warning("%s: on Lustre, read as if one target had it, for its layout is not known: %s", path, error)
+            log.warning(
+                "%s: on Lustre, read as if it were on one target, because its layout is not known: %s", path, error
+            )
         return AHEAD_BYTES
     ahead = max(AHEAD_BYTES, layout.size) * max(1, layout.count)
     log.info(

@@ -84,7 +84,7 @@ def load_manifest(path: str) -> Manifest:
         with open(path, "rb") as file:
             whole = file.read()
     except FileNotFoundError as error:
-        msg = f"{path}: no such set; check the path, or let `dali-feed pack` come to its end, which writes it last"
+        msg = f"{path}: no such set; check the path, or let `dali-feed pack` finish, which writes it last"
         raise SourceNotFoundError(msg) from error
     except OSError as error:
         msg = f"{path}: a manifest must be a file that can be read; found {error.strerror}"
@@ -105,7 +105,7 @@ def parsed(path: str, whole: bytes) -> Manifest:
         msg = f"{path}: a manifest must be what `dali-feed pack` wrote; found {what}; fetch it again"
         raise DataLostError(msg) from error
     if not fits:
-        what = f"version {version!r}" if version != VERSION else "other bytes than those of its SHA-256"
+        what = f"version {version!r}" if version != VERSION else "other bytes than its SHA-256 says"
         msg = f"{path}: a manifest must be what `dali-feed pack` wrote; found {what}; fetch it again"
         raise DataLostError(msg)
     return found
@@ -116,7 +116,10 @@ def load_plain(path: str) -> Manifest:
     found = load_manifest(path)
     if found.layout is not None:
         where = ", ".join(found.layout.targets)
-        msg = f"{path}: must be a set of whole files; found one over {where}; make it one: dali-feed pack {path} OUT"
+        msg = (
+            f"{path}: must be a set of whole files; found a set striped over {where}; pack it again without targets: "
+            f"dali-feed pack {path} OUT"
+        )
         raise ConfigError(msg)
     return found
 

@@ -43,7 +43,7 @@ def load(fd: int, name: Name, length: int, at: int, view: memoryview) -> None:
     end = _FIXED.size + 4 * blocks
     whole = len(head) == HEAD and _SUM.unpack_from(head, end)[0] == zlib.crc32(head[:end])
     if not whole or _FIXED.unpack_from(head) != (_MAGIC, bytes.fromhex(name[0]), name[1], length):
-        msg = "its head is not that of the piece"
+        msg = "its header is not that of the piece"
         raise DamagedError(msg)
     first, last = at // BLOCK, (at + len(view) - 1) // BLOCK
     begin, stop = first * BLOCK, min((last + 1) * BLOCK, length)

@@ -159,5 +159,5 @@ def _temporaries(home: str | os.PathLike[str], layout: Layout, parts: Sequence[P
 def _denied(path: Path, error: OSError) -> SourceDeniedError:
     found = error.strerror or type(error).__name__
     cure = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "mount or make it"
-    msg = f"target {path.parent}: must be a folder that can be written to; {path.name} gave: {found}; {cure}"
+    msg = f"target {path.parent}: must be a folder that can be written to; writing {path.name} failed: {found}; {cure}"
     return SourceDeniedError(msg)

@@ -104,7 +104,7 @@ class StripedFile:
             except OSError as error:
                 path = os.path.join(self._folders[part], self._parts[part].file)
                 what = f"{error.strerror} (errno {error.errno})"
-                msg = f"{path}: a part of a shard must be readable; reading it gave: {what}; check the target"
+                msg = f"{path}: a part of a shard must be readable; found: {what}; check the target"
                 failed(SourceError(msg))
             finally:
                 self._leave(part, time.perf_counter() - began, got, whole=got == size)

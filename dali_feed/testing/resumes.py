@@ -48,7 +48,7 @@ def assert_resumes_anywhere(  # noqa: PLR0913  what a run is made of, as in Feed
     absent: int | None = None,
     columns: Mapping[str, Kind] | None = None,
 ) -> None:
-    """Check the law of resume on a source: a run that stops anywhere goes on unchanged, at any world size.
+    """Check the law of resume on a source: a run that stops anywhere continues unchanged, at any world size.
 
     It takes the snapshot twice, and once more by the pin in a state; reads records singly and in runs; runs an epoch at
     each world size and saves a state after every batch; restores states in new feeds, each at every world size, and
@@ -61,7 +61,7 @@ def assert_resumes_anywhere(  # noqa: PLR0913  what a run is made of, as in Feed
         source: what is checked. Its contents must not change meanwhile.
         batch_size: samples of a global batch; `lanes` must divide it. Several batches should fit into the source.
         shuffle: False, True, or a `Shuffle`; small windows give more borders between windows to stop at.
-        transform: as in `Feed`; a random one shows that random numbers go on too. Images of several sizes need one.
+        transform: as in `Feed`; a random one shows that random numbers continue too. Images of several sizes need one.
         seed: of order and augmentation.
         lanes: each world size must divide it.
         world_sizes: at which the same epoch is run and each state is restored.

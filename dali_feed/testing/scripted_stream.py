@@ -135,7 +135,7 @@ class ScriptedStream:
         return {"stream": self._name, "rank": rank, "partitions": len(self._items), "position": at}
 
     def merged(self, marks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """One mark of several ranks'."""
+        """One mark, made from those of several ranks."""
         ranks = [mark["rank"] for mark in marks]
         if len(set(ranks)) != len(ranks):
             msg = f"{self._name}: marks must be of different ranks; found {ranks}"

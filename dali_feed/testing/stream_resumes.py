@@ -45,12 +45,12 @@ def assert_stream_resumes(  # noqa: PLR0913  what a run is made of, as in LiveFe
     their partitions, with the same fields and pixels. It runs on the CPU.
 
     Args:
-        source: what is checked. It begins at the same records whenever it is opened, and its pace has a timeout.
+        source: what is checked. It begins at the same records each time it is opened, and its pace has a timeout.
         records: how many good records it has.
         batch_size: records per batch and rank.
         transform: as in `LiveFeed`; a random one shows that random numbers are the record's own.
         seed: of augmentation.
-        world_sizes: at which it is stopped, and gone on with.
+        world_sizes: at which it is stopped, and continued.
         positions: after how many batches of each rank it is stopped.
         columns: as in `LiveFeed`.
         timeout: seconds without a batch after which records count as lost.

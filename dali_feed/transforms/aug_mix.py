@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.plan.draws import uniforms
-from dali_feed.plan.streams import STREAMS_PER_OP
+from dali_feed.draws.philox import uniforms
+from dali_feed.draws.streams import STREAMS_PER_OP
 from dali_feed.transforms.auto_operations import LEVELS, MOVES, SIGNED, Auto, Space, Turning
 from dali_feed.transforms.base import Arrays, Ints, OnImage
 from dali_feed.transforms.batch_draws import BatchDraws

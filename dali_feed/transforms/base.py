@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.draws.streams import STREAMS_PER_OP
 from dali_feed.errors import TransformError
-from dali_feed.plan.streams import STREAMS_PER_OP
 from dali_feed.transforms.batch_draws import BatchDraws
 from dali_feed.transforms.graph import Apply, Graph, InGraph
 from dali_feed.transforms.keys import Arrays, Key, further, numbered

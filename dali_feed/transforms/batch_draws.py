@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.plan.draws import uniforms
+from dali_feed.draws.philox import uniforms
 from dali_feed.transforms.geometry import TRIES, Window, random_windows
 from dali_feed.transforms.rules import Interpolation
 

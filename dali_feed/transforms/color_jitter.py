@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.plan.streams import STREAMS_PER_OP
+from dali_feed.draws.streams import STREAMS_PER_OP
 from dali_feed.transforms.base import Arrays, OnImage, Op
 from dali_feed.transforms.colours import Colour, adjustment, only
 from dali_feed.transforms.graph import Graph

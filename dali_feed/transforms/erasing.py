@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.draws.philox import uniforms
 from dali_feed.errors import TransformError
-from dali_feed.plan.draws import uniforms
 from dali_feed.transforms.base import Apply, Arrays, Effect, InGraph, Ints, OnPlanes
 from dali_feed.transforms.batch_draws import BatchDraws
 from dali_feed.transforms.fields import fail

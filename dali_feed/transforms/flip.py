@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from dali_feed.plan.streams import STREAMS_PER_OP
+from dali_feed.draws.streams import STREAMS_PER_OP
 from dali_feed.transforms import follow
 from dali_feed.transforms.base import Arrays, OnImage, Op
 from dali_feed.transforms.graph import Graph

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.plan.draws import uniforms
-from dali_feed.plan.streams import STREAMS_PER_OP
+from dali_feed.draws.philox import uniforms
+from dali_feed.draws.streams import STREAMS_PER_OP
 from dali_feed.transforms.base import Effect
 from dali_feed.transforms.batch_draws import BatchDraws
 from dali_feed.transforms.gammas import GAMMA_TRIES, STEP, log_gammas

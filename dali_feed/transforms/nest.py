@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.plan.streams import STREAMS_PER_OP
+from dali_feed.draws.streams import STREAMS_PER_OP
 from dali_feed.transforms.base import Arrays, Ints, OnImage, Op
 from dali_feed.transforms.graph import Graph
 from dali_feed.transforms.keys import Key, numbered

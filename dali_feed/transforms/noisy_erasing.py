@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.draws.philox import uniforms
+from dali_feed.draws.streams import STREAMS_PER_OP
 from dali_feed.errors import TransformError
-from dali_feed.plan.draws import uniforms
-from dali_feed.plan.streams import STREAMS_PER_OP
 from dali_feed.transforms.base import Arrays, Effect, Ints, OnImage
 from dali_feed.transforms.batch_draws import BatchDraws
 from dali_feed.transforms.erasing import RandomErasing, tried

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from dali_feed.draws.streams import DEEPEST, NEST_BITS, TOP_BITS
 from dali_feed.errors import TransformError
-from dali_feed.plan.streams import DEEPEST, NEST_BITS, TOP_BITS
 from dali_feed.transforms.base import Op
 
 __all__ = ["inner_numbers", "walk"]

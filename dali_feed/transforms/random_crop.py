@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dali_feed.plan.streams import STREAMS_PER_OP
+from dali_feed.draws.streams import STREAMS_PER_OP
 from dali_feed.transforms import follow
 from dali_feed.transforms.base import Ints, OnImage, Op
 from dali_feed.transforms.edges import crop, margin, rows, too_narrow

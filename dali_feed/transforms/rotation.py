@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.plan.streams import STREAMS_PER_OP
+from dali_feed.draws.streams import STREAMS_PER_OP
 from dali_feed.transforms import follow
 from dali_feed.transforms.base import Arrays, OnImage, Op
 from dali_feed.transforms.edges import one_level

@@ -118,11 +118,11 @@ def serve(
     """Report over HTTP what a loader does, until the endpoint is closed: `with watching.serve(loader) as at: ...`.
 
     `/metrics` is Prometheus text, `/stats.json` what `dali-feed watch` reads, `/healthz` says that the process answers.
-    Values are taken when they are asked for. Nobody is asked who they are: think before you give another address.
+    Values are read when a request comes. There is no password: think before you give another address.
 
     Args:
         loader: a `DataLoader`, a `Feed` or a `LiveFeed`; or several, each by a name of its own.
-        port: to listen at; 0 for one that is free, which the endpoint's `url` says.
+        port: to listen at; 0: a free one, which `url` of the endpoint names.
         address: of the interface; "0.0.0.0" for every one.
         job: what the run is called; None: DALI_FEED_JOB or SLURM_JOB_ID.
 

@@ -60,7 +60,7 @@ _KAFKA = {
     "readers": _is("consumers", "Consumers that have given statistics."),
     "queue_records": _is("queue_records", "Records in the queues of all consumers."),
     "queue_bytes": _is("queue_bytes", "Bytes of the payloads in these queues."),
-    "rebalances": _grows("rebalances", "Times that a group's partitions were dealt anew."),
+    "rebalances": _grows("rebalances", "Times that a group's partitions were assigned again."),
     "at": _is("statistics_timestamp_seconds", "Unix time of the oldest of the consumers' figures."),
     "lag": _is("lag_records", "Offsets that are still to come."),
     "lag_seconds": _is("lag_seconds", "How long ago the last record was made that was read, of the worst partition."),

@@ -35,12 +35,12 @@ class _Batches(Protocol):
 class Reporting(Iterable[Any]):
     """Batches of a loader; every so many of them its numbers go to reporters: `for x, y in Reporting(loader, ...)`.
 
-    The loader stays yours: save and load its state, set its epoch and close it as without this.
+    The loader is still yours: save and load its state, set its epoch and close it as before.
 
     Args:
         loader: a `DataLoader`, a `Feed` or a `LiveFeed`.
         reporter: a `Reporter`, or several.
-        every: so many batches are between two reports.
+        every: how many batches are between two reports.
         step: where the count of batches begins, as after a resume.
 
     Attributes:

@@ -47,8 +47,8 @@ class AtTopic:
         """Make sure that somebody is there to do it."""
         if not self.cluster.answers():
             msg = (
-                f"{self.options.topic}: a broker must answer an admin client; {self.options.servers} has no controller"
-                " that does; on the embedded broker use `dali_feed.testing.Broker.create`"
+                f"{self.options.topic}: an admin client needs a controller; {self.options.servers} has none that "
+                "answers; on the embedded broker use `dali_feed.testing.Broker.create`"
             )
             raise SourceError(msg)
 
@@ -68,8 +68,8 @@ class AtTopic:
             code, said = error.args[0].code(), error.args[0].str()
             if code == KafkaError.TOPIC_ALREADY_EXISTS:
                 msg = (
-                    f"{topic}: a new topic needs a name of its own; {servers} has one of this name; choose another, "
-                    "or grow or delete that one"
+                    f"{topic}: a new topic needs a new name; {servers} already has a topic of this name; choose "
+                    "another name, or grow or delete that topic"
                 )
                 raise ConfigError(msg) from error
             if code in GONE:
@@ -81,7 +81,7 @@ class AtTopic:
                 )
                 raise SourceDeniedError(msg) from error
             if code in _REFUSED:
-                msg = f"{topic}: {doing}: the cluster must agree to it; {servers} refuses: {said}"
+                msg = f"{topic}: {doing}: the cluster must accept it; {servers} refuses: {said}"
                 raise ConfigError(msg) from error
             if code in (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT):
                 raise unreachable(topic, servers, time.monotonic() - begun, self.trouble.last or said) from error
@@ -102,7 +102,10 @@ class AtTopic:
             if wanted(leaders or None):
                 return
             time.sleep(PAUSE_SECONDS)
-        msg = f"{topic}: it was done, and the list of topics of {self.options.servers} has not followed; look again"
+        msg = (
+            f"{topic}: it was done, but the list of topics of {self.options.servers} does not show it yet; look "
+            "again later"
+        )
         raise SourceError(msg)
 
     def settings(self) -> tuple[dict[str, str], str]:

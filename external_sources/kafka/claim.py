@@ -25,10 +25,10 @@ ABOVE = 8_000_000
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Values of more than `above` bytes lie in a folder; `KafkaTopic(claims=folder)` reads them as if they did not.
+    """Values of more than `above` bytes are stored in a folder, from which `KafkaTopic(claims=folder)` reads them.
 
-    folder  which must be there, for nothing is written beside a share that is not mounted. An object is
-            `folder/ab/abcd...`, its SHA-256
+    folder  which must exist, so that nothing is written where a share is not mounted. An object is `folder/ab/abcd...`,
+            its SHA-256
     above   bytes of the largest value that is in the topic itself
 
     The record keeps its key and its headers, its value is empty, and more headers are `claim.uri` (the object's path
@@ -47,12 +47,12 @@ class Claim:
     def check(self, topic: str, most: int | None) -> None:
         """Before a run: raises ConfigError where the folder is not there, or the topic refuses what stays in it."""
         if not os.path.isdir(self.folder):
-            msg = f"Claim: the folder must be there, and shared with those who read; found none at {self.folder}"
+            msg = f"Claim: the folder must exist, and readers must see it too; found none at {self.folder}"
             raise ConfigError(msg)
         if most is not None and self.above >= most:
             msg = (
-                f"Claim: above must be less than max.message.bytes of {topic}, {most}; found {self.above}; values in "
-                "between would have no place"
+                f"Claim: above must be less than max.message.bytes of {topic}, {most}; found {self.above}; a "
+                "value between the two could not be stored"
             )
             raise ConfigError(msg)
 
@@ -80,7 +80,8 @@ class Claim:
             sync_folder(path.parent)  # whoever wrote it may have been killed before he did
         except OSError as error:
             msg = (
-                f"{self.folder}: a payload of {len(value)} bytes must be there before its record is sent; found: "
-                f"{error.strerror}; check the folder's mode and the space left, and go on with the same journal"
+                f"{self.folder}: a payload of {len(value)} bytes must be written before its record is sent; "
+                f"found: {error.strerror}; check the folder's mode and the space left, and continue with the "
+                "same journal"
             )
             raise ProduceError(msg) from error

@@ -129,7 +129,7 @@ class Untold:
         if not isinstance(told, Told):
             return told
         cure = "give the source claims=, the folder that it may be read from"
-        return f"{claim_of(told)}: the payload lies elsewhere; {cure}"
+        return f"{claim_of(told)}: the payload is stored elsewhere; {cure}"
 
 
 UNTOLD = Untold()
@@ -173,7 +173,7 @@ class Claims:
             return f"{claim_of(told)}: {found}"
         digest = hashlib.sha256(found).hexdigest()
         if len(found) != told.size or digest != told.sha256:
-            return f"{claim_of(told)}: the object must have the SHA-256 {told.sha256}; found {digest}: it was altered"
+            return f"{claim_of(told)}: the object must have the SHA-256 {told.sha256}; found {digest}: it was changed"
         return found
 
     def weigh(self, message: Message) -> int:

@@ -143,7 +143,7 @@ class Cluster:
         if not self._probed and seconds >= min(SILENT_SECONDS, self._options.timeout):
             self._probed = True
             if at := speaks_tls(self._options.servers, self._options.config):
-                msg = f"{self._options.topic}: {at} speaks TLS; set security.protocol to SSL or SASL_SSL in config="
+                msg = f"{self._options.topic}: {at} uses TLS; set security.protocol to SSL or SASL_SSL in config="
                 raise SourceDeniedError(msg)
         if seconds >= self._options.timeout:
             raise unreachable(self._options.topic + which, self._options.servers, seconds, self._trouble.last)
@@ -160,7 +160,7 @@ class Cluster:
         try:
             names = [name for name in self._consumer.list_topics(timeout=5.0).topics if not name.startswith("__")]
         except KafkaException as error:
-            near = f"its list of topics could not be had ({error.args[0].str()})"
+            near = f"its list of topics could not be read ({error.args[0].str()})"
         else:
             close = difflib.get_close_matches(topic, names, n=5, cutoff=0.5)
             none = f"none of its {len(names)} topics has a similar name"

@@ -71,7 +71,10 @@ class DeadLetterTopic:
             raise ConfigError(msg)
         taken = sorted(_TAKEN.intersection(self.config))
         if taken:
-            msg = f"{self.topic}: config= must not set what makes a letter durable; found {', '.join(taken)}"
+            msg = (
+                f"{self.topic}: config= must not set the options that make dead letters durable; found "
+                f"{', '.join(taken)}"
+            )
             raise ConfigError(msg)
 
     def __str__(self) -> str:
@@ -84,7 +87,7 @@ class DeadLetterTopic:
     def read(self) -> Iterator[Letter]:
         """Every letter once: of those with the same `source` and `where` the last.
 
-        A record that is no letter is passed over. Raises a SourceError where the topic is not there or cannot be read.
+        A record that is no letter is skipped. Raises a SourceError where the topic is not there or cannot be read.
         """
         try:
             source = KafkaTopic(self.topic, self.servers, config=self.config, timeout=self.timeout, holes="replace")
@@ -135,9 +138,10 @@ class _Writer:
             letter, said = failed[0] if failed else (letters[-1], "")
             said = self._trouble.denied or self._trouble.last or said
             msg = (
-                f"{self._to}: the dead letter of {letter.where} must be acknowledged before a state counts its batch; "
-                f"the broker did not in {time.monotonic() - begin:.1f} s{': ' + said if said else ''}; check the "
-                "address, the topic and the right to write to it, or raise timeout="
+                f"{self._to}: the dead letter of {letter.where} must be acknowledged before a state counts its "
+                f"batch; the broker did not acknowledge it in {time.monotonic() - begin:.1f} "
+                f"s{': ' + said if said else ''}; check the address, the topic and the right to write to it, or "
+                "raise timeout="
             )
             raise DeadLetterError(msg)
 

@@ -77,7 +77,7 @@ def denied(
 ) -> SourceDeniedError:
     """No rights, which `needs` names, or credentials or a certificate that are not accepted; `config`: the client's."""
     if refused_by_tls(said):
-        return SourceDeniedError(f"{subject}: a connection by TLS needs trust; {told_by_tls(said, config or {})}")
+        return SourceDeniedError(f"{subject}: a TLS connection must be trusted; {told_by_tls(said, config or {})}")
     if "SASL" in said:
         return SourceDeniedError(
             f"{subject}: the broker must accept the credentials; {servers} refuses: {said}; check sasl.mechanism, "
@@ -99,14 +99,14 @@ def gone(subject: str, servers: str, said: str = "") -> SourceChangedError:
 def remade(subject: str, known: str, found: str) -> SourceChangedError:
     """Another topic has taken the name."""
     return SourceChangedError(
-        f"{subject}: it must be the topic that the snapshot was taken of, whose id is {known}; found one of id {found}:"
-        " the topic was deleted and made again; take a new snapshot, and start without the old state"
+        f"{subject}: the topic must be the one that the snapshot was taken of, whose id is {known}; found one of "
+        f"id {found}: the topic was deleted and made again; take a new snapshot, and start without the old state"
     )
 
 
 def unreachable(subject: str, servers: str, seconds: float, said: str) -> SourceUnreachableError:
     """The error for no answer in `seconds`."""
     return SourceUnreachableError(
-        f"{subject}: the broker must answer; {servers} did not for {seconds:.1f} s"
-        f"{': ' + said if said else ''}; check the address and that the broker runs, or raise timeout="
+        f"{subject}: the broker must answer; {servers} did not answer for {seconds:.1f} "
+        f"s{': ' + said if said else ''}; check the address and that the broker runs, or raise timeout="
     )

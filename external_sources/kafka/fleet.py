@@ -25,21 +25,22 @@ _POLL_OPTION = "max.poll.interval.ms"
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Workers that share a stream's partitions: each record goes to one of them, and after a crash to another again.
+    """Workers that share a stream's partitions: each record goes to one of them, and after a crash perhaps to another
+    too.
 
     A record counts as done when the loop asks for the next batch, or calls `loader.commit()`. It is committed by
     `loader.commit()`, and when its partition goes to another worker or the loader is closed. After a crash another
-    worker goes on from the last commit: what came behind it comes again, and nothing is lost.
+    worker continues from the last commit: the records after it come again, and none is lost.
 
     group     the consumer group's name
-    protocol  "classic": a member of the group deals, cooperative-sticky, so that only partitions that move stop; any
-              broker. "consumer": the broker deals (KIP-848), Kafka 4.0 and newer
+    protocol  "classic": a member of the group assigns the partitions (cooperative-sticky, so that only partitions that
+              move stop); works with any broker. "consumer": the broker assigns them (KIP-848); Kafka 4.0 and newer
     instance  this worker's own name, which it has again after a restart (static membership): its partitions wait for
-              it, for as long as `session`. No two workers may have the same. With several ranks each adds its number
-    session   seconds without a sign of life after which a worker's partitions go to others; None: 45, and with
-              "consumer" what the broker says, which cannot be set here
-    drain     seconds that the loop has to finish its records of partitions that are taken away. What it has not
-              finished by then comes again at another worker
+              it, up to `session`. Two workers must not have the same name. With several ranks each adds its number
+    session   seconds without a heartbeat after which a worker's partitions go to other workers; None: 45, and with
+              "consumer" the broker's value, which cannot be set here
+    drain     seconds that the loop has to finish its records of partitions that move to another worker. What it has not
+              finished by then comes again at that worker
 
     Raises:
         ConfigError: a value that is not allowed.
@@ -62,7 +63,7 @@ class Fleet:
         if self.session is not None:
             if self.protocol == "consumer":
                 msg = (
-                    f'Fleet(session=): with protocol="consumer" the broker decides; found {self.session!r}; set '
+                    f'Fleet(session=): with protocol="consumer" the broker sets it; found {self.session!r}; set '
                     "consumer.session.timeout.ms of the group there, and leave session= out"
                 )
                 raise ConfigError(msg)
@@ -87,7 +88,7 @@ class Fleet:
         return found
 
     def tuning(self) -> dict[str, Any]:
-        """Options of librdkafka that a user may know better."""
+        """Options of librdkafka that a user may set in `config`."""
         # A partition that came later is seen when the member that deals asks for the topic's again: 5 minutes.
         found: dict[str, Any] = {"topic.metadata.refresh.interval.ms": 10_000}
         polls = max(_POLLS, self.drain + _MARGIN, self.session or 0.0)
@@ -97,38 +98,41 @@ class Fleet:
         return found
 
     def mark(self, topic: str) -> dict[str, Any]:
-        """What a state holds of a fleet's stream: where its position is, and no position."""
+        """What a state holds of a fleet's stream: the group that has the position, and no position."""
         return {"topic": topic, "fleet": self.group}
 
     def check_mark(self, topic: str, told: Mapping[str, Any]) -> None:
-        """Raise StateError where a mark is not this fleet's: a position of its own would be a second one."""
+        """Raise StateError if a mark is not this fleet's: only the group may have a position."""
         if (found := dict(told)) != self.mark(topic):
             msg = (
-                f"{topic}: a worker of the fleet {self.group!r} goes on where the group is, so its state must be the"
-                f" fleet's; found {found}; leave the state out, or read without fleet="
+                f"{topic}: a worker of the fleet {self.group!r} continues at the offsets of the group, so its "
+                f"state must be the fleet's; found {found}; leave the state out, or read without fleet="
             )
             raise StateError(msg)
 
     def check(self, topic: str, config: Mapping[str, Any], group: str | None, start: Any) -> None:
         """Raise ConfigError where an option of `config`, or another argument of the stream, contradicts this."""
         if group is not None:
-            msg = f"{topic}: fleet= names the group, which is joined, and group= one that is not; leave out {group!r}"
+            msg = (
+                f"{topic}: fleet= names the group to join, and group= names a group that is not joined; give only "
+                f"one of the two: leave out {group!r}"
+            )
             raise ConfigError(msg)
         if isinstance(start, Mapping | list | tuple):
-            msg = f"{topic}: start= of a fleet cannot be a mark, as the group owns the position; leave it out"
+            msg = f"{topic}: start= of a fleet cannot be a state, because the group has the position; leave it out"
             raise ConfigError(msg)
         ours = {*_OTHERS, "session.timeout.ms"}
         if taken := sorted(ours.intersection(config)):
             msg = (
-                f"{topic}: config= must not set how a fleet deals its partitions; found {', '.join(taken)}; "
+                f"{topic}: config= must not set how a fleet assigns its partitions; found {', '.join(taken)}; "
                 "Fleet(protocol=, session=) says it"
             )
             raise ConfigError(msg)
         polls = str(config.get(_POLL_OPTION, ""))
         if polls.isdecimal() and int(polls) <= 1000 * self.drain:
             msg = (
-                f"{topic}: {_POLL_OPTION} in config= must be above Fleet(drain=), or the worker is thrown out while its"
-                f" loop finishes; found {polls} ms and {self.drain:g} s"
+                f"{topic}: {_POLL_OPTION} in config= must be above Fleet(drain=), or the group removes the "
+                f"worker while its loop finishes; found {polls} ms and {self.drain:g} s"
             )
             raise ConfigError(msg)
 

@@ -124,7 +124,7 @@ class Commits:
             self._flying = None
             self._answer(asked, wrong)
         elif wrong is not None:
-            LOG.warning("%s; what was not committed comes again at others", self._said(wrong))
+            LOG.warning("%s; what was not committed comes again, at other workers", self._said(wrong))
 
     def _places(self, offsets: Mapping[int, int], note: str) -> list[TopicPartition]:
         return [TopicPartition(self._options.topic, p, offset, metadata=note) for p, offset in offsets.items()]
@@ -134,7 +134,9 @@ class Commits:
             asked.landed(asked.sent)
             asked.done.set()
         elif error.code() in _OUT:  # the partitions are others' now, and the next poll says so
-            LOG.warning("%s; the worker was thrown out, and what was not committed comes again", self._said(error))
+            LOG.warning(
+                "%s; the group has removed the worker, and what was not committed comes again", self._said(error)
+            )
             asked.done.set()
         elif error.code() in REFUSED | _LAST or error.fatal() or time.monotonic() > asked.deadline:
             self._end(asked, error)

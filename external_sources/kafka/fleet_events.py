@@ -112,8 +112,8 @@ class Events:
         topic, group = self._options.topic, self._fleet.group
         where = f"{topic}[{partition}]@{wanted}"
         cure = (
-            f"set the offsets of the group {group!r} anew (kafka-consumer-groups --reset-offsets) when you know what "
-            "that leaves out"
+            f"reset the offsets of the group {group!r} (kafka-consumer-groups --reset-offsets) when you know "
+            "which records that skips"
         )
         try:
             low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ASK_SECONDS)
@@ -121,20 +121,21 @@ class Events:
             return DataLostError(f"{where}: the broker no longer holds it ({error.args[0].str()}); {cure}")
         if wanted > high:
             return SourceChangedError(
-                f"{where}: the partition must reach to the group's offset; it ends at {high}: it was truncated, or the"
-                f" topic was made anew; {cure}"
+                f"{where}: the partition must reach the group's offset; it ends at {high}: it was truncated, or "
+                f"the topic was made again; {cure}"
             )
         return DataLostError(
-            f"{where}: offsets {wanted}..{low - 1} must be read next by the group {group!r}, and the broker holds"
-            f" {low}..{high - 1}: retention or deletion took them; {cure}, and give the topic a longer retention"
+            f"{where}: offsets {wanted}..{low - 1} must be read next by the group {group!r}, and the broker "
+            f"holds {low}..{high - 1}: retention or deletion removed them; {cure}, and give the topic a longer "
+            "retention"
         )
 
     def _refused(self, error: KafkaError) -> SourceError | ConfigError:
         said = error.str()
         if "fenced" in said or "instance ID is still used" in said:
             return ConfigError(
-                f"{self.who}: an instance's name must be one worker's at a time; another that runs has it: {said}; "
-                "give each its own Fleet(instance=)"
+                f"{self.who}: one worker at a time may use the name of an instance; another running worker uses "
+                f"it: {said}; give each worker its own Fleet(instance=)"
             )
         if "nsupported" in said or "not supported" in said:
             return ConfigError(
@@ -143,7 +144,7 @@ class Events:
             )
         if "rotocol" in said:
             return ConfigError(
-                f"{self.who}: all members of a group must deal in one way, cooperative-sticky; {said}; end the other"
-                " members, or take another group"
+                f"{self.who}: all members of a group must assign partitions in the same way, cooperative-sticky; "
+                f"{said}; stop the other members, or use another group"
             )
-        return ConfigError(f"{self.who}: the broker must take the worker as a member; {said}; check Fleet(...)")
+        return ConfigError(f"{self.who}: the broker must accept the worker as a member; {said}; check Fleet(...)")

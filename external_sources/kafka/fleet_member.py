@@ -88,8 +88,9 @@ class Member:
         self._topic_id = self._topic_id or self._witness.topic_id
         if self._witness.doubts(self._topic_id):
             msg = (
-                f"{self._options.topic}: it must be the topic that the worker began with, of id {self._topic_id}; found"
-                f" one of id {self._witness.topic_id}: the topic was deleted and made again; start the worker anew"
+                f"{self._options.topic}: the topic must be the one that the worker began with, whose id is "
+                f"{self._topic_id}; found one of id {self._witness.topic_id}: the topic was deleted and made "
+                "again; start the worker again"
             )
             raise SourceChangedError(msg)
         return found
@@ -126,7 +127,7 @@ class Member:
             try:
                 self._bye(self._drain(list(self.dealt), 0.0))
             except Exception as error:  # noqa: BLE001  whatever it is, the group must be left
-                LOG.warning("%s: left without a commit: %s", self.events.who, error)
+                LOG.warning("%s: left the group without a commit: %s", self.events.who, error)
         hang_up(self._options.topic, self.consumer)
 
     def _new(self, position: Positions) -> dict[int, int]:
@@ -140,7 +141,7 @@ class Member:
     def _bye(self, position: Positions) -> None:
         """Commit before partitions go."""
         if (new := self._new(position)) and (error := self.commits.send(self.consumer, new, self._note)) is not None:
-            LOG.warning("%s: %s went without a commit: %s", self.events.who, _listed(new), error.str())
+            LOG.warning("%s: gave up %s without a commit: %s", self.events.who, _listed(new), error.str())
 
     def _places(self, partitions: Collection[int]) -> list[TopicPartition]:
         return [TopicPartition(self._options.topic, p) for p in partitions]
@@ -159,7 +160,7 @@ class Member:
                     self._begun = self.commits.ask(lambda: {p: o for p, o in told.fresh.items() if p in self.dealt})
                 self._begin(told.offsets)
                 places = [TopicPartition(options.topic, p, offset) for p, offset in told.offsets.items()]
-                LOG.info("%s: dealt %s", self.events.who, _listed(found))
+                LOG.info("%s: was assigned %s", self.events.who, _listed(found))
         except BaseException as error:  # noqa: BLE001  raised by the next poll
             self._failed = self._failed or error
         self._answer(consumer.incremental_assign, places)
@@ -185,9 +186,9 @@ class Member:
         self._drop(found)
         self._forget(found)
         LOG.warning(
-            "%s: this worker was thrown out of the group, and with it went %s (%s); what it has not committed comes "
-            "again at others. It joins again. Reasons are a stopped process, a broken connection, or a broker without "
-            "an answer, for longer than Fleet(session=)",
+            "%s: the group removed this worker, and took %s from it (%s); what it has not committed comes "
+            "again, at other workers. It joins again. Possible reasons: the process was stopped, the connection "
+            "was broken, or the broker did not answer, for longer than Fleet(session=)",
             self.events.who,
             _listed(found),
             self.trouble.last or "no sign of life",

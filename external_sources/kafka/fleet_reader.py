@@ -100,7 +100,7 @@ class FleetReader:
         member = self._member
         if member is None:
             return ""
-        return member.trouble.last or ("" if member.dealt else f"{member.events.who}: no partition is dealt to it")
+        return member.trouble.last or ("" if member.dealt else f"{member.events.who}: no partition is assigned to it")
 
     def gauges(self) -> KafkaStats | None:
         """What its consumer has measured; see `records.gauges.Gauged`."""
@@ -178,7 +178,9 @@ class FleetReader:
         if member is not None and mine:
             member.leave()
         elif member is not None:
-            LOG.warning("%s: it could not leave in %.1f s; left behind", member.events.who, CLOSE_SECONDS)
+            LOG.warning(
+                "%s: it could not leave the group in %.1f s; its consumer stays open", member.events.who, CLOSE_SECONDS
+            )
         if mine:
             self._turn.release()
 

@@ -24,7 +24,7 @@ def hang_up(topic: str, consumer: Consumer | None) -> None:
         closing.start()
         closing.join(CLOSE_SECONDS)
         if closing.is_alive():
-            LOG.warning("%s: the consumer did not close in %.1f s; left behind", topic, CLOSE_SECONDS)
+            LOG.warning("%s: the consumer did not close in %.1f s; it stays open", topic, CLOSE_SECONDS)
 
 
 def check_usable(topic: str, pid: int, stop: threading.Event, *, closed: bool) -> None:

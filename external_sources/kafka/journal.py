@@ -60,24 +60,26 @@ class Journal:
             SourceChangedError: the source has other records, or the topic was made anew.
             StateError: another topic, or other options; every difference is told.
         """
-        cure = "give the same, or another journal= to begin anew"
+        cure = "give the same, or another journal= to start from the beginning"
         if self.fingerprint != wanted.fingerprint:
             msg = (
-                f"{path}: the journal's run must go on with its own source; it is of {self.source}, fingerprint "
-                f"{self.fingerprint}; found {wanted.source}, {wanted.fingerprint}; {cure}"
+                f"{path}: a run must continue with the source that it began with; the journal is of "
+                f"{self.source}, fingerprint {self.fingerprint}; found {wanted.source}, {wanted.fingerprint}; "
+                f"{cure}"
             )
             raise SourceChangedError(msg)
         known = self.topic == wanted.topic and "" not in (self.topic_id, wanted.topic_id)
         if known and self.topic_id != wanted.topic_id:
             msg = (
-                f"{path}: the journal's run must go on in its own topic; {self.topic} had the id {self.topic_id}, "
-                f"found {wanted.topic_id}: it was deleted and made again; remove the journal to begin anew"
+                f"{path}: a run must continue in the topic that it began with; {self.topic} had the id "
+                f"{self.topic_id}, found {wanted.topic_id}: it was deleted and made again; remove the journal to "
+                "start from the beginning"
             )
             raise SourceChangedError(msg)
         mine, its = {"topic": self.topic, **self.options}, {"topic": wanted.topic, **wanted.options}
         odd = [f"{name}: {mine.get(name)!r}, found {its.get(name)!r}" for name in its if mine.get(name) != its[name]]
         if odd:
-            msg = f"{path}: the journal's run must go on with its own options; {'; '.join(odd)}; {cure}"
+            msg = f"{path}: a run must continue with the options that it began with; {'; '.join(odd)}; {cure}"
             raise StateError(msg)
         return self
 
@@ -116,7 +118,7 @@ def save(path: Path, journal: Journal) -> None:
         write_whole(path, json.dumps({"version": VERSION, **asdict(journal)}).encode())
         sync_folder(path.parent)
     except OSError as error:
-        msg = f"{path}: the journal must be written, or a killed run could not go on; found: {error.strerror}"
+        msg = f"{path}: the journal must be written, or a killed run could not continue; found: {error.strerror}"
         raise ConfigError(msg) from error
 
 
@@ -136,7 +138,10 @@ def held(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            msg = f"{path}: one process at a time has a journal; another has this one; wait for it, or end it"
+            msg = (
+                f"{path}: one process at a time may use a journal; another process uses this one; wait for it, or "
+                "stop it"
+            )
             raise ConfigError(msg) from error
         yield
     finally:

@@ -61,7 +61,7 @@ def _looked(at: AtTopic, reader: str | Stand) -> LagFacts:
     same = {p: waits[p] for p, offset in wanted.items() if p in waits and offset == stand.positions.get(p)}
     oldest = same | _times_at(at, {p: offset for p, offset in wanted.items() if p not in same})
     answers = at.cluster.answers()
-    settings, unknown = at.settings() if answers else ({}, "this broker answers no questions about settings")
+    settings, unknown = at.settings() if answers else ({}, "this broker does not answer questions about settings")
     topic_id = (Asker(at.options).ask(topic) or "") if answers else ""
     parts = [replace(each, waits=waits.get(each.partition), oldest=oldest.get(each.partition)) for each in found]
     return LagFacts(topic, at.options.servers, stand, topic_id, tuple(parts), _keeps(settings), unknown, now)
@@ -144,11 +144,11 @@ def _state(state: object) -> str:
 
 def _missing(at: AtTopic, group: str, known: Mapping[str, str] | None) -> SourceNotFoundError:
     if known is None:
-        near = "this broker does not name its groups"
+        near = "this broker does not list its groups"
     elif close := difflib.get_close_matches(group, known, n=5, cutoff=0.5):
         near = f"did you mean {', '.join(close)}?"
     else:
-        near = f"none of the {len(known)} groups that may be seen has a similar name"
+        near = f"none of the {len(known)} groups that it lists has a similar name"
     return SourceNotFoundError(
         f"{at.options.topic}: group {group!r} must have committed offsets at {at.options.servers}; there is no such "
         f"group; {near}"

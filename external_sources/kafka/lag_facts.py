@@ -181,9 +181,9 @@ def _another(facts: LagFacts) -> Iterator[str]:
     known, stand = facts.topic_id, facts.stand
     if "" not in (known, stand.topic_id) and known != stand.topic_id:
         yield (
-            f"{facts.topic}: it must be the topic that {stand.of} is of, whose id is {stand.topic_id}; found one of id "
-            f"{known}: it was deleted and made again, and a run that goes on ends with SourceChangedError; start "
-            "without the state"
+            f"{facts.topic}: the topic must be the one that {stand.of} is of, whose id is {stand.topic_id}; "
+            f"found one of id {known}: it was deleted and made again, and a run that continues ends with "
+            "SourceChangedError; start without the state"
         )
     silent = [each.partition for each in facts.partitions if each.position is None]
     if silent and stand.ends is None:
@@ -191,8 +191,8 @@ def _another(facts: LagFacts) -> Iterator[str]:
     beyond = [each.partition for each in facts.partitions if each.position is not None and each.position > each.high]
     if beyond:
         yield (
-            f"{stand.of} stands beyond the end of {_named(facts.topic, beyond)}: the topic was truncated or made anew, "
-            "and a run that goes on ends with SourceChangedError or DataLostError"
+            f"the position of {stand.of} is past the end of {_named(facts.topic, beyond)}: the topic was "
+            "truncated or made again, and a run that continues ends with SourceChangedError or DataLostError"
         )
 
 
@@ -202,8 +202,9 @@ def _gone(facts: LagFacts) -> Iterator[str]:
         first = lost[0]
         more = f", and of {len(lost) - 1} more partitions" if len(lost) > 1 else ""
         yield (
-            f"{facts.topic}[{first.partition}]: offsets {first.need}..{first.low - 1} are gone{more}: retention or "
-            f"deletion took them before {facts.stand.of} had them; going on ends with DataLostError"
+            f"{facts.topic}[{first.partition}]: offsets {first.need}..{first.low - 1} are gone{more}: retention "
+            f"or deletion removed them before {facts.stand.of} read them; a run that continues ends with "
+            "DataLostError"
         )
 
 
@@ -219,11 +220,11 @@ def _going(facts: LagFacts) -> Iterator[str]:
         yield f"{where}: the records from offset {each.need} on, which are needed, may be deleted at any time; {cure}"
     elif rate and lag and lag / rate > room:
         yield (
-            f"{where}: at {rate:,.0f} records/s what is left takes {span_text(lag / rate)}, and the records from offset"
-            f" {each.need} on may be deleted from {span_text(room)} on; {cure}, or read faster"
+            f"{where}: at {rate:,.0f} records/s the rest takes {span_text(lag / rate)}, and the records from "
+            f"offset {each.need} on may be deleted in {span_text(room)}; {cure}, or read faster"
         )
     elif room < SOON and not rate:
-        yield f"{where}: the records from offset {each.need} on may be deleted from {span_text(room)} on; {cure}"
+        yield f"{where}: the records from offset {each.need} on may be deleted in {span_text(room)}; {cure}"
 
 
 def _behind(facts: LagFacts) -> Iterator[str]:

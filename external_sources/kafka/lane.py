@@ -187,14 +187,15 @@ class Lane:
             return gone(topic, servers, said)
         if code in _FENCED:
             return ProduceError(
-                f"{topic}: a run is one process's at a time; {servers} says that another has taken it over, or that it "
-                f"was silent for too long: {said}; end the other, and start again with the same journal"
+                f"{topic}: one process at a time may do a run; {servers} says that another process has taken it "
+                f"over, or that this one was silent for too long: {said}; stop the other process, and start "
+                "again with the same journal"
             )
         if code in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
             return unreachable(topic, servers, self._options.timeout, self._trouble.last or said)
         return ProduceError(
-            f"{topic}: records could not be written to {servers}: {said}; what was delivered before counts, and a run "
-            "with a journal= goes on behind it"
+            f"{topic}: records could not be written to {servers}: {said}; what was delivered before counts, and "
+            "a run with a journal= continues after it"
         )
 
     def _denied(self, said: str) -> SourceDeniedError:

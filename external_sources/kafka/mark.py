@@ -48,7 +48,10 @@ class Mark:
         """
         most = max(self.positions, default=-1)
         if most >= count:
-            msg = f"{self.topic}: the state has {most + 1} partitions and the topic now {count}: it was made anew"
+            msg = (
+                f"{self.topic}: the state has {most + 1} partitions and the topic now {count}: it was deleted and "
+                "made again"
+            )
             raise SourceChangedError(msg)
         mine = range(rank, count, world_size)
         lacking = [p for p in mine if p not in self.positions and p % self.world_size not in self.ranks]
@@ -56,9 +59,9 @@ class Mark:
             ranks = ", ".join(str(r) for r in sorted({p % self.world_size for p in lacking}))
             shown = ", ".join(map(str, lacking[:8])) + (f" and {len(lacking) - 8} more" if len(lacking) > 8 else "")
             msg = (
-                f"{self.topic}: a state must say where each partition of rank {rank} of {world_size} stands; it lacks "
-                f"{shown}: it is of ranks {', '.join(map(str, self.ranks))} of {self.world_size}; give those of ranks "
-                f"{ranks} too"
+                f"{self.topic}: a state must have the position of each partition of rank {rank} of {world_size}; "
+                f"it lacks {shown}, because it is of ranks {', '.join(map(str, self.ranks))} of "
+                f"{self.world_size}; give the states of ranks {ranks} too"
             )
             raise StateError(msg)
         return {p: self.positions.get(p, 0) for p in mine}
@@ -77,7 +80,10 @@ def mark_of(topic: str, told: Told) -> Mark:
         raise StateError(msg)
     if "fleet" in mark:
         group = mark["fleet"]
-        msg = f"{topic}: a state must say where each partition stands; found a fleet's state: its group {group!r} does"
+        msg = (
+            f"{topic}: a state must have the position of each partition; found a fleet's state: its group "
+            f"{group!r} has it"
+        )
         raise StateError(msg)
     try:
         positions = {int(p): int(v) for p, v in mark["positions"].items()}
@@ -91,7 +97,7 @@ def mark_of(topic: str, told: Told) -> Mark:
         raise StateError(msg)
     fits = world_size > 0 and all(0 <= r < world_size for r in ranks)
     if not fits or any(p < 0 or v < 0 or p % world_size not in ranks for p, v in positions.items()):
-        msg = f"{topic}: a state must be a mark of a stream of this topic; its ranks and positions disagree"
+        msg = f"{topic}: a state must be of a stream of this topic; its ranks and positions do not fit together"
         raise StateError(msg)
     return Mark(of, topic_id, world_size, ranks, positions)
 
@@ -100,15 +106,15 @@ def made_mark(topic: str, topic_id: str, positions: Mapping[int, int], rank: int
     """A rank's. Raises ConfigError where its partitions are not those that the rank has."""
     if sorted(positions) != list(range(rank, rank + len(positions) * world_size, world_size)):
         msg = (
-            f"{topic}: a mark must have all partitions of rank {rank} of {world_size}, as its reader's blocks say;"
-            f" found {sorted(positions)}"
+            f"{topic}: a state must have all partitions of rank {rank} of {world_size}, as its reader's blocks "
+            f"say; found {sorted(positions)}"
         )
         raise ConfigError(msg)
     return Mark(topic, topic_id, world_size, (rank,), {int(p): int(v) for p, v in positions.items()})
 
 
 def merged_marks(topic: str, marks: Sequence[Mapping[str, Any]]) -> Mark:
-    """One mark of several ranks'. Raises StateError where they are not of one run, or two are of one rank."""
+    """One mark, made from those of several ranks. StateError: they are not of one run, or two are of one rank."""
     found = [mark_of(topic, told) for told in marks]
     if not found:
         msg = f"{topic}: a state of at least one rank is needed; found none"

@@ -75,7 +75,9 @@ class Pin:
         if "" not in (self.topic_id, topic_id) and self.topic_id != topic_id:
             raise remade(topic, self.topic_id, topic_id)
         if len(lows) < n:
-            msg = f"{topic}: the snapshot has {n} partitions and the topic now {len(lows)}: it was made anew"
+            msg = (
+                f"{topic}: the snapshot has {n} partitions and the topic now {len(lows)}: it was deleted and made again"
+            )
             raise SourceChangedError(msg)
         held = self.ends > self.starts
         lost = np.flatnonzero(held & (lows[:n] > self.starts))
@@ -86,17 +88,18 @@ class Pin:
                 for p in lost[:5].tolist()
             )
             msg = (
-                f"{which}{f'; and {len(lost) - 5} more partitions' if len(lost) > 5 else ''}: the snapshot promised "
-                "them and retention or deletion took them; take a new snapshot, and give the topic a longer retention"
+                f"{which}{f'; and {len(lost) - 5} more partitions' if len(lost) > 5 else ''}: the snapshot has "
+                "them, but retention or deletion removed them; take a new snapshot, and give the topic a longer "
+                "retention"
             )
             raise DataLostError(msg)
         cut = np.flatnonzero(held & (highs[:n] < self.ends))
         if len(cut):
             p = int(cut[0])
             msg = (
-                f"{topic}[{p}]: the snapshot ends at offset {self.ends[p]} and the partition now at {highs[p]}"
-                f"{f', and {len(cut) - 1} more are shorter' if len(cut) > 1 else ''}: the topic was truncated or made "
-                "anew; take a new snapshot"
+                f"{topic}[{p}]: the snapshot ends at offset {self.ends[p]} and the partition now at "
+                f"{highs[p]}{f', and {len(cut) - 1} more are shorter' if len(cut) > 1 else ''}: the topic was "
+                "truncated or made again; take a new snapshot"
             )
             raise SourceChangedError(msg)
 
@@ -115,7 +118,10 @@ def pin_of(topic: str, told: Mapping[str, Any]) -> Pin:
         msg = f"{topic}: a pin must be what a snapshot of a Kafka topic gave; {type(error).__name__}: {error}"
         raise StateError(msg) from error
     if not fits:
-        msg = f"{topic}: a pin must be what a snapshot of a Kafka topic gave; its starts, ends and extent disagree"
+        msg = (
+            f"{topic}: a pin must be what a snapshot of a Kafka topic gave; its starts, ends and extent do not fit "
+            "together"
+        )
         raise StateError(msg)
     if of != topic:
         msg = f"{topic}: the pin must be of the same topic; it is of {of}"

@@ -58,7 +58,7 @@ class Produced:
 
 
 class Producer:
-    """Puts all records of a source into a topic, in the source's order. What goes wrong with one costs that one.
+    """Writes all records of a source into a topic, in the source's order. A record that fails does not stop the others.
 
     A record goes to the partition of its key, as Java's producers have it; one without a key to the partition that its
     number in the source has the turn of.
@@ -67,19 +67,20 @@ class Producer:
         source: a ShardSet, FileList, ArrowRows or KafkaTopic, or any other source.
         topic: where to. It must exist: `Topics.create`, or `dali-feed topic create`.
         servers: bootstrap addresses, "host:port,host:port" or a list of them.
-        writes: what becomes of a record: `Payload(...)`, `Values(...)` or `Copied()`. None: `Payload()`, the payload
+        writes: how a record is written: `Payload(...)`, `Values(...)` or `Copied()`. None: `Payload()`, the payload
             with its label in the header `label`.
         map: a function of a payload (bytes) that gives another. It runs in the threads that read; what it raises is a
             failure of that record.
-        readers: those threads.
-        claim: `Claim(folder, above)`: larger values lie in that folder, and their records say where.
-        journal: a file that says how far the run is. With it a run that was killed goes on where it was; a journal of
-            another source or other options is an error. One process at a time has it. None: there is no going on.
+        readers: how many of those threads.
+        claim: `Claim(folder, above)`: larger values are stored in that folder, and their records say where.
+        journal: a file that says how far the run is. With it a run that was killed continues where it was; a journal of
+            another source or other options is an error. One process at a time may use it. None: a killed run cannot
+            continue.
         transactional: each record is in the topic once, for readers with isolation.level=read_committed, however
-            often the run was killed. Without it, those that the broker took within `every` seconds before may be
-            there twice.
+            often the run was killed. Without it, records that the broker accepted in the last `every` seconds before a
+            kill may be there twice.
         every: seconds between two entries in the journal, or two transactions.
-        by: "key", or "turn": records with a key go in turn too, so that partitions are equally long.
+        by: "key", or "turn": records with a key go to the partitions in turn too, so that partitions are equally long.
         acks: "all" in-sync replicas have a record before it counts, and a retry never repeats it; or "1", the leader.
         compression: "auto": compressed images, sounds and films are sent as they are, everything else with lz4. Or
             "none", "lz4", "zstd", "snappy" or "gzip" for all.
@@ -118,7 +119,9 @@ class Producer:
         self._topics = Topics(servers, config=config, timeout=timeout)
         self._writes: Writes = Payload() if writes is None else writes
         if not callable(getattr(self._writes, "record", None)):
-            msg = f"{topic}: writes must say what becomes of a record, as Payload(), Values(...); found {writes!r}"
+            msg = (
+                f"{topic}: writes must say how a record is written, such as Payload() or Values(...); found {writes!r}"
+            )
             raise ConfigError(msg)
         if map is not None and not callable(map):
             msg = f"{topic}: map must be a function of bytes, or None; found {map!r}"
@@ -142,7 +145,7 @@ class Producer:
                 raise ConfigError(msg)
         taken = sorted(OURS.intersection(config or {}))
         if taken:
-            msg = f"{topic}: config= must not set what makes a delivery count; found {', '.join(taken)}"
+            msg = f"{topic}: config= must not set the options that make a delivery safe; found {', '.join(taken)}"
             raise ConfigError(msg)
         if transactional and acks != "all":
             msg = f"{topic}: transactions need acks='all'; found {acks!r}"
@@ -163,7 +166,7 @@ class Producer:
         return f"Producer({self._source!r}, {self._topic!r}, {self._servers!r})"
 
     def run(self, tell: Tell | None = None) -> Produced:
-        """Put the records there, from the first one or from where the journal is; `tell` hears how far it is.
+        """Write the records, from the first one or from the journal's position; `tell` is called with the progress.
 
         Raises:
             SourceNotFoundError: no such topic; the message names similar ones, and how one is made.
@@ -223,8 +226,9 @@ class _Run:
         self._journal = fresh if known is None else known.resumed(fresh, str(self._path))
         if target.partitions < self._journal.partitions:
             msg = (
-                f"{of._topic}: the run began with {self._journal.partitions} partitions, found {target.partitions}: "
-                "the topic was made anew; remove the journal to begin anew"
+                f"{of._topic}: the run began with {self._journal.partitions} partitions, found "
+                f"{target.partitions}: the topic was deleted and made again; remove the journal to start from "
+                "the beginning"
             )
             raise SourceChangedError(msg)
         self._line = Line.of(snapshot)

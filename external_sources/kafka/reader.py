@@ -233,14 +233,14 @@ class KafkaReader:
         if seconds >= self._options.timeout:
             if wait.end_seen is not None:
                 msg = (
-                    f"{where}: the snapshot promised offsets up to {stop - 1}, and the partition has ended at "
-                    f"{wait.end_seen} for {seconds:.1f} s: it was truncated or made anew; take a new snapshot"
+                    f"{where}: the snapshot has offsets up to {stop - 1}, but the partition has ended at "
+                    f"{wait.end_seen} for {seconds:.1f} s: it was truncated or made again; take a new snapshot"
                 )
                 raise SourceChangedError(msg)
             raise unreachable(where, self._options.servers, seconds, self._trouble.last)
         if wait.due():
             # A consumer may be stuck on a partition whose leader moved; or a slow link is at a fetch of megabytes.
-            LOG.warning("%s: nothing came for %.0f s; connecting anew (%s)", where, seconds, self._trouble.last)
+            LOG.warning("%s: nothing came for %.0f s; connecting again (%s)", where, seconds, self._trouble.last)
             self._drop()
             self._assign(partition, want, modest=True)
         return self._live()
@@ -297,8 +297,8 @@ class KafkaReader:
         else:
             held = f"the broker holds {low}..{high - 1}" if high > low else f"the broker holds nothing (next is {high})"
         return DataLostError(
-            f"{where}: offsets {want}..{stop - 1} were promised and {held}: retention or deletion took them, or the "
-            "topic was made anew; take a new snapshot, and give the topic a longer retention"
+            f"{where}: the snapshot has offsets {want}..{stop - 1}, but {held}: retention or deletion removed "
+            "them, or the topic was made again; take a new snapshot, and give the topic a longer retention"
         )
 
     def _check_gone(self, partition: int, want: int) -> None:

@@ -46,7 +46,7 @@ class RemoteClaims:
         folder = address.rstrip("/")
         if "?" in folder:
             found = f"found a query in {shown(folder)!r}"
-            msg = f"claims: must be an address that paths can stand behind; {found}; leave it out"
+            msg = f"claims: must be an address that paths can be added to; {found}; leave it out"
             raise ConfigError(msg)
         return cls(folder, cast("RemoteStore", store_for([f"{folder}/object"])))
 
@@ -66,7 +66,7 @@ class RemoteClaims:
         if path is None:
             return f"{claim_of(told)}: the object must lie under {self.folder}, and the URI leads out of it"
         if told.size > LARGEST:
-            return f"{claim_of(told)}: an object of {told.size} bytes; the most is {LARGEST}"
+            return f"{claim_of(told)}: an object of {told.size} bytes; at most {LARGEST} are allowed"
         try:
             return self._read(path, told, lease)
         except SourceNotFoundError:
@@ -87,7 +87,7 @@ class RemoteClaims:
         file.read(view, 0)
         digest = hashlib.sha256(view).hexdigest()
         if digest != told.sha256:
-            return f"{claim_of(told)}: the object must have the SHA-256 {told.sha256}; found {digest}: it was altered"
+            return f"{claim_of(told)}: the object must have the SHA-256 {told.sha256}; found {digest}: it was changed"
         return view
 
     def _path(self, uri: str) -> str | None:

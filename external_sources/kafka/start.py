@@ -27,21 +27,22 @@ def checked_start(topic: str, start: Any, group: str | None) -> str | float | To
     """`start` as it is, a datetime as seconds since 1970. Raises ConfigError for what is none."""
     if isinstance(start, str) and start in _NAMES:
         if start.startswith(_GROUP) and group is None:
-            msg = f'{topic}: start={start!r} begins at the offsets of a consumer group; name it, group="..."'
+            msg = f'{topic}: start={start!r} begins at the offsets of a consumer group; give its name, group="..."'
             raise ConfigError(msg)
         return start
     if isinstance(start, datetime):
         if start.tzinfo is None:
             msg = (
-                f"{topic}: start= as a datetime must have a time zone; found {start!r}; datetime.now(timezone.utc) has"
+                f"{topic}: start= as a datetime must have a time zone; found {start!r}; "
+                "datetime.now(timezone.utc) has one"
             )
             raise ConfigError(msg)
         return start.timestamp()
     if isinstance(start, int | float) and not isinstance(start, bool) and math.isfinite(start) and start >= 0:
         if start >= _TOO_LATE:
             msg = (
-                f"{topic}: start= counts seconds since 1970, and {start!r} of them are thousands of years; Kafka's own"
-                f" times are milliseconds: give start={start / 1000!r}"
+                f"{topic}: start= counts seconds since 1970, and {start!r} of them are thousands of years; Kafka "
+                f"counts milliseconds: give start={start / 1000!r}"
             )
             raise ConfigError(msg)
         return float(start)

@@ -43,25 +43,26 @@ class KafkaStream(TopicSource):
     Args:
         topic: its name. No topic is ever created.
         servers: bootstrap addresses, "host:port,host:port" or a list of them.
-        start: where it begins, unless it goes on from a state. "latest": at the ends of the partitions, with what comes
-            from now on. "earliest": with the first record that is kept. "group": at the offsets of the consumer group
-            `group`, which are read and no more: it is not joined; a partition of which it has none is an error,
-            with "group or earliest" and "group or latest" that is where it begins. A datetime with a time zone,
-            or seconds since 1970: with the first record of that time or later, by the records' own timestamps. A
-            state of a loader's, or a list of all ranks', or a mark: behind it. Offsets are looked up once, when a
-            reader is made.
-        batch_timeout: seconds after its first record until a batch is handed over; None: only when it is full.
+        start: where it begins, if it does not continue from a state. "latest": at the ends of the partitions, with what
+            comes from now on. "earliest": with the first record that is kept. "group": at the offsets of the consumer
+            group `group`, which are only read: the group is not joined. A partition without an offset is an error; with
+            "group or earliest" and "group or latest" it begins there. A datetime with a time zone, or seconds since
+            1970: with the first record of that time or later, by the records' own timestamps. A loader's state, a list
+            of the states of all ranks, or a mark: after it. Offsets are looked up once, when a reader is made.
+        batch_timeout: seconds from its first record until a batch that is not full comes; None: a batch comes only when
+            it is full.
         batch_bytes: bytes of payloads that make a batch full; None: `batch_size` alone does.
-        idle_timeout: seconds without any record until an empty batch is handed over; None: never.
+        idle_timeout: seconds without any record until an empty batch comes; None: never.
         label, codec, fields, config, format, claims: as `KafkaTopic`'s.
-        timeout: seconds without any answer, reconnects included, after which the broker counts as unreachable. That
-            nothing is produced is no silence of the broker's.
+        timeout: seconds without any answer, reconnects included, after which the broker counts as unreachable. A topic
+            that gets no records is no error.
         group: the consumer group whose offsets `loader.commit()` sets, for lag tools and for `start="group"`; None:
-            it does nothing. Take one that nobody subscribes with.
-        fleet: a `Fleet`, or a consumer group's name: this process joins it as a worker, and the broker deals the
-            partitions, whatever the ranks. At least once: a record counts as done when the loop asks for the next batch
-            or calls `loader.commit()`; after a crash what was not committed comes again, at another worker. `start`
-            is for a group that has no offsets yet. The group owns the position: a state holds the group's name alone.
+            it does nothing. Take a group that nobody subscribes with.
+        fleet: a `Fleet`, or a consumer group's name: this process joins it as a worker, and the broker assigns the
+            partitions; ranks do not matter. At least once: a record counts as done when the loop asks for the next
+            batch or calls `loader.commit()`; after a crash what was not committed comes again, at another worker.
+            `start` is for a group that has no offsets yet. The group owns the position: a state holds only the group's
+            name.
 
     Raises:
         ConfigError: a value that is not allowed, or an option in `config` that decides what is read.
@@ -192,7 +193,7 @@ class KafkaStream(TopicSource):
         return made_mark(self._options.topic, self._identity.topic_id, position, rank, world_size).told()
 
     def merged(self, marks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """One mark of those of several ranks of one run, which a run of any world size goes on from.
+        """One mark, made from those of several ranks of one run, from which a run of any world size continues.
 
         Raises StateError where they are not of one run, or two are of one rank.
         """
@@ -208,7 +209,7 @@ class KafkaStream(TopicSource):
         A state is a loader's, a list of all ranks', or a mark.
 
         Raises:
-            StateError: they are not states of this topic, lack partitions, or `a` lies behind `b`.
+            StateError: they are not states of this topic, lack partitions, or `a` is after `b`.
             SourceChangedError: they are of two topics of the name.
         """
         topic = self._options.topic

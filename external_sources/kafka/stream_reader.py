@@ -237,11 +237,11 @@ class StreamReader:
         """Connect anew for a partition that gives nothing of what it has, once at half of the timeout; or give up."""
         partition, seconds = self._overdue.longest(now)
         if seconds >= self._options.timeout:
-            said = self._trouble.last or "records are there and do not come"
+            said = self._trouble.last or "there are records, but none comes"
             raise unreachable(self._where(partition), self._options.servers, seconds, said)
         if seconds >= self._options.timeout / 2 and self._overdue.due(partition):
             where = self._where(partition)
-            LOG.warning("%s: nothing came for %.0f s; connecting anew (%s)", where, seconds, self._trouble.last)
+            LOG.warning("%s: nothing came for %.0f s; connecting again (%s)", where, seconds, self._trouble.last)
             self._drop()
             self._connected(modest=True)
 
@@ -300,7 +300,9 @@ class StreamReader:
             LOG.debug("%s: watermarks: %s", where, error)
         if low <= want <= high and self._doubted.get(partition) != want:
             self._doubted[partition] = want
-            LOG.warning("%s: refused, and it is there (%d..%d); connecting anew", where, low, high - 1)
+            LOG.warning(
+                "%s: the broker refused this offset, but it holds %d..%d; connecting again", where, low, high - 1
+            )
             self._drop()
             return
         holds = (
@@ -308,13 +310,14 @@ class StreamReader:
         )
         if 0 <= high < want:
             msg = (
-                f"{where}: this offset comes next, and the partition ends at {high}: the topic was truncated or made "
-                "anew; begin without the old state"
+                f"{where}: this offset comes next, but the partition ends at {high}: the topic was truncated or "
+                "made again; start without the old state"
             )
             raise SourceChangedError(msg)
         msg = (
-            f"{where}: this offset comes next, and the broker {holds}: retention or deletion took what was not read; "
-            "give the topic a longer retention, and begin without the old state to go on without them"
+            f"{where}: this offset comes next, but the broker {holds}: retention or deletion removed records "
+            "that were not read; give the topic a longer retention, and start without the old state to continue "
+            "without those records"
         )
         raise DataLostError(msg)
 

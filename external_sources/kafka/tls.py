@@ -41,10 +41,10 @@ def told_by_tls(said: str, config: Mapping[str, Any]) -> str:
     if "verify failed" not in said:
         own = any(map(config.get, _OWN))
         return (
-            f"{at} wants a certificate of the client's, and accepts this one not; check that its authority is the one "
-            "that the broker trusts, and its dates"
+            f"{at} needs a certificate of the client, and does not accept this one; check its dates, and that "
+            "the broker trusts its authority"
             if own
-            else f"{at} wants a certificate of the client's; give ssl.certificate.location and ssl.key.location, or "
+            else f"{at} needs a certificate of the client; give ssl.certificate.location and ssl.key.location, or "
             "ssl.keystore.location"
         )
     why = _why(found[1], int(found[2]), config) if found else ""
@@ -89,7 +89,7 @@ def _cured(why: str) -> str:
         return f"{why}; renew it on the broker"
     if "mismatch" in lower or "not valid for" in lower:
         return f"{why}; use an address that it names, or a certificate that names this one"
-    return f"{why}; give its authority's certificate in ssl.ca.location"
+    return f"{why}; give the certificate of its authority in ssl.ca.location"
 
 
 def _shaken(host: str, port: int, context: ssl.SSLContext) -> None:

@@ -60,7 +60,7 @@ class Tokens:
 def _wrong(found: Any) -> str:
     """What is wrong with what the function gave, a clause without the token; empty where nothing is."""
     if not isinstance(found, tuple) or len(found) < 2 or not isinstance(found[0], str) or not found[0]:
-        return f"it gave {type(found).__name__}" if not isinstance(found, tuple) else "it gave another tuple"
+        return f"it gave {type(found).__name__}" if not isinstance(found, tuple) else "it gave a tuple with other items"
     if isinstance(found[1], bool) or not isinstance(found[1], int | float):
         return f"its end is {type(found[1]).__name__}"
     ago = time.time() - found[1]

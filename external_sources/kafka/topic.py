@@ -57,17 +57,17 @@ class KafkaTopic(TopicSource):
             `FromEnv` or `FromFile`.
         timeout: seconds without any progress, reconnects included, after which the broker counts as unreachable.
         holes: what is done with offsets that hold no record: those of aborted transactions, of the markers that end
-            each transaction, and what compaction took. "replace": another record is repeated in the place of each, and
-            `ok` is False there. "scan": a new run reads the whole topic once, by two consumers, to learn which
-            offsets hold a record; only those are in an epoch, each once, and states keep what was learnt. "auto": a
-            scan where a sample of at most 512 offsets says that more than 4 in 1,000 hold none.
-        group: the consumer group whose offsets `loader.commit()` sets, for lag tools; None: it does nothing. Take one
-            that nobody subscribes with. It is never joined and never read: a checkpoint owns the position.
+            each transaction, and those of records that compaction removed. "replace": another record is repeated in the
+            place of each, and `ok` is False there. "scan": a new run reads the whole topic once, by two consumers, to
+            find which offsets hold a record; only those are in an epoch, each once, and states keep the result. "auto":
+            a scan if, in a sample of at most 512 offsets, more than 4 in 1,000 hold no record.
+        group: the consumer group whose offsets `loader.commit()` sets, for lag tools; None: it does nothing. Take a
+            group that nobody subscribes with. It is never joined and never read: the checkpoint has the position.
         format: what a value holds, for `columns=`: an object of `dali_feed.formats`, or "json", "msgpack", "npy",
             or a name that a package registers. The members of columns are then what it finds there, `body.label`.
             Or a mapping, member -> format, where headers or keys hold such too: `headers.meta:size`.
-        claims: the folder, or address such as s3://bucket/folder, that payloads may lie in which records only refer to
-            (`Claim`, a producer's): they are read from there, and checked. None: such a record is a bad one.
+        claims: the folder, or address such as s3://bucket/folder, with the payloads of records that only refer to them
+            (`Claim` of a producer): they are read from there, and checked. None: such a record is a bad one.
 
     Raises:
         ConfigError: a value that is not allowed, or an option in `config` that decides what is read.
@@ -209,8 +209,8 @@ class KafkaTopic(TopicSource):
         if self._holes == "auto":
             LOG.warning(
                 "%s: about %.1f %% of its %s offsets hold no record (aborted transactions, their markers, compaction);"
-                " it is read once, about %.3g GB, to learn which, so that each record stands once in an epoch. A state"
-                ' keeps what was learnt; KafkaTopic(holes="replace") leaves it out and fills those slots with repeats',
+                " the topic is read once, about %.3g GB, to find them, so that each record comes once an epoch. A state"
+                ' keeps the result; KafkaTopic(holes="replace") does not read it, and fills those slots with repeats',
                 topic,
                 100 * sample.absent,
                 f"{total:,}",

@@ -120,12 +120,12 @@ def _kept(facts: TopicFacts, run: float) -> Iterator[str]:
     """Whether its records are still there when the run comes to them."""
     if "compact" in facts.settings.get("cleanup.policy", ""):
         yield (
-            "cleanup.policy=compact: of the records of one key only the last is kept, so records vanish under a run; "
-            "set cleanup.policy=delete"
+            "cleanup.policy=compact: of the records of one key only the last is kept, so records disappear "
+            "during a run; set cleanup.policy=delete"
         )
     room = facts.headroom
     if room is not None and room < run:
-        when = f"from {span_text(room)} on" if room > 0 else "at any time"
+        when = f"in {span_text(room)}" if room > 0 else "at any time"
         what = "its oldest records may be deleted" if facts.span else "records may be deleted once they are written,"
         yield (
             f"retention.ms={facts.settings['retention.ms']}: {what} {when}, and a run of {span_text(run)} would "
@@ -148,10 +148,10 @@ def _held(facts: TopicFacts) -> Iterator[str]:
     replicas = min((len(each.replicas) for each in facts.partitions), default=0)
     least = facts.number("min.insync.replicas")
     if replicas == 1:
-        yield "replication 1: each record is on one broker only, and gone with its disk; 3 is usual"
+        yield "replication 1: each record is on one broker only, and lost with its disk; 3 is usual"
     elif least == 1:
         yield (
-            "min.insync.replicas=1: a record counts as written when one broker has it, and may be gone with that one; "
+            "min.insync.replicas=1: a record counts as written when one broker has it, and may be lost with it; "
             "set it to 2"
         )
     if least is not None and least > 1 and least >= replicas:
@@ -162,7 +162,10 @@ def _held(facts: TopicFacts) -> Iterator[str]:
     if behind := [each.partition for each in facts.partitions if len(each.in_sync) < len(each.replicas)]:
         yield f"{_many(behind)} with fewer replicas in sync than there should be: a broker is down or behind"
     if facts.settings.get("unclean.leader.election.enable") == "true":
-        yield "unclean.leader.election.enable=true: a broker that lacks records may lead, and they are gone; set false"
+        yield (
+            "unclean.leader.election.enable=true: a broker that lacks records may become the leader, and they are "
+            "lost; set it to false"
+        )
 
 
 def _spread(facts: TopicFacts, gpus: int | None) -> Iterator[str]:
@@ -183,17 +186,19 @@ def _written(facts: TopicFacts) -> Iterator[str]:
     """Whether what is produced fits, and comes as it was made."""
     most = facts.number("max.message.bytes")
     if most is not None and most < SMALL_LIMIT:
-        yield f"max.message.bytes={most}: larger records, as photographs are, are refused; 8388608 is usual here"
+        yield (
+            f"max.message.bytes={most}: larger records, such as photographs, are refused; 8388608 is usual for images"
+        )
     if most is not None and most > LARGE_LIMIT:
         yield (
-            f"max.message.bytes={most}: a reader takes answers of at most receive.message.max.bytes, 100000000 unless "
-            "it is set in config=; keep the limit below"
+            f"max.message.bytes={most}: a reader accepts answers of at most receive.message.max.bytes, which is "
+            "100000000 if config= does not set it; keep the limit below that"
         )
     codec = facts.settings.get("compression.type", "producer")
     if codec not in ("producer", "uncompressed"):
         yield (
-            f"compression.type={codec}: the broker packs anew what was packed otherwise and each reader unpacks it; "
-            "images gain nothing by it; set producer"
+            f"compression.type={codec}: the broker compresses again what was compressed in another way, and each "
+            "reader decompresses it; images do not get smaller; set it to producer"
         )
 
 

@@ -54,7 +54,7 @@ class TopicSource:
             raise ConfigError(msg)
         self._group, self._claims, self._identity = group, claims, Identity()
         if codec is not None and format is not None:
-            msg = f"{topic}: codec= and format= both say what is made of a value; leave one of them out"
+            msg = f"{topic}: codec= and format= both say how a value is decoded; leave one of them out"
             raise ConfigError(msg)
         self._forms = forms_of(format, VALUE, topic)
         names = _field_names(topic, label, codec, fields)
@@ -74,7 +74,7 @@ class TopicSource:
     def _formed(self, image: str | None, members: tuple[str, ...], made: Any) -> Any:
         """The same records with other members; `made` where formats find some of them."""
         if self._options.codec is not None:
-            msg = f"{self._options.topic}: codec= and columns both say what is made of a value; leave one of them out"
+            msg = f"{self._options.topic}: codec= and columns= both say how a value is decoded; leave one of them out"
             raise ConfigError(msg)
         full = by_path if VALUE in self._forms else str
         return with_formats(self._giving, self._forms.get, image, members, full, made)
@@ -104,7 +104,10 @@ class TopicSource:
     def _check_made(self) -> None:
         """Raise where a format has nobody who asks for what it finds."""
         if self._forms and self._options.asked is None:
-            msg = f"{self._options.topic}: format= names members, for columns=; found no columns. Give them, or codec="
+            msg = (
+                f"{self._options.topic}: format= is for columns=; found no columns. Give columns=, or codec= in "
+                "place of format="
+            )
             raise ConfigError(msg)
 
     def _topic_id(self, known: str) -> str:
@@ -142,13 +145,16 @@ def _field_names(topic: str, label: str | None, codec: Codec | None, fields: Seq
             raise ConfigError(msg)
         return () if label is None else (LABEL,)
     if label not in (LABEL, None):
-        msg = f"{topic}: label= names a header, which codec= reads itself; found {label!r}; leave one of them out"
+        msg = (
+            f"{topic}: label= names a header, but with codec= the codec gives the label; found {label!r}; leave one "
+            "of them out"
+        )
         raise ConfigError(msg)
     if fields is None:
         return () if label is None else (LABEL,)
     names = (fields,) if isinstance(fields, str) else tuple(fields)
     if "image" in names or len(set(names)) != len(names):
-        msg = f"{topic}: fields= must be distinct names beside the image; found {names!r}"
+        msg = f"{topic}: fields= must be different names, without 'image'; found {names!r}"
         raise ConfigError(msg)
     return names
 
@@ -160,8 +166,8 @@ def _checked(topic: str, config: Mapping[str, Any] | None) -> dict[str, Any]:
     taken = sorted(OURS.intersection(config or {}))
     if taken:
         msg = (
-            f"{topic}: config= must not set what decides which records are read, in which order; found "
-            f"{', '.join(taken)}; the offsets come from the snapshot and the checkpoint"
+            f"{topic}: config= must not set the options that decide which records are read, and in which order; "
+            f"found {', '.join(taken)}; the offsets come from the snapshot and the checkpoint"
         )
         raise ConfigError(msg)
     return dict(config or {})

@@ -127,8 +127,8 @@ class Topics:
             before = len(at.cluster.partitions())
             if not before < partitions <= MAX_PARTITION:
                 msg = (
-                    f"{topic}: it can grow to more than its {before} partitions, up to {MAX_PARTITION}; found "
-                    f"{partitions}; to have fewer make another topic and copy the records"
+                    f"{topic}: a topic can only grow, here to {before + 1}..{MAX_PARTITION} partitions; found "
+                    f"{partitions}; to have fewer, make another topic and copy the records"
                 )
                 raise ConfigError(msg)
             at.controller()
@@ -163,7 +163,9 @@ class Topics:
             ids = [p for p, _ in partitions]
             starts, ends = at.cluster.watermarks(ids)
             answers = found.controller_id in found.brokers
-            settings, unknown = at.settings() if answers else ({}, "this broker answers no questions about settings")
+            settings, unknown = (
+                at.settings() if answers else ({}, "this broker does not answer questions about settings")
+            )
             firsts, lasts = at.times(ids) if answers else ({}, {})
             sample = self._sample(at.options, starts, ends)
             topic_id = (Asker(at.options).ask(topic) or "") if answers else ""

@@ -80,9 +80,9 @@ class TransactionLane(Lane):
             position, tally = self._committed()
             if position is None and opened:
                 msg = (
-                    f"{options.topic}: the position of the run {name} must be at {options.servers}; there is none: "
-                    "brokers forget it after offsets.retention.minutes; look how much of it is in the topic, and "
-                    "produce the rest, or all of it into a new topic, with another journal="
+                    f"{options.topic}: the position of the run {name} must be at {options.servers}; there is "
+                    "none: brokers forget it after offsets.retention.minutes; look how many of its records are "
+                    "in the topic, and produce the rest, or all of it into a new topic, with another journal="
                 )
                 raise DataLostError(msg)
             self.settled = Settled(position or 0, tally, where)
@@ -151,7 +151,9 @@ class TransactionLane(Lane):
         self._stuck_since = now if self._stuck_since is None else self._stuck_since
         if now - self._stuck_since > options.timeout:
             return unreachable(options.topic, options.servers, now - self._stuck_since, self._trouble.last)
-        LOG.warning("%s: librdkafka's end of a transaction hangs; sending it again by a new producer", options.topic)
+        LOG.warning(
+            "%s: librdkafka does not finish the end of a transaction; a new producer sends it again", options.topic
+        )
         return AbortedError({})
 
     def _refuse(self, number: int, reason: str) -> None:
@@ -180,8 +182,8 @@ class TransactionLane(Lane):
                 self.back()
         if self._committed()[0] is None:
             msg = (
-                f"{self._at.topic}: transactions need a broker that keeps the offsets in them; {self._options.servers} "
-                "did not (the embedded broker does not); leave transactional=True out"
+                f"{self._at.topic}: transactions need a broker that stores their offsets; "
+                f"{self._options.servers} did not (the embedded broker does not); leave transactional=True out"
             )
             raise ProduceError(msg)
 
@@ -196,7 +198,10 @@ class TransactionLane(Lane):
         try:
             return at.offset, Tally.of(json.loads(at.metadata or ""))
         except (KeyError, TypeError, ValueError) as error:
-            msg = f"{self._at.topic}: the group {self._name} must be this run's alone; found metadata {at.metadata!r}"
+            msg = (
+                f"{self._at.topic}: the group {self._name} must be used by this run only; found metadata "
+                f"{at.metadata!r}"
+            )
             raise ConfigError(msg) from error
 
     def _do(self, what: Callable[[], object]) -> None:

@@ -181,9 +181,9 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """Records of another topic as they are there: value, key, all headers; payloads that lie elsewhere stay there.
+    """Records of another topic without change: value, key, all headers; payloads that are stored elsewhere stay there.
 
-    A record without a value, which deletes its key in a compacted topic, is one there too.
+    A record without a value, which deletes its key in a compacted topic, has none in the new topic either.
     """
 
     payload: bool = field(default=True, init=False)

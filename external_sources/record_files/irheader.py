@@ -34,7 +34,7 @@ class IRHeader:
         """What reads these members. ConfigError for any other."""
         for name in checked(members):
             if name not in self.names:
-                msg = f"RecordIO: member {name!r}: a record has {', '.join(self.names)} alone"
+                msg = f"RecordIO: member {name!r}: a record has only {', '.join(self.names)}"
                 raise ConfigError(msg)
         order = tuple(map(self.names.index, members))
 
@@ -56,7 +56,7 @@ def _parsed(value: memoryview) -> tuple[Any, ...]:
     flag, label, first, second = _HEAD.unpack_from(value)
     at = _HEAD.size + 4 * flag
     if at > len(value):
-        msg = f"RecordIO: {flag} labels are announced, where {len(value) - _HEAD.size} bytes are left"
+        msg = f"RecordIO: {flag} labels in its header, and {len(value) - _HEAD.size} bytes for them"
         raise FormatError(msg)
     labels = np.frombuffer(value, "<f4", flag, _HEAD.size) if flag else label
     return value[at:], labels, first, second

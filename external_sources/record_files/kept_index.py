@@ -71,7 +71,10 @@ def build(path: str, framing: Framing, store: Store = LOCAL) -> RecordIndex:
     except BrokenError as broken:
         other = framing.other(piece(file, 16, 0), path) if broken.byte == 0 else ""
         if other:
-            msg = f"{path}: must be a {framing.name} file as it is, to be read by position; found {other}"
+            msg = (
+                f"{path}: must be a {framing.name} file that is not compressed, so that records can be read by "
+                f"position; found {other}"
+            )
             raise SourceError(msg) from None
         msg = (
             f"{path}#{broken.record}: a {framing.name} file must be whole; found at byte {broken.byte} of"
@@ -115,7 +118,7 @@ def _write(home: Path, index: RecordIndex, framing: Framing) -> None:
     """Whole or not at all. OSError where it cannot be, or where a file lies that is no index of ours."""
     with contextlib.suppress(FileNotFoundError), home.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
-            msg = f"{home}: a file that is no index of ours, and is left alone"
+            msg = f"{home}: a file that is not an index of dali_feed; it is not replaced"
             raise FileExistsError(msg)
     head = np.array([VERSION, index.stamp.size, index.stamp.mtime_ns, len(index.at)], "<i8").tobytes()
     body = head + _name(framing) + index.at.astype("<i8").tobytes() + index.size.astype("<i8").tobytes()

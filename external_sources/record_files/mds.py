@@ -100,7 +100,8 @@ class MDS(RecordFiles):
                 checked = list(pool.map(lambda shard: hashes_checked(shard, self._files.store), self._set.shards))
             if not all(checked):
                 msg = (
-                    "%s: %d of %d shards have no hash in index.json that is known here, so their bytes are not checked"
+                    "%s: %d of %d shards have no hash in index.json that can be checked, so damaged bytes are "
+                    "not noticed"
                 )
                 _log.warning(msg, self._title, checked.count(False), len(checked))
         return found

@@ -84,8 +84,8 @@ def read_set(folder: str, store: Store) -> MdsSet:
     other = next((k for k, each in enumerate(columns) if each != columns[0]), None)
     if other is not None:
         msg = (
-            f"{path}: all shards must have the same columns; found {columns[0][0]} in shard 0 and {columns[other][0]},"
-            f" or other encodings, in shard {other}; read the two as sets of their own"
+            f"{path}: all shards must have the same columns; found {columns[0][0]} in shard 0 and "
+            f"{columns[other][0]}, or other encodings, in shard {other}; read the two as separate sets"
         )
         raise SourceError(msg)
     return MdsSet(tuple(shards), *columns[0])
@@ -130,8 +130,8 @@ def _shard(folder: str, told: dict[str, Any], store: Store) -> MdsShard:
             if packed is None:
                 how = str(told["compression"]).partition(":")[0]
                 there = f"{folder}/{told['zip_data']['basename']}"
-                cure = f"unpack all: {_UNPACK[how]} {there}" if how in _UNPACK else "unpack them, by one pass over it"
-                msg = f"{path}: must be there as it is, or packed by zstd; found it packed by {how}; {cure}"
+                cure = f"unpack all files: {_UNPACK[how]} {there}" if how in _UNPACK else "unpack the files first"
+                msg = f"{path}: must be uncompressed, or compressed with zstd; found it compressed with {how}; {cure}"
                 raise SourceError(msg) from error
     return MdsShard(path, samples, size, _hashes(raw), packed)
 
@@ -142,7 +142,7 @@ def _packed(folder: str, told: dict[str, Any], path: str, size: int) -> Packed |
         return None
     there = told["zip_data"]
     if size > LARGEST:
-        msg = f"{size} bytes of {path}, where an MDS shard has {LARGEST} at most"
+        msg = f"{size} bytes of {path}, and an MDS shard has at most {LARGEST}"
         raise ValueError(msg)
     found = Packed(f"{folder}/{there['basename']}", _whole(there["bytes"]), _hashes(there), size)
     check_zstandard(found.path)
@@ -184,10 +184,10 @@ def shard_index(shard: MdsShard, store: Store, columns: bytes) -> RecordIndex:
     try:
         stamp = file.stamp()
         if stamp.size != shard.bytes:
-            raise _lost(shard, f"{stamp.size} bytes, where {INDEX} says {shard.bytes}")
+            raise _lost(shard, f"{stamp.size} bytes, but {INDEX} says {shard.bytes}")
         head = np.frombuffer(piece(file, 4 * (shard.samples + 2), 0), "<u4").astype(np.int64)
         if len(head) < shard.samples + 2 or head[0] != shard.samples:
-            raise _lost(shard, f"{head[0] if len(head) else 'no'} samples, where {INDEX} says {shard.samples}")
+            raise _lost(shard, f"{head[0] if len(head) else 'no'} samples, but {INDEX} says {shard.samples}")
         borders = head[1:]
         if borders[0] < 4 * len(head) or borders[-1] != stamp.size or (np.diff(borders) < 0).any():
             raise _lost(shard, "a table of samples that does not fit the file")
@@ -252,7 +252,7 @@ def _wrong(hashing: Mapping[str, Any], told: Mapping[str, str]) -> str:
     """The first hash that is another than was told; "" where none is."""
     for name, each in hashing.items():
         if each.hexdigest() != told[name]:
-            return f"{name} {each.hexdigest()}, where {INDEX} says {told[name]}"
+            return f"{name} {each.hexdigest()}, but {INDEX} says {told[name]}"
     return ""
 
 

@@ -61,12 +61,12 @@ class PackedFile:
         if self._whole is None:
             held = memoryview(bytearray(self._packed.bytes))
             if (got := self._below.read(held, 0)) < len(held):
-                raise _damaged(self._packed, f"{got} bytes, where index.json says {len(held)}")
+                raise _damaged(self._packed, f"{got} bytes, but index.json says {len(held)}")
             self._check(self._packed, held)
             whole = memoryview(bytearray(self._packed.raw + 1))  # a byte more, to see that there is none
             if (found := self._unpacked(held, whole)) != self._packed.raw:
                 more = "more" if found > self._packed.raw else str(found)
-                raise _damaged(self._packed, f"{more} bytes in it, where index.json says {self._packed.raw}")
+                raise _damaged(self._packed, f"{more} bytes in it, but index.json says {self._packed.raw}")
             self._whole = whole[:-1]
         part = self._whole[at : at + len(view)]
         view[: len(part)] = part
@@ -87,7 +87,7 @@ class PackedFile:
                 while at < len(room) and (got := stream.readinto(room[at:])):
                     at += got
         except zstandard.ZstdError as error:
-            raise _damaged(self._packed, f"{error}, after {at} bytes of what it unpacks to") from None
+            raise _damaged(self._packed, f"{error}, after {at} unpacked bytes") from None
         return at
 
 
@@ -164,7 +164,7 @@ class PackedStore:
 
 def _stamp(packed: Packed, found: Stamp) -> Stamp:
     if found.size != packed.bytes:
-        raise _damaged(packed, f"{found.size} bytes, where index.json says {packed.bytes}")
+        raise _damaged(packed, f"{found.size} bytes, but index.json says {packed.bytes}")
     return found._replace(size=packed.raw)
 
 

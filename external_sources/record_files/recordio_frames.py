@@ -36,7 +36,7 @@ def _frames(pread: Pread, end: int) -> Frames:
     while at < end:
         head = piece(at, _HEAD)
         if len(head) < _HEAD:
-            raise BrokenError(len(stops), at, f"{len(head)} of {_HEAD} bytes of a head")
+            raise BrokenError(len(stops), at, f"{len(head)} of {_HEAD} bytes of a header")
         mark, word = _WORDS.unpack(head)
         part, size = word >> 29, word & _LENGTH
         if mark != _MAGIC:
@@ -52,7 +52,7 @@ def _frames(pread: Pread, end: int) -> Frames:
             stops.append(at + _HEAD + size)
         at += _HEAD + (size + 3) // 4 * 4
     if begun:
-        raise BrokenError(len(stops), end, "the end, where a record's last part should be")
+        raise BrokenError(len(stops), end, "the end of the file, and not the last part of a record")
     first = np.array(starts, np.int64)
     return first, np.array(stops, np.int64) - first
 
@@ -67,7 +67,7 @@ def _value(piece: memoryview) -> memoryview | str:
         parts.append(piece[at + 4 : stop])
         at = (stop + 3) // 4 * 4 + 4  # past the next frame's mark, as the first one's was left out
     if stop != len(piece):
-        return "the record's parts do not end where it does: the file was written in part"
+        return "the last part of the record does not end where the record ends: the file was not written to its end"
     return memoryview(_MARK.join(parts))
 
 

@@ -47,7 +47,7 @@ def _frames(pread: Pread, end: int) -> Frames:
             found = (
                 f"{there} of {size + _TAIL} bytes of a record"
                 if there >= 0
-                else f"{end - at} of {_HEAD} bytes of a head"
+                else f"{end - at} of {_HEAD} bytes of a header"
             )
             raise BrokenError(len(starts) - (there >= 0), at, found)
         at += _HEAD + size + _TAIL

@@ -22,5 +22,5 @@ def test_convert(cli: Cli, tmp_path: Path) -> None:
     for path in (tmp_path / "p" / "m").iterdir():
         assert path.read_bytes() == (tmp_path / "c" / "m" / path.name).read_bytes()
     assert [member.name for member in MDS(tmp_path / "c" / "m", image=None).members()] == ["picture", "label"]
-    assert_one_line(cli("convert", *source.paths, tmp_path / "c" / "m", "--to", "mds"), "there is one of that name")
+    assert_one_line(cli("convert", *source.paths, tmp_path / "c" / "m", "--to", "mds"), "this one exists already")
     assert_one_line(cli("convert", *source.paths, tmp_path / "x", "--to", "zip"), "tar, tfrecord, mds")

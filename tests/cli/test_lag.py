@@ -129,7 +129,7 @@ def sampled(kafka: Kafka) -> dict[str, Any]:
         (lambda kafka: [1, 2], ("must be what state_dict() gave", "list")),
         (lambda kafka: {"version": 9, "source": {"pin": pin(kafka)}, "epoch": 0}, ("version must be 1", "9")),
         (lambda kafka: saved(DataLoader(ScriptedSource([jpeg(1)] * 4), 2, device="cpu")), ("reads a Kafka topic",)),
-        (sampled, ("a sampler's",)),
+        (sampled, ("came from a sampler",)),
         (lambda kafka: {"stream": None, "version": 1, "made_for": {}}, ("before anything of",)),
         (lambda kafka: {"source": {"pin": pin(kafka) | {"topic": "other"}}}, ("it is of other",)),
     ],

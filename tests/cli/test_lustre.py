@@ -49,7 +49,7 @@ def test_what_getstripe_says_is_understood() -> None:
     assert parsed(FOLDER.format(-1, 65536), "/x") == LustreLayout(-1, 65536)
     assert parsed(FILE, "/x") == LustreLayout(4, 1 << 20)
     with pytest.raises(
-        ConfigError, match=r"/x: lfs getstripe must tell stripe_count and stripe_size; found 'no stripe"
+        ConfigError, match=r"/x: lfs getstripe must print stripe_count and stripe_size; found 'no stripe"
     ):
         parsed("no stripe info\n", "/x")
 
@@ -86,7 +86,7 @@ def test_stripes_without_targets_are_lustre_s(cli: Cli, tmp_path: Path) -> None:
     """Elsewhere they are an error, and no folder was made."""
     write_shard(tmp_path / "a.tar", [{"txt": b"1"}])
     done = cli("pack", tmp_path / "a.tar", tmp_path / "set", "--stripe-count", "4")
-    assert_one_line(done, "are of --targets, or of a folder on Lustre")
+    assert_one_line(done, "are for --targets, or for a folder on Lustre")
     assert not (tmp_path / "set").exists()
     assert magic_of("/proc") == 0x9FA0  # as the kernel's magic.h has it
     with pytest.raises(FileNotFoundError):

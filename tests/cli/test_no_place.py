@@ -44,9 +44,9 @@ def test_what_is_no_place_is_told_and_nothing_is_written(cli: Cli, here: Path, n
         (" ", "found ' ', which has no name"),
         ("file", f"found 'file', where {here}/file is a file; give another name"),
         ("file/x/y", f"found 'file/x/y', where {here}/file is a file"),
-        ("dangling/x", f"{here}/dangling is a link that leads nowhere"),
+        ("dangling/x", f"{here}/dangling is a broken link"),
         ("s3://bucket/x", "of this machine; found 's3://bucket/x'; write to a disk or a mount, and copy it from there"),
-        ("/proc/self/x", "that can be written; found", "; /proc/self cannot be: check its mode and owner"),
+        ("/proc/self/x", "that can be written; found", "; /proc/self cannot be written; check its mode and owner"),
     ):
         command = [out if each == "OUT" else each for each in COMMANDS[name]]
         assert_one_line(cli(*command), *words)
@@ -57,6 +57,8 @@ def test_a_folder_in_the_manifests_place_and_a_set_without_a_name_are_told(cli: 
     """`x.dfset` is a file; a set that is to be merged, and a source, have names too."""
     (here / "x.dfset").mkdir()
     assert_one_line(cli("pack", "a.tar", "x.dfset"), f"{here}/x.dfset must be a set's manifest, a file; found a folder")
-    assert_one_line(cli("shards", "merge", "x.dfset", "", "y.dfset"), "merge: takes sets", "'x.dfset', ''")
+    assert_one_line(
+        cli("shards", "merge", "x.dfset", "", "y.dfset"), "merge: takes the manifests of sets", "'x.dfset', ''"
+    )
     assert_one_line(cli("pack", "", "set"), "source: must be named; found ''")
     assert not list((here / "x.dfset").iterdir())

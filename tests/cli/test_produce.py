@@ -36,7 +36,7 @@ def test_a_source_from_the_command_line(
     assert (tmp_path / f"{first}.produce").exists()
     done = cli(*command, "--key", "cls", "--by-turn", "--header", "txt")
     assert "continued at record 9 of 9" in " ".join(done.out.split())
-    assert_one_line(cli(*command), "must go on with its own options", "key: 'cls', found None")
+    assert_one_line(cli(*command), "must continue with the options that it began with", "key: 'cls', found None")
     done = cli("produce", f"kafka://{embedded.servers}/{first}", f"kafka://{embedded.servers}/{other}", "--by-turn")
     assert done.code == 0
     block = block_of(KafkaTopic(other, embedded.servers).giving(None, ("key", "label", "txt")), 0)
@@ -89,7 +89,7 @@ def test_large_values_into_a_folder(cli: Cli, embedded: Kafka, tmp_path: Path) -
     shard_of(tmp_path, values)
     command = ("produce", tmp_path / "s.tar", f"kafka://{embedded.servers}/{topic}", "--payload", "bin")
     options = ("--claim-above", "110B", "--journal", tmp_path / "journal")
-    assert_one_line(cli(*command, *options, "--claim", tmp_path / "none"), "the folder must be there")
+    assert_one_line(cli(*command, *options, "--claim", tmp_path / "none"), "the folder must exist")
     (tmp_path / "claims").mkdir()
     done = cli(*command, *options, "--claim", tmp_path / "claims")
     assert (done.code, done.err) == (0, "")

@@ -59,7 +59,7 @@ def test_mistakes_are_one_line(cli: Cli, embedded: Kafka, tmp_path: Path) -> Non
     assert_one_line(cli("topic", "create", target, "--segment", "big"), "--segment", "'big'", "512MB")
     assert_one_line(cli("topic", "create", target, "--retention", "7 weeks"), "--retention", "7d")
     assert_one_line(cli("topic", "describe", target, "--run", "forever"), "--run", "36h")
-    assert_one_line(cli("topic", "create", target), "x: a broker must answer an admin client")
+    assert_one_line(cli("topic", "create", target), "x: an admin client needs a controller")
     assert cli("topic", "grow", target).code == 2
 
 
@@ -70,7 +70,7 @@ def test_the_embedded_broker_is_described(cli: Cli, embedded: Kafka) -> None:
     words = " ".join(done.out.split())
     assert done.code == 0
     assert "records 10 offsets, about 5,000 bytes (500 bytes each)" in words
-    assert "settings not known: this broker answers no questions about settings" in words
+    assert "settings not known: this broker does not answer questions about settings" in words
 
 
 @pytest.mark.parametrize(

@@ -142,13 +142,15 @@ def test_a_suffix_says_what_it_holds(tmp_path: Path) -> None:
     assert source.form_of("jpg") is None
     with pytest.raises(ConfigError, match=r"member 'txt:n': no sample has it"):
         next(iter(DataLoader(source, 2, columns=[Number("txt:n")])))
-    with pytest.raises(ConfigError, match=r"found none of that name\. For a path into 'meta' give the source format="):
+    with pytest.raises(
+        ConfigError, match=r"found none of that name\. To read a path inside 'meta', give the source format="
+    ):
         DataLoader(ArrowRows(pa.table({"meta": [b"{}"]}), None), 1, columns=[Number("meta:n")])
 
 
 def test_what_cannot_be_is_told(tmp_path: Path, embedded: Kafka) -> None:
     """A format of nobody, a path that is none, a codec beside a format, a format without columns."""
-    with pytest.raises(ConfigError, match=r"ShardSet.*format must say which member holds what"):
+    with pytest.raises(ConfigError, match=r"ShardSet.*format must name the format of each member"):
         ShardSet(shards(tmp_path, 2).paths, format="json")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="format 'jsn': must be one of"):
         FileList(["a.json"], format="jsn")
@@ -158,7 +160,7 @@ def test_what_cannot_be_is_told(tmp_path: Path, embedded: Kafka) -> None:
     def codec(value: memoryview, key: bytes | None, headers: list[tuple[str, bytes]]) -> dict[str, Any]:
         return {"image": value, "label": 3}
 
-    with pytest.raises(ConfigError, match="codec= and format= both say what is made of a value; leave one"):
+    with pytest.raises(ConfigError, match="codec= and format= both say how a value is decoded; leave one"):
         KafkaTopic("any", embedded.servers, codec=codec, format="json")
     embedded.publish("codec", [Message(jpeg(n)) for n in range(4)], partitions=1)
     with DataLoader(KafkaTopic("codec", embedded.servers, codec=codec), 4, tuning=QUICK) as loader:
@@ -166,7 +168,7 @@ def test_what_cannot_be_is_told(tmp_path: Path, embedded: Kafka) -> None:
     assert labels.tolist() == [3] * 4
     with (
         DataLoader(KafkaTopic("codec", embedded.servers, format="json"), 4, tuning=QUICK) as loader,
-        pytest.raises(ConfigError, match="format= names members, for columns="),
+        pytest.raises(ConfigError, match="format= is for columns="),
     ):
         next(iter(loader))
 

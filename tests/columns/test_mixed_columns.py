@@ -97,10 +97,10 @@ def test_the_labels_are_those_that_torchvision_would_find(tmp_path: Path, names:
         ({"image": IMAGE, "label": Number("cls", "float32")}, "a column of whole Numbers .* found 'label'"),
         (
             {"image": IMAGE, "label_a": Number("cls"), "label_b": Number("cls")},
-            "found 'label_a', 'label_b' and know not which. Name one 'labels'",
+            "found 'label_a', 'label_b', and one must be chosen. Name it 'labels'",
         ),
-        ([Number("cls"), IMAGE], r"the second one; it must be a Number of whole numbers, found Image\("),
-        ([IMAGE], "the second one; it must be a Number of whole numbers, found none"),
+        ([Number("cls"), IMAGE], r"they are the second one, which must be a Number of whole numbers, found Image\("),
+        ([IMAGE], "they are the second one, which must be a Number of whole numbers, found none"),
         (
             {"image": IMAGE, "label": Number("cls"), "mask": Mask("txt"), "boxes": Boxes("json")},
             "cannot mix masks, boxes and keypoints, as torchvision's cannot; found 'mask', 'boxes'",

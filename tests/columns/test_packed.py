@@ -151,7 +151,7 @@ def test_a_collate_fn_is_refused(tmp_path: Path) -> None:
     columns = {"tokens": Packed("txt", repeated, 5)}
     with (
         DataLoader(shards(tmp_path), 4, columns=columns, collate_fn=list, tuning=QUICK) as loader,
-        pytest.raises(ConfigError, match="Packed gives rows of several; leave either out"),
+        pytest.raises(ConfigError, match="a row of Packed has several records; leave one"),
     ):
         next(iter(loader))
 

@@ -14,11 +14,11 @@ from torchvision.transforms import v2
 
 from dali_feed.compiler.dali import DaliProgram
 from dali_feed.compiler.user_graph import GraphDraws, compile_function, is_graph_function
+from dali_feed.draws.philox import uniforms
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.engine import Work
 from dali_feed.errors import EngineError, TransformError
 from dali_feed.options import Tuning
-from dali_feed.plan.draws import uniforms
 
 SIZES = [(16 + 8 * (n % 3), 24 + 8 * (n % 2)) for n in range(5)]
 PAYLOADS = [jpeg(n, *size) for n, size in enumerate(SIZES)]

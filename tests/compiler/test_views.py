@@ -244,7 +244,7 @@ def test_what_cannot_be_a_view_is_refused() -> None:
         Views([PLAIN] * 65)
     with pytest.raises(TransformError, match="found a DALI graph function, which stands alone"):
         DataLoader(source, 2, transform=[PLAIN, lambda images, draws: images], device="cpu")
-    with pytest.raises(TransformError, match="Give Views of whole transforms"):
+    with pytest.raises(TransformError, match="Give Views of complete transforms"):
         DataLoader(source, 2, transform=v2.Compose([*FLOAT, Views([v2.RandomHorizontalFlip()])]), device="cpu")
 
     class Stacked(Views):

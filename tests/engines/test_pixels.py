@@ -24,7 +24,7 @@ from torchvision.transforms.v2 import functional as F
 
 from dali_feed.compiler.dali import compile_recipe
 from dali_feed.compiler.program import Parameters
-from dali_feed.plan.draws import uniforms
+from dali_feed.draws.philox import uniforms
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 

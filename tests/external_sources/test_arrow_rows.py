@@ -228,7 +228,7 @@ def test_what_cannot_be_is_refused() -> None:
         (whole.drop_columns(["image"]), {}, "must have one column 'image'"),
         (whole, {"image": "label"}, "found column 'label' of int64; cast it"),
         (pa.table({"image": IMAGES, "boxes": [[1, 2]] * 20}), {}, "found column 'boxes' of list<.*drop_columns"),
-        (pa.table([IMAGES, [0] * 20, [1] * 20], names=["image", "x", "x"]), {}, "no two of one name"),
+        (pa.table([IMAGES, [0] * 20, [1] * 20], names=["image", "x", "x"]), {}, "no two columns of the same name"),
         (
             pa.table({"image": structs([{"bytes": b""}], "bytes").cast(pa.struct([("data", pa.binary())]))}),
             {},
@@ -245,7 +245,7 @@ def test_what_cannot_be_is_refused() -> None:
     for empty, rows in ((whole.slice(0, 0), None), (whole, [])):
         with pytest.raises(SourceEmptyError, match="at least one row"):
             ArrowRows(empty, rows=rows)
-    with pytest.raises(ConfigError, match="fit in 64 bits with sign; found 18446744073709551615"):
+    with pytest.raises(ConfigError, match="fit in signed 64 bits; found 18446744073709551615"):
         ArrowRows(table(IMAGES[:1], label=pa.array([2**64 - 1], pa.uint64()))).snapshot()
     source = ArrowRows(whole)
     with pytest.raises(ConfigError, match="takes no pin"):

@@ -104,7 +104,7 @@ def test_what_is_not_there_as_it_was_is_that_records_fault(embedded: Kafka, tmp_
     records = {
         gone: rf"^claim '{claim_of(gone)}': the object is not in {folder}: No such file",
         cut: "the object must have 50 bytes; found 49$",
-        altered: rf"^claim '{claim_of(altered)}': the object must have the SHA-256 {paths[2].name}; .*: it was altered",
+        altered: rf"^claim '{claim_of(altered)}': the object must have the SHA-256 {paths[2].name}; .*: it was changed",
         claimed(folder, b"a", size=b""): "must have the headers claim.uri, claim.size and .*; found no claim.size",
         claimed(folder, b"b", size=b"-1"): "header claim.size: a decimal number is needed; found b'-1'",
         claimed(folder, b"c", sha256=b"xy"): "header claim.sha256: 64 hexadecimal digits are needed; found b'xy'",
@@ -147,7 +147,7 @@ def test_who_was_not_told_of_the_folder_is_told_what_lacks(embedded: Kafka, tmp_
     source = KafkaTopic(embedded.topic, embedded.servers)
     for block in (block_of(source, 0), block_of(source.giving("value", ()), 0)):
         assert list(block.faults) == [0]
-        said = "the payload lies elsewhere; give the source claims=, the folder that it may be read from"
+        said = "the payload is stored elsewhere; give the source claims=, the folder that it may be read from"
         assert block.faults[0] == f"claim {claim_of(record)!r}: {said}"
 
 
@@ -213,7 +213,7 @@ def test_a_payload_is_there_before_its_record(embedded: Kafka, tmp_path: Path) -
     for two in range(256):
         (folder / f"{two:02x}").write_bytes(b"no folder")
     with pytest.raises(
-        ProduceError, match=f"^{folder}: a payload of 114 bytes must be there before its record is sent"
+        ProduceError, match=f"^{folder}: a payload of 114 bytes must be written before its record is sent"
     ):
         Producer(source, topic, embedded.servers, claim=Claim(folder, ABOVE)).run()
     assert b"" not in values_in(embedded.servers, topic)[0]
@@ -222,9 +222,7 @@ def test_a_payload_is_there_before_its_record(embedded: Kafka, tmp_path: Path) -
 def test_where_payloads_cannot_be_is_told_at_once(embedded: Kafka, tmp_path: Path) -> None:
     """No folder, a limit above the topic's own, no limit."""
     topic, source = embedded.create(embedded.topic), shard_of(tmp_path, numbered(2))
-    with pytest.raises(
-        ConfigError, match=f"folder must be there, and shared with those who read; found none at {tmp_path}"
-    ):
+    with pytest.raises(ConfigError, match=f"folder must exist, and readers must see it too; found none at {tmp_path}"):
         Producer(source, topic, embedded.servers, claim=Claim(tmp_path / "none")).run()
     Claim(tmp_path, 999).check(topic, 1000)
     with pytest.raises(ConfigError, match=f"above must be less than max.message.bytes of {topic}, 1000; found 1000"):

@@ -157,7 +157,9 @@ def test_columns_are_members_that_all_have(tmp_path: Path) -> None:
     with Feed(two, 6, columns=columns, tuning=QUICK) as feed:
         (batch,) = feed
     assert list(batch.fields["text"]) == ["a"] * 3 + ["b"] * 3
-    with pytest.raises(ConfigError, match=r"all sources must have the columns' members; FileList.* has not"):
+    with pytest.raises(
+        ConfigError, match=r"all sources must have the members that the columns name; FileList.* does not"
+    ):
         Feed(Concat([two, files(tmp_path / "f", 2)]), 2, columns={"text": Bytes("txt")}, tuning=QUICK)
 
 
@@ -188,7 +190,7 @@ def test_what_a_concat_refuses() -> None:
     with pytest.raises(ConfigError, match="must be bounded sources.*found 'x.tar'"):
         Concat(["x.tar"])  # type: ignore[list-item]
     two = Concat([scripted(4), scripted(4)])
-    with pytest.raises(StateError, match="must be of its 2 sources; found one of 3"):
+    with pytest.raises(StateError, match="must be of 2 sources; found a state of 3"):
         two.snapshot({"sources": [None] * 3})
     with Feed(two, 4, transform=CROP) as feed:
         state = feed.state_dict()

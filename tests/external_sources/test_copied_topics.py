@@ -69,7 +69,7 @@ def test_images_alone_have_no_tombstones(embedded: Kafka) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "found"),
     [
-        ("writes", 5, "writes must say what becomes of a record"),
+        ("writes", 5, "writes must say how a record is written"),
         ("claim", "/folder", "claim: must be a Claim or None"),
         ("map", 5, "map must be a function of bytes"),
         ("journal", 5, "journal: must be a path"),

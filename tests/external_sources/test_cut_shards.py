@@ -36,13 +36,11 @@ def test_a_shard_that_is_cut_anywhere_is_told(path: Path, caplog: pytest.LogCapt
         except DataLostError:
             continue
         assert at % 512 == 0
-        assert f"no end of archive is behind its last sample, as tar writers put there: was it cut at byte {at}?" in (
-            caplog.text
-        )
+        assert f"there is no end-of-archive mark after its last sample: was the file cut at byte {at}?" in (caplog.text)
         warned += 1
         caplog.clear()
         assert len(ShardSet(path).snapshot())  # by the index that was kept
-        assert "was it cut" in caplog.text
+        assert "was the file cut" in caplog.text
     assert warned > 5
     path.write_bytes(whole)
     caplog.clear()
@@ -64,7 +62,7 @@ def test_an_index_with_checksums_that_is_not_the_shards_is_told(
     else:
         path.write_bytes(whole[: 512 * 4] + bytes(1024) if how == "cut" else whole + bytes(512))
     kept = beside.read_bytes()
-    said = "damaged" if how == "damaged" else f"of a shard of {len(whole)} bytes, and this one has "
+    said = "damaged" if how == "damaged" else f"of a shard of {len(whole)} bytes, and this shard has "
     for _ in range(2):
         caplog.clear()
         ShardSet(path).snapshot()

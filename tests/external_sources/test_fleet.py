@@ -164,7 +164,7 @@ def test_a_worker_with_a_name_comes_back_to_its_partitions(kafka: Kafka, workers
     assert set(seen([one, two, again]).values()) == {1}
     fourth = Worker(kafka.topic, kafka.servers, Fleet(kafka.topic, protocol, instance="two"))
     workers.append(fourth)
-    with pytest.raises(ConfigError, match="an instance's name must be one worker's at a time"):
+    with pytest.raises(ConfigError, match="one worker at a time may use the name of an instance"):
         until(lambda: False, again.turn, fourth.turn)
 
 
@@ -205,9 +205,9 @@ def test_two_kinds_of_position_do_not_mix() -> None:
     fleet.live(mark).close()
     position = alone.mark({0: 5})
     for wrong in (position, {"topic": "t", "fleet": "h"}):
-        with pytest.raises(StateError, match="goes on where the group is"):
+        with pytest.raises(StateError, match="continues at the offsets of the group"):
             fleet.live(wrong)
-        with pytest.raises(StateError, match="goes on where the group is"):
+        with pytest.raises(StateError, match="continues at the offsets of the group"):
             fleet.merged([mark, wrong])
     with pytest.raises(StateError, match="a fleet's state"):
         alone.live(mark)
@@ -220,11 +220,11 @@ def test_two_kinds_of_position_do_not_mix() -> None:
         (lambda: Fleet("g", instance=""), "Fleet\\(instance=\\)"),
         (lambda: Fleet("g", "eager"), '"classic" or "consumer"'),  # type: ignore[arg-type]
         (lambda: Fleet("g", session=0), "session=.*at most 3600; found 0"),
-        (lambda: Fleet("g", "consumer", session=9), "the broker decides"),
+        (lambda: Fleet("g", "consumer", session=9), "the broker sets it"),
         (lambda: Fleet("g", drain=-1), "drain=.*found -1"),
         (lambda: fleet_of(3), "a consumer group's name or a Fleet"),  # type: ignore[arg-type]
         (lambda: stream(group="h"), "leave out 'h'"),
-        (lambda: stream(start={"topic": "t"}), "cannot be a mark"),
+        (lambda: stream(start={"topic": "t"}), "cannot be a state"),
         (lambda: stream(start="yesterday"), "start must be"),
         (lambda: stream(config={"group.instance.id": "x"}), "found group.instance.id"),
         (lambda: stream(config={"session.timeout.ms": 6000}), "found session.timeout.ms; Fleet"),

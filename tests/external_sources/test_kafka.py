@@ -124,7 +124,7 @@ def test_runs_between_holes_are_read_without_a_new_assignment(
     assert len(made) == 1
     assert payloads(reader.read(rows(*runs[::-1]))) == [v for k in range(0, 57, 3)[::-1] for v in want[k : k + 3]]
     assert len(made) == 1 + len(runs)
-    assert not caplog.records  # none of "connecting anew"
+    assert not caplog.records  # none of "connecting again"
     reader.close()
 
 

@@ -83,14 +83,14 @@ def test_it_is_said_once_what_it_costs(real_kafka: Kafka, caplog: pytest.LogCapt
         f"{topic}: about 58.3 % of its 144 offsets hold no record (aborted transactions, their markers, compaction)"
     ]
     assert f"{topic} at {real_kafka.servers}: 60 samples in 2 partitions" in told
-    assert "holes: 58.33% of 144 positions hold no record, and are left out: 12 runs of records" in told
+    assert "holes: 58.33% of 144 positions hold no record, and are skipped: 12 runs of records" in told
     caplog.clear()
     chosen = KafkaTopic(topic, real_kafka.servers, holes="replace")
     with caplog.at_level(logging.WARNING, "dali_feed"), Feed(chosen, 8, tuning=QUICK) as feed:
         found, ok = labels(feed)
         told = feed.describe()
     assert sum("58.3 % of its 144 positions hold no record" in r.getMessage() for r in caplog.records) == 1
-    assert "holes: about 58.33% of 144 positions hold no record; others stand there" in told
+    assert "holes: about 58.33% of 144 positions hold no record; other records fill their slots" in told
     assert (len(found), sum(ok), feed.stats().absent) == (144, 60, 84)
     assert sorted(n for n, own in zip(found, ok, strict=True) if own) == COMMITTED
 

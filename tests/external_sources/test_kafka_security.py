@@ -131,13 +131,13 @@ def test_whoever_may_not_read_is_told_why(secured: Secured) -> None:
         (localhost, _scram(secured), r"not valid for 'localhost'; use an address that it names"),
         (secured.users_servers, no_authority, r"ssl\.ca\.location"),
         (secured.expired_servers, tls, "certificate has expired; renew it"),
-        (secured.mutual_servers, tls, r"wants a certificate of the client's; give ssl\.certificate\.location"),
+        (secured.mutual_servers, tls, r"needs a certificate of the client; give ssl\.certificate\.location"),
         (
             secured.mutual_servers,
             {**tls, "ssl.certificate.location": stranger, "ssl.key.location": stranger},
-            "check that its authority is the one that the broker trusts",
+            "check its dates, and that the broker trusts its authority",
         ),
-        (secured.users_servers, {}, r"speaks TLS; set security\.protocol"),
+        (secured.users_servers, {}, r"uses TLS; set security\.protocol"),
     ]
     for servers, config, told in cases:
         with pytest.raises(SourceDeniedError, match=told):

@@ -57,15 +57,15 @@ ZIP = {"basename": "shard.00000.mds.zstd", "bytes": 1, "hashes": {}}
     ("changes", "error", "said"),
     [
         ({"raw_data": RAW | {"basename": "../x"}}, SourceError, "a shard's name must be that of a file in the folder"),
-        ({"raw_data": RAW}, DataLostError, "bytes, where index.json says 1"),
-        ({"samples": 3}, DataLostError, "2 samples, where index.json says 3"),
+        ({"raw_data": RAW}, DataLostError, "bytes, but index.json says 1"),
+        ({"samples": 3}, DataLostError, "2 samples, but index.json says 3"),
         ({"format": "csv"}, SourceError, "must describe MDS shards of version 2; .* format 'csv'"),
         ({"column_names": ["a"]}, SourceError, "must describe MDS shards"),
         ({"samples": -1}, SourceError, "a count or a size of -1"),
         (
             {"compression": "gz:7", "zip_data": ZIP, "raw_data": RAW | {"basename": "none.mds"}},
             SourceError,
-            "found it packed by gz; unpack all: gzip -dk .*shard.00000.mds.zstd",
+            "found it compressed with gz; unpack all files: gzip -dk .*shard.00000.mds.zstd",
         ),
     ],
 )
@@ -90,7 +90,7 @@ def test_hashes_are_checked_where_that_is_asked_for(tmp_path: Path, caplog: pyte
     data[-2] ^= 1
     shard.write_bytes(data)
     MDS(folder).snapshot()
-    with pytest.raises(DataLostError, match=r"shard.00000.mds: .* found sha1 .*, where index.json says"):
+    with pytest.raises(DataLostError, match=r"shard.00000.mds: .* found sha1 .*, but index.json says"):
         MDS(folder, check=True).snapshot()
     MDS(made(tmp_path, raw_data=RAW | {"bytes": len(data)}), check=True).snapshot()
     assert "1 of 1 shards have no hash" in caplog.text
@@ -176,7 +176,7 @@ def test_a_folder_is_known_by_its_index(tmp_path: Path) -> None:
         (frame(0, b"abc")[:-5], "#0: .* -?[0-9]+ of 3 bytes of a record|#0: .* of 8 bytes of a head"),
         (frame(1, b"abc") + frame(0, b"d"), "#0: .* part 0 of a record, inside of one"),
         (frame(3, b"abc"), "#0: .* part 3 of a record, outside of one"),
-        (frame(1, b"abc") + frame(2, b"abc"), "#0: .* the end, where a record's last part should be"),
+        (frame(1, b"abc") + frame(2, b"abc"), "#0: .* the end of the file, and not the last part of a record"),
         (frame(5, b"abc"), "#0: .* part 5 of a record"),
     ],
 )
@@ -199,5 +199,5 @@ def test_a_record_in_parts_is_put_together(tmp_path: Path) -> None:
     assert bytes(found.fields["image"][0]) == (whole[:8] + mark + whole[8:16] + mark + whole[16:])[24:]
     assert bytes(found.fields["image"][1]) == b"ab" * 4
     assert RECORDIO.value(memoryview(b"\x05\0\0\x20abc")) == (
-        "the record's parts do not end where it does: the file was written in part"
+        "the last part of the record does not end where the record ends: the file was not written to its end"
     )

@@ -128,12 +128,12 @@ def test_hashes_are_checked_before_a_run_where_that_is_asked_for(tmp_path: Path,
     told["shards"][1][f"{check}_data"]["hashes"]["sha1"] = "0" * 40
     (folder / "index.json").write_text(json.dumps(told))
     MDS(folder).snapshot()
-    with pytest.raises(DataLostError, match=r"shard\.00001\.mds.*found sha1 .*, where index\.json says 0000"):
+    with pytest.raises(DataLostError, match=r"shard\.00001\.mds.*found sha1 .*, but index\.json says 0000"):
         MDS(folder, check=True).snapshot()
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"), [(-7, "more bytes in it, where index.json says"), (9, "bytes in it, where index.json says")]
+    ("raw", "said"), [(-7, "more bytes in it, but index.json says"), (9, "bytes in it, but index.json says")]
 )
 def test_a_shard_unpacks_to_what_index_json_says(tmp_path: Path, raw: int, said: str) -> None:
     """Neither more nor less: a small file must not fill the memory."""
@@ -147,9 +147,11 @@ def test_a_shard_unpacks_to_what_index_json_says(tmp_path: Path, raw: int, said:
 
 def test_other_compressions_are_refused_with_the_cure(tmp_path: Path) -> None:
     """With the command, where there is one that people have."""
-    with pytest.raises(SourceError, match=r"must be there as it is, or packed by zstd; found it packed by gz; .*gzip"):
+    with pytest.raises(
+        SourceError, match=r"must be uncompressed, or compressed with zstd; found it compressed with gz; .*gzip"
+    ):
         MDS(made(tmp_path / "a", compression="gz:6"))
-    with pytest.raises(SourceError, match="packed by br; unpack them, by one pass over it"):
+    with pytest.raises(SourceError, match="compressed with br; unpack the files first"):
         MDS(made(tmp_path / "b", compression="br"))
 
 

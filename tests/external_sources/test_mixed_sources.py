@@ -133,7 +133,9 @@ def test_columns_of_a_mixture(tmp_path: Path) -> None:
     with Feed(mixed, 3, columns={"image": Image("jpg", CROP), "text": Text("txt")}, tuning=QUICK) as feed:
         texts = [sorted(batch.fields["text"]) for batch in feed]
     assert texts == [["a", "a", "b"]] * 3
-    with pytest.raises(ConfigError, match=r"Mix: all sources must have the columns' members; FileList.* has not"):
+    with pytest.raises(
+        ConfigError, match=r"Mix: all sources must have the members that the columns name; FileList.* does not"
+    ):
         Feed(Mix([mixed.sources[0], FileList([tmp_path / "x.jpg"])]), columns={"text": Text("txt")}, tuning=QUICK)
 
 
@@ -143,9 +145,9 @@ def test_columns_of_a_mixture(tmp_path: Path) -> None:
         ({"weights": [1]}, "a number of 0 or more for each of the 2 sources"),
         ({"weights": [1, -1]}, "a number of 0 or more"),
         ({"weights": [0, 0]}, "one above 0"),
-        ({"weights": {}}, "empty schedule"),
+        ({"weights": {}}, "found an empty one"),
         ({"weights": {-1: [1, 1]}}, "weights: epoch"),
-        ({"linear": True}, "linear is of a schedule"),
+        ({"linear": True}, "linear needs a schedule"),
         ({"stop": "last"}, "stop must be 'first' or 'all'"),
         ({"samples": 0}, "samples"),
     ],

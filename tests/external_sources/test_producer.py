@@ -312,7 +312,7 @@ def test_a_run_that_was_taken_over_writes_nothing(real_kafka: Kafka) -> None:
     before.begin()
     before.send(0, Written(b"before", None, []), 0)
     after = TransactionLane(options, "none", str, topic, opened=True)
-    with pytest.raises(ProduceError, match=f"^{topic}: a run is one process's at a time"):
+    with pytest.raises(ProduceError, match=f"^{topic}: one process at a time may do a run"):
         before.commit(1)
     after.begin()
     after.send(0, Written(b"after", None, []), 0)
@@ -337,14 +337,14 @@ def test_a_journal_is_of_one_run(embedded: Kafka, tmp_path: Path) -> None:
     source, other = shard_of(tmp_path / "a", numbered(4)), shard_of(tmp_path / "b", numbered(5))
     topic, journal = embedded.create(embedded.topic, 2), tmp_path / "journal"
     Producer(source, topic, embedded.servers, journal=journal).run()
-    with pytest.raises(SourceChangedError, match=f"^{journal}: the journal's run must go on with its own source"):
+    with pytest.raises(SourceChangedError, match=f"^{journal}: a run must continue with the source that it began with"):
         Producer(other, topic, embedded.servers, journal=journal).run()
     writes = Payload(key="txt", label=None)
     with pytest.raises(StateError, match="key: None, found 'txt'; label: 'label', found None"):
         Producer(source, topic, embedded.servers, writes=writes, journal=journal).run()
     with pytest.raises(StateError, match=f"topic: '{topic}', found '{topic}2'"):
         Producer(source, embedded.create(topic + "2"), embedded.servers, journal=journal).run()
-    with held(journal), pytest.raises(ConfigError, match="one process at a time has a journal"):
+    with held(journal), pytest.raises(ConfigError, match="one process at a time may use a journal"):
         Producer(source, topic, embedded.servers, journal=journal).run()
     told = json.loads(journal.read_text())
     for text in ("{}", "no", json.dumps(told | {"version": 2}), json.dumps(told | {"position": 5, "done": False})):

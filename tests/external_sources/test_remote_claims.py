@@ -66,7 +66,7 @@ def test_what_is_not_as_its_record_says_is_that_records_fault(web: Web) -> None:
     """Another size, another hash."""
     assert found(f"{web.url}/base", f"{web.url}/base/2", PAYLOADS[2]) == PAYLOADS[2]
     assert "must have 3001 bytes; found 3000" in str(found(f"{web.url}/base", "2", PAYLOADS[2] + b"x"))
-    assert "it was altered" in str(found(f"{web.url}/base", "2", PAYLOADS[3]))
+    assert "it was changed" in str(found(f"{web.url}/base", "2", PAYLOADS[3]))
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_what_may_pass_is_tried_again(web: Web, fault: str) -> None:
     assert rows(source) == EVERY
     assert source._store.retries == 4  # type: ignore[attr-defined]
     web.faults["1.tar"].extend([fault] * 5)
-    with pytest.raises(SourceUnreachableError, match=r"/1\.tar: a shard must be readable; 5 tries gave"):
+    with pytest.raises(SourceUnreachableError, match=r"/1\.tar: a shard must be readable; 5 tries failed"):
         rows(source)
 
 

@@ -112,10 +112,10 @@ def test_fields_without_columns_have_their_names_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        ({}, "names must be what members are called, and become"),
-        ({"a": "b;c"}, "names must be what members are called, and become"),
-        ({"a": ""}, "names must be"),
-        ("jpg", "names must be"),
+        ({}, "names must map members to new names"),
+        ({"a": "b;c"}, "names must map members to new names"),
+        ({"a": ""}, "names must map"),
+        ("jpg", "names must map"),
         ({"a": "x", "b": ".x"}, 'two members must not become one; found .* twice; give {"one;other"'),
     ],
 )
@@ -129,10 +129,12 @@ def test_what_is_asked_for_by_an_old_name_is_told_the_new_one(tmp_path: Path) ->
     """And a name that the source has not is told with the source's own."""
     mine, _ = sets(tmp_path)
     source = Renamed(mine, {"jpg": "photo", "cls;class": "y"})
-    with pytest.raises(ConfigError, match="member 'jpg': must be called as Renamed calls it; 'jpg' is 'photo' here"):
+    with pytest.raises(
+        ConfigError, match="member 'jpg': must have the name that Renamed gives it; 'jpg' is 'photo' here"
+    ):
         source.giving("jpg", ())
     table = make("mds", tmp_path)
-    with pytest.raises(ConfigError, match=r"Renamed\(MDS\(.*\), label as y\): by the source's own names, member"):
+    with pytest.raises(ConfigError, match=r"Renamed\(MDS\(.*\), label as y\): with the source's own names: member"):
         Renamed(table, {"label": "y"}).giving("none", ())
     with pytest.raises(ConfigError, match="source must be a bounded source"):
         Renamed(3, {"a": "b"})  # type: ignore[arg-type]

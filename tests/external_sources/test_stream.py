@@ -118,7 +118,7 @@ def test_a_rank_without_partitions_waits_and_takes_up_new_ones(real_kafka: Kafka
         reader.close()
     again = streamed(source, 3, at=source.merged(old))
     assert (again.labels, again.position) == ([1, 2, 3], {0: 1, 1: 1, 2: 1, 3: 1})
-    with pytest.raises(StateError, match=r"rank 0 of 1 stands; it lacks 1, 3: .*; give those of ranks 1"):
+    with pytest.raises(StateError, match=r"rank 0 of 1; it lacks 1, 3, .*; give the states of ranks 1"):
         source.live(old[0])
 
 
@@ -217,7 +217,7 @@ def test_columns_of_a_stream(kafka: Kafka) -> None:
     records = [Message(b'{"n": %d, "s": {"t": "x%d"}}' % (n, n), b"k%d" % n) for n in range(6)]
     kafka.publish(kafka.topic, [*records, Message(b"{broken", b"k6")], partitions=1)
     source = KafkaStream(kafka.topic, kafka.servers, start="earliest", format="json", idle_timeout=0.5)
-    with pytest.raises(ConfigError, match="names members, for columns="):
+    with pytest.raises(ConfigError, match="is for columns="):
         source.live()
     given = source.giving(None, ("n", "s.t", "key"))
     assert is_live(given)
@@ -250,11 +250,11 @@ def test_stop_ends_a_wait(kafka: Kafka) -> None:
         ({"start": True}, "start must be"),
         ({"start": 1_700_000_000_123}, "milliseconds: give start=1700000000.123"),
         ({"start": datetime(2026, 1, 1)}, "must have a time zone"),  # noqa: DTZ001  that is the mistake
-        ({"start": "group"}, "name it, group="),
+        ({"start": "group"}, "give its name, group="),
         ({"batch_bytes": 0}, "batch_bytes must be above 0"),
         ({"batch_timeout": -1}, "batch_timeout must be above 0"),
         ({"timeout": 0}, "timeout must be above 0 seconds"),
-        ({"config": {"auto.offset.reset": "latest"}}, "must not set what decides"),
+        ({"config": {"auto.offset.reset": "latest"}}, "must not set the options that decide"),
     ],
 )
 def test_values_that_are_not_allowed(options: dict[str, object], said: str) -> None:

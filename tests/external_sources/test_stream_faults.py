@@ -28,7 +28,7 @@ def test_records_that_are_gone(kafka: Kafka) -> None:
     kafka.delete_records(kafka.topic, 0, 10)
     source = KafkaStream(kafka.topic, kafka.servers)
     reader = source.live(source.mark({0: 5}))
-    said = rf"{kafka.topic}\[0\]@5: this offset comes next, and the broker holds 10..19: retention"
+    said = rf"{kafka.topic}\[0\]@5: this offset comes next, but the broker holds 10..19: retention"
     for _ in range(2):  # also of whoever catches and goes on
         with pytest.raises(DataLostError, match=said):
             gather(reader, lambda found: len(found) > 0)
@@ -42,7 +42,7 @@ def test_a_topic_that_is_cut_or_gone(real_kafka: Kafka) -> None:
     kafka.publish(kafka.topic, [(value(i), i) for i in range(20)], partitions=1)
     source = KafkaStream(kafka.topic, kafka.servers, start="earliest")
     reader = source.live(source.mark({0: 30}))
-    with pytest.raises(SourceChangedError, match=r"\[0\]@30: this offset comes next, and the partition ends at 20"):
+    with pytest.raises(SourceChangedError, match=r"\[0\]@30: this offset comes next, but the partition ends at 20"):
         gather(reader, lambda found: len(found) > 0)
     reader.close()
     readers = [source.live(), source.live()]

@@ -48,14 +48,14 @@ def at(position: int | None, *, low: int = 0, high: int = 100, age: float = 60, 
         (facts(at(40), keeps=24 * HOUR), []),
         (facts(at(40)), []),  # kept for ever
         (facts(at(None)), ["group 'g' has no position in t[0]"]),
-        (facts(at(101)), ["beyond the end of t[0]", "truncated"]),
+        (facts(at(101)), ["past the end of t[0]", "truncated"]),
         (facts(at(40, low=50)), ["t[0]: offsets 40..49 are gone", "DataLostError"]),
         (facts(at(100, low=101, high=101)), ["t[0]: offsets 100..100 are gone"]),
         (facts(at(100, age=25 * HOUR), keeps=24 * HOUR), []),  # it has had all
         (facts(at(40, age=25 * HOUR), keeps=24 * HOUR), ["t[0]: the records from offset 40 on", "at any time"]),
-        (facts(at(40, age=23.5 * HOUR), keeps=24 * HOUR), ["from 30 min on", "set retention.ms=-1"]),
+        (facts(at(40, age=23.5 * HOUR), keeps=24 * HOUR), ["deleted in 30 min", "set retention.ms=-1"]),
         (facts(at(40, age=23.5 * HOUR, read=60.0), keeps=24 * HOUR), []),  # it will be through before
-        (facts(at(40, age=20 * HOUR, read=0.001), keeps=24 * HOUR), ["takes 16 h 40 min", "from 4 h on"]),
+        (facts(at(40, age=20 * HOUR, read=0.001), keeps=24 * HOUR), ["takes 16 h 40 min", "deleted in 4 h"]),
         (facts(at(40, read=5.0, written=7.0)), ["falls behind: 7 records/s are written and 5 read"]),
         (facts(at(40, read=7.0, written=7.0)), []),
         (facts(at(100, need=0, oldest=NOW - 25 * HOUR), keeps=24 * HOUR, ends={0: 100}), ["offset 0 on", "any time"]),

@@ -55,7 +55,7 @@ def test_a_label_that_is_no_class_is_told_in_its_place() -> None:
         batches = iter(each)
         for _ in range(3):
             next(batches)
-        with pytest.raises(ConfigError, match=r"labels must lie in 0\.\.12, as classes says; found 13 in scripted"):
+        with pytest.raises(ConfigError, match=r"labels must lie in 0\.\.12, because classes=13; found 13 in scripted"):
             next(batches)
         assert each.state_dict()["consumed"] == 12
 

@@ -132,7 +132,7 @@ def test_code_of_the_users_own_is_refused(tmp_path: Path) -> None:
     class Mine(ScriptedSource):
         pass
 
-    refused = pytest.raises(ConfigError, match=r"reads by code of your own, .*Mine, and a folder cannot know")
+    refused = pytest.raises(ConfigError, match=r"reads with your own code, .*Mine, and a folder cannot know")
     with feed(Mine(labelled(8)), Cache(disk=tmp_path, disk_limit="1GB")) as made, refused:
         next(iter(made))
 

@@ -58,7 +58,7 @@ def test_a_window_that_does_not_fit_is_an_error_with_its_size() -> None:
     with misled(96, 128 * KIB, 4 * MIB, 8 * KIB, shuffle=Shuffle(16, 3)) as feed:
         with pytest.raises(
             ConfigError,
-            match=r"memory=4194304.* window; one of 48 records from scripted\[0\]@\d+ takes \d+ bytes .* 8192 a record",
+            match=r"memory=4194304.* the window of 48 .*from scripted\[0\]@\d+, .* take \d+ bytes, .* 8192 bytes per",
         ):
             list(feed)
         assert feed._slabs.leased == 0

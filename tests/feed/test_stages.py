@@ -118,7 +118,9 @@ def test_a_replay_serves_the_last_batch_and_leaves_order_state_and_counts() -> N
 def test_a_replay_is_refused_where_nothing_was_taken_or_nothing_is_held() -> None:
     """No memory is kept for it: a batch that the loop has let go of is gone."""
     with Feed(ScriptedSource([*labelled(8)], extent=8), 4, tuning=QUICK) as feed:
-        with pytest.raises(ConfigError, match=r"replay: serves the batch again .* found none that is still held"):
+        with pytest.raises(
+            ConfigError, match=r"replay: gives the last batch of the loop again; found none that is still in memory"
+        ):
             feed.replay()
         batches = iter(feed)
         batch = next(batches)

@@ -148,7 +148,7 @@ def test_dead_letters_that_nobody_takes_are_named(go_on: threading.Event) -> Non
     items: list[Item] = [*labelled(32)]
     items[3] = Corrupt()
     lines = _told(ScriptedSource(items), go_on, bad=BadRecords(limit=None, dead_letter=_Full(go_on)))
-    assert "dead letters: the full folder does not take them" in lines[0]
+    assert "dead letters: the full folder does not accept them" in lines[0]
 
 
 def test_a_broker_that_is_down_is_named_with_what_it_said(embedded: Kafka) -> None:

@@ -282,14 +282,14 @@ def test_a_collate_fn_that_wants_pil_images_is_given_them(root: Path, crop: Any)
     data = ImageFolder(str(root), crop)
     with pytest.warns(
         UserWarning,
-        match="ImageFolder .*, because it leaves PIL images, which its collate_fn is to be given; torch's own",
+        match="ImageFolder .*, because its transform gives PIL images, and its collate_fn takes them; torch's own",
     ):
         loader = DataLoader(data, 4, device="cpu", collate_fn=fast_collate)
     with loader:
         for (a, x), (b, y) in zip(loader, TorchLoader(data, 4, collate_fn=fast_collate), strict=True):
             assert torch.equal(a, b)
             assert torch.equal(x, y)
-    with pytest.raises(ConfigError, match="leaves PIL images, which its collate_fn is to be given"):
+    with pytest.raises(ConfigError, match="gives PIL images, and its collate_fn takes them"):
         DataLoader(data, 4, device="cpu", collate_fn=fast_collate, fallback="error")
     with DataLoader(data, 4, device="cpu", fallback="error", collate_fn=default_collate) as ours:
         assert isinstance(ours._feed, Feed)
@@ -371,7 +371,7 @@ def test_any_ranks_state_serves_all_with_a_distributed_sampler(root: Path, *, na
         for (a, x), (b, y) in zip(batches(other), whole[1:], strict=True):
             assert x == y
             assert torch.equal(a, b)
-    with pytest.raises(ConfigError, match="has dealt already"):
+    with pytest.raises(ConfigError, match="already divides the samples among ranks"):
         made(0, rank=0, world_size=2)
 
 

@@ -179,9 +179,9 @@ def test_an_exception_tells_of_which_record() -> None:
 @pytest.mark.parametrize(
     ("before", "behind", "told"),
     [
-        ((), (v2.Normalize([0.5], [0.5]),), "found no conversion to one in front of it. Put ToTensor"),
-        ((v1.ToTensor(),), (flatten, v2.RandomErasing()), "must come last; found RandomErasing behind it. Move it to"),
-        ((), (), "found no conversion to one in front of it. Put ToTensor, or ToImage and ToDtype, there"),
+        ((), (v2.Normalize([0.5], [0.5]),), "found no conversion to either before it. Put ToTensor"),
+        ((v1.ToTensor(),), (flatten, v2.RandomErasing()), "must come last; found RandomErasing after it. Move it to"),
+        ((), (), "found no conversion to either before it. Put ToTensor, or ToImage and ToDtype, there"),
         ((v2.CenterCrop(9),), (), "given RGB of (9, 9) it gave AttributeError: "),
     ],
 )
@@ -212,7 +212,7 @@ def test_a_folder_whose_lambda_stands_elsewhere_is_torchs(tmp_path: Path) -> Non
     path.parent.mkdir()
     path.write_bytes(jpeg(0))
     transform = v2.Compose([v2.Lambda(lambda image: image.rotate(180)), v1.ToTensor()])
-    with pytest.warns(UserWarning, match="Lambda.* is run on finished .*found no conversion to one.*torch's own"):
+    with pytest.warns(UserWarning, match="Lambda.* is run on finished .*found no conversion to either.*torch's own"):
         found = DataLoader(ImageFolder(str(tmp_path), transform), device="cpu")
     with found:
         assert [images.shape for images, _ in found] == [(1, 3, 16, 16)]

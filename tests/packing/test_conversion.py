@@ -118,7 +118,7 @@ def test_a_folder_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     """One that is there is left alone; where reading fails nothing is left."""
     source = shards(tmp_path, 4)
     (tmp_path / "there").mkdir()
-    with pytest.raises(ConfigError, match="a conversion makes a folder of its own"):
+    with pytest.raises(ConfigError, match="a conversion makes a new folder"):
         convert(source, tmp_path / "there", "mds")
     write_shard(tmp_path / "b.tar", [{"jpg": jpeg(0), "cls": b"cat"}])
     bad = ShardSet(str(tmp_path / "b.tar"), label=None, index_dir=tmp_path)

@@ -80,7 +80,7 @@ def test_errors_come_as_they_are(nodes: int, tmp_path: Path) -> None:
     with pytest.raises(SourceChangedError, match="all machines of a Ray cluster must see the same records"):
         pack(Moved(str(tmp_path / "*.tar")), tmp_path / "a", engine="ray")
     lock = threading.Lock()
-    with pytest.raises(ConfigError, match="such as can be sent to other processes; found: cannot pickle"):
+    with pytest.raises(ConfigError, match="objects that can be sent to other processes; found: cannot pickle"):
         pack(
             ShardSet(str(tmp_path / "*.tar")),
             tmp_path / "b",

@@ -118,9 +118,9 @@ def test_what_an_index_of_dalis_cannot_hold(tmp_path: Path) -> None:
     write_shard(tmp_path / "a.tar", [{"__key__": b"a b", "jpg": b"x"}])
     (tmp_path / "c").mkdir()
     write_shard(tmp_path / "c" / "a.tar", [b"x"])
-    with pytest.raises(ConfigError, match=r"have no blanks; found 'a b\.jpg'"):
+    with pytest.raises(ConfigError, match=r"must have no spaces; found 'a b\.jpg'"):
         dali_index(tmp_path / "a.tar", tmp_path / "idx")
-    with pytest.raises(ConfigError, match=r"a\.idx would be that of two"):
+    with pytest.raises(ConfigError, match=r"a\.idx would be the index of two"):
         dali_index([tmp_path / "a.tar", tmp_path / "c" / "a.tar"], tmp_path / "idx")
     assert list((tmp_path / "idx").iterdir()) == []
 

@@ -146,7 +146,7 @@ def test_a_set_under_way_goes_on_with_its_own_source_and_options_alone(tmp_path:
     pack(source, tmp_path / "set", shard_bytes=5000)
     with pytest.raises(StateError, match="shard_bytes: 5000, found 6000"):
         pack(source, tmp_path / "set", shard_bytes=6000)
-    with pytest.raises(SourceChangedError, match="a set is packed of one source"):
+    with pytest.raises(SourceChangedError, match="a set must be packed from one source"):
         pack(FileList(source.paths[:2]), tmp_path / "set", shard_bytes=5000)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "other-000000.tar").write_bytes(b"somebody's")

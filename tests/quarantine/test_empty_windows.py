@@ -93,7 +93,7 @@ def test_one_bad_window_is_no_empty_one() -> None:
     items = holed(24, range(8, 12))
     items[12:16] = [Corrupt()] * 4
     with pytest.raises(
-        BadRecordLimitError, match=r"window of 8 records: .*found not one good record \(scripted\[0\]@12"
+        BadRecordLimitError, match=r"window of 8 records: .*found no good record at all \(scripted\[0\]@12"
     ):
         dealt(items, shuffle=False, bad=BadRecords(limit=None))
 

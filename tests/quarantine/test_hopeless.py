@@ -82,7 +82,9 @@ def test_a_codec_that_raises_names_its_line(embedded_broker: Broker) -> None:
     line = wrapped.__code__.co_firstlineno
     place = rf"{Path(__file__).name}:{line + 3} in wrapped"
     for codec in (wrapped, functools.partial(wrapped)):
-        with pytest.raises(ConfigError, match=rf"codec: KeyError: 'image' is missing, at .*{place} .*Mend the codec"):
+        with pytest.raises(
+            ConfigError, match=rf"codec: KeyError: 'image' is missing, at .*{place} .*Correct the codec"
+        ):
             run(KafkaTopic("t", embedded_broker.servers, codec=codec))
 
 
@@ -122,7 +124,7 @@ def test_bad_data_is_no_configuration() -> None:
         assert feed.plan.ids(0, 0, 1)[0] < 8  # the good ones come first
     alone: list[Any] = [Corrupt("one")]
     for items in (several, alone, behind, late):
-        with pytest.raises(BadRecordLimitError, match="Look at the source"):
+        with pytest.raises(BadRecordLimitError, match="Check the source"):
             run(ScriptedSource(items, extent=8), **order, bad=BadRecords(limit=None))
 
 

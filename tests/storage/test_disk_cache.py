@@ -112,7 +112,7 @@ def test_damaged_pieces_are_told_once_and_counted(path: str, caplog: pytest.LogC
     for _ in range(3):
         assert read(file) == DATA
     (record,) = caplog.records
-    assert "is damaged, and is read again from where it came: its head is not that of the piece" in record.message
+    assert "is damaged, and is read again from where it came: its header is not that of the piece" in record.message
     (stats,) = file.storage()
     assert stats.failures == 4 + 3
 

@@ -80,7 +80,7 @@ def test_an_lfs_that_does_not_tell_is_told_once(told: Path, tmp_path: Path, capl
         assert ahead_of(str(tmp_path / name / "a")) == AHEAD_BYTES
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert "read as if one target had it" in record.message
+    assert "read as if it were on one target" in record.message
     assert "must end with 0; found 25" in record.message
 
 

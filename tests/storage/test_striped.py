@@ -283,5 +283,7 @@ def test_what_takes_plain_sets_refuses_a_striped_one(plain: Path, tmp_path: Path
     """Before it looks for files that are not there, and with the cure."""
     path = striped(plain, tmp_path, 2)
     for call in (lambda: merge([plain, path], tmp_path / "both.dfset"), lambda: index(path)):
-        with pytest.raises(ConfigError, match=r"x\.dfset: must be a set of whole files; found one over t0, t1; make"):
+        with pytest.raises(
+            ConfigError, match=r"x\.dfset: must be a set of whole files; found a set striped over t0, t1; pack"
+        ):
             call()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import _auto_augment
 
-from dali_feed.plan.draws import uniforms
+from dali_feed.draws.philox import uniforms
 from dali_feed.transforms.aug_mix import AugMix
 
 

@@ -17,10 +17,10 @@ from torchvision_way import ran
 from dali_feed import DataLoader
 from dali_feed.compiler.host import HostProgram, compile_host
 from dali_feed.compiler.outline import unfit
+from dali_feed.draws.philox import uniforms
 from dali_feed.engines.compiling import compiled
 from dali_feed.errors import TransformError
 from dali_feed.options import BadRecords
-from dali_feed.plan.draws import uniforms
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.crop_or_pad import CropOrPad, placed
 from dali_feed.transforms.keys import Key

@@ -110,7 +110,7 @@ def test_it_is_mixed_as_colours_are(engine: str) -> None:
             "Normalize: images have one channel behind Grayscale(1)",
         ),
         ((v2.Pad(1, fill=(1, 2, 3)),), "Pad: images have one channel behind Grayscale(1), so it takes one number"),
-        ((v2.RGB(),), "RGB: makes three channels of one; found Grayscale(1) in front of it"),
+        ((v2.RGB(),), "RGB: makes three channels of one; found Grayscale(1) before it"),
     ],
 )
 def test_three_numbers_for_one_channel_are_refused(behind: tuple[Any, ...], told: str) -> None:

@@ -23,8 +23,8 @@ from dali_feed.compiler.dali import compile_recipe
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.outline import outline
 from dali_feed.compiler.split import SplitProgram, compile_dali
+from dali_feed.draws.philox import uniforms
 from dali_feed.errors import TransformError
-from dali_feed.plan.draws import uniforms
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.base import Op
 from dali_feed.transforms.flip import Flip

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from dali_feed.compiler.dali import DaliProgram, compile_recipe
 from dali_feed.compiler.program import Parameters
 from dali_feed.compiler.steps import Decode, Finish, Resample, Slice
+from dali_feed.draws.philox import uniforms
 from dali_feed.errors import TransformError
-from dali_feed.plan.draws import uniforms
 from dali_feed.transforms.base import Op
 from dali_feed.transforms.center_crop import CenterCrop
 from dali_feed.transforms.color_jitter import ColorJitter

@@ -20,8 +20,8 @@ from torchvision.transforms.v2 import _augment, functional
 
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.outline import outline
+from dali_feed.draws.philox import uniforms
 from dali_feed.errors import TransformError
-from dali_feed.plan.draws import uniforms
 from dali_feed.transforms.autocontrast import RandomAutocontrast
 from dali_feed.transforms.base import Op
 from dali_feed.transforms.batch_draws import BatchDraws

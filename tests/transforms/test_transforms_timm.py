@@ -17,9 +17,9 @@ from torchvision_way import ran
 
 from dali_feed import DataLoader
 from dali_feed.compiler.host import compile_host
+from dali_feed.draws.philox import uniforms
+from dali_feed.draws.streams import STREAMS_PER_OP
 from dali_feed.errors import TransformError
-from dali_feed.plan.draws import uniforms
-from dali_feed.plan.streams import STREAMS_PER_OP
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.erasing import RandomErasing
 from dali_feed.transforms.keys import Key

@@ -251,7 +251,7 @@ def test_a_random_sampler_is_asked_when_the_length_is(folder: ImageFolder) -> No
 
 def test_a_stream_over_ranks_is_refused() -> None:
     """Torch gives every rank all of it; with us somebody has to say that the dataset shards itself."""
-    with pytest.raises(ConfigError, match="every rank the same samples; .*Shard it inside"):
+    with pytest.raises(ConfigError, match="every rank the same samples; .*Divide its samples inside"):
         ours(Stream(), rank=0, world_size=2)
 
 
@@ -292,7 +292,7 @@ def test_a_timeout_without_workers_does_nothing(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(AssertionError, match="timeout == 0"):
         list(theirs(range(3), timeout=3))
     monkeypatch.setattr(torch_arguments, "_warned", set())
-    with pytest.warns(UserWarning, match="^timeout has no effect here: without worker processes"):
+    with pytest.warns(UserWarning, match="^timeout has no effect here: there are no worker processes"):
         made = ours(range(3), timeout=3)
     assert len(list(made)) == 3
 

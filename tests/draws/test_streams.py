@@ -20,8 +20,8 @@ from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.user_graph import UserGraph, compile_function
 from dali_feed.compiler.user_pipeline import random_states
 from dali_feed.compiler.views import ViewsProgram
+from dali_feed.draws import philox, streams
 from dali_feed.errors import TransformError
-from dali_feed.plan import draws, streams
 from dali_feed.plan.order import EpochPlan, Order
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.base import Op
@@ -56,7 +56,7 @@ class _Drawn(list[int]):
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> _Drawn:
     """Everything drawn from now on, wherever: the generator itself writes its first counter word down."""
-    real, seen = draws.philox4x32, _Drawn()
+    real, seen = philox.philox4x32, _Drawn()
 
     def written_down(counter: Sequence[Any], key: tuple[int, int]) -> Any:
         seen.extend(np.ravel(counter[0]).astype(np.int64).tolist())
@@ -207,7 +207,7 @@ def unmapped(text: str) -> list[int]:
     tree = ast.parse(text)
     good = set(HANDED_OVER)
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module == "dali_feed.plan.streams":
+        if isinstance(node, ast.ImportFrom) and node.module == "dali_feed.draws.streams":
             good |= {name.name for name in node.names}
     bound = list(_bound(tree))
     for _ in bound:
@@ -231,7 +231,7 @@ def test_a_number_of_its_own_is_seen(call: str) -> None:
     """The check itself sees who writes a stream's number down, and takes one from the map."""
     mine = f"MINE = 5\n{call}\nuniforms(seed, 0, ids, [MINE + k for k in range(3)])\n"
     assert unmapped(mine) == [2, 3]
-    assert not unmapped("from dali_feed.plan.streams import VIEWS\nmine = VIEWS[3]\nphilox4x32((mine, 0, 0, 0), key)")
+    assert not unmapped("from dali_feed.draws.streams import VIEWS\nmine = VIEWS[3]\nphilox4x32((mine, 0, 0, 0), key)")
 
 
 def test_whoever_draws_takes_its_numbers_from_the_map() -> None:

@@ -1,4 +1,4 @@
-"""draws: the numbers are Philox's own, pure in their arguments, and the same in every release."""
+"""philox: the numbers are Philox's own, pure in their arguments, and the same in every release."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dali_feed.draws.philox import check_seed, permutation, philox4x32, uniforms
+from dali_feed.draws.streams import EXTENT_ORDER, ORDER, WINDOW_ORDER
 from dali_feed.errors import ConfigError
-from dali_feed.plan.draws import check_seed, permutation, philox4x32, uniforms
-from dali_feed.plan.streams import EXTENT_ORDER, ORDER, WINDOW_ORDER
 
 SEEDS = st.integers(0, 2**64 - 1)
 EPOCHS = st.integers(0, 2**32 - 1)

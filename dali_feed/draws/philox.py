@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["check_seed", "permutation", "philox4x32", "seed_of_turn", "seed_within", "uniforms"]
 
+from dali_feed.draws.streams import REPEATS
 from dali_feed.errors import ConfigError
-from dali_feed.plan.streams import REPEATS
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
