@@ -8,6 +8,8 @@ to rows is enqueued on one stream, and the consumer's stream waits for that.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -19,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from dali_feed.compiler.drawless import Drawless
+from dali_feed.compiler.host import HostProgram
 from dali_feed.engines.clock import EngineWork, work_of
 from dali_feed.engines.crew import Crew, Job
 from dali_feed.engines.device_rows import DeviceRows
@@ -31,21 +34,40 @@ from dali_feed.engines.host.image import ImageSteps
 from dali_feed.engines.host.memory import Pool
 from dali_feed.errors import DaliFeedError, EngineError
 from dali_feed.options import Tuning
-from dali_feed.transforms.keys import SIZE
+from dali_feed.transforms.keys import SIZE, Arrays
 
 __all__ = ["CachingEngine"]
 
 _ENGINE = "cache on the device"  # its name in errors
 
 
+class _Steps:
+    """A program's steps on single images, and the seconds that threads have worked on them."""
+
+    def __init__(self, program: HostProgram) -> None:
+        self._steps, self._lock = ImageSteps(program), threading.Lock()
+        self.seconds = 0.0
+
+    def run(self, image: torch.Tensor, arrays: Arrays, slot: int, out: torch.Tensor) -> None:
+        """One image (height, width, 3)."""
+        begun = time.perf_counter()
+        self._steps.run_on(image.permute(2, 0, 1), arrays, slot, out)
+        with self._lock:
+            self.seconds += time.perf_counter() - begun
+
+
 @dataclass(slots=True)
 class _Flight:
-    """A batch: the slots that the engine makes, and the others in `out`, where there are any."""
+    """A batch: the rows of its slots, -1 where the engine makes the image: in the slots `missing`.
+
+    `out` has the others' images, where there are any and the CPU has nothing left to do to them.
+    """
 
     work: Work
     keys: NDArray[np.uint8]
+    at: NDArray[np.int64]
     missing: NDArray[np.int64]
-    out: torch.Tensor | None
+    out: torch.Tensor | None = None
     resting: _Rest | None = None
 
 
@@ -58,15 +80,21 @@ class _Failed(Result):
 
 
 class _Rest(Job):
-    """What is left to be done to each image, on the CPU."""
+    """What is left to be done to each image, on the CPU: of one that is kept in its row, of one of `made` there."""
 
-    def __init__(self, steps: ImageSteps, images: torch.Tensor, work: Work, out: torch.Tensor) -> None:
-        super().__init__(range(len(images)))
-        self._steps, self._images, self._work, self.out = steps, images, work, out
+    def __init__(
+        self, steps: _Steps, rows: DeviceRows, flight: _Flight, made: torch.Tensor | None, out: torch.Tensor
+    ) -> None:
+        super().__init__(range(len(out)))
+        self._steps, self._rows, self._made, self.out = steps, rows, made, out
+        self._arrays, self._at = flight.work.arrays, flight.at.tolist()
+        self._places = {slot: k for k, slot in enumerate(flight.missing.tolist())}
 
     def run(self, slot: int) -> None:
         """One image."""
-        self._steps.run_on(self._images[slot].permute(2, 0, 1), self._work.arrays, slot, self.out[slot])
+        made = self._made if slot in self._places else None
+        image = self._rows.row(self._at[slot]) if made is None else made[self._places[slot]]
+        self._steps.run(image, self._arrays, slot, self.out[slot])
 
 
 class CachingEngine:
@@ -78,7 +106,7 @@ class CachingEngine:
         self._device = None if device is None else torch.device("cuda", device)
         self._number = device
         self._stream = None if device is None else torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._rest, self._steps = parts.rest, None if parts.rest is None else ImageSteps(parts.rest)
+        self._rest, self._steps = parts.rest, None if parts.rest is None else _Steps(parts.rest)
         self._crew, self._pool = Crew(tuning.cpu_threads, "dali_feed-rest"), Pool()
         self._flying: deque[_Flight] = deque()
         self._awaited: _Flight | None = None
@@ -96,8 +124,8 @@ class CachingEngine:
         flight = self._begun(work)
         if len(flight.missing):
             self._inner.submit(_part(work, flight.missing))
-        elif flight.out is not None:  # nothing has to be waited for
-            flight.resting = self._resting(flight.out, work)
+        else:  # nothing has to be waited for
+            flight.resting = self._resting(flight, None)
         self._flying.append(flight)
 
     def take(self) -> Result:
@@ -148,8 +176,12 @@ class CachingEngine:
         return () if flight is None else [int(flight.missing[slot]) for slot in self._inner.at_work()]
 
     def worked(self) -> EngineWork | None:
-        """The engine's own work: what is kept costs it none."""
-        return work_of(self._inner)
+        """The engine's work and what is left to be done behind it, of all images, those too that it did not make."""
+        own = work_of(self._inner)
+        if own is None:
+            return None
+        seconds = own.seconds + (0.0 if self._steps is None else self._steps.seconds)
+        return EngineWork(own.threads, seconds, own.images + self._rows.hits)
 
     def close(self) -> None:
         """Both, and the memory of the rows. Safe to call twice."""
@@ -165,16 +197,15 @@ class CachingEngine:
         """A batch with the images that are kept."""
         keys = self._parts.rows(work.arrays, len(work.ids))
         at = self._rows.find(work.ids, keys)
-        missing, there = np.flatnonzero(at < 0), np.flatnonzero(at >= 0)
-        if not len(there):
-            return _Flight(work, keys, missing, None)
-        try:
-            with self._on_stream():
-                out = self._rows.new(len(at))
-                self._rows.give(at[there], there, out)
-        except RuntimeError as error:
-            raise engine_error(_ENGINE, "memory for a batch cannot be allocated", error, self._number) from error
-        return _Flight(work, keys, missing, out)
+        flight, there = _Flight(work, keys, at, np.flatnonzero(at < 0)), np.flatnonzero(at >= 0)
+        if self._steps is None and len(there):
+            try:
+                with self._on_stream():
+                    flight.out = self._rows.new(len(at))
+                    self._rows.give(at[there], there, flight.out)
+            except RuntimeError as error:
+                raise engine_error(_ENGINE, "memory for a batch cannot be allocated", error, self._number) from error
+        return flight
 
     def _whole(self, flight: _Flight, result: Result | None) -> Result:
         """The batch of what was kept and what was made, which is kept."""
@@ -187,7 +218,7 @@ class CachingEngine:
                 images = self._kept(flight, result.images)
             except RuntimeError as error:
                 raise engine_error(_ENGINE, "a batch cannot be kept", error, self._number) from error
-        if resting := flight.resting or self._resting(images, flight.work):
+        if resting := flight.resting or self._resting(flight, images):
             return self._rested(resting)
         if self._stream is not None and flight.out is not None:
             done = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -211,14 +242,15 @@ class CachingEngine:
         """An engine's images, for work that is enqueued on `stream`."""
         return made.on(stream) if isinstance(made, Uploaded) else viewed(made, stream.device)
 
-    def _resting(self, images: torch.Tensor, work: Work) -> _Rest | None:
-        """Begin what is left to be done to these images."""
+    def _resting(self, flight: _Flight, made: torch.Tensor | None) -> _Rest | None:
+        """Begin what is left to be done to a batch's images, those that the engine made among them."""
         if self._rest is None or self._steps is None:
             return None
-        height, width = self._rest.size or work.arrays[SIZE][0].tolist()
-        shape = (len(images), 3, height, width) if self._rest.layout == "NCHW" else (len(images), height, width, 3)
+        arrays, count = flight.work.arrays, len(flight.at)
+        height, width = self._rest.size or arrays[SIZE][0].tolist()
+        shape = (count, 3, height, width) if self._rest.layout == "NCHW" else (count, height, width, 3)
         (out,) = self._pool.take([(shape, DTYPES[self._rest.dtype])])
-        resting = _Rest(self._steps, images, work, out)
+        resting = _Rest(self._steps, self._rows, flight, made, out)
         self._crew.add(resting)
         return resting
 

@@ -76,6 +76,12 @@ class DeviceRows:
             if here.any():
                 flat.index_copy_(0, self.there(slots[here]), piece.index_select(0, self.there(at[here] - first)))
 
+    def row(self, number: int) -> torch.Tensor:
+        """An image where it lies."""
+        shape, dtype = self._kind or ((), torch.uint8)
+        first, piece = next(each for each in reversed(self._pieces) if each[0] <= number)
+        return piece[number - first].view(dtype).view(shape)
+
     def there(self, numbers: Rows) -> torch.Tensor:
         """Numbers on the device, without a wait."""
         here = torch.from_numpy(np.ascontiguousarray(numbers))
