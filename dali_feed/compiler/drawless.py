@@ -2,7 +2,8 @@
 
 The law: images are kept as they are in front of the steps that a finish step does: flips, floats, the rectangle that is
 erased last; on the dali engine colours too. Without a cache the same code does these steps to the same pixels, so its
-results are the same bits. What comes before must give the same pixels in every epoch.
+results are the same bits. Of the host engine's images a RandomCrop may be cut out first: it moves pixels, and a device
+moves them as well. What comes before must give the same pixels in every epoch.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from dali_feed.compiler.steps import Finish
 from dali_feed.errors import ConfigError
 from dali_feed.transforms.base import Op
 from dali_feed.transforms.flip import Flip
-from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, Arrays, Key, as_behind, of_behind
+from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, Arrays, Key, as_behind, numbered, of_behind
 from dali_feed.transforms.numbering import walk
 from dali_feed.transforms.own import Own, name_of
 from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.rules import Fill
 
-__all__ = ["SUBJECT", "Drawless", "drawless"]
+__all__ = ["SUBJECT", "Crop", "Drawless", "drawless"]
 
 SUBJECT = "Cache(device_memory=...)"
 _FINISH = dict.fromkeys((*FLIPS.values(), ERASE, ADJUST), np.zeros(0))
@@ -35,18 +37,29 @@ _AXES = {"x": "Horizontal", "y": "Vertical"}
 
 
 @dataclass(frozen=True, slots=True)
+class Crop:
+    """A window that is cut out of each kept image on a GPU: row `key` (y, x, height, width); `fill` outside it."""
+
+    key: Key
+    size: tuple[int, int]
+    fill: Fill
+
+
+@dataclass(frozen=True, slots=True)
 class Drawless:
     """A program in two parts.
 
     head    what an engine runs; its images can be kept
     rest    what the CPU does to them then; None: nothing is left, or `finish` is
-    finish  what a GPU does to them then
+    crop    what a GPU does to them then
+    finish  and what it does behind that
     later   the arrays that only those two take
     behind  whether the rows of `finish` are those behind a graph
     """
 
     head: View
     rest: HostProgram | None = None
+    crop: Crop | None = None
     finish: Finish | None = None
     later: frozenset[Key] = frozenset()
     behind: bool = False
@@ -84,26 +97,44 @@ def drawless(engine: str, program: Program, device: int | None) -> Drawless:
             " with which they depend on the batch. Leave one of the two out"
         )
         raise ConfigError(msg)
-    made = _on_cpu(view) if isinstance(view, HostProgram) and device is None else _on_gpu(view)
+    made = _of_host(view, device) if isinstance(view, HostProgram) else _of_graph(view)
     _check(made, view, engine)
     return made
 
 
-def _on_gpu(view: Any) -> Drawless:
+def _of_graph(view: Any) -> Drawless:
     behind = view.behind if isinstance(view, SplitProgram) else None
     finish = view.finish if behind is None else behind.finish
     later = () if finish is None else _FINISH if behind is None else as_behind(_FINISH)
     return Drawless(view, finish=finish, later=frozenset(later), behind=behind is not None)
 
 
-def _on_cpu(view: HostProgram) -> Drawless:
-    """Cut where a GPU's finish step would begin, so that both keep the same."""
-    cut = compile_host(view.recipe, on_gpu=True).on_cpu
-    if cut == len(view.recipe.ops):
+def _of_host(view: HostProgram, device: int | None) -> Drawless:
+    """On the CPU it is cut where a GPU's finish step would begin, so that both keep the same."""
+    recipe = view.recipe
+    cut = compile_host(recipe, on_gpu=True).on_cpu
+    crop = _cropped(recipe, cut - 1) if cut else None
+    if crop is None and device is not None:
+        return Drawless(view, finish=view.finish, later=frozenset(() if view.finish is None else _FINISH))
+    cut = cut if crop is None else cut - 1
+    if cut == len(recipe.ops):
         return Drawless(view)
-    head = compile_host(replace(view.recipe, ops=view.recipe.ops[:cut], layout="NHWC"))
-    later = _drawn(view, 0).keys() - _drawn(head, 0).keys()
-    return Drawless(head, compile_host(view.recipe, begin=cut), later=frozenset(later))
+    head = _head(recipe, cut)
+    later = frozenset(_drawn(view, 0).keys() - _drawn(head, 0).keys())
+    if device is not None:
+        return Drawless(head, crop=crop, finish=view.finish, later=later)
+    return Drawless(head, compile_host(recipe, begin=cut), later=later)
+
+
+def _head(recipe: Recipe, cut: int) -> HostProgram:
+    return compile_host(replace(recipe, ops=recipe.ops[:cut], layout="NHWC"))
+
+
+def _cropped(recipe: Recipe, n: int) -> Crop | None:
+    """Op number n as a crop of images that all have one size; None where it is none, or may mirror pixels."""
+    cuts, head = recipe.ops[n].cuts(), _head(recipe, n)
+    fixed = head.size is not None and head.dtype == "uint8"
+    return None if cuts is None or not fixed else Crop(numbered("crop", n), *cuts)
 
 
 def _drawn(view: View, epoch: int) -> Mapping[Key, NDArray[Any]]:
@@ -124,9 +155,9 @@ def _check(made: Drawless, view: View, engine: str) -> None:
         raise ConfigError(msg)
     if np.array_equal(made.rows(_drawn(view, 0), _PROBES), made.rows(_drawn(view, 1), _PROBES)):
         return
-    left = "flips, ToDtype, Normalize and a RandomErasing at the end"
     msg = (
-        f"{SUBJECT}: keeps images as they are before anything random, so only {left} may be random; found"
+        f"{SUBJECT}: keeps images as they are before anything random, and only flips and a RandomErasing at the end may"
+        ' be random, with engine="host" also one RandomCrop somewhere behind a Resize((height, width)); found'
         f" {_culprit(recipe.ops, engine)}. Put flips behind what crops and resizes; for other random transforms"
         " Cache(memory, pixels=True) keeps images decoded"
     )

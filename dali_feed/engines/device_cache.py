@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dali_feed.compiler.drawless import Drawless
+from dali_feed.compiler.drawless import Crop, Drawless
 from dali_feed.compiler.host import HostProgram
 from dali_feed.engines.clock import EngineWork, work_of
 from dali_feed.engines.crew import Crew, Job
@@ -32,9 +32,11 @@ from dali_feed.engines.gpu.handover import keep, viewed
 from dali_feed.engines.gpu.uploads import Uploaded
 from dali_feed.engines.host.image import ImageSteps
 from dali_feed.engines.host.memory import Pool
+from dali_feed.engines.windows import cut_out
 from dali_feed.errors import DaliFeedError, EngineError
 from dali_feed.options import Tuning
 from dali_feed.transforms.keys import SIZE, Arrays
+from dali_feed.transforms.rules import as_list
 
 __all__ = ["CachingEngine"]
 
@@ -220,16 +222,30 @@ class CachingEngine:
                 raise engine_error(_ENGINE, "a batch cannot be kept", error, self._number) from error
         if resting := flight.resting or self._resting(flight, images):
             return self._rested(resting)
-        if self._stream is not None and flight.out is not None:
-            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            done.record(self._stream)
-            images = Uploaded(flight.out, done)
-        return Result(images, tail=Tail.of(self._parts.finish, self._parts.finishing(flight.work.arrays)))
+        tail = Tail.of(self._parts.finish, self._parts.finishing(flight.work.arrays))
+        cropped = None if self._parts.crop is None else self._cropped(self._parts.crop, images, flight.work.arrays)
+        ours = flight.out if cropped is None else cropped
+        if self._stream is None or ours is None:
+            return Result(images if ours is None else ours, tail=tail)
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done.record(self._stream)
+        return Result(Uploaded(ours, done), tail=tail)
+
+    def _cropped(self, crop: Crop, images: Any, arrays: Arrays) -> torch.Tensor:
+        """A window of each image, in new memory."""
+        try:
+            with self._on_stream():
+                there = self._here(images)
+                corners = self._rows.there(arrays[crop.key][:, :2].astype(np.int64))
+                colour = torch.tensor(as_list(crop.fill)).to(there.dtype)  # as `transforms.edges.crop` has it
+                return cut_out(there, corners, crop.size, self._rows.there(colour.numpy()))
+        except RuntimeError as error:
+            raise engine_error(_ENGINE, "memory for a batch cannot be allocated", error, self._number) from error
 
     def _kept(self, flight: _Flight, made: Any) -> Any:
         """The batch with what the engine made of the missing slots, which is kept from here on."""
         with self._on_stream():
-            images = made if self._stream is None else self._here(made, self._stream)
+            images = self._here(made)
             self._rows.keep(flight.work.ids[flight.missing], flight.keys[flight.missing], images)
             if flight.out is not None:
                 flight.out.index_copy_(0, self._rows.there(flight.missing), images)
@@ -237,10 +253,12 @@ class CachingEngine:
                 keep(made, self._stream)  # DALI's memory
         return made if flight.out is None else flight.out
 
-    @staticmethod
-    def _here(made: Any, stream: torch.cuda.Stream) -> torch.Tensor:
-        """An engine's images, for work that is enqueued on `stream`."""
-        return made.on(stream) if isinstance(made, Uploaded) else viewed(made, stream.device)
+    def _here(self, made: Any) -> torch.Tensor:
+        """An engine's images, or ours, for work that is enqueued on our stream."""
+        if self._stream is None or isinstance(made, torch.Tensor):
+            tensor: torch.Tensor = made
+            return tensor
+        return made.on(self._stream) if isinstance(made, Uploaded) else viewed(made, self._stream.device)
 
     def _resting(self, flight: _Flight, made: torch.Tensor | None) -> _Rest | None:
         """Begin what is left to be done to a batch's images, those that the engine made among them."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -82,7 +83,7 @@ class DeviceRows:
         first, piece = next(each for each in reversed(self._pieces) if each[0] <= number)
         return piece[number - first].view(dtype).view(shape)
 
-    def there(self, numbers: Rows) -> torch.Tensor:
+    def there(self, numbers: NDArray[Any]) -> torch.Tensor:
         """Numbers on the device, without a wait."""
         here = torch.from_numpy(np.ascontiguousarray(numbers))
         return here if self._device.type == "cpu" else here.pin_memory().to(self._device, non_blocking=True)

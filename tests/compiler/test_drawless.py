@@ -48,6 +48,25 @@ def test_rows_tell_one_crop_from_another(engine: str) -> None:
     assert len({row.tobytes() for row in rows}) == 3
 
 
+def test_a_crop_of_images_of_one_size_comes_behind_what_is_kept() -> None:
+    """Before a GPU the host engine gives whole images, and the crop's rows decide about none of them."""
+    padded = v2.RandomCrop(18, padding=4, fill=7)
+    made, program = parts("host", v2.Resize((20, 24)), v2.Pad(1), padded, *RESIZED[1:])
+    assert made.head.size == (22, 26)
+    assert made.crop is not None
+    assert made.crop.size == (18, 18)
+    assert made.finish is program.finish
+    arrays = [program.parameters(SIZES, IDS, 0, epoch).arrays for epoch in (0, 1)]
+    assert made.crop.key in arrays[0]
+    assert np.array_equal(made.rows(arrays[0], 3), made.rows(arrays[1], 3))
+    flipped, _ = parts("host", v2.Resize((20, 24)), padded, v2.RandomVerticalFlip())
+    assert flipped.crop is not None
+    with pytest.raises(ConfigError, match="found RandomHorizontalFlip"):
+        parts("host", v2.Resize((20, 24)), v2.RandomHorizontalFlip(), padded)
+    with pytest.raises(ConfigError, match="found RandomCrop"):
+        parts("dali", v2.Resize((20, 24)), padded, *FLOATS)
+
+
 def test_colours_at_the_end_of_a_graph_are_the_kernels() -> None:
     """On the dali engine they come behind what is kept; the host engine does them before."""
     made, _ = parts("dali", v2.Resize((20, 24)), v2.ColorJitter(0.4, 0.4), *FLOATS)

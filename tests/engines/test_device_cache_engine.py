@@ -22,19 +22,28 @@ from dali_feed.screen.screen import screen
 from dali_feed.transforms.erasing import RandomErasing
 from dali_feed.transforms.flip import Flip
 from dali_feed.transforms.normalize import Normalize
+from dali_feed.transforms.random_crop import RandomCrop
 from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.resize import Resize
 from dali_feed.transforms.to_float import ToFloat
 
-RECIPE = Recipe((Resize((12, 10)), Flip("x"), ToFloat(), Normalize((0.5,) * 3, (0.2,) * 3), RandomErasing(0.5)))
+END = (Flip("x"), ToFloat(), Normalize((0.5,) * 3, (0.2,) * 3), RandomErasing(0.5))
+RECIPE = Recipe((Resize((12, 10)), *END))
+CROPPED = Recipe((Resize((12, 10)), RandomCrop((8, 9), (2, 1, 2, 1), fill=(3.0, 200.0, 90.7)), *END))
 PAYLOADS = {n: jpeg(n, 16 + n, 48 - n) for n in range(24)}
 TUNING = Tuning(threads=2)
 
 
 @pytest.fixture(params=[True, False], ids=["finish left", "on the CPU"])
-def program(request: pytest.FixtureRequest) -> HostProgram:
+def left(request: pytest.FixtureRequest) -> bool:
     """As before a GPU, whose finish step is left, and as on the CPU."""
-    return compile_host(RECIPE, on_gpu=bool(request.param))
+    return bool(request.param)
+
+
+@pytest.fixture(params=[RECIPE, CROPPED], ids=["whole", "cropped"])
+def program(request: pytest.FixtureRequest, left: bool) -> HostProgram:
+    """Whose images are kept as they are flipped, or as they are cropped."""
+    return compile_host(request.param, on_gpu=left)
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ from dali_feed.testing.shards import write_shard
 FLOATS = (v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
 CUT = (v2.Resize(20), v2.CenterCrop(16))
 TRAIN = v2.Compose([*CUT, v2.RandomHorizontalFlip(), *FLOATS, v2.RandomErasing(0.5)])
+SHIFTED = v2.Compose([v2.Resize((16, 16)), v2.RandomCrop(16, padding=3, fill=7), *TRAIN.transforms[2:]])
 CACHE = Cache(device_memory="1MB")
 
 
@@ -45,7 +46,7 @@ def scripted(**options: Any) -> ScriptedSource:
     return ScriptedSource(items, partitions=2, extent=4, **options)
 
 
-@pytest.mark.parametrize("transform", [TRAIN, v2.Compose([*CUT, *FLOATS]), v2.Compose(CUT)])
+@pytest.mark.parametrize("transform", [TRAIN, SHIFTED, v2.Compose([*CUT, *FLOATS]), v2.Compose(CUT)])
 @pytest.mark.parametrize(
     "cache",
     [CACHE, Cache(device_memory=15 * 768), Cache("1MB", device_memory="1MB"), Cache(9_000, True, device_memory=9_000)],
@@ -74,7 +75,7 @@ def bits(made: Feed) -> list[Any]:
 
 @st.composite
 def transforms(draw: Any) -> v2.Compose:
-    """Recipes that it takes: nothing is random but flips, and a rectangle that is erased last."""
+    """Recipes that it takes: nothing is random but a crop, flips, and a rectangle that is erased last."""
     flips = [v2.RandomHorizontalFlip(0.5), v2.RandomVerticalFlip(0.3)]
     fit = draw(st.sampled_from([[v2.Resize((14, 18))], [v2.Resize(20), v2.CenterCrop(16)], [v2.CenterCrop((40, 30))]]))
     odd = draw(st.lists(st.sampled_from([v2.Grayscale(3), v2.Pad((1, 2)), v2.RandomEqualize(1.0)]), max_size=2))
@@ -83,12 +84,14 @@ def transforms(draw: Any) -> v2.Compose:
     end = [*to_float, *([v2.Normalize((0.4,), (0.3,))] if draw(st.booleans()) else [])]
     erasing = [v2.RandomErasing(0.6, value=draw(st.sampled_from([0, 7])))] if draw(st.booleans()) else []
     some = draw(st.lists(st.sampled_from(flips), max_size=2, unique=True))
+    crop = v2.RandomCrop(13, padding=draw(st.sampled_from([None, 2, (0, 1, 5, 0)])), fill=9, pad_if_needed=True)
+    fit, odd = ([*fit[1:], v2.Resize((14, 18)), *odd, crop], []) if draw(st.booleans()) else (fit, odd)
     return v2.Compose([*fit, *odd, *some, *(end if draw(st.booleans()) else []), *erasing])
 
 
 @given(transforms(), st.sampled_from(["NCHW", "NHWC"]), st.integers(1, 40_000), st.booleans())
 def test_no_recipe_sees_it(transform: v2.Compose, layout: str, limit: int, exif: bool) -> None:
-    """Whatever is resized, made gray, flipped, made floats of any kind and erased, in any layout and with any limit."""
+    """Whatever is resized, made gray, cropped, flipped, made floats and erased, in any layout and with any limit."""
     options: dict[str, Any] = {"transform": transform, "layout": layout, "exif": exif}
     kept = bits(feed(scripted(), Cache(device_memory=limit), **options))
     assert kept == bits(feed(scripted(), None, **options))
@@ -275,6 +278,9 @@ def test_a_feed_that_is_closed_holds_no_memory() -> None:
             {},
             "found RandomHorizontalFlip",
         ),
+        (v2.Compose([v2.Resize(20), v2.RandomCrop(16), *FLOATS]), {}, "found RandomCrop"),
+        (v2.Compose([v2.Resize(20), v2.RandomCrop(16, 2, padding_mode="edge"), *FLOATS]), {}, "found RandomCrop"),
+        (v2.Compose([v2.RandomCrop(16), *FLOATS]), {}, "found RandomCrop"),
         (v2.Compose([v2.Resize((20, 20)), v2.ColorJitter(0.4), *FLOATS]), {}, "found ColorJitter"),
         (v2.Compose([v2.CenterCrop(16), v2.RandomApply([v2.GaussianBlur(3)], 0.5)]), {}, "found RandomApply"),
         ([TRAIN, TRAIN], {}, "found 2 views"),
