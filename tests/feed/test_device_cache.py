@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import weakref
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from cached_feeds import epochs, feed
 from hypothesis import given
 from hypothesis import strategies as st
-from images import broken_png, encoded, jpeg, labelled, pixels, seen
+from images import QUICK, broken_png, encoded, jpeg, labelled, pixels, seen
 from member_shards import shards
 from PIL import Image as Pillow
 from torchvision.transforms import v2
@@ -24,7 +24,7 @@ from dali_feed import Cache, DataLoader, Mixing, Tuning
 from dali_feed.columns import Bytes, Image, Mask, Text
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import DeadLetterFolder, ShardSet
-from dali_feed.feed import Batch, Feed
+from dali_feed.feed import Feed
 from dali_feed.options import BadRecords
 from dali_feed.testing import assert_resumes_anywhere
 from dali_feed.testing.scripted import Corrupt, Gap, ScriptedSource
@@ -55,13 +55,6 @@ def scripted(**options: Any) -> ScriptedSource:
 def test_a_batch_does_not_see_it(transform: Any, cache: Cache) -> None:
     """Ids, labels, holes, replacements and pixels are those of a run without one, however little it may hold."""
     assert epochs(feed(scripted(), cache, transform=transform)) == epochs(feed(scripted(), None, transform=transform))
-
-
-def two_epochs(source: ScriptedSource, transform: Any) -> Iterator[Batch]:
-    """Without a cache."""
-    with feed(source, None, transform=transform) as made:
-        for _ in range(2):
-            yield from made
 
 
 def bits(made: Feed) -> list[Any]:
@@ -127,18 +120,28 @@ def test_no_more_is_kept_than_allowed() -> None:
     assert (found.device_records, found.device_held) == (15, 15 * 768)
 
 
-def test_images_of_one_size_need_no_resize() -> None:
+@pytest.mark.parametrize("transform", [None, v2.Compose(FLOATS)])
+def test_images_of_one_size_need_no_resize(transform: Any) -> None:
     """They are kept as they are decoded; and a recipe that has nothing but a decoder is one."""
-    source = ScriptedSource(labelled(16))
-    for transform in (None, v2.Compose(FLOATS)):
-        with feed(source, CACHE, transform=transform) as made:
-            found = [seen(batch) for _ in range(2) for batch in made]
+    source, every = ScriptedSource(labelled(16)), []
+    for cache in (CACHE, None):
+        with feed(source, cache, transform=transform) as made:
+            every.append([seen(batch) for _ in range(2) for batch in made])
             stats = made.stats().cache
-        assert (
-            found == [seen(b) for b in itertools.chain(*2 * [feed(source, None, transform=transform)])][:2] + found[2:]
-        )
-        assert stats is not None
-        assert stats.device_rate == 0.5
+            assert stats is None or stats.device_rate == 0.5
+    assert every[0] == every[1]
+
+
+def test_images_of_any_size_one_by_one() -> None:
+    """Those of the first one's size are kept, and no other."""
+    every = []
+    for cache in (CACHE, None):
+        source = ScriptedSource(labelled(20, sizes=True))
+        with Feed(source, 1, transform=None, shuffle=True, tuning=replace(QUICK, cache=cache)) as made:
+            every.append([seen(batch) for _ in range(3) for batch in made])
+            stats = made.stats().cache
+            assert stats is None or stats.device_records == 1
+    assert every[0] == every[1]
 
 
 @pytest.mark.parametrize("world_sizes", [(1, 2), (2, 4)])
