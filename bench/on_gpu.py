@@ -99,6 +99,14 @@ class Parts:
             given = ("--engines", engine, "--sources", "tar", "--device", self._device, "--workers", workers, *how)
             yield self._bench("loader", engine, "bench_loader.py", *given, *size, *self._results(), limit=400)
 
+    def cache(self) -> Iterator[Check]:
+        """Later epochs from each cache, the GPU's memory among them."""
+        toy = (*TOY, "--batch", "4", "--repeats", "1", "--threads", "1")
+        size = toy if self._rehearsed else ("--photos", "3000", "--batch", "256", "--threads", str(whole_cores()))
+        for name in ("still", "crop"):
+            how = ("--parts", name, "--device", self._device, *size, *self._results())
+            yield self._bench("cache", name, "bench_cache.py", *how, limit=400)
+
     def top1(self) -> Iterator[Check]:
         """A small net's accuracy behind torch's loader and behind ours."""
         if not self._rehearsed:  # it trains for minutes on a CPU, and is a test there
@@ -112,7 +120,7 @@ class Parts:
         return "--results", str(self._out)
 
 
-BENCH = ("photos", "kernels", "decode", "training", "loader", "top1", "plots")
+BENCH = ("photos", "kernels", "decode", "training", "loader", "cache", "top1", "plots")
 PARTS = ("first", "tests", *BENCH)
 
 

@@ -6,7 +6,7 @@
 #   first     about a minute: versions, a launch per kernel, 8 JPEGs, 4 batches per engine beside the CPU's, and whether
 #             the pixels of a sample depend on its neighbours and next() on the device
 #   tests     the GPU tests, a file at a time, the loader's first
-#   bench     photos kernels decode training loader top1 plots: these can be named too
+#   bench     photos kernels decode training loader cache top1 plots: these can be named too
 #
 # All of them unless some are named. Each check is a process of its own with a limit: one that crashes or hangs is a line
 # of OUT_DIR/summary.csv, and the next one runs. After --seconds what is left is left; called again, with the same OUT_DIR,
@@ -21,7 +21,7 @@
 # missing (bench/_photos.py).
 set -uo pipefail
 cd "$(dirname "$0")/.."
-bench="photos kernels decode training loader top1 plots"
+bench="photos kernels decode training loader cache top1 plots"
 known="first tests bench $bench"
 device=cuda:0
 seconds=480

@@ -21,15 +21,21 @@ GPU_THREADS = 16  # that prepare a GPU decoder's work: more wait for each other
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """Records of a bounded source, kept from the first time they are read: in this process's memory, or on a disk.
+    """Records of a bounded source, kept from the first time they are read: in memory, on a disk, on the GPU.
 
-    memory      bytes that they may take, or a size such as "8GB" (of 10^9) or "8GiB"; records that come when it is full
-                are read every time. 0: none, beside `disk`
+    memory      bytes that they may take in this process's memory, or a size such as "8GB" (of 10^9) or "8GiB"; records
+                that come when it is full are read every time. 0: none, beside `disk` or `device_memory`
     pixels      keep images decoded, uncompressed, so that later epochs decode nothing. They are what the `host` engine
                 decodes, bit for bit; any other engine is a ConfigError. False keeps them encoded
     disk        a folder on a local file system, which may be a DiskCache's too: what is read is kept there as well, for
                 later runs of the same source and for the other processes of the machine, from their next epoch on
     disk_limit  bytes that records of all sources may take there, or a size; each process may be 8 MiB above it
+    device_memory
+                bytes of the loader's device that images may take there, or a size: the images as they are before
+                flips, floats and the like, so that later epochs neither decode them nor send them to the GPU. Records
+                are read every time, unless `memory` or `disk` keeps them too. For transforms of which nothing is
+                random but flips, a last RandomErasing and, on the `host` engine, a RandomCrop behind a
+                Resize((height, width)); any other is a ConfigError
 
     In memory a loader keeps what it read itself: each rank of several fills a cache of its own. docs/caching.md says
     which cache is for what.
@@ -39,10 +45,15 @@ class Cache:
     pixels: bool = False
     disk: str | os.PathLike[str] | None = None
     disk_limit: int | str | None = None
+    device_memory: int | str = 0
 
     def __post_init__(self) -> None:
-        _checked("Cache(memory=...)", self.memory, 1 if self.disk is None else 0)
+        _checked("Cache(device_memory=...)", self.device_memory, 0)
+        _checked("Cache(memory=...)", self.memory, 1 if self.disk is None and not self.device_bytes else 0)
         flag("Cache(pixels=...)", self.pixels)
+        if self.pixels and self.disk is None and not self.limit:
+            msg = "Cache(pixels=True): keeps images in memory or on a disk; found neither. Give memory or disk"
+            raise ConfigError(msg)
         if (self.disk is None) != (self.disk_limit is None):
             msg = (
                 "Cache: disk is a folder and disk_limit the bytes that may be kept there, one with the other; found "
@@ -59,6 +70,12 @@ class Cache:
     def limit(self) -> int:
         """`memory` in bytes."""
         return bytes_of("Cache(memory=...)", self.memory) if isinstance(self.memory, str) else self.memory
+
+    @property
+    def device_bytes(self) -> int:
+        """`device_memory` in bytes."""
+        size = self.device_memory
+        return bytes_of("Cache(device_memory=...)", size) if isinstance(size, str) else size
 
     @property
     def disk_bytes(self) -> int:
@@ -107,7 +124,7 @@ class Tuning:
                      begin the next epoch while the last batches of this one are used: up to `prefetch` batches of it,
                      and the first window of each lane, in the same `memory`. Not where a sampler gives the order, nor
                      where an order takes more than `memory` (docs/resume.md). False holds nothing between epochs
-    cache            a `Cache` that keeps records in memory, beside `memory`; None: none is kept
+    cache            a `Cache` that keeps records in memory, on a disk or on the GPU, beside `memory`; None: none
     """
 
     threads: int | None = None

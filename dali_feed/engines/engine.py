@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.compiler.steps import Finish
@@ -26,11 +27,13 @@ class Work:
     """A batch to run: screened payloads as `Engine.prepare` made them, and per parameter name a row per sample.
 
     `fields` are the source's, per name an array or list of a value per sample, for a user's pipeline that takes them.
+    `ids` are the samples, int64 (n,), for an engine that knows them again.
     """
 
     payloads: list[Any]
     arrays: dict[Key, NDArray[Any]]
     fields: dict[str, Any] = field(default_factory=dict)
+    ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)

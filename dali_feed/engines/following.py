@@ -142,7 +142,7 @@ class FollowingEngine:
 
 def _images(work: Work) -> Work:
     """What the engine itself is given."""
-    return Work(work.payloads, of_images(work.arrays), work.fields)
+    return Work(work.payloads, of_images(work.arrays), work.fields, work.ids)
 
 
 def _together(own: Callable[[], Result], parts: list[Future[Slots]]) -> tuple[Result, list[Slots]]:

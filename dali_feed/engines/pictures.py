@@ -6,13 +6,14 @@ moved beside all engines.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from dali_feed.columns.follower import Follower
 from dali_feed.columns.source import Columnar
+from dali_feed.compiler.drawless import Drawless
 from dali_feed.compiler.following import Followed, compile_following
 from dali_feed.compiler.pictures import Picture, PicturesProgram
 from dali_feed.compiler.program import Program
@@ -28,7 +29,7 @@ from dali_feed.errors import ConfigError, TransformError
 from dali_feed.options import Tuning
 from dali_feed.transforms.rules import Decoding, Layout
 
-__all__ = ["Column", "Compiled", "compile_pictures", "make_ready"]
+__all__ = ["Column", "Compiled", "Kept", "compile_pictures", "make_ready"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,16 @@ class Compiled:
     engine: str
     program: Program
     columns: tuple[Column, ...] = ()
+
+
+class Kept(Protocol):
+    """A cache of images before the engines of a feed: `parts` in the order of its image columns."""
+
+    parts: Sequence[Drawless]
+
+    def before(self, number: int, engine: Engine, tuning: Tuning) -> Engine:
+        """The engine of that part's head, with the cache before it."""
+        ...
 
 
 def compile_pictures(  # noqa: PLR0913  what decides pixels, as in Feed
@@ -135,18 +146,25 @@ def _followed(program: Program, followers: Mapping[str, Follower]) -> Followed |
     return compile_following(program.recipe, boxes=any(boxes), masks=not all(boxes))
 
 
-def make_ready(made: Compiled, *, batch_size: int, device: int | None, tuning: Tuning) -> Engine:
-    """The engine of all images, with what follows them. What was begun is closed where one cannot be made."""
+def make_ready(
+    made: Compiled, *, batch_size: int, device: int | None, tuning: Tuning, kept: Kept | None = None
+) -> Engine:
+    """The engine of all images, with what follows them. What was begun is closed where one cannot be made.
 
-    def engine(name: str, program: Program) -> Engine:
-        return make_engine(name, program, batch_size=batch_size, device=device, tuning=tuning)
+    `kept`: a cache that stands before each.
+    """
+
+    def engine(name: str, program: Program, number: int = 0) -> Engine:
+        program = program if kept is None else kept.parts[number].head
+        one = make_engine(name, program, batch_size=batch_size, device=device, tuning=tuning)
+        return one if kept is None else kept.before(number, one, tuning)
 
     if not made.columns:
         return engine(made.engine, made.program)
     with ExitStack() as begun:
         sides = []
-        for column in made.columns:
-            sides.append(Side(column.name, column.called, engine(column.engine, column.picture.view)))
+        for number, column in enumerate(made.columns):
+            sides.append(Side(column.name, column.called, engine(column.engine, column.picture.view, number)))
             begun.callback(sides[-1].engine.close)
         whole: Engine = sides[0].engine if len(sides) == 1 else SeveralEngine(sides)
         if any(column.followers for column in made.columns):

@@ -155,7 +155,7 @@ class SeveralEngine:
             payloads = work.payloads
             if number:
                 payloads = side.engine.prepare([value.payload for value in work.fields[side.column]])
-            yield side, Work(payloads, dict(own), work.fields)
+            yield side, Work(payloads, dict(own), work.fields, work.ids)
 
     def _together(self, made: list[Result]) -> _Several:
         bad: dict[int, str] = {}

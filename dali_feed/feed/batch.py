@@ -83,7 +83,8 @@ class Flight:
             k: self._in_order([c.parameters.arrays[k][cut] for c, cut in cuts])
             for k in pieces[0].chunk.parameters.arrays
         }
-        self.work = Work(self._in_order([chunk.payloads[cut] for chunk, cut in cuts]), arrays, self.fields)
+        payloads = self._in_order([chunk.payloads[cut] for chunk, cut in cuts])
+        self.work = Work(payloads, arrays, self.fields, self.ids)
         self._size: Any = None
         if same_size:
             sizes = self._in_order([chunk.parameters.sizes[cut] for chunk, cut in cuts])
@@ -149,7 +150,7 @@ class Flight:
         self.rows, self.ids, self.ok = self.rows.copy(), self.ids.copy(), self.ok.copy()
         self.fields = {k: values.copy() for k, values in self.fields.items()}
         arrays = {k: v.copy() for k, v in self.work.arrays.items()}
-        self.work = Work(list(self.work.payloads), arrays, self.fields)
+        self.work = Work(list(self.work.payloads), arrays, self.fields, self.ids)
         mended: list[int] = []
         for slot in range(len(self)):
             window, at = self.place(slot)

@@ -11,6 +11,7 @@ from dali_feed.draws.philox import seed_of_turn
 from dali_feed.engines.clock import work_of
 from dali_feed.engines.engine import Engine
 from dali_feed.engines.late import LateEngine
+from dali_feed.engines.on_device import OnDevice
 from dali_feed.engines.pictures import Compiled, make_ready
 from dali_feed.feed.adapting import decide
 from dali_feed.feed.beside import Beside, Companions
@@ -35,6 +36,7 @@ from dali_feed.options import Tuning
 from dali_feed.plan.mixed import MixedPlan, Strand
 from dali_feed.plan.order import EpochPlan, WindowPlan
 from dali_feed.quarantine.outbox import Outbox
+from dali_feed.records.gauges import CacheStats
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Snapshot, Source
 
@@ -57,6 +59,7 @@ class Machine:
     pool: ReadPool | None = field(default=None, init=False)
     policy: Policy = field(default=decide, init=False)  # of readers that adapt
     cache: RecordCache | None = field(default=None, init=False)
+    on_device: OnDevice | None = field(default=None, init=False)
     _steering: Steering | None = field(default=None, init=False)
     _beside: Beside | None = field(default=None, init=False)
     _proof: Proof = field(default_factory=Proof, init=False)
@@ -69,12 +72,16 @@ class Machine:
     def tune(self, tuning: Tuning) -> None:
         """Run epochs with that one, of the same `memory`, before the first. A cache is memory once it keeps a record.
 
-        Raises ConfigError for a cache of pixels that this program cannot have.
+        Raises ConfigError for a cache of pixels, or of images on the device, that this program cannot have.
         """
-        self.tuning = tuning
-        if (kept := tuning.cache) is not None:
+        self.tuning, kept = tuning, tuning.cache
+        if kept is None:
+            return
+        if kept.limit or kept.disk is not None:
             pixels = WholePixels(self.compiled, tuning) if kept.pixels else None
             self.cache = RecordCache(self.source, kept, pixels)
+        if kept.device_bytes:
+            self.on_device = OnDevice(self.compiled, kept.device_bytes, self.device)
 
     def setting(
         self,
@@ -94,6 +101,8 @@ class Machine:
             self.pool = ReadPool(self.source, self.slabs, readers, self._steering, opened)
         if self.cache is not None:
             self.cache.begin(snapshot)
+        if self.on_device is not None:
+            self.on_device.begin(snapshot.fingerprint, len(snapshot))
         parts = self.parts(snapshot.source, seed, epoch, owner=owner, where=where, companions=companions)
         return EpochSetting(
             **{each.name: getattr(parts, each.name) for each in fields(parts)},
@@ -134,7 +143,9 @@ class Machine:
         return self.meter.looks(looker(self.compiled.program, self.tuning, columns if len(columns) > 1 else ()))
 
     def _made_ready(self) -> Engine:
-        made = make_ready(self.compiled, batch_size=self.batch_size, device=self.device, tuning=self.tuning)
+        made = make_ready(
+            self.compiled, batch_size=self.batch_size, device=self.device, tuning=self.tuning, kept=self.on_device
+        )
         late = self.source.late if isinstance(self.source, Columnar) else {}
         return LateEngine(made, late, self.tuning) if late else made
 
@@ -187,8 +198,22 @@ class Machine:
             storage=self.pool.storage(),
             readers=reading.readers,
             fetch_times=reading.fetch,
-            cache=None if self.cache is None else self.cache.stats(),
+            cache=self._cached(),
             decisions=decisions,
+        )
+
+    def _cached(self) -> CacheStats | None:
+        found = None if self.cache is None else self.cache.stats()
+        if self.on_device is None:
+            return found
+        hits, misses, records, held = self.on_device.counted
+        return replace(
+            found or CacheStats(),
+            device_hits=hits,
+            device_misses=misses,
+            device_records=records,
+            device_held=held,
+            device_limit=self.on_device.limit,
         )
 
     def _stages(self, engine: Engine) -> tuple[StageStats, ...]:

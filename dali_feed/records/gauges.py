@@ -179,6 +179,12 @@ class CacheStats:
     disk_held     what they take there
     disk_limit    what records of all kinds may take there
     damaged       records on the disk that were not what was kept
+    device_hits, device_misses
+                  images of batches that were on the device, and that the engine made
+    device_records
+                  images that are kept on the device
+    device_held   what they take there, with room for more
+    device_limit  what they may take there
     """
 
     hits: int = 0
@@ -190,18 +196,37 @@ class CacheStats:
     disk_held: int = 0
     disk_limit: int = 0
     damaged: int = 0
+    device_hits: int = 0
+    device_misses: int = 0
+    device_records: int = 0
+    device_held: int = 0
+    device_limit: int = 0
 
     @property
     def rate(self) -> float:
-        """Share of the records that came from the cache, 0..1."""
+        """Share of the records that came from memory or the disk, 0..1."""
         return self.hits / max(1, self.hits + self.misses)
 
+    @property
+    def device_rate(self) -> float:
+        """Share of the images that came from the device's memory, 0..1."""
+        return self.device_hits / max(1, self.device_hits + self.device_misses)
+
     def __str__(self) -> str:
-        text = f"{self.rate:.0%} hits, {self.records:,} records, {self.held / 1e6:,.0f} of {self.limit / 1e6:,.0f} MB"
-        if not self.disk_limit:
-            return text
-        disk = f"{self.disk_records:,} records, {self.disk_held / 1e6:,.0f} of {self.disk_limit / 1e6:,.0f} MB"
-        return f"{text}; on the disk {disk}{f', {self.damaged} damaged' if self.damaged else ''}"
+        parts = []
+        if self.limit or self.disk_limit or not self.device_limit:
+            parts.append(f"{self.rate:.0%} hits, {_kept(self.records, self.held, self.limit)}")
+        if self.disk_limit:
+            damaged = f", {self.damaged} damaged" if self.damaged else ""
+            parts.append(f"on the disk {_kept(self.disk_records, self.disk_held, self.disk_limit)}{damaged}")
+        if self.device_limit:
+            held = _kept(self.device_records, self.device_held, self.device_limit)
+            parts.append(f"on the device {self.device_rate:.0%} hits, {held}")
+        return "; ".join(parts)
+
+
+def _kept(records: int, held: int, limit: int) -> str:
+    return f"{records:,} records, {held / 1e6:,.0f} of {limit / 1e6:,.0f} MB"
 
 
 @runtime_checkable

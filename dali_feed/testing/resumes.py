@@ -11,7 +11,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -20,7 +20,7 @@ from dali_feed.checks import whole
 from dali_feed.columns.kind import Kind
 from dali_feed.errors import ConfigError, DaliFeedError
 from dali_feed.feed import Feed
-from dali_feed.options import BadRecords, Tuning
+from dali_feed.options import BadRecords, Cache, Tuning
 from dali_feed.plan.mixed import MixedPlan, Strand
 from dali_feed.plan.order import EpochPlan, Shuffle, resolve
 from dali_feed.records.members import Members
@@ -47,6 +47,7 @@ def assert_resumes_anywhere(  # noqa: PLR0913  what a run is made of, as in Feed
     drop_last: bool = False,
     absent: int | None = None,
     columns: Mapping[str, Kind] | None = None,
+    cache: Cache | None = None,
 ) -> None:
     """Check the law of resume on a source: a run that stops anywhere continues unchanged, at any world size.
 
@@ -71,6 +72,7 @@ def assert_resumes_anywhere(  # noqa: PLR0913  what a run is made of, as in Feed
         absent: how many positions hold no record; None: any number, as in a Kafka partition. A record that a source
             always leaves out is seen only by this.
         columns: as in `Feed`, of a source that names its members; give arrays their shape.
+        cache: of every run, each of which fills one of its own.
 
     Raises:
         AssertionError: the law is broken; the message says after which batch and at which world size, and names the
@@ -96,6 +98,7 @@ def assert_resumes_anywhere(  # noqa: PLR0913  what a run is made of, as in Feed
         "lanes": lanes,
         "drop_last": drop_last,
         "columns": columns,
+        "tuning": replace(QUICK, cache=cache),
     }
     with _told("the snapshot, or a read of single records"):
         snapshot = _stable_snapshot(source)
@@ -152,7 +155,6 @@ class _Ranks:
                 rank=rank,
                 world_size=world_size,
                 bad=BadRecords(limit=None),
-                tuning=QUICK,
                 **options,
             )
             for rank, watched in enumerate(self.sources)

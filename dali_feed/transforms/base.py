@@ -118,6 +118,13 @@ class Op:
         """
         return None
 
+    def cuts(self) -> tuple[tuple[int, int], Fill] | None:
+        """The size of the window that it cuts out of each image, and what fills it outside, if it does just that.
+
+        Its rows are `crop` and its number: y, x, height, width. So it can be done after images were kept.
+        """
+        return None
+
     # What the host engine does.
 
     def begins_with_window(self) -> bool:

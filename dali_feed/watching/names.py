@@ -112,6 +112,11 @@ _CACHE = {
     "disk_held": _is("disk_held_bytes", "Disk that they take."),
     "disk_limit": _is("disk_limit_bytes", "Disk that records may take."),
     "damaged": _grows("damaged", "Records on the disk that were not what was kept."),
+    "device_hits": _grows("device_hits", "Images that were on the device."),
+    "device_misses": _grows("device_misses", "Images that the engine made, beside those on the device."),
+    "device_records": _is("device_records", "Images that are kept on the device now."),
+    "device_held": _is("device_held_bytes", "The device's memory that they take."),
+    "device_limit": _is("device_limit_bytes", "The device's memory that they may take."),
 }
 _STAGE = {
     "threads": _is("threads", "Threads of the stage."),

@@ -54,7 +54,9 @@ def test_a_wrong_part_is_told_before_anything_runs(on_gpu: Run, tmp_path: Path) 
     """on_gpu.sh names its parts and ends with 2, rather than find out behind the parts before it."""
     done = on_gpu(tmp_path / "out", "kernels", "loder")
     assert done.returncode == 2
-    assert "parts are first tests bench photos kernels decode training loader top1 plots; found loder" in done.stderr
+    assert (
+        "parts are first tests bench photos kernels decode training loader cache top1 plots; found loder" in done.stderr
+    )
     assert not (tmp_path / "out").exists()
 
 

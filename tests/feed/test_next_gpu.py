@@ -12,7 +12,7 @@ from images import jpeg
 from nvidia.dali import fn, pipeline_def
 from torchvision.transforms import v2
 
-from dali_feed import DataLoader, Mixing
+from dali_feed import Cache, DataLoader, Mixing, Tuning
 from dali_feed.dali import DALIClassificationIterator
 from dali_feed.engines.gpu.kept import KEPT
 from dali_feed.feed import Feed
@@ -23,6 +23,9 @@ pytestmark = pytest.mark.gpu
 COUNT, SIZE, CYCLES = 96, 8, 2_000_000_000  # about a second of an H100 or H200
 FLOATS = [v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
 USUAL = v2.Compose([v2.RandomResizedCrop(48), v2.RandomHorizontalFlip(), *FLOATS, v2.RandomErasing(0.5)])
+STILL = v2.Compose([v2.Resize((48, 48)), v2.RandomHorizontalFlip(), *FLOATS, v2.RandomErasing(0.5)])
+KEEPS = Tuning(cache=Cache(device_memory="1GB"))
+KEEPS_PART = Tuning(cache=Cache(device_memory=COUNT * 48 * 48))  # a third
 BOTH = Mixing(0.4, 1.0, classes=COUNT, smoothing=0.1)
 
 
@@ -54,6 +57,14 @@ def loader(**options: Any) -> DataLoader:
     return DataLoader(source(), SIZE, device="cuda", seed=1, **options)
 
 
+def second(made: DataLoader) -> DataLoader:
+    """The same batches again, of images that are on the device by then."""
+    for _ in made:
+        pass
+    made.set_epoch(0)
+    return made
+
+
 CASES: dict[str, Callable[[], Any]] = {
     "dali": lambda: loader(transform=USUAL, engine="dali"),
     "host": lambda: loader(transform=USUAL, engine="host"),
@@ -66,6 +77,9 @@ CASES: dict[str, Callable[[], Any]] = {
     "behind the graph": lambda: loader(
         transform=v2.Compose([v2.Resize((40, 40)), v2.RandomAdjustSharpness(2.0), *FLOATS])
     ),
+    "kept, dali": lambda: second(loader(transform=STILL, engine="dali", tuning=KEEPS)),
+    "kept, host": lambda: second(loader(transform=STILL, engine="host", tuning=KEEPS)),
+    "kept in part": lambda: second(loader(transform=STILL, tuning=KEEPS_PART)),
     "own graph": lambda: loader(transform=on_gpu),
     "own graph, mixed": lambda: loader(transform=on_gpu, collate_fn=BOTH),
     "own pipeline": lambda: DALIClassificationIterator(pipeline, source(), seed=1),

@@ -15,7 +15,7 @@ import torch
 from dali_feed.engines.gpu.kept import KEPT
 from dali_feed.engines.gpu.uploads import Uploaded
 
-__all__ = ["is_foreign", "keep", "owned", "tensor_of"]
+__all__ = ["is_foreign", "keep", "owned", "tensor_of", "viewed"]
 
 _CUDA, _PINNED = 2, 3  # DLPack's numbers; torch does not take the latter, host memory that CUDA knows
 
@@ -61,9 +61,14 @@ def tensor_of(images: Any) -> torch.Tensor:
 def owned(images: Any, device: torch.device) -> torch.Tensor:
     """A copy of an output on that GPU, in memory of torch's, enqueued on its current stream."""
     stream = torch.cuda.current_stream(device)
-    copy = torch.as_tensor(_Seen(images), device=device).clone()
+    copy = viewed(images, device).clone()
     keep(images, stream)
     return copy
+
+
+def viewed(images: Any, device: torch.device) -> torch.Tensor:
+    """An output on that GPU, ready for any stream, as it lies there: whoever reads it has to `keep` the output."""
+    return torch.as_tensor(_Seen(images), device=device)
 
 
 def keep(images: Any, stream: torch.cuda.Stream) -> None:
