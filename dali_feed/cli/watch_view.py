@@ -91,9 +91,13 @@ def _storage(each: Loader) -> str:
 
 
 def _cache(each: Loader) -> str:
-    cache = each.stats.get("cache")
-    asked = number(cache, "hits") + number(cache, "misses")
-    return f"{number(cache, 'hits') / asked:.0%} of {size_text(number(cache, 'held'))}" if asked else ""
+    """Of records, and of images on the device."""
+    cache, told = each.stats.get("cache"), []
+    for of in ("", "device_"):
+        hits, held = number(cache, f"{of}hits"), size_text(number(cache, f"{of}held"))
+        if asked := hits + number(cache, f"{of}misses"):
+            told.append(f"{hits / asked:.0%} of {held}")
+    return ", ".join(told)
 
 
 def _bad_count(each: Loader) -> str:
