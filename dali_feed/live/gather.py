@@ -127,6 +127,8 @@ class Gatherer:
         trouble = self.trouble
         since = time.monotonic() - self._came
         told = f"source: {self._name}: the last record came {since:.0f} s ago"
+        if count := self._part.count:
+            told = f"{told}, {count} of the {self._batch_size} of a batch are there"
         return f"{told}, {trouble}" if trouble else told
 
     @property
