@@ -43,6 +43,11 @@ class LiveRun(Run):
         self._in_vain = 0  # records read since the last batch, all of them bad
         super().__init__(setting, 1, quarantine)
 
+    def begin(self) -> None:
+        """Have its threads read and feed it."""
+        self.gatherer.begin()
+        super().begin()
+
     def _halt(self) -> None:
         self.gatherer.stop()
 
