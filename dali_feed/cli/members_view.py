@@ -81,7 +81,7 @@ def columns_for(seen: Sequence[Seen]) -> str:
 
 def _foremost(member: Seen) -> bool:
     """Whether it is what most people want of a record."""
-    return member.guess.kind == "Image" or _words(member.name)[-1] in _LABELS
+    return member.guess.kind == "Image" or _named(member.name)[-1] in _LABELS
 
 
 def _crowd(seen: Sequence[Seen], inside: str) -> int:
@@ -92,14 +92,14 @@ def _called(member: str, kind: Guess, taken: dict[str, str]) -> str:
     """A column's name, an identifier: what people call it, else the last name in the member's path."""
     if kind.kind == "Image" and "image" not in taken:
         return "image"
-    words = _words(member)
+    words = _named(member)
     last = "_".join(words[-2:]) if words[-1].isdigit() else words[-1]
     several = ("label" if last in _LABELS else "text" if last == "txt" else last, "_".join(words))
     names = [_identifier(name) for name in several]
     return next(name for name in (*names, *(f"{names[1]}_{n}" for n in range(2, 1000))) if name not in taken)
 
 
-def _words(member: str) -> list[str]:
+def _named(member: str) -> list[str]:
     """The names in a member's path, or of a file's suffix such as `left.jpg`, with what it is called first of all."""
     if member.startswith("headers."):
         return ["headers", member.removeprefix("headers.")]
