@@ -89,8 +89,12 @@ class Reading(Iterator[Size]):
         self._found: queue.SimpleQueue[Size | BaseException | None] = queue.SimpleQueue()
         self._working = readers
         self._threads = [threading.Thread(target=self._work, name=f"bench-read-{n}") for n in range(readers)]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:  # Ctrl-C: they might go on for ever
+            self._stop.set()
+            raise
 
     def _task(self) -> Extents | None:
         with self._lock:

@@ -48,5 +48,5 @@ def convert(
             shard_size=None if shard_size is None else bytes_of("--shard-size", shard_size),
             tell=tell,
         )
-    if show(done):
+    if show(done, "set" if to == "tar" else "folder"):
         raise typer.Exit(1)

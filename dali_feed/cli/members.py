@@ -17,7 +17,7 @@ from dali_feed.cli.findings import Findings, size_of, spread
 from dali_feed.cli.member_kinds import Guess, guess
 from dali_feed.external_sources import Renamed, ShardSet
 from dali_feed.formats.contract import Format
-from dali_feed.records.members import Members
+from dali_feed.records.members import Members, alternatives
 from dali_feed.records.source import Block, Snapshot, Source, unpack_id
 
 __all__ = ["VALUE", "Seen", "members_seen"]
@@ -76,9 +76,10 @@ def members_seen(
     """
     if not isinstance(source, Members):
         return []
-    names = tuple(member.name for member in source.members())[:MOST]
+    names = tuple(member.name for member in source.members() if _askable(member.name))[:MOST]
     reader = source.giving(None, names).reader()
     found = {name: Seen(f"headers.{name}" if VALUE in formats and _is_header(name) else name) for name in names}
+    inside: dict[tuple[str, str], Seen] = {}  # a header may be called as what a format finds
     count = 0
     try:
         block = reader.read(spread(snapshot, min(sample, LOOKED_AT)))
@@ -88,7 +89,7 @@ def members_seen(
                     _note(findings, absent=1)
                 elif (reason := block.faults.get(row)) is None:
                     count += 1
-                    reason = _take(source, block, row, found, formats)
+                    reason = _take(source, block, row, found, inside, formats)
                 if payload is not None:
                     _note(findings, source, block, row, reason)
         finally:
@@ -96,12 +97,17 @@ def members_seen(
             block.lease.release()
     finally:
         reader.close()
-    for seen in found.values():
+    for seen in (*found.values(), *inside.values()):
         seen.of = count
-    there = [seen for seen in found.values() if seen.count]
-    return [
-        each for seen in there if not seen.inside for each in (seen, *(one for one in there if one.inside == seen.name))
-    ][:MOST]
+    there = [(name, seen) for name, seen in found.items() if seen.count]
+    return [each for name, seen in there for each in (seen, *(one for (of, _), one in inside.items() if of == name))][
+        :MOST
+    ]
+
+
+def _askable(name: str) -> bool:
+    """Whether a column may have it as its member: a ";" stands between several."""
+    return alternatives(name) == (name,)
 
 
 def _is_header(name: str) -> bool:
@@ -109,7 +115,14 @@ def _is_header(name: str) -> bool:
     return name not in (VALUE, "key", "timestamp") and not name.startswith("headers.")
 
 
-def _take(source: Source, block: Block, row: int, found: dict[str, Seen], formats: Mapping[str, Format]) -> str | None:
+def _take(
+    source: Source,
+    block: Block,
+    row: int,
+    found: dict[str, Seen],
+    inside: dict[tuple[str, str], Seen],
+    formats: Mapping[str, Format],
+) -> str | None:
     """Note a record's members; why a format does not fit, where one was told, or None."""
     reason = None
     for name, values in block.fields.items():
@@ -121,13 +134,13 @@ def _take(source: Source, block: Block, row: int, found: dict[str, Seen], format
         if form is None or not isinstance(value, memoryview | bytes):
             continue
         try:
-            inside = form.members(value)
+            members = form.members(value)
         except Exception as error:  # noqa: BLE001 - a format may raise anything
             reason = str(error) if name in formats else None
             continue
-        for path, each in _paths(name, inside):
-            if each is not None and len(found) < 10 * MOST:
-                found.setdefault(path, Seen(path, name)).take(each)
+        for path, each in _paths(name, members):
+            if each is not None and _askable(path) and len(inside) < 10 * MOST:
+                inside.setdefault((name, path), Seen(path, name)).take(each)
     return reason
 
 
@@ -135,7 +148,8 @@ def _paths(name: str, inside: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Members of a member by the names that columns have for them."""
     for path, value in inside.items():
         if path != "$":
-            yield path if name == VALUE else f"{name}:{path}", value
+            own = path in ("value", "key", "timestamp") or path.startswith("headers.")  # of a topic's record
+            yield path if name == VALUE and not own else f"{name}:{path}", value
 
 
 def _note(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 
@@ -12,12 +13,15 @@ from rich.text import Text
 from dali_feed.cli.member_kinds import Guess
 from dali_feed.cli.members import VALUE, Seen
 from dali_feed.cli.text import size_text
+from dali_feed.errors import ConfigError
+from dali_feed.formats.paths import steps_of
 
 __all__ = ["columns_for", "show_members"]
 
 MOST_COLUMNS = 12
 MOST_INSIDE = 6  # columns out of one member; of more it is given whole
 _KINDS = 3  # that are named of one member
+_SUFFIX = re.compile(r"jpe?g|png|webp|bmp|gif|tiff?|avif|jp2|txt|cls|json|npy|msgpack|mp|[fiu](8|16|32|64)")
 _LABELS = ("cls", "label", "target")
 
 
@@ -38,9 +42,9 @@ def show_members(seen: Sequence[Seen], *, topic: bool) -> None:
         name = Text(f"  {member.name}" if member.inside else member.name)
         table.add_row(name, f"{member.share:.0%}", size, Text(kinds + more))
     console.print(table)
-    wrapped = [member.name for member in seen if member.guess.base64]
+    wrapped = [member.name.removeprefix(f"{member.inside}:") for member in seen if member.guess.base64]
     if wrapped:
-        listed = ", ".join(f'"{name.rpartition(":")[2]}"' for name in wrapped)
+        listed = ", ".join(_quoted(name) for name in wrapped)
         trailing = "," if len(wrapped) == 1 else ""
         console.print(Text(f"  format=Json(base64=({listed}{trailing}))", style="green"), soft_wrap=True)
     closed = not any(member.inside for member in seen)
@@ -62,7 +66,8 @@ def columns_for(seen: Sequence[Seen]) -> str:
         if member.share <= 0.5 or not member.guess.kind or member.name in ("key", "timestamp"):
             continue
         parts = [one for one in seen if one.inside == member.name and one.guess.kind and one.share > 0.5]
-        if 0 < len(parts) <= MOST_INSIDE or (member.inside and _crowd(seen, member.inside) > MOST_INSIDE):
+        crowded = bool(member.inside) and _crowd(seen, member.inside) > MOST_INSIDE
+        if 0 < len(parts) <= MOST_INSIDE or (crowded and not _foremost(member)):
             continue  # its parts are columns, or it is part of what is given whole
         if member.guess.kind == "Bytes" and member.guess.text == "nothing":
             continue
@@ -70,8 +75,13 @@ def columns_for(seen: Sequence[Seen]) -> str:
     chosen.sort(key=lambda each: each[1].kind != "Image")
     made: dict[str, str] = {}
     for member_name, kind in chosen[:MOST_COLUMNS]:
-        made.setdefault(_called(member_name, kind, made), f'{kind.kind}("{member_name}"{kind.more})')
-    return "{" + ", ".join(f'"{name}": {kind}' for name, kind in made.items()) + "}" if made else ""
+        made[_called(member_name, kind, made)] = f"{kind.kind}({_quoted(member_name)}{kind.more})"
+    return "{" + ", ".join(f"{_quoted(name)}: {kind}" for name, kind in made.items()) + "}" if made else ""
+
+
+def _foremost(member: Seen) -> bool:
+    """Whether it is what most people want of a record."""
+    return member.guess.kind == "Image" or _named(member.name)[-1] in _LABELS
 
 
 def _crowd(seen: Sequence[Seen], inside: str) -> int:
@@ -79,9 +89,36 @@ def _crowd(seen: Sequence[Seen], inside: str) -> int:
 
 
 def _called(member: str, kind: Guess, taken: dict[str, str]) -> str:
-    """A column's name: what people call it, else the last word of the member's."""
+    """A column's name, an identifier: what people call it, else the last name in the member's path."""
     if kind.kind == "Image" and "image" not in taken:
         return "image"
-    last = re.split(r"[.:\[\];]", member.rstrip(']"'))[-1].strip('"') or member
-    name = "label" if last in _LABELS else "text" if last == "txt" else last
-    return name if name not in taken else member
+    words = _named(member)
+    last = "_".join(words[-2:]) if words[-1].isdigit() else words[-1]
+    several = ("label" if last in _LABELS else "text" if last == "txt" else last, "_".join(words))
+    names = [_identifier(name) for name in several]
+    return next(name for name in (*names, *(f"{names[1]}_{n}" for n in range(2, 1000))) if name not in taken)
+
+
+def _named(member: str) -> list[str]:
+    """The names in a member's path, or of a file's suffix such as `left.jpg`, with what it is called first of all."""
+    if member.startswith("headers."):
+        return ["headers", member.removeprefix("headers.")]
+    of, colon, path = member.partition(";")[0].partition(":")
+    words = [of] if colon else []
+    try:
+        steps = [str(step) for step in steps_of(path if colon else of)]
+    except ConfigError:  # no path, but one name
+        steps = [path if colon else of]
+    if not colon and len(steps) > 1 and _SUFFIX.fullmatch(steps[-1]):
+        return [*words, steps[-1], "_".join(steps[:-1])]
+    return [*words, *steps] or [member]
+
+
+def _identifier(name: str) -> str:
+    made = re.sub(r"\W", "_", name).strip("_") or "column"
+    return made if made.isidentifier() else f"_{made}"
+
+
+def _quoted(text: str) -> str:
+    """As Python reads it."""
+    return json.dumps(text, ensure_ascii=not text.isprintable())

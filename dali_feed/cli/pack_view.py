@@ -24,16 +24,16 @@ def progress() -> Iterator[Callable[[PackedSet], None]]:
         yield lambda told: tell(SoFar(told.total, told.begun, told.done, told.written, told.seconds))
 
 
-def show(done: PackedSet) -> int:
-    """Print what it did; how many records were not written."""
+def show(done: PackedSet, what: str = "set") -> int:
+    """Print what it did, and `what` it wrote; how many records were not written."""
     console, tally = Console(highlight=False), done.tally
-    console.print(Text(f"set {done.path}", style="bold"), soft_wrap=True)
+    console.print(Text(f"{what} {done.path}", style="bold"), soft_wrap=True)
     facts = grid()
     if done.begun:
         whole = " (all of it was there)" if done.begun == done.total else ""
         put(facts, "continued", f"at record {done.begun:,} of {done.total:,}{whole}")
     put(facts, "written", f"{tally.records:,} records, {size_text(tally.size)}")
-    put(facts, "shards", f"{done.shards:,}")
+    put(facts, "shards" if what == "set" else "files", f"{done.shards:,}")
     put_tally(facts, tally, done.seconds)
     console.print(facts)
     return show_failures(console, tally)

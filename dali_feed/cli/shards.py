@@ -22,7 +22,7 @@ def shards_app(plainly: Plainly) -> typer.Typer:
         source: Annotated[list[str], typer.Argument(help="A set (NAME.dfset), tar shards, or an image folder.")],
         out: Annotated[str, typer.Argument(help="The folder for the parts; each becomes NAME.dfset.")],
         part: Annotated[
-            list[str], typer.Option(metavar="NAME=SHARE", help="train=0.9; or a count, val=5000, and train=rest.")
+            list[str], typer.Option(metavar="NAME=SHARE", help="val=0.1; or a count, val=5000; and train=rest.")
         ],
         seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
         shard_size: Annotated[str, typer.Option(metavar="SIZE", help="About how large each shard becomes.")] = "256MB",
@@ -34,7 +34,7 @@ def shards_app(plainly: Plainly) -> typer.Typer:
             from dali_feed.cli.pack_view import progress, show
             from dali_feed.cli.targets import one_source
 
-            parts, failed = dict(map(_part, part)), 0
+            parts, failed = _parts(part), 0
             reads, size = one_source(source, config=[], timeout=30.0), bytes_of("--shard-size", shard_size)
             with progress() as tell:
                 done = packing.split(reads, out, parts, seed=seed, shard_bytes=size, tell=tell)
@@ -76,6 +76,18 @@ def shards_app(plainly: Plainly) -> typer.Typer:
             print(f"{count:,} index{'' if count == 1 else 'es'} written")
 
     return app
+
+
+def _parts(texts: list[str]) -> dict[str, float | int | None]:
+    from dali_feed.errors import ConfigError
+
+    parts: dict[str, float | int | None] = {}
+    for name, size in map(_part, texts):
+        if name in parts:
+            msg = f"--part: each part must have a name of its own; found {name!r} twice"
+            raise ConfigError(msg)
+        parts[name] = size
+    return parts
 
 
 def _part(text: str) -> tuple[str, float | int | None]:

@@ -61,9 +61,13 @@ class Crew:
                     )
                     for n in range(self._count)
                 ]
-                for thread in self._threads:
-                    thread.start()
-                alone.started()
+                try:
+                    with alone.starting():
+                        for thread in self._threads:
+                            thread.start()
+                except BaseException:
+                    self._shift = None
+                    raise
             (self._jobs.appendleft if first else self._jobs.append)(job)
             self._more.notify_all()
 

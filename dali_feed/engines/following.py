@@ -45,12 +45,8 @@ class FollowingEngine:
             if moving is not None
         ]
         self._names = [name for _, _, own in self._follows for name in own]
-        self._threads = tuning.cpu_threads
+        self._threads, self._begun = tuning.cpu_threads, False
         self._pool = ThreadPoolExecutor(self._threads, "dali-feed-follow")
-        alone = Alone(self._threads)
-        for _ in range(self._threads):
-            self._pool.submit(alone.enter)
-        alone.started()
         self._flying: deque[list[Future[Slots]]] = deque()
 
     def enter(self) -> None:
@@ -62,7 +58,12 @@ class FollowingEngine:
         return self._inner.prepare(payloads)
 
     def submit(self, work: Work) -> None:
-        """Start both."""
+        """Start both. With the first batch the threads begin: whoever closes this is known by then."""
+        if not self._begun:
+            alone, self._begun = Alone(self._threads), True
+            with alone.starting():
+                for _ in range(self._threads):
+                    self._pool.submit(alone.enter)
         self._inner.submit(_images(work))
         self._flying.append(self._started(work, range(len(work.payloads))))
 

@@ -1,14 +1,20 @@
-"""Feeds that are open when the interpreter ends are closed first; decoders that still work are waited for."""
+"""Feeds that are open when the interpreter ends are closed first; decoders that still work are waited for.
+
+A daemon thread of the user's may be in the middle of an epoch then. It is told that the feed is closed, as any thread
+is, and ends by that; the end of the process is no error of its, so that nothing is printed.
+"""
 
 from __future__ import annotations
 
 import atexit
 import logging
+import threading
 import weakref
+from collections.abc import Callable
 from typing import Protocol
 
 from dali_feed.engines import lingering
-from dali_feed.errors import DeadLetterError
+from dali_feed.errors import ClosedError, DeadLetterError
 
 __all__ = ["Closes", "close_at_exit"]
 
@@ -33,8 +39,19 @@ def close_at_exit(opened: Closes) -> None:
     atexit.register(_close_all)  # registered again: what comes last runs first, and DALI's own hook is there by now
 
 
+def _quiet(hook: Callable[[threading.ExceptHookArgs], object]) -> Callable[[threading.ExceptHookArgs], object]:
+    """`hook`, but for daemon threads that came to their end by a feed that is closed."""
+
+    def told(args: threading.ExceptHookArgs) -> None:
+        if not (isinstance(args.exc_value, ClosedError) and args.thread is not None and args.thread.daemon):
+            hook(args)
+
+    return told
+
+
 def _close_all() -> None:
     try:
+        threading.excepthook = _quiet(threading.excepthook)
         for opened in list(_live):
             try:
                 opened.close()

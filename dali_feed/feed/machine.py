@@ -13,6 +13,7 @@ from dali_feed.engines.engine import Engine
 from dali_feed.engines.late import LateEngine
 from dali_feed.engines.on_device import OnDevice
 from dali_feed.engines.pictures import Compiled, make_ready
+from dali_feed.errors import ClosedError
 from dali_feed.feed.adapting import decide
 from dali_feed.feed.beside import Beside, Companions
 from dali_feed.feed.cached import RecordCache
@@ -63,6 +64,7 @@ class Machine:
     _steering: Steering | None = field(default=None, init=False)
     _beside: Beside | None = field(default=None, init=False)
     _proof: Proof = field(default_factory=Proof, init=False)
+    _closed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         """Slabs are memory only once a read asks for them."""
@@ -99,6 +101,7 @@ class Machine:
             readers = self.tuning.readers if self.tuning.readers != "auto" else FIRST_READERS
             opened = None if self.cache is None else self.cache.reader
             self.pool = ReadPool(self.source, self.slabs, readers, self._steering, opened)
+            self._wanted()
         if self.cache is not None:
             self.cache.begin(snapshot)
         if self.on_device is not None:
@@ -119,6 +122,7 @@ class Machine:
         if self.engine is None:
             self.engine = self._made_ready()
             close_at_exit(owner)
+            self._wanted()
         self._beside = beside = self._beside or Beside.on(self.device, companions)
         program, tuning = self.compiled.program, self.tuning
         return Setting(
@@ -225,8 +229,16 @@ class Machine:
         on_gpu, tuning = self.device is not None, self.tuning
         return Running(engine.name, on_gpu, tuning.prefetch, tuning.memory)
 
+    def _wanted(self) -> None:
+        """End what has just been made, where another thread has closed this one meanwhile."""
+        if self._closed:
+            self.close(lambda call: call())
+            msg = "loader: closed by another thread while its first pass began; make a new one"
+            raise ClosedError(msg)
+
     def close(self, when_free: Callable[[Callable[[], None]], None]) -> None:
         """End the readers; end the engine in the function given to `when_free`, which calls it when that is safe."""
+        self._closed = True
         if self.pool is not None:
             self.pool.close()
         if self.cache is not None:

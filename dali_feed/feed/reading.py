@@ -111,7 +111,11 @@ class ReadPool:
         self._reads, self._size, self._busy = 0, 0, 0.0
         self._rows, self._cpu = 0, 0.0
         self._reading = Reading(0)
-        self.choose(Reading(count))
+        try:
+            self.choose(Reading(count))
+        except BaseException:  # Ctrl-C, or a system without threads to give: nobody else can end those that run
+            self.close()
+            raise
 
     @property
     def reading(self) -> Reading:
@@ -128,15 +132,17 @@ class ReadPool:
             while self._staying < reading.readers:
                 n = self._begun
                 thread = threading.Thread(target=self._work, args=(n,), name=f"dali_feed-read-{n}", daemon=True)
+                self._threads.append(thread)  # counted before it runs: Ctrl-C may come out of `start`
+                self._begun, self._staying = n + 1, self._staying + 1
                 try:
                     thread.start()
                 except RuntimeError:  # the system gives no more threads: those there are go on
+                    self._threads.pop()
+                    self._begun, self._staying = n, self._staying - 1
                     if not self._staying:
                         raise
                     self._reading = replace(reading, readers=self._staying)
                     return
-                self._threads.append(thread)
-                self._begun, self._staying = n + 1, self._staying + 1
 
     def request(self, task: ReadTask) -> None:
         """Queue a task; a second request of the same task does nothing."""
@@ -278,5 +284,5 @@ class ReadPool:
             for _ in range(self._staying):
                 self._tasks.put(None)
         for thread in self._threads:
-            if thread is not threading.current_thread():  # the garbage collector may run here
+            if thread is not threading.current_thread() and thread.is_alive():  # the garbage collector may run here
                 thread.join(timeout)

@@ -11,7 +11,6 @@ that has given all it has may go on with the next one, which then has begun befo
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections import deque
@@ -34,6 +33,7 @@ from dali_feed.records.source import unpack_id
 
 __all__ = ["Run"]
 
+LONGEST = threading.TIMEOUT_MAX  # seconds that the system can wait: two centuries; above that it is for ever
 PATIENCE = 5.0  # seconds that close() waits for a decoder; its thread ends later then, and the interpreter after it
 
 log = logging.getLogger("dali_feed")
@@ -101,7 +101,7 @@ class Run:
             waited = time.monotonic() - begun
             ends = speaks if timeout is None else min(speaks, timeout)
             try:
-                return self._out.get(max(0.0, ends - waited) if ends < math.inf else None)
+                return self._out.get(max(0.0, ends - waited) if ends < LONGEST else None)
             except ClosedError:
                 self.cut = True
                 msg = (
@@ -158,7 +158,7 @@ class Run:
         """Wait until the thread of a closed pass has ended, and log now and then what it does."""
         begun = time.monotonic()
         while self.alive:
-            self._worker.join(self.setting.watchdog if self.setting.watchdog < math.inf else None)
+            self._worker.join(self.setting.watchdog if self.setting.watchdog < LONGEST else None)
             if self.alive:
                 log.warning(
                     "the pass before is still ending after %.0f s: %s",

@@ -188,7 +188,11 @@ class LiveFeed(Dealt):
         empty = Empty(self.program, self.source, self.device, self.companions)
         quarantine = Quarantine(self.bad, WINDOW, endless=True)
         self._run = LiveRun(setting, gatherer, progress, self._machine.look(), empty, quarantine)
-        self._run.begin()
+        try:
+            self._run.begin()
+        except BaseException:  # Ctrl-C: a pass that has not begun gives no batches
+            self._end()
+            raise
 
     def running(self, token: LiveBatches) -> tuple[LiveRun, Progress]:
         """What gives the batches of that iterator. ClosedError where it is not the newest, or the run is over."""

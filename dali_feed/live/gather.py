@@ -87,7 +87,7 @@ def _begin(found: LiveBlock, known: Collection[int]) -> dict[int, int]:
 
 
 class Gatherer:
-    """One thread, which is started when it is made. Batches are taken by one other thread."""
+    """One thread, once it is told to `begin`. Batches are taken by one other thread."""
 
     def __init__(
         self, name: str, opened: Opened, pace: Pace, batch_size: int, progress: Progress, slabs: Shared
@@ -107,6 +107,9 @@ class Gatherer:
         self._came = self._rested = time.monotonic()
         self._reader: LiveReader
         self._thread = threading.Thread(target=self._run, name="dali_feed-live", daemon=True)
+
+    def begin(self) -> None:
+        """Read; whoever stops it is known by then, for an interrupt may come out of here."""
         self._thread.start()
 
     # For the feed thread, and others.
@@ -127,6 +130,8 @@ class Gatherer:
         trouble = self.trouble
         since = time.monotonic() - self._came
         told = f"source: {self._name}: the last record came {since:.0f} s ago"
+        if count := self._part.count:
+            told = f"{told}, {count} of the {self._batch_size} of a batch are there"
         return f"{told}, {trouble}" if trouble else told
 
     @property
@@ -146,7 +151,7 @@ class Gatherer:
             if isinstance(dropped, Gathered):
                 dropped.release()
         self._progress.moved()
-        if self._thread is not threading.current_thread():  # the garbage collector may run here
+        if self._thread.is_alive() and self._thread is not threading.current_thread():  # where the collector may run
             self._thread.join(timeout)
 
     # The thread's own.
@@ -183,6 +188,8 @@ class Gatherer:
             pass
 
     def _read(self) -> None:
+        if self._stop.is_set():  # before it ran
+            return
         self._reader = self._opened(self._slabs, self._stop, self._drain)
         self._quiet = time.monotonic()
         while not self._stop.is_set():

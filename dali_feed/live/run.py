@@ -40,7 +40,13 @@ class LiveRun(Run):
         self._behind: deque[dict[int, int]] = deque()  # where the batches in flight end
         self._passed: dict[int, int] = {}  # the ends of batches without a good record
         self._windows: deque[LiveWindow] = deque()  # of the batches in flight
+        self._in_vain = 0  # records read since the last batch, all of them bad
         super().__init__(setting, 1, quarantine)
+
+    def begin(self) -> None:
+        """Have its threads read and feed it."""
+        self.gatherer.begin()
+        super().begin()
 
     def _halt(self) -> None:
         self.gatherer.stop()
@@ -53,9 +59,17 @@ class LiveRun(Run):
     def _source(self) -> str:
         return self.gatherer.told()
 
+    def _stuck(self) -> str:
+        """Where records come and none is good, that is why no batch does, whatever is at work."""
+        told, bad = super()._stuck(), self._in_vain
+        if not bad:
+            return told
+        last = "; the last of them {}: {}".format(*self._quarantine.recent[-1]) if self._quarantine.recent else ""
+        return f"{told}; all {bad} records read since the last batch are bad{last}"
+
     def _alarm(self) -> int:
         """A stream on which nothing comes is no trouble."""
-        quiet = self.setting.meter.now()[0] == "read_wait" and not self.gatherer.trouble
+        quiet = self.setting.meter.now()[0] == "read_wait" and not self.gatherer.trouble and not self._in_vain
         return logging.INFO if quiet else logging.WARNING
 
     def _feed(self) -> BaseException | None:
@@ -123,6 +137,7 @@ class LiveRun(Run):
                 self._quarantined(row, window.fault(row))
         finally:
             self._landed += window.rows
+            self._in_vain += window.rows
             self._passed |= position
             window.release()
             self._progress.moved()
@@ -139,6 +154,7 @@ class LiveRun(Run):
         self._windows.popleft()
         self._behind.popleft()
         batch.position, self._passed = self._passed | position, {}
+        self._in_vain = 0
         self._empty.saw(batch)
         self._progress.moved()
         self._hand_over(batch)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dali_feed.errors import StateError
+from dali_feed.plan.state import check_ours
 
 __all__ = ["check", "compare", "made_for", "pack"]
 
@@ -47,6 +48,7 @@ def check(states: object) -> list[State]:
                 f"state: must be the dict that state_dict() gave, or a list of all ranks'; found {type(each).__name__}"
             )
             raise StateError(msg)
+        check_ours(each)
         if "epoch" in each:
             msg = "state: must be a stream's; found one of a source that ends, which has epochs"
             raise StateError(msg)

@@ -94,7 +94,7 @@ class _Conversion:
         """All of it."""
         snapshot = self._contents.source.snapshot()
         if not len(snapshot):
-            msg = f"{snapshot.source}: a set must hold records; found none"
+            msg = f"{snapshot.source}: what is converted must hold records; found none"
             raise SourceEmptyError(msg)
         mean, _ = sample_bytes(self._contents, snapshot)
         plan = Plan(self._out.name, borders_of(snapshot, mean, size))
@@ -141,7 +141,7 @@ class _Conversion:
                 self._written += write(data)
             shards.append((name, len(data), hashlib.sha1(data, usedforsecurity=False).hexdigest(), len(samples)))
         if columns is None:
-            msg = f"{snapshot.source}: a set must hold records; none could be written: {_first(tally)}"
+            msg = f"{snapshot.source}: what is converted must hold records; none could be written: {_first(tally)}"
             raise SourceEmptyError(msg)
         with _synced(folder / "index.json") as write:
             write(index_json(columns, shards, size))

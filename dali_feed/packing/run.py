@@ -169,8 +169,8 @@ class _Run:
 
     def _write(self, todo: list[int], receipts: list[Receipt | None]) -> None:
         pool = ThreadPoolExecutor(self._workers or min(8, whole_cores()), "dali-feed-pack")
-        waiting: set[Future[None]] = {pool.submit(self._one, k, receipts) for k in todo}
-        try:
+        try:  # from here on: Ctrl-C while threads are begun must end those too
+            waiting: set[Future[None]] = {pool.submit(self._one, k, receipts) for k in todo}
             while waiting:
                 ended, waiting = wait(waiting, TELL_SECONDS, FIRST_COMPLETED)
                 for future in ended:

@@ -7,6 +7,7 @@ By counts it depends on the other keys too. So a split is the same on any machin
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -41,7 +42,7 @@ def split(
     Args:
         source: as for `pack`.
         out: the folder that the sets go to.
-        parts: name -> a share, 0..1, all of them together 1; or how many records, and None for the rest.
+        parts: name -> a share, 0..1, all of them together 1; or how many records. None, of one part, is the rest.
         seed: of the draw; the same seed and keys give the same parts.
         keys: as for `pack`.
         tell: as for `pack`; it hears of one part after the other.
@@ -91,9 +92,11 @@ def _draw(begin: Any, key: str) -> int:
 
 def _shares(parts: Mapping[str, float | int | None], drawn: NDArray[np.uint64]) -> Int64s:
     """Of each record its part, by where in 0..1 it was drawn."""
-    shares = [float(each) if isinstance(each, int | float) else -1.0 for each in parts.values()]
-    if min(shares) <= 0 or abs(sum(shares) - 1) > 1e-9:
-        msg = f"split: shares must be above 0 and add up to 1, and rest is for counts; found {dict(parts)!r}"
+    rest, given = _rest(parts), math.fsum(each for each in parts.values() if each is not None)
+    shares = [1 - given if each is None else float(each) for each in parts.values()]
+    if not (min(shares) > 0 and (rest is not None or abs(given - 1) <= 1e-9)):
+        rule = "add up to 1" if rest is None else f"leave something of 1 for the rest, {rest!r}"
+        msg = f"split: shares must be above 0 and {rule}; found {_told(parts)}"
         raise ConfigError(msg)
     edges = np.cumsum(shares)[:-1]
     return np.searchsorted(edges, drawn.astype(np.float64) / 2.0**64, side="right").astype(np.int64)
@@ -101,18 +104,31 @@ def _shares(parts: Mapping[str, float | int | None], drawn: NDArray[np.uint64]) 
 
 def _counts(parts: Mapping[str, float | int | None], drawn: NDArray[np.uint64]) -> Int64s:
     """Of each record its part: the first so many in the order that they were drawn in; -1 for none."""
-    rest = [name for name, count in parts.items() if count is None]
+    rest = _rest(parts)
     wanted = [0 if count is None else int(count) for count in parts.values()]
-    if not parts or len(rest) > 1 or min(wanted) < 0 or sum(wanted) > len(drawn):
-        msg = f"split: counts must be at most the {len(drawn)} records, and one part the rest; found {dict(parts)!r}"
+    if not parts or min(wanted) < 0 or sum(wanted) > len(drawn):
+        msg = f"split: counts must be at most the {len(drawn)} records together; found {_told(parts) or 'no part'}"
         raise ConfigError(msg)
     order, part, at = np.argsort(drawn, kind="stable"), np.full(len(drawn), -1, np.int64), 0
     for k, count in enumerate(wanted):
         part[order[at : at + count]] = k
         at += count
-    if rest:
-        part[part < 0] = list(parts).index(rest[0])
+    if rest is not None:
+        part[part < 0] = list(parts).index(rest)
     return part
+
+
+def _rest(parts: Mapping[str, float | int | None]) -> str | None:
+    """The part that gets what the others leave, if there is one."""
+    found = [name for name, size in parts.items() if size is None]
+    if len(found) > 1:
+        msg = f"split: one part at most can be the rest; found {_told(parts)}"
+        raise ConfigError(msg)
+    return found[0] if found else None
+
+
+def _told(parts: Mapping[str, float | int | None]) -> str:
+    return ", ".join(f"{name}={'rest' if size is None else size}" for name, size in parts.items())
 
 
 def _flags(snapshot: Any, partition: Int64s, position: Int64s) -> list[NDArray[np.bool_]]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.errors import ConfigError
+from dali_feed.errors import ConfigError, SourceEmptyError
 
 __all__ = ["digest_of", "has_dealt", "indices_of", "length_of", "read_whole", "told_epoch"]
 
@@ -52,9 +52,18 @@ def read_whole(sampler: Iterable[Any], samples: int) -> list[Any]:
 
 
 def indices_of(sampler: Iterable[int], epoch: int, samples: int) -> NDArray[np.int64]:
-    """The indices of an epoch, int64; calls `set_epoch` where there is one. ConfigError for an index that is no int."""
+    """The indices of an epoch, int64; calls `set_epoch` where there is one.
+
+    ConfigError for an index that is no int, SourceEmptyError for none at all, as of a generator in a second epoch.
+    """
     told_epoch(sampler, epoch)
-    return np.asarray([_index(item) for item in read_whole(sampler, samples)], np.int64)
+    found = np.asarray([_index(item) for item in read_whole(sampler, samples)], np.int64)
+    if not len(found):
+        once = iter(sampler) is sampler
+        cure = "An iterator gives its items once; give a list of them" if once else "Look at what it was made of"
+        msg = f"sampler: must give an index or more for each epoch; found none for epoch {epoch}. {cure}"
+        raise SourceEmptyError(msg)
+    return found
 
 
 def _index(item: Any) -> int:

@@ -13,9 +13,10 @@ from dali_feed.errors import StateError
 from dali_feed.plan.order import Order
 from dali_feed.records.source import Snapshot
 
-__all__ = ["VERSION", "check", "compare", "made_for", "pack"]
+__all__ = ["VERSION", "check", "check_ours", "compare", "made_for", "pack"]
 
 VERSION = 1
+_SHOWN = 8  # keys that a message names
 
 State = dict[str, Any]
 _UNSAID = {"hw_decoder_load": 0.0, "exif": False}  # values of a state that does not name them, as older ones do not
@@ -68,11 +69,23 @@ def pack(made: State, snapshot: Snapshot, *, epoch: int, consumed: int, info: St
     }
 
 
+def check_ours(state: Mapping[str, Any]) -> None:
+    """Raise StateError for a dict that is no loader's state at all, as a whole checkpoint that has one in it."""
+    if "version" in state or "made_for" in state:
+        return
+    inside = [k for k, value in state.items() if isinstance(value, Mapping) and "made_for" in value]
+    cure = f"Give what is at {inside[0]!r} in it" if inside else "Give what state_dict() of a loader returned"
+    keys = ", ".join(repr(k)[:40] for k in list(state)[:_SHOWN]) or "no keys"
+    msg = f"state: must be the dict that state_dict() gave; found one with {keys}. {cure}"
+    raise StateError(msg)
+
+
 def check(state: object, epochs: int) -> State:
     """The state as it is, if it is one of ours at all, of an epoch below `epochs`. Raises StateError."""
     if not isinstance(state, Mapping):
         msg = f"state: must be the dict that state_dict() gave; found {type(state).__name__}"
         raise StateError(msg)
+    check_ours(state)
     if state.get("version") != VERSION:
         found = state.get("version")
         msg = f"state: version must be {VERSION}; found {found!r}. Another release wrote it; load it with that one"

@@ -57,13 +57,14 @@ class Outbox:
         with self._changed:
             self._wait(lambda: self._bytes < HELD_BYTES or self._failure is not None, stopped)
             self._tell()
+            if self._thread is None:
+                run, of = self._run, (self._letters,)
+                thread = threading.Thread(target=run, args=of, name="dali_feed-letters", daemon=True)
+                thread.start()  # where the system has none to give, no letter is waited for
+                self._thread = thread
             self._queue.append(letter)
             self._posted += 1
             self._bytes += len(letter.payload)
-            if self._thread is None:
-                run, of = self._run, (self._letters,)
-                self._thread = threading.Thread(target=run, args=of, name="dali_feed-letters", daemon=True)
-                self._thread.start()
             self._changed.notify_all()
 
     def check(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -84,7 +85,7 @@ class LocalStore:
     def open(self, path: str, stop: threading.Event | None = None) -> LocalFile:
         """The file; see `storage.contract.Store`."""
         try:
-            return LocalFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), ahead_of(path))
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # or a pipe would wait for its writer
         except FileNotFoundError as error:
             raise _missing(path) from error
         except PermissionError as error:
@@ -93,6 +94,13 @@ class LocalStore:
         except OSError as error:
             msg = f"{path}: a shard must be readable; opening it failed: {error.strerror} (errno {error.errno})"
             raise SourceError(msg) from error
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISREG(mode):
+            os.close(fd)
+            found = "a folder" if stat.S_ISDIR(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a device"
+            msg = f"{path}: a shard must be a file, to be read by position; found {found}; write it into a file first"
+            raise SourceError(msg)
+        return LocalFile(fd, ahead_of(path))
 
     def fill(
         self,

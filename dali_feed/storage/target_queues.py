@@ -90,7 +90,15 @@ class TargetQueue:
                 return
             self._threads += 1
         # A daemon: one that hangs in a read of a dead mount must not keep the interpreter from ending.
-        threading.Thread(target=self._run, name=f"dali-feed-target-{self.target[-40:]}", daemon=True).start()
+        thread = threading.Thread(target=self._run, name=f"dali-feed-target-{self.target[-40:]}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system gives no more threads: those there are do it
+            with self._changed:
+                self._threads -= 1
+                if not self._threads:
+                    self._jobs.remove(job)
+                    raise
 
     def close(self) -> None:
         """Let the threads end when all jobs are done; none is waited for."""

@@ -55,8 +55,12 @@ class Endpoint:
         self.url = f"http://{f'[{address}]' if ':' in address else address}:{self.port}"
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="dali_feed-metrics", daemon=True)
-        self._thread.start()
         _open.add(self)
+        try:
+            self._thread.start()
+        except BaseException:  # Ctrl-C, or a system without threads to give: the port is free again
+            self.close()
+            raise
 
     def add(self, watched: Watched) -> None:
         """Report a further loader too; one that is gone is not reported any more."""
@@ -97,7 +101,8 @@ class Endpoint:
         self._closed = True
         with contextlib.suppress(OSError), socket.create_connection(self._at, 1.0):
             pass  # which wakes the thread
-        self._thread.join(SILENCE)
+        if self._thread.is_alive():
+            self._thread.join(SILENCE)
         self._server.server_close()
 
     def forget(self) -> None:

@@ -11,9 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dali_feed.errors import ConfigError, SourceChangedError, StateError
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["Mark", "Told", "made_mark", "mark_of", "merged_marks"]
+from dali_feed.errors import ConfigError, SourceChangedError, SourceEmptyError, StateError
+
+__all__ = ["Mark", "Told", "check_stretch", "made_mark", "mark_of", "merged_marks"]
 
 Told = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 _STATE = "stream"  # where a loader's state has its mark
@@ -72,11 +75,20 @@ def mark_of(topic: str, told: Told) -> Mark:
 
     Raises StateError where it is not one of this topic.
     """
-    if isinstance(told, Sequence):
+    if isinstance(told, Sequence) and not isinstance(told, str | bytes):
         return merged_marks(topic, told)
+    if not isinstance(told, Mapping):
+        msg = (
+            f"{topic}: a state must be what a loader's state_dict() gave, a list of all ranks', or a mark; found"
+            f" {type(told).__name__}"
+        )
+        raise StateError(msg)
     mark = told.get(_STATE, told)
     if mark is None:
-        msg = f"{topic}: a state must say how far a stream is; this one was taken before anything was read"
+        msg = (
+            f"{topic}: a state must say how far a stream is; this one was taken before anything was read. Take it"
+            " after the first batch"
+        )
         raise StateError(msg)
     if "fleet" in mark:
         group = mark["fleet"]
@@ -90,16 +102,47 @@ def mark_of(topic: str, told: Told) -> Mark:
         ranks, world_size = tuple(sorted(int(r) for r in mark["ranks"])), int(mark["world_size"])
         of, topic_id = str(mark["topic"]), str(mark.get("id", ""))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        msg = f"{topic}: a state must be a mark of a stream of this topic; {type(error).__name__}: {error}"
+        said = f"it has no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+        msg = (
+            f"{topic}: a state must be what a loader of a stream of this topic gave by state_dict(), or a mark; {said}"
+        )
         raise StateError(msg) from error
     if of != topic:
-        msg = f"{topic}: the state must be of the same topic; it is of {of}"
+        msg = f"{topic}: the state must be of the same topic; it is of {of}. Make the stream with that topic"
         raise StateError(msg)
     fits = world_size > 0 and all(0 <= r < world_size for r in ranks)
     if not fits or any(p < 0 or v < 0 or p % world_size not in ranks for p, v in positions.items()):
         msg = f"{topic}: a state must be of a stream of this topic; its ranks and positions do not fit together"
         raise StateError(msg)
     return Mark(of, topic_id, world_size, ranks, positions)
+
+
+def check_stretch(topic: str, starts: NDArray[np.int64], ends: NDArray[np.int64], last: Mark) -> None:
+    """That records may lie between two marks, the second of which is `last`.
+
+    Raises:
+        StateError: the second stands before the first in some partition.
+        SourceEmptyError: both stand at the same place.
+    """
+    behind = np.flatnonzero(ends < starts).tolist()
+    if behind:
+        p = behind[0]
+        found = f"at {starts[p]} and at {ends[p]}" if p in last.positions else f"at {starts[p]} and without it"
+        cure = "Give the states of one run, the earlier one first"
+        if len(behind) == np.count_nonzero(starts != ends):
+            cure = "They are the wrong way round: give the earlier one first"
+        more = f", and {len(behind) - 1} more" if len(behind) > 1 else ""
+        msg = (
+            f"{topic}: replay(a, b): b must stand at or behind a in each partition; found them {found} in partition"
+            f" {p}{more}. {cure}"
+        )
+        raise StateError(msg)
+    if not (ends > starts).any():
+        msg = (
+            f"{topic}: replay(a, b): there must be a record between the two; found both at the same place in each of"
+            f" {len(starts)} partitions. Give a later state as b"
+        )
+        raise SourceEmptyError(msg)
 
 
 def made_mark(topic: str, topic_id: str, positions: Mapping[int, int], rank: int, world_size: int) -> Mark:

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from dali_feed.errors import ConfigError, SourceEmptyError, StateError
+from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.errors import Trouble, remade
 from dali_feed.external_sources.kafka.fleet import Fleet, fleet_of
 from dali_feed.external_sources.kafka.fleet_reader import FleetReader
-from dali_feed.external_sources.kafka.mark import Mark, Told, made_mark, mark_of, merged_marks
+from dali_feed.external_sources.kafka.mark import Mark, Told, check_stretch, made_mark, mark_of, merged_marks
 from dali_feed.external_sources.kafka.options import connect
 from dali_feed.external_sources.kafka.records import LABEL, Codec
 from dali_feed.external_sources.kafka.start import Start, begun, checked_start
@@ -211,6 +211,7 @@ class KafkaStream(TopicSource):
         Raises:
             StateError: they are not states of this topic, lack partitions, or `a` is after `b`.
             SourceChangedError: they are of two topics of the name.
+            SourceEmptyError: both stand at the same place.
         """
         topic = self._options.topic
         first, last = mark_of(topic, a), mark_of(topic, b)
@@ -219,10 +220,7 @@ class KafkaStream(TopicSource):
             raise remade(topic, first.topic_id, last.topic_id)
         count = max((*first.positions, *last.positions), default=-1) + 1
         starts, ends = (np.array([*each.of_rank(0, 1, count).values()], np.int64) for each in (first, last))
-        if (ends < starts).any():
-            p = int(np.flatnonzero(ends < starts)[0])
-            msg = f"{topic}[{p}]: a stretch must end behind its beginning; found {starts[p]}..{ends[p] - 1}"
-            raise StateError(msg)
+        check_stretch(topic, starts, ends, last)
         return self._topic().between(starts, ends, *ids)
 
     def _joined(

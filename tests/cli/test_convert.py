@@ -18,6 +18,8 @@ def test_convert(cli: Cli, tmp_path: Path) -> None:
     source = shards(tmp_path, 6)
     done = cli("convert", *source.paths, tmp_path / "c" / "m", "--to", "mds", "--members", "picture=jpg,label=cls")
     assert (done.code, "6 records" in done.out) == (0, True), done.err
+    assert done.out.startswith("folder ")
+    assert "set" not in done.out.replace(str(tmp_path), "")
     convert(source, tmp_path / "p" / "m", "mds", members={"picture": "jpg", "label": "cls"})
     for path in (tmp_path / "p" / "m").iterdir():
         assert path.read_bytes() == (tmp_path / "c" / "m" / path.name).read_bytes()

@@ -20,6 +20,7 @@ from dali_feed.cli.member_kinds import guess
 from dali_feed.external_sources import FileList, KafkaTopic, Renamed, ShardSet
 from dali_feed.records import Source
 from dali_feed.testing import Message
+from dali_feed.testing.shards import write_shard
 
 __all__ = ["cli"]  # a fixture
 
@@ -81,6 +82,39 @@ def test_of_a_topic(cli: Cli, embedded: Kafka) -> None:
     embedded.publish("broken", [Message(values[0]), Message(b"{no json")], partitions=1)
     done = cli("inspect", "--format", "json", f"kafka://{embedded.servers}/broken")
     assert (done.code, "broken[0]@1: json: " in done.out) == (0, True)
+
+
+ODD: dict[str, Any] = {"a.b": 1, "n\nl": 2, "back\\slash": 3, "": 4, "x": {"y.z": [1, 2]}, "pairs": [[1, 2], [3, 4]]}
+
+
+def test_odd_names_in_shards(cli: Cli, tmp_path: Path) -> None:
+    """Whatever members are called, the columns are Python, their names are identifiers, and they make a batch."""
+    members = {"jpg": jpeg(0), "left.jpg": jpeg(1), "seg.png": jpeg(3), 'q"t.txt': b"dog", "x;y.txt": b"none"}
+    write_shard(tmp_path / "odd.tar", [{**members, "json": json.dumps(ODD).encode()} for _ in range(4)])
+    done = cli("inspect", tmp_path / "odd.tar")
+    assert (done.code, done.err) == (0, "")
+    batch = pasted(done.out, ShardSet(tmp_path / "odd.tar", label=None, index_dir=tmp_path))
+    assert all(name.isidentifier() for name in batch)
+    assert {"image", "left", "seg", "q_t_txt", "json"} == set(batch), "what is crowded is given whole"
+    few = {name: ODD[name] for name in ("a.b", "n\nl", "x")} | {"image": 7, "pairs": [[1, 2], [3, 4]]}
+    write_shard(tmp_path / "few.tar", [{"jpg": jpeg(n), "json": json.dumps(few).encode()} for n in range(4)])
+    batch = pasted(cli("inspect", tmp_path / "few.tar").out, ShardSet(tmp_path / "few.tar", index_dir=tmp_path))
+    assert list(batch) == ["image", "a_b", "n_l", "y_z", "json_image", "pairs_0", "pairs_1"]
+    assert (batch["n_l"].tolist(), batch["pairs_1"].tolist()[0]) == ([2] * 4, [3, 4])
+
+
+def test_odd_names_in_a_topic(cli: Cli, embedded: Kafka) -> None:
+    """A header, and a path, that are called as another member is; the image of a record of many members."""
+    value = json.dumps({"image": base64.b64encode(jpeg(1)).decode(), "key": 5, "label": 3, **ODD}).encode()
+    headed = (("image", b"no image"), ("a.b", b"7"))
+    embedded.publish("odd", [Message(value, key=b"k", headers=headed)] * 4, partitions=1)
+    done = cli("inspect", "--format", "json", f"kafka://{embedded.servers}/odd")
+    assert 'format=Json(base64=("image",))' in done.out
+    assert row(done.out, "value:key") == "value:key 100% - int"
+    source = KafkaTopic("odd", embedded.servers, label=None, format=formats.Json(base64=("image",)))
+    batch = pasted(done.out, source)
+    assert (batch["headers_image"], batch["a_b"].tolist()) == (["no image"] * 4, [7] * 4)
+    assert (batch["image"].shape, batch["label"].tolist()) == ((4, 3, 16, 16), [3] * 4)
 
 
 def test_of_files(cli: Cli, tmp_path: Path) -> None:

@@ -75,6 +75,10 @@ def test_sets_from_the_command_line(cli: Cli, tmp_path: Path) -> None:
     assert (done.code, done.out) == (0, f"set {tmp_path / 'm.dfset'}\n")
     assert cli("shards", "index", tmp_path / "m.dfset").out == "2 indexes written\n"
     assert_one_line(cli("shards", "split", tmp_path / "a.tar", tmp_path / "q", "--part", "val"), "--part: must be NAME")
+    shares = ("--part", "val=0.5", "--part", "train=rest")
+    assert cli("shards", "split", tmp_path / "a.tar", tmp_path / "s", *shares).code == 0
+    twice = cli("shards", "split", tmp_path / "a.tar", tmp_path / "q", *shares, "--part", "val=0.1")
+    assert_one_line(twice, "a name of its own; found 'val' twice")
 
 
 def test_a_topic_from_the_command_line_is_the_one_of_a_training_run(cli: Cli, embedded: Kafka, tmp_path: Path) -> None:

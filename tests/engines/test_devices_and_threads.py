@@ -80,7 +80,7 @@ def test_an_engine_has_its_processs_part(monkeypatch: pytest.MonkeyPatch, name: 
     machine(monkeypatch, 12, "4")
     _, program = compiled(v2.Resize((8, 8)), "NCHW", "exact", name, None)
     engine: Any = make_engine(name, program, batch_size=4, device=None, tuning=Tuning())
-    assert (len(engine._threads) if name == "host" else engine._main.num_threads - 1) == 3
+    assert (engine._count if name == "host" else engine._main.num_threads - 1) == 3
     engine.close()
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from images import jpeg
 
-from dali_feed.errors import DataLostError
+from dali_feed.errors import DataLostError, SourceError
 from dali_feed.external_sources import ShardSet
 from dali_feed.external_sources.tar_index import SUFFIX
 from dali_feed.packing import index
@@ -74,3 +75,15 @@ def test_an_index_with_checksums_that_is_not_the_shards_is_told(
     caplog.clear()
     ShardSet(path).snapshot()
     assert not caplog.text
+
+
+@pytest.mark.parametrize("what", ["pipe", "folder"])
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, what: str) -> None:
+    """A pipe, as a shell makes of `<(zcat a.tar.gz)`, is not waited for, and a matched folder not read."""
+    path = tmp_path / "a.tar"
+    if what == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    with pytest.raises(SourceError, match=f"a shard must be a file, to be read by position; found a {what}; write it"):
+        ShardSet(str(tmp_path / "*.tar")).snapshot()

@@ -6,6 +6,7 @@ import functools
 import json
 import threading
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import pytest
@@ -206,10 +207,6 @@ def test_a_replay_is_the_stretch_between_two_marks(kafka: Kafka) -> None:
         assert_resumes_anywhere(
             replay, columns={"n": Number("label")}, batch_size=8, lanes=1, world_sizes=(1,), positions=1
         )
-    with pytest.raises(StateError, match="must end behind its beginning"):
-        source.replay(b, a)
-    with pytest.raises(SourceEmptyError):
-        source.replay(a, a).snapshot()
 
 
 def test_columns_of_a_stream(kafka: Kafka) -> None:
@@ -280,5 +277,31 @@ def test_marks_that_do_not_fit() -> None:
         source.merged([mark, source.mark({1: 1}, rank=1, world_size=3)])
     with pytest.raises(StateError, match="taken before anything was read"):
         source.replay({"version": 1, "stream": None}, mark)
-    with pytest.raises(StateError, match="must be a mark of a stream"):
+    with pytest.raises(StateError, match="it has no 'positions'"):
         source.merged([{"topic": "t"}])
+
+
+def test_a_stretch_that_cannot_be_says_why() -> None:
+    """`b` before `a`, in all partitions or in some; nothing in between; what is no state: each before any broker."""
+
+    def at(**positions: int) -> dict[str, Any]:
+        of = {p[1:]: at for p, at in positions.items()}
+        return {"topic": "t", "id": "", "world_size": 1, "ranks": [0], "positions": of}
+
+    wrong: list[tuple[Any, Any, str]] = [
+        (
+            at(p0=6, p1=6),
+            at(p0=3, p1=6),
+            r"found them at 6 and at 3 in partition 0. They are the wrong way round: give",
+        ),
+        (at(p0=6, p1=6), at(p0=9, p1=5), r"at 6 and at 5 in partition 1. Give the states of one run, the earlier"),
+        (at(p0=6, p1=6, p2=6), at(p0=9), r"at 6 and without it in partition 1, and 1 more. Give the states"),
+        (7, at(p0=1), "must be what a loader's state_dict.. gave, a list of all ranks', or a mark; found int"),
+        ("state.json", at(p0=1), "found str"),
+    ]
+    source = KafkaStream("t", "nowhere:1")
+    for a, b, said in wrong:
+        with pytest.raises(StateError, match=said):
+            source.replay(a, b)
+    with pytest.raises(SourceEmptyError, match="found both at the same place in each of 2 partitions. Give a later"):
+        source.replay(at(p0=6, p1=0), at(p0=6))

@@ -15,7 +15,7 @@ from images import QUICK, broken_png, jpeg, labelled, seen
 
 from dali_feed import DataLoader
 from dali_feed.errors import ClosedError, ConfigError, SourceError
-from dali_feed.feed import Feed
+from dali_feed.feed import Feed, machine
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan.order import Shuffle
 from dali_feed.testing.scripted import Abort, Corrupt, ScriptedSource, Stall
@@ -267,6 +267,34 @@ def test_another_thread_may_close_while_the_trainer_waits() -> None:
     loader.close()
     trainer.join(5)
     assert [type(error) for error in found] == [ClosedError]
+
+
+@pytest.mark.parametrize("made", ["ReadPool", "make_ready"])
+def test_another_thread_may_close_while_the_first_pass_begins(monkeypatch: pytest.MonkeyPatch, made: str) -> None:
+    """What is made at that moment is ended too, and who begins the pass hears why."""
+    make, closed = getattr(machine, made), list[Any]()
+
+    def closing(*arguments: Any, **options: Any) -> Any:
+        closer = threading.Thread(target=feed.close)
+        closer.start()
+        closer.join()
+        one = make(*arguments, **options)
+        end = one.close
+
+        def ended(*given: Any) -> None:
+            closed.append(one)
+            end(*given)
+
+        monkeypatch.setattr(one, "close", ended)
+        return one
+
+    monkeypatch.setattr(machine, made, closing)
+    before = set(threading.enumerate())
+    feed = Feed(ScriptedSource(labelled(8)), 4, tuning=QUICK)
+    with pytest.raises(ClosedError, match="closed by another thread while its first pass began"):
+        iter(feed)
+    assert len(closed) == 1
+    assert set(threading.enumerate()) <= before
 
 
 def test_a_timeout_loses_no_batch() -> None:

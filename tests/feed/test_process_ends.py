@@ -42,6 +42,20 @@ EXITS = {
         loop.append(loop)
         del loader, batches
         """,
+    "in a daemon thread": """
+        import atexit
+        given = threading.Event()
+
+        def endless():
+            while True:
+                for _ in loader:
+                    given.set()
+
+        thread = threading.Thread(target=endless, daemon=True)
+        atexit.register(thread.join)  # behind the hook that closes the loader: it has the time to say what it met
+        thread.start()
+        given.wait()
+        """,
     "forked before": """
         if pid := os.fork():
             assert os.waitpid(pid, 0)[1] == 0

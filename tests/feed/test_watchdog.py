@@ -174,3 +174,11 @@ def test_watchdog_must_be_seconds_above_0(seconds: Any) -> None:
     with pytest.raises(ConfigError, match=r"Tuning\(watchdog=\.\.\.\)"):
         Tuning(watchdog=seconds)
     assert Tuning(watchdog=math.inf).watchdog == math.inf
+
+
+@pytest.mark.parametrize(("watchdog", "timeout"), [(1e12, 0), (math.inf, 1e12), (math.inf, 0)])
+def test_waits_longer_than_the_system_knows(watchdog: float, timeout: float) -> None:
+    """A limit beyond what can be waited for is none, and no error."""
+    tuning = Tuning(threads=1, watchdog=watchdog)
+    with DataLoader(ScriptedSource(labelled(4)), 4, device="cpu", tuning=tuning, timeout=timeout) as loader:
+        assert len(list(loader)) == 1

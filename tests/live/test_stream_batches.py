@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from fractions import Fraction
@@ -12,11 +13,12 @@ from typing import Any
 import pytest
 import torch
 from images import bad_tables, jpeg
+from limits import LONG
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader
 from dali_feed.columns import Array, Image, Number, Text
-from dali_feed.errors import BadRecordLimitError, ClosedError, ConfigError, SourceError
+from dali_feed.errors import BadRecordLimitError, ClosedError, ConfigError, SourceError, WaitError
 from dali_feed.external_sources import DeadLetterFolder
 from dali_feed.options import Tuning
 from dali_feed.records.live import Pace
@@ -38,6 +40,19 @@ def loading(source: ScriptedStream, batch_size: int = 4, **options: Any) -> Iter
 def records(first: int, stop: int) -> list[tuple[bytes, int]]:
     """Pictures with their numbers as labels."""
     return [(jpeg(n), n) for n in range(first, stop)]
+
+
+def told(batches: Iterator[Any], what: str) -> tuple[list[int], str]:
+    """The labels that come until a WaitError has `what` in it, and that."""
+    labels: list[int] = []
+    ends = time.monotonic() + LONG
+    while time.monotonic() < ends:
+        try:
+            labels += next(batches)[1].tolist()
+        except WaitError as error:
+            if what in str(error):
+                return labels, str(error)
+    raise AssertionError(what)
 
 
 def test_full_batches_come_at_once_and_the_rest_when_it_is_full() -> None:
@@ -142,6 +157,31 @@ def test_a_batch_without_a_good_record_is_passed_over() -> None:
         assert next(iter(loader))[1].tolist() == [4, 5]
         assert loader.stats().bad == 4
         assert loader.state_dict()["stream"]["position"] == {"0": 6}
+
+
+def test_a_wait_says_that_all_that_came_was_bad(caplog: pytest.LogCaptureFixture) -> None:
+    """A stream that gives bad records alone says so, in the log and in a WaitError: how many, and the last reason."""
+    source = ScriptedStream([*records(0, 1), Corrupt("torn"), Corrupt("cut"), Corrupt("late")])
+    some = BadRecords(limit=10)
+    with loading(source, 1, bad=some, timeout=0.05, tuning=Tuning(threads=1, watchdog=0.01)) as loader:
+        batches = iter(loader)
+        labels, said = told(batches, "all 3")
+        assert labels == [0]
+        assert "all 3 records read since the last batch are bad" in said
+        assert "scripted[0]@3: late" in said
+        assert [
+            r for r in caplog.records if r.levelname == "WARNING" and r.getMessage().endswith("scripted[0]@3: late")
+        ]
+        source.append(0, *records(4, 5), Corrupt("again"))
+        labels, said = told(batches, "again")
+        assert labels == [4]
+        assert "all 1 records read since the last batch are bad" in said
+
+
+def test_a_wait_says_how_much_of_a_batch_is_there() -> None:
+    """A batch without a timeout that is not full says how many of its records have come."""
+    with loading(ScriptedStream(records(0, 3)), timeout=0.05) as loader:
+        assert "3 of the 4 of a batch are there" in told(iter(loader), "3 of")[1]
 
 
 def test_the_limit_is_of_a_sliding_number_of_records() -> None:

@@ -48,9 +48,20 @@ def test_a_split_is_by_key_and_seed_alone(whole: Path, tmp_path: Path) -> None:
     assert len(keys(tmp_path / "c" / "val.dfset")) == 7
     assert len(keys(tmp_path / "c" / "train.dfset")) == COUNT - 7
     assert set(keys(tmp_path / "c" / "val.dfset")) != set(val)
-    for wrong in ({"a": 0.5, "b": 0.4}, {"a": 30, "b": 11}, {"a": None, "b": None}):
-        with pytest.raises(ConfigError, match="split: "):
-            split(ShardSet(whole), tmp_path / "d", wrong)
+    split(ShardSet(whole), tmp_path / "r", {"train": None, "val": 0.25}, seed=5)
+    assert set(keys(tmp_path / "r" / "train.dfset")) == set(train), "the rest is what the shares leave"
+    wrong: dict[str, dict[str, float | int | None]] = {
+        "split: shares must be above 0 and add up to 1; found a=0.5, b=0.4": {"a": 0.5, "b": 0.4},
+        "leave something of 1 for the rest, 'b'; found a=1.0, b=rest": {"a": 1.0, "b": None},
+        "shares must be above 0 .* found a=-0.5, b=rest": {"a": -0.5, "b": None},
+        "one part at most can be the rest; found a=0.5, b=rest, c=rest": {"a": 0.5, "b": None, "c": None},
+        "one part at most can be the rest; found a=rest, b=rest": {"a": None, "b": None},
+        "counts must be at most the .* records together; found a=30, b=11": {"a": 30, "b": 11},
+        "found no part": {},
+    }
+    for said, parts in wrong.items():
+        with pytest.raises(ConfigError, match=said):
+            split(ShardSet(whole), tmp_path / "d", parts)
 
 
 def test_merged_sets_hold_the_shards_of_each(whole: Path, tmp_path: Path) -> None:

@@ -353,6 +353,18 @@ def test_garbage_is_a_state_error(garbage: Any) -> None:
         next(iter(feed))
 
 
+def test_a_whole_checkpoint_is_no_state() -> None:
+    """A checkpoint with a loader's state in it says where that lies; any other dict says what it has."""
+    with _feed() as feed:
+        for given, said in (
+            ({"model": {}, "loader": feed.state_dict()}, "found one with 'model', 'loader'. Give what is at 'loader'"),
+            ({"model": {}}, "found one with 'model'. Give what state_dict"),
+            ({}, "found one with no keys"),
+        ):
+            with pytest.raises(StateError, match=said):
+                feed.load_state_dict(given)
+
+
 def test_the_sampler_is_part_of_the_state() -> None:
     """Another list of indices is a mismatch; an index outside the source is a ConfigError that names it."""
     with _feed(shuffle=False, sampler=[1, 2, 3]) as feed:

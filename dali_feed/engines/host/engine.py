@@ -105,14 +105,8 @@ class HostEngine:
         self._awaited: _Flight | None = None
         self._halted = False
         self._workers: list[_Worker] = []
-        alone = Alone(tuning.cpu_threads)
-        self._threads = [
-            threading.Thread(target=self._run, args=(alone,), name=f"dali_feed-host-{n}", daemon=True)
-            for n in range(tuning.cpu_threads)
-        ]
-        for thread in self._threads:
-            thread.start()
-        alone.started()
+        self._count = tuning.cpu_threads
+        self._threads: list[threading.Thread] = []  # begun with the first batch: whoever closes this is known by then
 
     def enter(self) -> None:
         """Make the engine's GPU the current one of this thread, or page-locked memory would be made for the first."""
@@ -138,7 +132,21 @@ class HostEngine:
                 raise engine_error(_ENGINE, "memory for a batch cannot be allocated", error, self._device) from error
         return _Flight(work, arrays, images, chunks)
 
+    def _staffed(self) -> None:
+        """Begin the threads; where Ctrl-C or the system does not let all of them, those that have begun end."""
+        alone = Alone(self._count)
+        threads = [
+            threading.Thread(target=alone.around(self._run), name=f"dali_feed-host-{n}", daemon=True)
+            for n in range(self._count)
+        ]
+        with alone.starting():
+            for thread in threads:
+                thread.start()
+        self._threads = threads
+
     def _begin(self, flight: _Flight, chunks: int) -> _Flight:
+        if not self._threads:
+            self._staffed()
         for _ in range(min(len(self._threads), chunks)):
             self._tasks.put(flight)
         return flight
@@ -146,7 +154,7 @@ class HostEngine:
     def submit(self, work: Work) -> None:
         """Start a batch."""
         n = len(work.payloads)
-        size = max(CHUNK, min(MOST, n // (2 * max(1, len(self._threads)))))
+        size = max(CHUNK, min(MOST, n // (2 * self._count)))
         chunks = [range(first, min(first + size, n)) for first in range(0, n, size)]
         self._flying.append(self._begin(self._flight(work, chunks), len(chunks)))
 
@@ -216,10 +224,9 @@ class HostEngine:
         tails = [Tail.of(view.finish, own) for view, own in zip(self._views, flight.arrays, strict=True)]
         return Result(made[0], tail=tails[0], more=tuple(zip(made, tails, strict=True))[1:])
 
-    def _run(self, alone: Alone) -> None:
+    def _run(self) -> None:
         worker = _Worker()
         self._workers.append(worker)
-        alone.enter()
         while (flight := self._tasks.get()) is not None:
             for slots in flight.chunks:
                 if (urgent := self._urgent) is not None:

@@ -196,8 +196,20 @@ def test_an_epoch_of_files_holds_one_at_least(folder: ImageFolder) -> None:
     """A sampler that gives nothing is an empty epoch for torch's loader, and an error over files."""
     for make, data in ((theirs, folder), (ours, tensors_of())):
         assert list(make(data, sampler=[])) == []
-    with ours(folder, sampler=[]) as made, pytest.raises(SourceEmptyError):
+    with ours(folder, sampler=[]) as made, pytest.raises(SourceEmptyError, match="found none for epoch 0. Look"):
         next(iter(made))
+
+
+def test_a_sampler_that_gives_its_indices_once(folder: ImageFolder) -> None:
+    """A generator has one epoch in it: torch's loader gives an empty second one without a word, ours says why."""
+    loader = theirs(folder, sampler=iter([0, 1]))
+    assert [len(list(loader)) for _ in range(2)] == [2, 0]
+    with ours(folder, sampler=iter([0, 1])) as made:
+        assert len(list(made)) == 2
+        with pytest.raises(
+            SourceEmptyError, match="found none for epoch 1. An iterator gives its items once; give a l"
+        ):
+            next(iter(made))
 
 
 def test_nothing_can_be_shuffled() -> None:

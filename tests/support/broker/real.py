@@ -28,6 +28,7 @@ from typing import Self
 
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, TopicMetadata
+from with_us import Beside
 
 from broker.begun import archived, archiving, copy_storage, keep_storage, kept_folder
 
@@ -298,6 +299,7 @@ class RealBroker(Cluster):
         """Start it and wait until it answers."""
         with (self.home / "log").open("ab") as log:
             self._process = subprocess.Popen(self._java("kafka.Kafka"), stdout=log, stderr=log, start_new_session=True)
+        self._beside = Beside(self._process, self.home)
         deadline = time.monotonic() + START_SECONDS
         while True:
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -327,6 +329,12 @@ class RealBroker(Cluster):
         process, self._process = self._process, None
         if process is None:
             return
+        try:
+            self._ended(process, how, seconds)
+        finally:
+            self._beside.let_go()
+
+    def _ended(self, process: subprocess.Popen[bytes], how: signal.Signals, seconds: float) -> None:
         try:
             os.killpg(process.pid, how)
             process.wait(seconds)

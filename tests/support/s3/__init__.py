@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from broker.real import free_ports
+from with_us import Beside
 
 __all__ = ["S3Server", "unavailable"]
 
@@ -50,7 +51,9 @@ class S3Server:
         conf.write_text(_CONF.format(port=self._port, user=USER, secret=SECRET))
         brief = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
         command = ["java", *brief, "-cp", f"{_jars()}/*", "org.gaul.s3proxy.Main", "--properties", str(conf)]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self._process = subprocess.Popen(command, start_new_session=True, **quiet)
+        self._beside = Beside(self._process, Path(self._home.name))
         self._wait()
 
     def options(self, secret: Any = SECRET) -> dict[str, Any]:
@@ -72,6 +75,7 @@ class S3Server:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
+        self._beside.let_go()
         self._home.cleanup()
 
     def _wait(self) -> None:
