@@ -160,9 +160,8 @@ class KafkaReader:
     def _is_near(self, partition: int, start: int) -> bool:
         """Whether it is better to read on to `start` than to assign the consumer anew."""
         gap = start - self._at[1]
-        if self._at[0] != partition or gap < 0:
-            return False
-        return gap <= NEAR if not self._received else gap * self._received <= NEAR_BYTES * self._passed
+        near = gap <= NEAR if not self._received else gap * self._received <= NEAR_BYTES * self._passed
+        return self._at[0] == partition and gap >= 0 and near
 
     def _run(self, partition: int, start: int, stop: int, rows: Takes, first: int) -> None:
         """Fill the rows from `first` on with the offsets start..stop-1."""
@@ -258,7 +257,8 @@ class KafkaReader:
         if code == KafkaError._AUTO_OFFSET_RESET:
             if about != partition:
                 return want  # of an assignment before this one
-            raise self._lost(partition, want, stop)
+            self._lost(partition, want, stop, wait)
+            return want
         if code in DENIED:
             raise denied(where, self._options.servers, error.str())
         if code in GONE:
@@ -287,7 +287,8 @@ class KafkaReader:
         self._drop()
         self._assign(partition, want)
 
-    def _lost(self, partition: int, want: int, stop: int) -> SourceError:
+    def _lost(self, partition: int, want: int, stop: int, wait: _Wait) -> None:
+        """The broker does not have the offset: raise, or assign anew, once, where it turns out that it has."""
         self._identify(partition, want)
         where, held = self._where(partition, want), "the broker no longer holds them"
         try:
@@ -295,11 +296,17 @@ class KafkaReader:
         except KafkaException as error:
             LOG.debug("%s: watermarks: %s", where, error)
         else:
+            if low <= want and stop <= high and wait.refused != want:  # a replica that lags behind its leader
+                wait.refused = want
+                LOG.warning("%s: refused, and it is there (%d..%d); connecting anew", where, low, high - 1)
+                self._drop()
+                return self._assign(partition, want)
             held = f"the broker holds {low}..{high - 1}" if high > low else f"the broker holds nothing (next is {high})"
-        return DataLostError(
+        msg = (
             f"{where}: offsets {want}..{stop - 1} were promised and {held}: retention or deletion took them, or the "
             "topic was made anew; take a new snapshot, and give the topic a longer retention"
         )
+        raise DataLostError(msg)
 
     def _check_gone(self, partition: int, want: int) -> None:
         """There was word that there is no such topic or partition: raise where that is so, else go on from `want`."""
@@ -374,6 +381,7 @@ class _Wait:
         self._since = time.monotonic()
         self._renewed = False
         self.end_seen: int | None = None
+        self.refused = -1  # the last offset that the broker said it does not have
 
     @property
     def seconds(self) -> float:
