@@ -52,7 +52,9 @@ def test_two_fields_of_one_name_are_refused() -> None:
 def test_a_reader_of_several_sources_is_for_its_own_snapshot() -> None:
     """Extents that no source has, and a read after it was closed, are refused by its own name."""
     reader = Concat([ScriptedSource([(jpeg(0), 1)]), ScriptedSource([(jpeg(1), 2)], name="b")]).reader()
-    assert bytes(reader.read(Extents.one(1, 0, 1)).payloads[0]) == jpeg(1)
+    (payload,) = reader.read(Extents.one(1, 0, 1)).payloads
+    assert payload is not None
+    assert bytes(payload) == jpeg(1)
     with pytest.raises(ConfigError, match=r"Concat\(.*\): extents must lie inside the snapshot"):
         reader.read(Extents.one(-1, 0, 1))
     reader.close()
