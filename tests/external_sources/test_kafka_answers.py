@@ -240,3 +240,17 @@ def test_a_last_commit_is_waited_for(embedded: Kafka, answers: Callable[..., Non
     closed = member.commits.ask(lambda: {0: 4})
     member.commits.now(member.consumer, "")
     assert "could not be committed" in str(closed.error)
+
+
+def test_a_record_that_is_not_taken_is_told_by_who_publishes(embedded: Kafka) -> None:
+    """A test that fills a topic must not go on without some of it."""
+    topic = embedded.create(embedded.topic, 1)
+    cluster: Any = embedded.cluster
+    cluster.fail_next(0, [KafkaError.TOPIC_AUTHORIZATION_FAILED])  # of Produce
+    with pytest.raises(
+        SourceError, match="every record must be delivered; 1 were not; record 0: .*authorization failed"
+    ):
+        embedded.publish(topic, [(b"a", 1)])
+    assert repr(cluster) == f"<embedded Kafka broker {embedded.servers}>"
+    with pytest.raises(SourceError, match=f"topic '{topic}'"):
+        cluster.create(topic, 1)
