@@ -145,6 +145,9 @@ def storage_options_of(pairs: Sequence[str]) -> dict[str, Any] | None:
         inner = found
         for part in outer:
             inner = inner.setdefault(part, {})
+            if not isinstance(inner, dict):
+                msg = f"--storage-option: {part!r} is a value or has parts, not both; found {name!r} beside it"
+                raise ConfigError(msg)
         kind, colon, where = value.partition(":")
         kinds: dict[str, Any] = {"env": FromEnv, "file": FromFile} if colon and where else {}
         inner[last] = kinds[kind](where) if kind in kinds else {"true": True, "false": False}.get(value, value)

@@ -113,7 +113,9 @@ def _number(value: Any, dtype: np.dtype[Any]) -> Any:
     if not isinstance(value, int | float | np.number | np.bool_):
         msg = f"a number is needed; found {str(value)[:_SHOWN]!r}"
         raise ValueError(msg)  # noqa: TRY004  the data is wrong, not a program
-    if dtype.kind in "iub" and value != int(value):
+    if dtype.kind in "iub" and (
+        (isinstance(value, float | np.floating) and not np.isfinite(value)) or value != int(value)
+    ):
         msg = f"a whole number is needed for {dtype}; found {value}"
         raise ValueError(msg)
     low, high = (0, 1) if dtype.kind == "b" else _ends(dtype)

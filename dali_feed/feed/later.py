@@ -40,11 +40,6 @@ class Later(Generic[T]):
         for call in self._then:
             call()
 
-    @property
-    def done(self) -> bool:
-        """Whether `result` would not wait."""
-        return self._done.is_set()
-
     def then(self, call: Callable[[], None]) -> None:
         """Call it when the value is there: in the thread that made it, or at once."""
         with self._lock:

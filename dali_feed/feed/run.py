@@ -15,7 +15,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Self
 
 from dali_feed.engines.lingering import linger
 from dali_feed.engines.ranges import NEXT, WAITS
@@ -73,9 +72,6 @@ class Run:
     def _thread(self) -> threading.Thread:
         return self._worker.thread
 
-    def __iter__(self) -> Self:
-        return self
-
     def take(self, timeout: float | None = None) -> Batch:
         """The next batch. Raises StopIteration at the end, and after `timeout` seconds a WaitError: what is stuck."""
         if self._ended:
@@ -114,9 +110,6 @@ class Run:
                     raise WaitError(self._stuck()) from None
                 log.log(self._alarm(), "no batch for %.0f s: %s", time.monotonic() - begun, self._stuck())
                 speaks *= 2
-
-    def __next__(self) -> Batch:
-        return self.take()
 
     def close(self) -> None:
         """End the pass in whatever state it is, and the next one; reads and batches under way are dropped."""

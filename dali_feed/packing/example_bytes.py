@@ -40,8 +40,14 @@ def example_bytes(features: Mapping[str, Any]) -> bytes:
 
 
 def _feature(name: str, value: Any) -> bytes:
-    if isinstance(value, bytes | bytearray | memoryview | str):
-        return _field(_BYTES, _field(1, value.encode() if isinstance(value, str) else bytes(value)))
+    if isinstance(value, str):
+        try:
+            value = value.encode()
+        except UnicodeEncodeError as error:  # half of a surrogate pair, as of a file's name that is no UTF-8
+            msg = f"feature {name!r}: {error}"
+            raise FormatError(msg) from None
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _field(_BYTES, _field(1, bytes(value)))
     array = np.asarray(value)
     if array.dtype.kind in "biu":
         return _field(_INTS, _packed(b"".join(map(_int64, [name] * array.size, array.reshape(-1).tolist()))))

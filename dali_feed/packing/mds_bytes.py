@@ -143,10 +143,14 @@ def _encoded(name: str, encoding: str, value: Any) -> bytes:
         raise FormatError(msg)
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, dict):
-        return json.dumps(value, sort_keys=True, ensure_ascii=False).encode()
+    try:
+        if isinstance(value, str):
+            return value.encode()
+        if isinstance(value, dict):
+            return json.dumps(value, sort_keys=True, ensure_ascii=False).encode()
+    except (TypeError, ValueError) as error:  # half of a surrogate pair, bytes inside of a dict
+        msg = f"column {name!r}: {error}"
+        raise FormatError(msg) from None
     if encoding == "int" and not -(1 << 63) <= int(value) < 1 << 63:
         msg = f"column {name!r}: whole numbers must fit in 64 bits with a sign; found {value}"
         raise FormatError(msg)

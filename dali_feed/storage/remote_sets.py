@@ -7,13 +7,11 @@ it names, or reading it is an error.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 from dali_feed.errors import ConfigError, SourceNotFoundError
 from dali_feed.storage.contract import piece
 from dali_feed.storage.manifest import Manifest, parsed
 from dali_feed.storage.paths import braces
-from dali_feed.storage.remote import RemoteStore
 from dali_feed.storage.set_store import SetStore
 
 __all__ = ["RemoteSets"]
@@ -22,15 +20,6 @@ __all__ = ["RemoteSets"]
 @dataclass(frozen=True)
 class RemoteSets(SetStore):
     """Files of remote sets by their manifests; other addresses as `below` has them, which is a `RemoteStore`."""
-
-    @property
-    def retries(self) -> int:
-        """As of `RemoteStore`."""
-        return self._remote.retries
-
-    @property
-    def _remote(self) -> RemoteStore:
-        return cast("RemoteStore", self.below)
 
     def _homes(self, pattern: str) -> list[str]:
         if any(sign in pattern for sign in "*["):

@@ -36,6 +36,7 @@ from dali_feed.external_sources.kafka.members import MemberRows
 from dali_feed.external_sources.kafka.options import SLICE_SECONDS, Identity, KafkaOptions, connect
 from dali_feed.external_sources.kafka.records import Rows, Takes, rows_for
 from dali_feed.external_sources.kafka.statistics import Statistics
+from dali_feed.external_sources.kafka.wait import Wait
 from dali_feed.records.gauges import KafkaStats
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Slabs
@@ -160,16 +161,15 @@ class KafkaReader:
     def _is_near(self, partition: int, start: int) -> bool:
         """Whether it is better to read on to `start` than to assign the consumer anew."""
         gap = start - self._at[1]
-        if self._at[0] != partition or gap < 0:
-            return False
-        return gap <= NEAR if not self._received else gap * self._received <= NEAR_BYTES * self._passed
+        near = gap <= NEAR if not self._received else gap * self._received <= NEAR_BYTES * self._passed
+        return self._at[0] == partition and gap >= 0 and near
 
     def _run(self, partition: int, start: int, stop: int, rows: Takes, first: int) -> None:
         """Fill the rows from `first` on with the offsets start..stop-1."""
         shift = first - start
         want = start
         self._trouble.clear()
-        wait = _Wait(self._options.timeout)
+        wait = Wait(self._options.timeout)
         if not self._is_near(partition, start):
             self._assign(partition, start)
         self._passed += stop - self._at[1]
@@ -197,7 +197,7 @@ class KafkaReader:
                     return
             batch = self._more(partition, want, stop, wait)
 
-    def _more(self, partition: int, want: int, stop: int, wait: _Wait) -> list[Message]:
+    def _more(self, partition: int, want: int, stop: int, wait: Wait) -> list[Message]:
         """The next records or events; waits as long as the source's timeout allows."""
         consumer = self._live()
         while True:
@@ -223,7 +223,7 @@ class KafkaReader:
             batch = [message]
         return batch
 
-    def _silence(self, partition: int, want: int, stop: int, wait: _Wait) -> Consumer:
+    def _silence(self, partition: int, want: int, stop: int, wait: Wait) -> Consumer:
         """Nothing came: wait on, assign anew once at half of the timeout, or give up."""
         seconds, where = wait.seconds, self._where(partition, want)
         if self._trouble.denied:
@@ -245,7 +245,7 @@ class KafkaReader:
             self._assign(partition, want, modest=True)
         return self._live()
 
-    def _event(self, error: KafkaError, message: Message, partition: int, want: int, stop: int, wait: _Wait) -> int:
+    def _event(self, error: KafkaError, message: Message, partition: int, want: int, stop: int, wait: Wait) -> int:
         """Handle what is no record; returns the position that it proves."""
         code, where = error.code(), self._where(partition, want)
         about = message.partition()
@@ -258,7 +258,8 @@ class KafkaReader:
         if code == KafkaError._AUTO_OFFSET_RESET:
             if about != partition:
                 return want  # of an assignment before this one
-            raise self._lost(partition, want, stop)
+            self._lost(partition, want, stop, wait)
+            return want
         if code in DENIED:
             raise denied(where, self._options.servers, error.str())
         if code in GONE:
@@ -278,7 +279,7 @@ class KafkaReader:
         self._asker = self._asker or Asker(self._options, self._stop)
         identify(self._asker, known, where, self._options.servers)
 
-    def _doubt(self, partition: int, want: int, wait: _Wait) -> None:
+    def _doubt(self, partition: int, want: int, wait: Wait) -> None:
         """The consumer stands at another topic of the name: raise, unless a broker only lags behind the others."""
         self._identify(partition, want)
         if wait.seconds >= self._options.timeout:
@@ -287,7 +288,8 @@ class KafkaReader:
         self._drop()
         self._assign(partition, want)
 
-    def _lost(self, partition: int, want: int, stop: int) -> SourceError:
+    def _lost(self, partition: int, want: int, stop: int, wait: Wait) -> None:
+        """The broker does not have the offset: raise, or assign anew, once, where it turns out that it has."""
         self._identify(partition, want)
         where, held = self._where(partition, want), "the broker no longer holds them"
         try:
@@ -295,11 +297,19 @@ class KafkaReader:
         except KafkaException as error:
             LOG.debug("%s: watermarks: %s", where, error)
         else:
+            if low <= want and stop <= high and wait.refused != want:  # a replica that lags behind its leader
+                wait.refused = want
+                LOG.warning(
+                    "%s: the broker refused this offset, but it has it (%d..%d); connecting again", where, low, high - 1
+                )
+                self._drop()
+                return self._assign(partition, want)
             held = f"the broker holds {low}..{high - 1}" if high > low else f"the broker holds nothing (next is {high})"
-        return DataLostError(
-            f"{where}: the snapshot has offsets {want}..{stop - 1}, but {held}: retention or deletion removed "
-            "them, or the topic was made again; take a new snapshot, and give the topic a longer retention"
+        msg = (
+            f"{where}: the snapshot has offsets {want}..{stop - 1}, but {held}: retention or deletion removed them, or "
+            "the topic was made again; take a new snapshot, and give the topic a longer retention"
         )
+        raise DataLostError(msg)
 
     def _check_gone(self, partition: int, want: int) -> None:
         """There was word that there is no such topic or partition: raise where that is so, else go on from `want`."""
@@ -364,29 +374,3 @@ class KafkaReader:
 
     def _where(self, partition: int, offset: int) -> str:
         return f"{self._options.topic}[{partition}]@{offset}"
-
-
-class _Wait:
-    """How long nothing came, within one run."""
-
-    def __init__(self, timeout: float) -> None:
-        self._half = timeout / 2
-        self._since = time.monotonic()
-        self._renewed = False
-        self.end_seen: int | None = None
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._since
-
-    def progress(self) -> None:
-        self._since = time.monotonic()
-        self._renewed = False
-        self.end_seen = None
-
-    def due(self) -> bool:
-        """True once, when half of the timeout has passed."""
-        if self._renewed or self.seconds < self._half:
-            return False
-        self._renewed = True
-        return True

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import example as example_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from written import EXAMPLE, avro, example
@@ -159,6 +160,7 @@ def renamed(k: int, one: Made) -> Made:
 
 
 @given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=200), st.sampled_from(["int", "long"]))
+@example_of(list(range(-70000, 70000, 997)), "long")
 @settings(deadline=None)
 def test_whole_numbers_in_a_row_are_an_array(numbers: list[int], kind: str) -> None:
     """int64, whether they are few or many, long or short."""

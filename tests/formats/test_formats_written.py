@@ -156,3 +156,80 @@ def test_a_format_is_told_in_a_line() -> None:
     assert told_of(Avro(EXAMPLE)) == told_of(Avro(dict(reversed(EXAMPLE.items())))) != told_of(Avro(other))
     told = [told_of(each) for each in ("json", Json(), Json(base64=("a",)), Npy(), Protobuf(message_class()))]
     assert told == ["json", "json", "json a", "npy", "protobuf made.Record"]
+
+
+def record(kind: Any, **more: Any) -> Avro:
+    """A schema of one field `x`."""
+    return Avro({"type": "record", "name": "R", "fields": [{"name": "x", "type": kind, **more}]})
+
+
+ENUM = {"type": "enum", "name": "E", "symbols": ["day", "night"]}
+INNER = {"type": "record", "name": "I", "fields": [{"name": "a", "type": "int"}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "said"),
+    [
+        ("null", 1, "x: must be of the type null; found 'int'"),
+        (ENUM, "dawn", "x: must be of the type enum; found 'dawn'"),
+        ({"type": "fixed", "name": "F", "size": 2}, b"abc", "x: must be of the type fixed; found b'abc'"),
+        ({"type": "map", "values": "int"}, [1], "x: must be of the type map; found 'list'"),
+        ({"type": "map", "values": "int"}, {"a": "b"}, "x.a: must be a number in decimal text; found 'b'"),
+        (["null", "int"], "many", "x: must be a number in decimal text; found 'many'"),
+        (["null"], 1, "x: must be null; found int"),
+        (INNER, 5, "x: must be a record; found int"),
+        (INNER, None, "x: must be a record; found nothing"),
+        (INNER, {}, "x.a: must be a whole number; found nothing"),
+        ("boolean", "yes", "x: must be a boolean; found str"),
+        ("string", 7, "x: must be a text; found int"),
+        ("double", [1.0], "x: must be a number; found list"),
+        ("double", 10**400, "x: must be a number of 64 bits; found 1000"),
+        ("long", "1_0", "x: must be a number in decimal text; found '1_0'"),
+    ],
+)
+def test_what_a_schema_cannot_hold_names_the_place(kind: Any, value: Any, said: str) -> None:
+    """Of every kind of Avro's: the path of the field, the type that is needed, and what was given."""
+    with pytest.raises(FormatError, match=f"^avro: {said}"):
+        encoder(record(kind), ("x",))({"x": value})
+
+
+def test_a_field_of_a_record_that_may_lack_is_written() -> None:
+    """A union of null and one record has fields by their paths, as a record has."""
+    form = record(["null", INNER])
+    assert through(form, {"x.a": 5}) == [5]
+    with pytest.raises(ConfigError, match=r"Avro: x.b: no such field; I has a"):
+        encoder(form, ("x.b",))
+
+
+def test_a_path_through_another_name_is_refused() -> None:
+    """A field is either written whole or by its parts."""
+    with pytest.raises(ConfigError, match=r"Avro: x.a: must be the path of a field that no other name is, or leads"):
+        encoder(record(INNER), ("x", "x.a"))
+
+
+def test_null_alone_is_written_as_nothing() -> None:
+    """Its field takes no byte."""
+    assert encoder(record("null"), ("x",))({"x": None}) == b""
+
+
+@pytest.mark.parametrize(
+    ("form", "value", "said"),
+    [
+        ("json", float("nan"), "json: Out of range float values"),
+        ("json", "half a pair \ud800", "json: 'utf-8' codec can't encode"),
+        ("json", {1, 2}, "json: Object of type set is not JSON serializable"),
+        ("msgpack", 1 << 70, "msgpack: Integer value out of range"),
+        ("msgpack", {1, 2}, "msgpack: "),
+    ],
+)
+def test_what_has_no_form_in_text_or_messagepack_is_a_bad_record(form: str, value: Any, said: str) -> None:
+    """Its reason is the library's, behind the format's name."""
+    with pytest.raises(FormatError, match=said):
+        encoder(form, ("x",))({"x": value})
+
+
+def test_bytes_are_written_as_base64_in_json_alone() -> None:
+    """It keeps what is no text; another format holds bytes as they are and refuses the option."""
+    assert encoder("json", ("a", "b"), ("a",))({"a": b"\xff\x00", "b": 1}) == b'{"a":"/wA=","b":1}'
+    with pytest.raises(ConfigError, match="base64: JSON alone needs it"):
+        encoder("msgpack", ("a",), ("a",))

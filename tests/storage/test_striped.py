@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from blocks import taken
+from denied import denied
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packed_images import packed_images
@@ -287,3 +288,17 @@ def test_what_takes_plain_sets_refuses_a_striped_one(plain: Path, tmp_path: Path
             ConfigError, match=r"x\.dfset: must be a set of whole files; found a set striped over t0, t1; pack"
         ):
             call()
+
+
+def test_a_target_that_may_not_be_read_is_denied(plain: Path, tmp_path: Path) -> None:
+    """It is there, so nothing is lost: rights are what is missing."""
+    path = striped(plain, tmp_path)
+    source = ShardSet(path)
+    source.snapshot()
+    reader = source.reader()
+    reader.read(Extents.one(0, 0, 1)).lease.release()  # what it imports is not to be denied
+    reader.close()
+    other = source.reader()
+    with pytest.raises(SourceDeniedError, match="a part of a shard must be readable; found"), denied(tmp_path / "t0"):
+        other.read(Extents.one(0, 0, 1))
+    other.close()

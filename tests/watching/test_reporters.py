@@ -140,3 +140,21 @@ def test_opentelemetry() -> None:
     assert dict(point.attributes or {}) == {"job": "r50", "loader": "train", "rank": "0"}
     assert (found["dali_feed_engine_wait_seconds"].unit, found["dali_feed_slab_peak_bytes"].unit) == ("s", "By")
     provider.shutdown()
+
+
+class Writer:
+    """Takes scalars as a SummaryWriter does."""
+
+    def __init__(self) -> None:
+        self.scalars: list[tuple[str, float, int]] = []
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        """Keep one."""
+        self.scalars.append((tag, value, step))
+
+
+def test_anything_with_add_scalar_is_a_tensorboard() -> None:
+    """A scalar for each number, its name behind the prefix, at its step."""
+    writer = Writer()
+    watching.TensorBoard(writer, "mine/").report(7, {"wait": 0.5, "rate": 2.0})
+    assert writer.scalars == [("mine/wait", 0.5, 7), ("mine/rate", 2.0, 7)]

@@ -1,0 +1,201 @@
+"""How commands go on: a bar on a terminal, plain lines elsewhere, and what was found in the end."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from rich.text import Text
+from typer.testing import CliRunner
+
+from dali_feed.bench.turns import Turn
+from dali_feed.cli import run_view, tune_view
+from dali_feed.cli.app import app
+from dali_feed.cli.bench.progress import listening
+from dali_feed.cli.looks import looking
+from dali_feed.cli.run_view import SoFar
+from dali_feed.cli.set_view import reading
+from dali_feed.feed.advice import Idea
+from dali_feed.options import Cache, Tuning
+from dali_feed.packing import pack
+from dali_feed.testing import ScriptedSource
+from dali_feed.tuner.race import Trial
+from dali_feed.tuner.search import Outcome
+
+
+class Screen(io.StringIO):
+    """A terminal that keeps what is written on it."""
+
+    def isatty(self) -> bool:
+        """It is one."""
+        return True
+
+    @property
+    def seen(self) -> str:
+        """Without the codes that move the cursor and colour it."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.getvalue())
+
+
+@contextmanager
+def on_screen() -> Iterator[Screen]:
+    """Stdout and stderr, on one terminal."""
+    made = Screen()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TERM", "xterm")
+        patch.setenv("COLUMNS", "120")
+        for name in ("NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "FORCE_COLOR"):
+            patch.delenv(name, raising=False)
+        patch.setattr(sys, "stderr", made)
+        patch.setattr(sys, "stdout", made)
+        yield made
+
+
+def a_turn(images: int, seconds: float) -> Turn:
+    """One that took so long."""
+    return Turn(images, seconds, 0.0, 0.0, 0.0, [], 0)
+
+
+def test_a_run_is_a_bar_on_a_terminal() -> None:
+    """It shows records that are done, those of an earlier run among them, and MB/s."""
+    with on_screen() as screen, run_view.progress() as tell:
+        tell(SoFar(total=200, begun=50, done=50, size=0, seconds=0.0))
+        tell(SoFar(total=200, begun=50, done=150, size=3_000_000, seconds=2.0))
+    assert "150/200" in screen.seen
+    assert "1.5 MB/s" in screen.seen
+
+
+def test_a_run_is_a_line_now_and_then_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says how much is done, how fast, and how long the rest takes at that pace."""
+    monkeypatch.setattr(run_view, "LINE_SECONDS", -1.0)
+    with run_view.progress() as tell:
+        tell(SoFar(total=1200, begun=200, done=200, size=0, seconds=1.0))
+        tell(SoFar(total=1200, begun=200, done=700, size=4_000_000, seconds=4.0))
+    nothing, half = capsys.readouterr().err.splitlines()
+    assert nothing == "200 of 1,200 records, 0.0 MB/s, nothing yet"
+    assert half == "700 of 1,200 records, 1.0 MB/s, 4 s left"
+
+
+def test_a_bench_is_a_bar_on_a_terminal() -> None:
+    """Each turn leaves a line; whoever fails leaves the reason."""
+    with on_screen() as screen, listening() as listener:
+        listener.begins("tar", "host", 0, 2)
+        listener.took("tar", "host", a_turn(500, 2.0))
+        listener.begins("torch", "", 1, 2)
+        listener.failed("torch", "", "no [files]")
+    assert "tar (host): 250/s" in screen.seen
+    assert "torch: FAILED: no [files]" in screen.seen
+
+
+def test_a_failed_turn_of_a_bench_is_a_line_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    """With its place among the turns."""
+    with listening() as listener:
+        listener.begins("torch", "pil", 1, 4)
+        listener.failed("torch", "pil", "no files")
+    assert capsys.readouterr().err == "2/4 torch (pil): FAILED: no files\n"
+
+
+def test_reading_a_set_is_a_bar_of_its_bytes(tmp_path: Path) -> None:
+    """The whole is what its manifest says, and it fills as bytes are told."""
+    made = pack(ScriptedSource([(b"x" * 3000, n) for n in range(4)]), tmp_path / "set")
+    size = sum(path.stat().st_size for path in (tmp_path / "set").rglob("*.tar"))
+    with on_screen() as screen, reading(str(made.path)) as tell:
+        tell(size)
+    assert f"{size / 1000:.1f}/{size / 1000:.1f} kB" in screen.seen
+
+
+def test_what_is_watched_stays_in_its_place_on_a_terminal() -> None:
+    """Each look is drawn over the one before; a line for each is for what is no terminal."""
+
+    def told(look: str) -> dict[str, str]:
+        return {"look": look}
+
+    with on_screen() as screen, looking(Text, told, as_json=False, live=True) as show:
+        show("first look")
+        show("second look")
+    assert "first look" in screen.seen
+    assert "\x1b[2K" in screen.getvalue()  # the line is emptied first
+
+
+def test_a_tuning_is_a_bar_on_a_terminal() -> None:
+    """It names what is tried and what came of it."""
+    more = Tuning(threads=4)
+    with on_screen() as screen, tune_view.progress(10.0) as tell:
+        tell(Trial(more, Tuning(threads=4, cache=Cache(1 << 20)), (), "the cache is too small"))
+    assert "cache None -> of records: cannot be: the cache is too small" in screen.seen
+
+
+def test_a_cache_that_won_is_told_as_code_that_makes_it() -> None:
+    """`Tuning(...)` of the line to paste is Python that gives the same tuning."""
+    start = Tuning(threads=2)
+    won = Tuning(threads=2, cache=Cache(1 << 20, pixels=True))
+    told = tune_view.code_of(Outcome(start, (Trial(start, won, (100.0, 200.0, 100.0, 200.0)),)))
+    assert told == "Tuning(cache=Cache(1048576, pixels=True))"
+    assert eval(told) == Tuning(cache=won.cache)  # noqa: S307  our own text
+
+
+def test_what_was_measured_before_an_interrupt_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table has a trial that could not be, and says that it was cut short; without a rate it asks for more."""
+    monkeypatch.setenv("COLUMNS", "120")
+    start = Tuning(threads=2)
+    tried = Trial(start, Tuning(threads=2, cache=Cache(1, pixels=True)), (), "too small")
+    outcome = Outcome(start, (tried,), broken=True)
+    tune_view.show(outcome)
+    tune_view.told(outcome, None)
+    out, err = capsys.readouterr()
+    assert err == "interrupted: what follows was measured before\n"
+    assert "cache None -> of pixels" in out
+    assert "cannot be" in out
+    assert out.endswith("nothing was measured; give more --seconds\n")
+
+
+def test_advice_ends_at_an_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
+    """What was found before is told, and the command goes on to its end."""
+
+    def found() -> Iterator[tuple[Idea, Trial]]:
+        yield Idea("batch_size=8", "a step learns from more", {}), Trial(Tuning(), Tuning(), (1.0, 2.0, 1.0, 2.0))
+        raise KeyboardInterrupt
+
+    tune_view.advise(found())
+    out, err = capsys.readouterr()
+    assert out.endswith("batch_size=8: +100.0%, spread 0.0%; a step learns from more\n")
+    assert err == "interrupted\n"
+
+
+def test_reads_are_a_table_for_people(tmp_path: Path) -> None:
+    """`bench io` without --json: a row for each measurement and the sentence that advises."""
+    (tmp_path / "file").write_bytes(bytes(1 << 20))
+    asked = ["bench", "io", str(tmp_path / "file"), "--quick", "--block", "64KiB", "--size", "512KiB", "--depth", "2"]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0, done.output
+    assert re.search(r"random\W+cold\W+65,536\W+2\W", done.stdout), done.stdout
+    assert "Tuning(readers=2)" in done.stdout
+
+
+def test_resuming_is_measured_at_each_place(tmp_path: Path) -> None:
+    """`bench resume` has a row for each contestant and place, and keeps what it says as CSV and as a page."""
+    from PIL import Image
+
+    for k in range(8):
+        path = tmp_path / "mine" / f"class {k % 2}" / f"{k}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (48, 40), (k * 9, 90, 40)).save(path)
+    kept, page = tmp_path / "kept.csv", tmp_path / "kept.html"
+    command = ["bench", "resume", str(tmp_path / "mine"), "--batch", "2", "--threads", "1", "--device", "cpu"]
+    command += ["--repeats", "1", "--no-peers", "--data", str(tmp_path / "made"), "--csv", str(kept)]
+    done = CliRunner().invoke(app, [*command, "--report", str(page)])
+    assert done.exit_code == 0, done.output
+    lines = [line.split() for line in done.stdout.splitlines() if line.lstrip().startswith(("tar", "folder"))]
+    assert {(line[0], line[1]) for line in lines if len(line) > 3} >= {
+        (who, at) for who in ("tar", "folder") for at in ("start", "middle", "end")
+    }
+    assert page.read_text().count("<html") == 1
+    assert len(kept.read_text().splitlines()) == 7

@@ -1,0 +1,139 @@
+"""Files that are there and cannot be read: a folder in a file's place, a link to itself, no right to read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from denied import denied
+from images import jpeg
+
+from dali_feed.errors import ConfigError, DaliFeedError, DataLostError, SourceDeniedError, SourceError
+from dali_feed.external_sources import (
+    MDS,
+    DeadLetterFolder,
+    FileList,
+    ParquetRows,
+    tar_index,
+)
+from dali_feed.external_sources.array_layout import array_file
+from dali_feed.external_sources.kafka.journal import load
+from dali_feed.external_sources.one_file import LARGEST, load_file
+from dali_feed.external_sources.record_files import kept_index
+from dali_feed.external_sources.record_files.recordio_frames import RECORDIO
+from dali_feed.external_sources.tar_keys import tar_keys
+from dali_feed.records.slabs import SlabPool
+from dali_feed.storage.local import LOCAL
+from dali_feed.storage.lustre_reads import ahead_of
+from dali_feed.storage.manifest import load_manifest
+from dali_feed.storage.measure import measures
+from dali_feed.testing.shards import write_shard
+
+
+def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path) -> None:
+    """Whatever is read of it: the path, what must be, and what the system says."""
+    for name in ("a.tar", "a.rec", "a.npy"):
+        (tmp_path / name).mkdir()
+    path = str(tmp_path / "a")
+    reads: dict[str, Callable[[], Any]] = {
+        "its headers must be readable": lambda: tar_index.build(f"{path}.tar"),
+        "its records must be readable": lambda: kept_index.build(f"{path}.rec", RECORDIO),
+        "an array file must be readable": lambda: array_file(f"{path}.npy", None, None),
+        "a file to measure must be readable": lambda: list(measures(f"{path}.tar", seconds=0.01, modes=("warm",))),
+    }
+    for said, read in reads.items():
+        with pytest.raises(SourceError, match=f"{path}.*: {said}; found:? Is a directory"):
+            read()
+
+
+def test_a_link_to_itself_is_named(tmp_path: Path) -> None:
+    """The system's own word stands in the error, for a look and for an opening."""
+    (tmp_path / "loop").symlink_to("loop")
+    path = str(tmp_path / "loop")
+    with pytest.raises(SourceError, match=rf"{path}: a shard must be readable; found: .* \(errno 40\)"):
+        LOCAL.stamp(path)
+    with pytest.raises(SourceError, match=rf"{path}: a shard must be readable; opening it failed: .* \(errno 40\)"):
+        LOCAL.open(path)
+    with pytest.raises(SourceDeniedError, match=f"{path}: a manifest must be a file that can be read; found Too many"):
+        load_manifest(path)
+    assert ahead_of(f"{path}/file") == 0
+
+
+def test_what_may_not_be_read_is_denied(tmp_path: Path) -> None:
+    """Everything that is opened by its path says that it is a matter of rights, and names the place."""
+    home = tmp_path / "home"
+    home.mkdir()
+    write_shard(home / "a.tar", [(jpeg(0), 1)])
+    letters = DeadLetterFolder(home)
+    reads: list[tuple[str, Callable[[], Any]]] = [
+        ("a shard must be readable; found Permission denied", lambda: LOCAL.open(str(home / "a.tar"))),
+        ("letters.jsonl: must be readable; found: Permission denied", lambda: list(letters.read())),
+        ("the folder of an image set must be readable; found", lambda: FileList.from_folder(home)),
+    ]
+    for said, read in reads:
+        with contextlib.suppress(DaliFeedError):
+            read()  # what it imports is not to be denied
+        with pytest.raises(SourceDeniedError, match=said), denied(home):
+            read()
+
+
+def test_a_file_that_may_not_be_written_is_an_option_that_cannot_be(tmp_path: Path) -> None:
+    """A journal in a place that takes none; where there is just none yet, none is found."""
+    assert load(tmp_path / "none.journal") is None
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ConfigError, match=r"file/j: a journal must be a file that can be read and written; found: Not"):
+        load(tmp_path / "file" / "j")
+
+
+def test_a_file_is_a_record_or_says_why_not(tmp_path: Path) -> None:
+    """A folder, a pipe, and a file that is larger than a record may be are faults of their record."""
+    lease = SlabPool().lease()
+    (tmp_path / "large").touch()
+    os.truncate(tmp_path / "large", LARGEST + 1)  # a hole: it takes no room
+    os.mkfifo(tmp_path / "pipe")
+    assert load_file(str(tmp_path / "large"), lease) == f"a file of {LARGEST + 1} bytes; at most {LARGEST} are allowed"
+    assert load_file(str(tmp_path), lease) == "a folder, not a file"
+    assert load_file(str(tmp_path / "pipe"), lease) == "not a regular file"
+
+
+def test_damaged_archives_are_told_wherever_they_are_read(tmp_path: Path) -> None:
+    """Keys of samples come from headers, which have checksums; the columns of a table from its footer."""
+    write_shard(tmp_path / "a.tar", [(jpeg(0), 1), (jpeg(1), 2)])
+    whole = bytearray((tmp_path / "a.tar").read_bytes())
+    whole[3] ^= 1
+    (tmp_path / "a.tar").write_bytes(whole)
+    with pytest.raises(DataLostError, match=r"a\.tar: a shard must be whole; found at byte 0: .*; fetch or write it"):
+        tar_keys(str(tmp_path / "a.tar"))
+    (tmp_path / "a.parquet").write_bytes(b"PAR1" + bytes(40) + (20).to_bytes(4, "little") + b"PAR1")
+    with pytest.raises(SourceError, match=r"a\.parquet: "):
+        ParquetRows(tmp_path / "a.parquet").snapshot()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"shards": []}, "must name at least one shard; found none"),
+        ({"shards": 3}, "must be the JSON that MDSWriter writes; found an object with a list of shards is needed"),
+        ({"columns": [1]}, r"must describe MDS shards of version 2; found TypeError: columns \(1,\) of encodings"),
+        ({"other": ["y"]}, r"all shards must have the same columns; found \('x',\) in shard 0 and \('y',\)"),
+        ({"twice": True}, r"each shard may be named once; found .*a\.mds twice in index.json"),
+    ],
+)
+def test_an_index_of_mds_that_contradicts_itself(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+    """What it must be, and what was found, before a shard is opened."""
+    raw = {"basename": "a.mds", "bytes": 20, "hashes": {}}
+    told = {"format": "mds", "version": 2, "compression": None, "raw_data": raw, "samples": 1}
+    told |= {"column_names": change.get("columns", ["x"]), "column_encodings": ["str"], "column_sizes": [None]}
+    shards = [told]
+    if "other" in change:
+        shards.append(told | {"column_names": change["other"], "raw_data": raw | {"basename": "b.mds"}})
+    if "twice" in change:
+        shards.append(told)
+    (tmp_path / "index.json").write_text(json.dumps({"shards": change.get("shards", shards), "version": 2}))
+    with pytest.raises((SourceError, ConfigError), match=said):
+        MDS(tmp_path, label=None).snapshot()
