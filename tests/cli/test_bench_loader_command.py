@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from dali_feed.cli.app import app
 from dali_feed.cli.bench import asked
 
-OURS = ["tar", "folder", "ceiling", "loop"]
+OURS = ["tar", "folder", "ceiling", "loop", "loop-read"]
 SMALL = ["--batch", "2", "--seconds", "0.05", "--threads", "1", "--device", "cpu", "--no-peers"]
 
 
@@ -136,6 +136,6 @@ def test_ctrl_c_ends_loaders_with_what_was_measured(folder: Path, tmp_path: Path
     code, said, rest = interrupted([*command, "--csv", str(kept), "--data", str(made)], "6/")  # in the second round
     assert code == 130, rest
     assert "Traceback" not in rest
-    assert [line.split()[0] for line in said.splitlines()[:5]] == ["who", *OURS]
+    assert [line.split()[0] for line in said.splitlines()[:6]] == ["who", *OURS]
     assert [row["who"] for row in rows(kept)] == OURS
     assert list(made.iterdir()) == []
