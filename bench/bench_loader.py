@@ -10,6 +10,7 @@ take turns, each made afresh:
     folder       our loader over the files that torch's reads, as it is given an ImageFolder
     ceiling      the same engine with the same threads, fed from memory
     loop         beside the host engine: its decoder and resize in a bare loop over bytes in memory
+    loop-read    the same, with each image read from the tar shards first: what a loader over them has to do too
     kafka        our loader, the same images in a topic of 4 partitions, windows of 2 extents (64 MB). The broker runs
                  on the same machine, and what it takes of the CPUs is told below the table; KAFKA_BOOTSTRAP names one
                  that runs already
@@ -46,7 +47,7 @@ from dali_feed.bench.ceiling import Ceiling
 from dali_feed.bench.contract import Contestant, Job, Outcome, Topic
 from dali_feed.bench.facts import facts, jpeg_engine
 from dali_feed.bench.loading import COLUMNS, SHOWN, measure, told_in_csv
-from dali_feed.bench.loop import Loop
+from dali_feed.bench.loop import Loop, LoopRead
 from dali_feed.bench.ours import Ours
 from dali_feed.bench.peers._ray import TAKES_PART
 from dali_feed.bench.peers.table import IMAGE, image_peers
@@ -56,7 +57,7 @@ from dali_feed.bench.rows import append, table
 from dali_feed.bench.turns import Listener
 from dali_feed.bench.work import CROP
 
-TABLE = (*SHOWN[:9], "feed us", "own us", "take us", "p50 ms", "p99 ms", "peak MB")
+TABLE = (*SHOWN[:10], "feed us", "own us", "take us", "p50 ms", "p99 ms", "peak MB")
 PEERS = ("torch", *IMAGE)
 BY_DEFAULT = tuple(name for name in PEERS if name != "ray-files")  # Ray takes tens of seconds to begin a turn
 COPIES = 4  # of the images in the topic, so that the end of an epoch is not what is measured
@@ -75,7 +76,7 @@ def ours_for(engine: str, args: argparse.Namespace) -> list[Contestant]:
     chosen: list[Contestant] = [Ours(reads, engine) for reads in ("tar", "folder") if reads in args.sources]
     chosen.append(Ceiling(engine))
     if engine == "host":
-        chosen.append(Loop())
+        chosen += [Loop(), LoopRead()]
     if "kafka" in args.sources:
         chosen.append(Ours("kafka", engine))
     return chosen

@@ -11,7 +11,7 @@ __all__ = ["OURS", "OWN_VERDICT", "findings"]
 
 OURS = ("tar", "folder", "kafka")
 OWN_VERDICT = "'s own verdict"  # of a sentence that the page has in a part of its own
-NOT_PEERS = (*OURS, "ceiling", "loop")
+NOT_PEERS = (*OURS, "ceiling", "loop", "loop-read")
 NEAR = 0.9  # of the ceiling: what limits is the decoder
 SPREAD = 1.25  # most over least of a contestant's turns above which a machine is not quiet
 

@@ -7,7 +7,7 @@ from typing import Any
 from dali_feed.bench.ceiling import Ceiling
 from dali_feed.bench.contract import Contestant, Job
 from dali_feed.bench.facts import facts
-from dali_feed.bench.loop import Loop
+from dali_feed.bench.loop import Loop, LoopRead
 from dali_feed.bench.ours import Ours
 
 __all__ = ["about", "lineup"]
@@ -17,7 +17,7 @@ def lineup(engine: str, *, peers: bool) -> list[Contestant]:
     """Ours, what stands above it, and the others, in the order of their turns. `engine`: "host" or "dali"."""
     chosen: list[Contestant] = [Ours("tar", engine), Ours("folder", engine), Ceiling(engine)]
     if engine == "host":
-        chosen.append(Loop())
+        chosen += [Loop(), LoopRead()]
     if peers:
         from dali_feed.bench.peers.table import image_peers
         from dali_feed.bench.peers.torch_loader import Torch

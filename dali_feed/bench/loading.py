@@ -5,7 +5,9 @@ Columns of a row:
     who, way             the contestant, and which of its settings was the fastest
     img/s, least, most   median of the turns, and the others
     of ceiling           images/s over those of the ceiling in the same round: median, least, most of the rounds
-    of loop, of NAME     the same over those of the bare loop, and of each other contestant that took part
+    of loop              the same over those of the bare loop, which has the bytes in memory
+    of loop-read         the same over those of the bare loop that reads them from the tar shards, as ours does
+    of NAME              the same over those of each other contestant that took part
     of its CPU           CPU time per image of the ceiling over ours, in the same round: what `of ceiling` comes to
                          where other programs do not get in the way
     cpu us               CPU time per image, of all threads and workers
@@ -34,10 +36,14 @@ __all__ = ["COLUMNS", "SHOWN", "measure", "row_of", "told_in_csv"]
 
 COLUMNS = (  # of a CSV; ratios to others than these are text in the column `beside`
     *("who", "way", "img/s", "least", "most", "of ceiling", "of ceiling, least", "of ceiling, most"),
-    *("of loop", "of loop, least", "of loop, most", "of its CPU", "cpu us", "feed us", "own us", "take us"),
+    *("of loop", "of loop, least", "of loop, most", "of loop-read", "of loop-read, least", "of loop-read, most"),
+    *("of its CPU", "cpu us", "feed us", "own us", "take us"),
     *("p50 ms", "p99 ms", "peak MB", "slab peak MB", "broker us", "waits"),
 )
-SHOWN = ("who", "way", "img/s", "least", "most", "of ceiling", "of loop", "of its CPU", "cpu us", "p50 ms", "p99 ms")
+SHOWN = (
+    *("who", "way", "img/s", "least", "most", "of ceiling", "of loop", "of loop-read", "of its CPU", "cpu us"),
+    *("p50 ms", "p99 ms"),
+)
 STAGES = {"read": "source", "engine": "decode", "trainer": "trainer"}
 _WAIT = "_wait"
 
@@ -110,6 +116,7 @@ def row_of(who: str, way: str, turns: Sequence[Turn], everybody: Mapping[str, Se
         "most": round(most),
         **_beside("ceiling", turns, everybody),
         **_beside("loop", turns, everybody),
+        **_beside("loop-read", turns, everybody),
         "of its CPU": _of_its_cpu(turns, everybody.get("ceiling")),
         "cpu us": round(cpu * 1e6),
         "feed us": _rounded(notes.get("feed_us")),
@@ -124,7 +131,7 @@ def row_of(who: str, way: str, turns: Sequence[Turn], everybody: Mapping[str, Se
         **{
             column: value
             for other in everybody
-            if other not in {"ceiling", "loop", who}
+            if other not in {"ceiling", "loop", "loop-read", who}
             for column, value in _beside(other, turns, everybody).items()
         },
     }

@@ -1,13 +1,14 @@
-"""The bare loop that the host engine is measured by: its decoder and resize on a thread pool, and nothing else.
+"""The bare loops that the host engine is measured by: its decoder and resize on a thread pool, and nothing else.
 
-A task is a whole batch, out of bytes in memory; batches come in their order. No reading, no screen, no bad image,
-no state: what an engine has beyond this may cost something, and what it does better may win it back.
+A task is a whole batch; batches come in their order. No screen, no bad image, no state: what an engine has beyond this
+may cost something, and what it does better may win it back. `loop` has the bytes in memory and reads nothing;
+`loop-read` reads each image from the tar shards first, in the same task: the work that a loader over them has too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from dali_feed.bench.facts import version
 from dali_feed.bench.held import payloads_of
 from dali_feed.bench.one_way import OneWay
 from dali_feed.bench.pooled import pooled
+from dali_feed.bench.tar_reads import TarReads
 from dali_feed.bench.turns import Make
 from dali_feed.bench.work import CROP, Memory, one_torch_thread, to_float, transform
 from dali_feed.compiler.host import compile_host
@@ -29,18 +31,20 @@ from dali_feed.engines.host.decode import new_decoder
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 
-__all__ = ["Loop", "loop"]
+__all__ = ["Loop", "LoopRead", "loop"]
+
+Encoded = Callable[[NDArray[np.int64]], list[NDArray[np.uint8]]]  # rows -> their images' bytes
 
 
 class _Work:
     """A batch's work, on whichever thread."""
 
-    def __init__(self, payloads: list[bytes], batch: int, crop: int) -> None:
-        self._bytes, self._crop = [np.frombuffer(payload, np.uint8) for payload in payloads], crop
+    def __init__(self, encoded: Encoded, batch: int, crop: int) -> None:
+        self._encoded, self._crop = encoded, crop
         self._program, self._memory = compile_host(lower(transform(crop))), Memory(batch, crop)
 
     def __call__(self, decoder: Any, rows: NDArray[np.int64], number: int) -> torch.Tensor:
-        streams = [nvimgcodec.CodeStream(self._bytes[k]) for k in rows.tolist()]
+        streams = [nvimgcodec.CodeStream(encoded) for encoded in self._encoded(rows)]
         sizes = np.array([(stream.height, stream.width) for stream in streams], np.int32)
         drawn = self._program.parameters(sizes, rows, 0, number).arrays
         regions = [
@@ -55,22 +59,20 @@ class _Work:
         return out
 
 
-def loop(payloads: Callable[[], list[bytes]], batch: int, threads: int, crop: int = CROP) -> Make:
-    """`threads` threads, and one batch more in flight than they are."""
+def loop(encoded: Encoded, count: int, batch: int, threads: int, crop: int = CROP) -> Make:
+    """`threads` threads, and one batch more in flight than they are, of `count` images drawn at random."""
 
     @contextmanager
     def make() -> Iterator[Steps]:
-        with one_torch_thread():
-            held = payloads()
-            with pooled(_Work(held, batch, crop), new_decoder, len(held), batch, threads)() as steps:
-                yield steps
+        with one_torch_thread(), pooled(_Work(encoded, batch, crop), new_decoder, count, batch, threads)() as steps:
+            yield steps
 
     return make
 
 
 @dataclass(frozen=True, slots=True)
 class Loop(OneWay):
-    """The bare loop as a contestant."""
+    """The bare loop over bytes in memory, as a contestant."""
 
     name: str = "loop"
 
@@ -85,4 +87,21 @@ class Loop(OneWay):
 
     def turn(self, job: Job, way: str) -> AbstractContextManager[Steps]:
         """New threads."""
-        return loop(lambda: payloads_of(job.data), job.batch, job.threads, job.crop)()
+        held = [np.frombuffer(payload, np.uint8) for payload in payloads_of(job.data)]
+        return loop(lambda rows: [held[k] for k in rows.tolist()], len(held), job.batch, job.threads, job.crop)()
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRead(Loop):
+    """The bare loop that reads, as a contestant."""
+
+    name: str = "loop-read"
+
+    @contextmanager
+    def turn(self, job: Job, way: str) -> Iterator[Steps]:
+        """New threads, over the shards opened anew."""
+        with (
+            closing(TarReads(job.data.shards)) as reads,
+            loop(reads, len(reads), job.batch, job.threads, job.crop)() as steps,
+        ):
+            yield steps

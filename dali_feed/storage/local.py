@@ -98,7 +98,8 @@ class LocalStore:
         if not stat.S_ISREG(mode):
             os.close(fd)
             found = "a folder" if stat.S_ISDIR(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a device"
-            msg = f"{path}: a shard must be a file, to be read by position; found {found}; write it into a file first"
+            cure = "name the files in it" if stat.S_ISDIR(mode) else "write it into a file first"
+            msg = f"{path}: a shard must be a file, to be read by position; found {found}; {cure}"
             raise SourceError(msg)
         return LocalFile(fd, ahead_of(path))
 

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
 def test_the_loader_is_measured_beside_the_ceiling_the_loop_and_peers(
     run: Run, toy: tuple[object, ...], tmp_path: Path
 ) -> None:
-    """bench_loader gives a row per contestant that says where and with what it was made; ceiling and loop are 1."""
+    """bench_loader gives a row per contestant that says where and with what it was made; ceiling and loops are 1."""
     said = run("bench_loader.py", *toy, *QUICK, "--sources", "tar", "--peers", *SHOWN)
     missing = not_measured(said)
     assert missing.pop("kafka") == "not asked for"
@@ -29,14 +29,15 @@ def test_the_loader_is_measured_beside_the_ceiling_the_loop_and_peers(
     made = rows(tmp_path, "loader")
     found = {(row["engine"], row["who"]): row for row in made}
     assert len(found) == len(made)  # of a peer's ways there is one
-    ours = {(engine, who) for engine in ("host", "dali") for who in ("tar", "ceiling")} | {("host", "loop")}
+    ours = {(engine, who) for engine in ("host", "dali") for who in ("tar", "ceiling")}
+    ours |= {("host", "loop"), ("host", "loop-read")}
     assert set(found) == ours | {("host", who) for who in PEERS | ({"spdl"} - set(missing))}
     assert {found[engine, "ceiling"]["of ceiling"] for engine in ("host", "dali")} == {"1.000"}
-    assert found["host", "loop"]["of loop"] == "1.000"
+    assert found["host", "loop"]["of loop"] == found["host", "loop-read"]["of loop-read"] == "1.000"
     for (engine, who), row in found.items():
         assert int(row["img/s"]) > 0
         assert float(row["of ceiling"]) > 0
-        assert bool(row["of loop"]) == (engine == "host")
+        assert bool(row["of loop"]) == bool(row["of loop-read"]) == (engine == "host")
         assert bool(row["way"]) == (who in {"spdl", *PEERS})
         named = ("machine", "cpus", "commit", "dali", "torch", "librdkafka", "image", "batch", "threads", "date")
         assert all(row[name] for name in named), row

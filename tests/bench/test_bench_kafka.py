@@ -34,7 +34,7 @@ def test_kafka_is_measured_beside_a_plain_read(
     assert float(found["plain"]["of plain"]) == 1
     assert all(float(found[name][column]) > 0 for name in ours for column in ("of C", "cpu of C"))
     run("bench_loader.py", *toy, *QUICK, "--sources", "kafka", "--no-peers")
-    assert {row["who"] for row in rows(tmp_path, "loader")} == {"kafka", "ceiling", "loop"}
+    assert {row["who"] for row in rows(tmp_path, "loader")} == {"kafka", "ceiling", "loop", "loop-read"}
 
 
 def asked_quickly(target: str, folder: Path) -> dict[str, Any]:

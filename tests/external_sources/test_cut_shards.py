@@ -77,13 +77,13 @@ def test_an_index_with_checksums_that_is_not_the_shards_is_told(
     assert not caplog.text
 
 
-@pytest.mark.parametrize("what", ["pipe", "folder"])
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize(("what", "cure"), [("pipe", "write it into a file"), ("folder", "name the files in it")])
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, what: str, cure: str) -> None:
     """A pipe, as a shell makes of `<(zcat a.tar.gz)`, is not waited for, and a matched folder not read."""
     path = tmp_path / "a.tar"
     if what == "pipe":
         os.mkfifo(path)
     else:
         path.mkdir()
-    with pytest.raises(SourceError, match=f"a shard must be a file, to be read by position; found a {what}; write it"):
+    with pytest.raises(SourceError, match=f"a shard must be a file, to be read by position; found a {what}; {cure}"):
         ShardSet(str(tmp_path / "*.tar")).snapshot()

@@ -75,7 +75,7 @@ def test_nothing_is_no_set(tmp_path: Path) -> None:
     empty = ScriptedSource([])
     with pytest.raises(SourceEmptyError, match="a set must hold records; found none"):
         pack(empty, tmp_path / "a" / "x.dfset")
-    with pytest.raises(SourceEmptyError, match="a set must hold records; found none"):
+    with pytest.raises(SourceEmptyError, match="what is converted must hold records; found none"):
         convert(empty, tmp_path / "b", "mds")
     with pytest.raises(ConfigError, match="shard_size: must be 1 or more; found 0"):
         convert(empty, tmp_path / "b", "mds", shard_size=0)

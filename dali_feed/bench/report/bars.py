@@ -10,7 +10,7 @@ from dali_feed.bench.report.style import COLOURS
 
 __all__ = ["bars", "number", "parts"]
 
-CEILINGS = ("ceiling", "loop", "replay")
+CEILINGS = ("ceiling", "loop", "loop-read", "replay")
 
 
 def number(value: float) -> str:
