@@ -45,7 +45,10 @@ def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path) -> None:
         (no_file, lambda: tar_index.build(f"{path}.tar")),
         (no_file, lambda: kept_index.build(f"{path}.rec", RECORDIO)),
         (no_file, lambda: array_file(f"{path}.npy", None, None)),
-        ("must be", lambda: list(measures(f"{path}.tar", seconds=0.01, modes=("warm",)))),
+        (
+            "a file to measure must be readable; found:? Is a directory",
+            lambda: list(measures(f"{path}.tar", seconds=0.01, modes=("warm",))),
+        ),
     ]
     for said, read in reads:
         with pytest.raises(SourceError, match=f"{path}.*: {said}"):
