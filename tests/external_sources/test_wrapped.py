@@ -96,7 +96,7 @@ def test_columns_need_a_source_that_names_its_members() -> None:
     columns = {"n": Number("label")}
     with pytest.raises(ConfigError, match="_Plain does not say what members its records have; leave columns out"):
         Columnar(_Plain(), columns, as_tuple=False)
-    with pytest.raises(ConfigError, match="does not say what members its records have; leave columns out"):
+    with pytest.raises(ConfigError, match="needs sources that list the members .* does not; leave columns out"):
         Concat([_Plain(), _Plain()]).members()
     with pytest.raises(ConfigError, match="_Plain does not say what members its records have"):
         Watched(_Plain()).members()

@@ -45,8 +45,8 @@ def test_a_state_of_something_else_has_reached_nothing() -> None:
         state, snapshot = made.state_dict(), made.snapshot
     assert reached(state, snapshot).sum() >= 0
     changes: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"source": "another"}, "state: it must be of its own pin; the fingerprints are 'another'"),
-        ({"sampler": "x"}, "state: its order was a sampler's, which a state does not hold"),
+        ({"source": "another"}, "state: it must fit its own pin; the fingerprints are 'another'"),
+        ({"sampler": "x"}, "state: its order came from a sampler, which a state does not hold"),
         ({"lanes": "many"}, "state: must be the dict that state_dict\\(\\) gave; ValueError"),
     )
     for change, said in changes:

@@ -28,9 +28,9 @@ from typing import Self
 
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, TopicMetadata
-from with_us import Beside
 
 from broker.begun import archived, archiving, copy_storage, keep_storage, kept_folder
+from broker.with_us import Beside
 
 POM = Path(__file__).with_name("pom.xml")
 ALICE = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "alice"}

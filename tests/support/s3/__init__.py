@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from broker.real import free_ports
-from with_us import Beside
+from broker.with_us import Beside
 
 __all__ = ["S3Server", "unavailable"]
 
