@@ -58,16 +58,16 @@ class MemberRows:
         self._fields: dict[str, list[Any]] = {name: [None] * n for name in asked.members}
         names = {part for parts in (self._image or (), *self._asked.values()) for part in parts}
         self._wants_headers = bool(names.difference(_OWN))
-        self._plain = _plain(self._asked, self._fields) if self._image is None else None
-        plain = self._plain or {}
-        self._values = Filling(n, lease) if _VALUE in plain else None
-        self._keys, self._times = plain.get("key"), plain.get("timestamp")
+
+    @classmethod
+    def of(cls, asked: Asked, n: int, lease: Lease, claims: Follows = UNTOLD) -> MemberRows:
+        """Columns of n rows, filled in the fast way where what is asked for allows it."""
+        found = cls(asked, n, lease, claims)
+        plain = _plain(found._asked, found._fields) if found._image is None else None
+        return found if plain is None else _PlainRows(asked, n, lease, claims)
 
     def take(self, row: int, message: Message) -> None:
         """A record into its row: the value is copied into the slab, once, where it is asked for."""
-        if self._plain is not None:
-            self._take_plain(row, message, self._plain)
-            return
         headers: Any = (message.headers() if self._wants_headers else None) or ()
         known: dict[Any, Any] = dict(headers)
         self.payloads[row] = _NOTHING
@@ -80,31 +80,9 @@ class MemberRows:
         for name, parts in self._asked.items():
             self._fields[name][row] = self._found(row, message, known, parts)
 
-    def _take_plain(self, row: int, message: Message, plain: dict[str, list[Any]]) -> None:
-        """The fast way: what the record itself has, each by one name."""
-        self.payloads[row] = _NOTHING
-        if self._values is not None:
-            if value := message.value():
-                self._values.copy(row, value)
-            else:
-                self._values.keep(row, self._elsewhere(row, message))
-        if self._wants_headers:
-            headers: Any = message.headers()
-            for name, text in headers or ():
-                if (texts := plain.get(_HEADER + name)) is not None:
-                    texts[row] = text  # the last one counts
-        if self._keys is not None:
-            self._keys[row] = message.key()
-        if self._times is not None:
-            self._times[row] = message.timestamp()[1]
-
     def columns(self) -> dict[str, Any]:
         """The members that are no payload."""
-        values = None if self._values is None else self._values.pieces()
-        return {
-            k: values if each == (_VALUE,) and values is not None else self._fields[k]
-            for k, each in self._asked.items()
-        }
+        return dict(self._fields)
 
     def _found(self, row: int, message: Message, headers: dict[Any, Any], names: tuple[str, ...]) -> Any:
         """The foremost of the members that the record has; None where it has none."""
@@ -145,6 +123,41 @@ class MemberRows:
         view = self._room(len(data))
         view[:] = data
         return view
+
+
+class _PlainRows(MemberRows):
+    """The fast way, for no image and each member by one name: values are pieces."""
+
+    def __init__(self, asked: Asked, n: int, lease: Lease, claims: Follows = UNTOLD) -> None:
+        super().__init__(asked, n, lease, claims)
+        self._plain = _plain(self._asked, self._fields) or {}
+        self._values = Filling(n, lease) if _VALUE in self._plain else None
+        self._keys, self._times = self._plain.get("key"), self._plain.get("timestamp")
+
+    def take(self, row: int, message: Message) -> None:
+        """What the record itself has."""
+        self.payloads[row] = _NOTHING
+        if self._values is not None:
+            if value := message.value():
+                self._values.copy(row, value)
+            else:
+                self._values.keep(row, self._elsewhere(row, message))
+        if self._wants_headers:
+            headers: Any = message.headers()
+            for name, text in headers or ():
+                if (texts := self._plain.get(_HEADER + name)) is not None:
+                    texts[row] = text  # the last one counts
+        if self._keys is not None:
+            self._keys[row] = message.key()
+        if self._times is not None:
+            self._times[row] = message.timestamp()[1]
+
+    def columns(self) -> dict[str, Any]:
+        """The members."""
+        if self._values is None:
+            return dict(self._fields)
+        values = self._values.pieces()
+        return {name: values if parts == (_VALUE,) else self._fields[name] for name, parts in self._asked.items()}
 
 
 def _plain(asked: dict[str, tuple[str, ...]], fields: dict[str, list[Any]]) -> dict[str, list[Any]] | None:

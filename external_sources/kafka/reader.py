@@ -96,7 +96,7 @@ class KafkaReader:
         count = int(extents.lengths.sum())
         rows: Rows
         if options.asked is not None:
-            rows = MemberRows(options.asked, count, lease, options.claims)
+            rows = MemberRows.of(options.asked, count, lease, options.claims)
         else:
             rows = rows_for(options.label, options.codec, options.fields, count, lease, options.claims)
         try:
@@ -174,6 +174,7 @@ class KafkaReader:
             self._assign(partition, start)
         self._passed += stop - self._at[1]
         batch, self._left = self._left, []
+        take = rows.take
         while True:
             for n, message in enumerate(batch):
                 error = message.error()
@@ -190,7 +191,7 @@ class KafkaReader:
                     self._at, self._left = (partition, stop), batch[n:]
                     return
                 self._received += len(message)
-                rows.take(offset + shift, message)
+                take(offset + shift, message)
                 want = offset + 1
                 if want == stop:
                     self._at, self._left = (partition, stop), batch[n + 1 :]

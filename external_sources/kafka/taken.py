@@ -33,7 +33,7 @@ class Taken:
         self._offsets: list[int] = []
         self._rows: Rows
         if options.asked is not None:
-            self._rows = MemberRows(options.asked, self.most, self._lease, options.claims)
+            self._rows = MemberRows.of(options.asked, self.most, self._lease, options.claims)
         else:
             self._rows = rows_for(options.label, options.codec, options.fields, self.most, self._lease, options.claims)
 
