@@ -18,8 +18,6 @@ from limits import LONG
 from dali_feed.compiler.host import compile_host
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.engine import Engine, Work
-from dali_feed.engines.host import engine as host
-from dali_feed.engines.host.decode import decoded_jpegs
 from dali_feed.engines.host.image import ImageSteps
 from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
@@ -97,32 +95,12 @@ def test_a_slow_image_holds_back_its_chunk_alone(monkeypatch: pytest.MonkeyPatch
     slow = work(engine, good())
     engine.submit(slow)
     engine.submit(work(engine, good(), 100))
-    finished = sorted(done.get(timeout=LONG) for _ in range(16 + 32))  # all but the sixteen of the kept chunk
-    assert finished == sorted([*range(16, 32), *range(32)])
+    finished = sorted(done.get(timeout=LONG) for _ in range(24 + 32))  # all but the eight of the kept chunk
+    assert finished == sorted([*range(8, 32), *range(32)])
     go_on.set()
     assert engine.take().images is not None
     assert engine.take().images is not None
     engine.close()
-
-
-@pytest.mark.parametrize(("count", "threads", "calls"), [(12, 2, 2), (32, 2, 2), (64, 1, 2), (32, 4, 4), (96, 2, 3)])
-def test_a_thread_decodes_its_share_of_a_batch_by_one_call(
-    count: int, threads: int, calls: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of eight images at least, which pay for the call, and 32 at most, as a slow one holds back those with it."""
-    sizes: list[int] = []
-
-    def counted(decoder: Any, streams: list[Any]) -> Any:
-        sizes.append(len(streams))
-        return decoded_jpegs(decoder, streams)
-
-    monkeypatch.setattr(host, "decoded_jpegs", counted)
-    engine = make_engine("host", compile_host(BATCH), batch_size=count, device=None, tuning=Tuning(threads=threads))
-    engine.submit(work(engine, (3 * good())[:count]))
-    engine.take()
-    engine.close()
-    assert (sum(sizes), len(sizes)) == (count, calls)
-    assert max(sizes) <= 32
 
 
 def test_what_cannot_be_decoded_is_a_mark(engine: Engine) -> None:
@@ -144,7 +122,7 @@ def test_a_mended_batch_runs_its_replaced_slots_alone_and_at_once(monkeypatch: p
     """What stands in for a bad record is run before the batches in flight go on, and no good slot is run again."""
     ran: list[tuple[str, int]] = []
     run, turn = ImageSteps.run, threading.Event()
-    engine: Any = make_engine("host", compile_host(BATCH), batch_size=64, device=None, tuning=Tuning(threads=1))
+    engine: Any = make_engine("host", compile_host(BATCH), batch_size=32, device=None, tuning=Tuning(threads=1))
 
     def told(self: ImageSteps, pixels: Any, arrays: Any, slot: int, out: torch.Tensor, **how: int) -> None:
         deadline = time.monotonic() + LONG
@@ -154,10 +132,10 @@ def test_a_mended_batch_runs_its_replaced_slots_alone_and_at_once(monkeypatch: p
         run(self, pixels, arrays, slot, out, **how)
         ran.append((names[id(arrays)], slot))
 
-    payloads = 2 * good()
-    mended = work(engine, 2 * good())
+    payloads = good()
+    mended = work(engine, good())
     payloads[5] = bad_tables()
-    first, second = work(engine, payloads), work(engine, 2 * good(), 100)
+    first, second = work(engine, payloads), work(engine, good(), 100)
     names = {id(first.arrays): "first", id(second.arrays): "second", id(mended.arrays): "mended"}
     clean = engine.redo(mended).images
     monkeypatch.setattr(ImageSteps, "run", told)
@@ -170,7 +148,7 @@ def test_a_mended_batch_runs_its_replaced_slots_alone_and_at_once(monkeypatch: p
     assert torch.equal(result.images, clean)
     engine.take()
     assert [slot for name, slot in ran if name == "mended"] == [5]
-    assert ran.index(("mended", 5)) < ran.index(("second", 32))  # the second batch's next chunk
+    assert ran.index(("mended", 5)) < ran.index(("second", 16))  # the second batch's next chunk
     engine.close()
 
 

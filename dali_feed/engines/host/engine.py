@@ -43,8 +43,7 @@ from dali_feed.transforms.keys import REDUCE, SIZE, TURN, WINDOW, Arrays, by_vie
 __all__ = ["HostEngine"]
 
 _ENGINE = "host engine"  # its name in errors
-# Images of a task: a thread's share of a batch, as a core decodes many together and then resizes them at less than both
-# by turns; no more, for a slow image holds them all up. What the shares differ by is made good by the batch behind.
+# Images of a task: few enough to share a batch out evenly, enough to pay for the hand-over and to decode many together.
 CHUNK, MOST = 8, 32
 
 
@@ -155,7 +154,7 @@ class HostEngine:
     def submit(self, work: Work) -> None:
         """Start a batch."""
         n = len(work.payloads)
-        size = max(CHUNK, min(MOST, n // self._count))
+        size = max(CHUNK, min(MOST, n // (2 * self._count)))
         chunks = [range(first, min(first + size, n)) for first in range(0, n, size)]
         self._flying.append(self._begin(self._flight(work, chunks), len(chunks)))
 
