@@ -190,7 +190,8 @@ OTHERS = {"torch": "torch's DataLoader at its best", "webdataset": "WebDataset",
 KAFKA = {
     "ours": "here, with a label in a header",
     "ours, no label": "here, without labels",
-    "straight": "one consumer that reads values and labels",
+    "straight": "our readers alone: two threads, values and labels, no tensors",
+    "plain": "confluent_kafka's own consumer: values counted and dropped",
 }
 PAIRS = {
     "image alone": "the image alone",
