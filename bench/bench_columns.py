@@ -32,7 +32,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -268,8 +267,7 @@ def main() -> None:
     elif "kafka" in args.only:
         for case, told in (("arrays", arrays), ("features", features)):
             which = replace(told, count=max(1, int(args.topic_mb * 1e6 / told.size)))
-            with ExitStack() as stack:
-                there = stack.enter_context(topic(which.records()))
+            with topic(which.records()) as there:
                 ways = kafka_case(there, which, args.batch)
                 beside = dict.fromkeys((name.partition("/")[0] for name in ways), "straight")
                 measure(f"{case}, kafka", ways, beside, count=which.count, size=which.size, batch=args.batch)

@@ -62,9 +62,8 @@ class MemberRows:
     @classmethod
     def of(cls, asked: Asked, n: int, lease: Lease, claims: Follows = UNTOLD) -> MemberRows:
         """Columns of n rows, filled in the fast way where what is asked for allows it."""
-        found = cls(asked, n, lease, claims)
-        plain = _plain(found._asked, found._fields) if found._image is None else None
-        return found if plain is None else _PlainRows(asked, n, lease, claims)
+        plain = asked.image is None and _in_full(asked.members) is not None
+        return (_PlainRows if plain else cls)(asked, n, lease, claims)
 
     def take(self, row: int, message: Message) -> None:
         """A record into its row: the value is copied into the slab, once, where it is asked for."""
@@ -130,7 +129,7 @@ class _PlainRows(MemberRows):
 
     def __init__(self, asked: Asked, n: int, lease: Lease, claims: Follows = UNTOLD) -> None:
         super().__init__(asked, n, lease, claims)
-        self._plain = _plain(self._asked, self._fields) or {}
+        self._plain = {full: self._fields[name] for full, name in (_in_full(asked.members) or {}).items()}
         self._values = Filling(n, lease) if _VALUE in self._plain else None
         self._keys, self._times = self._plain.get("key"), self._plain.get("timestamp")
 
@@ -160,14 +159,16 @@ class _PlainRows(MemberRows):
         return {name: values if parts == (_VALUE,) else self._fields[name] for name, parts in self._asked.items()}
 
 
-def _plain(asked: dict[str, tuple[str, ...]], fields: dict[str, list[Any]]) -> dict[str, list[Any]] | None:
-    """The column of each member, headers by their full names; None where one has alternatives, or two are the same."""
+def _in_full(members: tuple[str, ...]) -> dict[str, str] | None:
+    """Members by what they are, headers by their full names; None if one has alternatives, or two are the same."""
     found = {}
-    for name, parts in asked.items():
+    for name in members:
+        parts = alternatives(name)
         own = parts[0] in _OWN or parts[0].startswith(_HEADER)
-        found[parts[0] if own else _HEADER + parts[0]] = fields[name]
-    one = all(len(parts) == 1 for parts in asked.values())
-    return found if one and len(found) == len(asked) and _ALL not in found else None
+        found[parts[0] if own else _HEADER + parts[0]] = name
+        if len(parts) > 1:
+            return None
+    return found if len(found) == len(set(members)) and _ALL not in found else None
 
 
 class Seen:
