@@ -50,13 +50,13 @@ endef
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
-demo: .venv/.stamp  ## the whole way on this machine: topic, bad records, batches, kill and resume
+demo: .venv/.native  ## the whole way on this machine: topic, bad records, batches, kill and resume
 	@$(BIN)/dali-feed demo
 
-test: .venv/.stamp system  ## the tests, of some a short form; what needs a GPU is skipped where there is none
+test: .venv/.stamp system .venv/.native  ## the tests, of some a short form; what needs a GPU is skipped where there is none
 	@$(PY) -Im pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not long"
 
-test-long: .venv/.stamp system  ## all tests, in the long form too, and more examples of each property
+test-long: .venv/.stamp system .venv/.native  ## all tests, in the long form too, and more examples of each property
 	@$(PY) -Im pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --hypothesis-profile thorough
 
 check: .venv/.stamp  ## lint, format, types
@@ -64,7 +64,7 @@ check: .venv/.stamp  ## lint, format, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy dali_feed tests bench examples docs
 
-bench: .venv/.stamp  ## samples per second beside the ceiling and the usual loaders
+bench: .venv/.native  ## samples per second beside the ceiling and the usual loaders
 	@$(SHELL_LIB)
 	# SPDL is a peer that is measured beside us, py-spy a profiler: where they can be had.
 	extra='import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["bench"])'
@@ -82,10 +82,10 @@ bench: .venv/.stamp  ## samples per second beside the ceiling and the usual load
 	$(PY) bench/bench_reduction.py
 	$(PY) bench/bench_lock.py
 
-bench-check: .venv/.stamp  ## fails where the loader became slower than bench/baseline.json; WRITE=1 writes that
+bench-check: .venv/.native  ## fails where the loader became slower than bench/baseline.json; WRITE=1 writes that
 	@$(PY) bench/bench_check.py --baseline $(BASELINE) $(if $(WRITE),--write)
 
-chaos: .venv/.stamp system  ## kill training, producing and following processes (KILLS=20), a broker at random, and compare
+chaos: .venv/.stamp system .venv/.native  ## kill training, producing and following processes (KILLS=20), a broker at random, and compare
 	@$(PY) bench/chaos.py --kills $(KILLS)
 	$(PY) bench/chaos_produce.py --kills $(KILLS)
 	$(PY) bench/chaos_stream.py --kills $(KILLS)
@@ -106,7 +106,7 @@ docs: .venv/.stamp  ## build the site of these pages into site/: python -m http.
 	NO_MKDOCS_2_WARNING=1 $(PY) -P -m mkdocs build --strict
 
 clean:  ## remove .venv and everything else that is made here
-	@rm -rf .venv build dist site ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf .venv build dist site ./*.egg-info dali_feed/native/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.stamp: pyproject.toml
@@ -125,6 +125,15 @@ clean:  ## remove .venv and everything else that is made here
 	echo "make: installing into .venv for CUDA $(CUDA); torch and DALI are large, the first time takes minutes"
 	$(PY) -Im pip install --quiet --disable-pip-version-check -e '.[cuda$(CUDA),vision,dev]'
 	printf 'cuda$(CUDA)' > $@
+
+# The loops in C (dali_feed/native), anew where one has changed; without a compiler all works, slower.
+.venv/.native: .venv/.stamp $(wildcard dali_feed/native/*.[ch])
+	@if command -v cc >/dev/null; then
+	    $(PY) -W ignore -c 'from setuptools import setup; setup()' -q build_ext --inplace --force
+	else
+	    echo "make: no C compiler: going on without the loops in C (dali_feed/native)" >&2
+	fi
+	touch $@
 
 # The broker tests run Apache Kafka from Maven Central (Java 17 or newer; with a JDK its own client too), one bench is in
 # C++. Missing, they are skipped.

@@ -48,6 +48,7 @@ ROOMS = (
     Room("checks", ("errors",)),
     Room("packages", ("errors",)),
     Room("cores"),
+    Room("native"),
     Room("locks"),
     Room("secrets", ("errors",)),
     Room("draws", ("errors",)),
@@ -159,7 +160,7 @@ SOURCES = sources()
 FILES = sorted(
     path
     for folder in ("dali_feed", "kernels", "external_sources", "tests", "bench", "examples")
-    for suffix in ("*.py", "*.cu", "*.cuh")
+    for suffix in ("*.py", "*.cu", "*.cuh", "*.c", "*.h")
     for path in (ROOT / folder).rglob(suffix)
 )
 

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 LINKS = {"kernels": "../kernels", "external_sources": "../external_sources"}
-SHIPPED = {".py", ".cu", ".cuh", ".typed"}
+SHIPPED = {".py", ".cu", ".cuh", ".c", ".h", ".typed"}
+COMPILED = "dali_feed/native/_native.abi3.so"
 
 
 def files_to_ship(root: Path) -> set[str]:
@@ -68,6 +69,36 @@ def test_every_package_is_listed() -> None:
     assert set(listed) == there
 
 
+def tree_of(root: Path, links: Callable[[Path], None]) -> Path:
+    """A copy of what is built from, with the links treated so."""
+    tree = root / "tree"
+    tree.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+    for name in ("dali_feed", *LINKS):
+        left = shutil.ignore_patterns("__pycache__", "*.so")
+        shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=left)
+    for name in LINKS:
+        links(tree / "dali_feed" / name)
+    return tree
+
+
+def built(tree: Path, to: Path, **environment: str) -> Path:
+    """The wheel of a tree."""
+    command = [sys.executable, "-Im", "build", "--wheel", "--no-isolation", "--outdir", str(to), str(tree)]
+    told = os.environ | {"NO_COLOR": "1"} | environment
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=told)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = to.glob("*.whl")
+    return wheel
+
+
+def names_of(wheel: Path) -> list[str]:
+    """The files in it."""
+    with zipfile.ZipFile(wheel) as archive:
+        return [name for name in archive.namelist() if not name.endswith("/")]
+
+
 def keep(_: Path) -> None:
     """The links as they are."""
 
@@ -86,26 +117,23 @@ def flatten(link: Path) -> None:
 
 @pytest.mark.parametrize("harm", [keep, lose, flatten])
 def test_wheel_equals_the_tree(tmp_path: Path, harm: Callable[[Path], None]) -> None:
-    """The wheel holds every Python and CUDA file of the three folders under one name, whatever became of the links."""
-    tree = tmp_path / "tree"
-    tree.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tree)
-    for name in ("dali_feed", *LINKS):
-        shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in LINKS:
-        harm(tree / "dali_feed" / name)
+    """The wheel holds every Python, C and CUDA file of the three folders under one name, whatever the links became."""
+    tree = tree_of(tmp_path, harm)
     expected = files_to_ship(tree)
 
-    command = [sys.executable, "-Im", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(tree)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"NO_COLOR": "1"})
-    assert done.returncode == 0, done.stdout + done.stderr
-
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if not name.endswith("/")]
+    names = names_of(built(tree, tmp_path))
+    if shutil.which("cc") is not None:
+        expected.add(COMPILED)
     info = {name for name in names if name.partition("/")[0].endswith(".dist-info")}
     assert len(names) == len(set(names))
     assert set(names) - info == expected
     assert {"dali_feed/py.typed", "dali_feed/kernels/__init__.py"} <= expected
     assert any(name.endswith("licenses/LICENSE") for name in info)
+
+
+def test_a_wheel_is_built_without_a_compiler(tmp_path: Path) -> None:
+    """Where the loops in C cannot be compiled the wheel has all the rest, and the build says so and goes on."""
+    tree = tree_of(tmp_path, keep)
+    expected = files_to_ship(tree)
+    names = set(names_of(built(tree, tmp_path, CC="false")))
+    assert {name for name in names if ".dist-info/" not in name} == expected
