@@ -25,6 +25,10 @@ class Filling:
         self._memories: list[memoryview] = []
         self._memory, self._number, self._free = memoryview(b""), -1, 1  # the one in use, and its first free byte
 
+    def __bool__(self) -> bool:
+        """Whether any row has been given its bytes."""
+        return bool(self._memories)
+
     def copy(self, row: int, data: bytes | bytearray | memoryview) -> None:
         """A row's bytes are these: they are copied."""
         size, first = len(data), self._free

@@ -11,12 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from confluent_kafka import Message
 
 from dali_feed.external_sources.kafka.claims import UNTOLD, Follows, value_of
+from dali_feed.external_sources.kafka.filled import Filled, Wanted, merged
 from dali_feed.formats.contract import Format
 from dali_feed.records.filling import Filling
 from dali_feed.records.members import Member, alternatives
+from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Lease
 
 __all__ = ["Asked", "MemberRows", "Seen", "by_path"]
@@ -54,16 +57,49 @@ class MemberRows:
         self.faults: dict[int, str] = {}
         self._room, self._lease, self._claims = lease.room, lease, claims
         self._image = None if asked.image is None else alternatives(asked.image)
+        self._members = asked.members
         self._asked = {name: alternatives(name) for name in asked.members}
         self._fields: dict[str, list[Any]] = {name: [None] * n for name in asked.members}
         names = {part for parts in (self._image or (), *self._asked.values()) for part in parts}
         self._wants_headers = bool(names.difference(_OWN))
+        self.filled: Filled | None = None
 
     @classmethod
     def of(cls, asked: Asked, n: int, lease: Lease, claims: Follows = UNTOLD) -> MemberRows:
         """Columns of n rows, filled in the fast way where what is asked for allows it."""
         plain = asked.image is None and _in_full(asked.members) is not None
         return (_PlainRows if plain else cls)(asked, n, lease, claims)
+
+    def wanted(self) -> Wanted | None:
+        """What C is to copy: members by one name each, and no other image than the value."""
+        members = _in_full(self._members)
+        if members is None or self._image not in (None, (_VALUE,)):
+            return None
+        headers = tuple(name.removeprefix(_HEADER) for name in members if name not in _OWN)
+        value = _VALUE in members or self._image is not None
+        return Wanted(value, key="key" in members, times="timestamp" in members, headers=headers)
+
+    def finish(self) -> None:
+        """What C has filled, into the rows that Python has not."""
+        filled = self.filled
+        if filled is None:
+            return
+        columns: dict[str, Any] = {**filled.texts(), **_times(filled)}
+        if filled.wanted.value:
+            columns[_VALUE] = filled.values
+            if self._image is not None:
+                columns[_VALUE] = list(filled.values)
+                self.payloads = merged(columns[_VALUE], self.payloads)
+        if self._image is None:
+            nothing = [_NOTHING if there else None for there in filled.where().tolist()]
+            self.payloads = merged(nothing, self.payloads)
+        for full, name in (_in_full(self._members) or {}).items():
+            self._put(name, full, columns[full])
+
+    def _put(self, name: str, full: str, found: Any) -> None:
+        """What C has found of a member."""
+        del full
+        self._fields[name] = merged(found, self._fields[name])
 
     def take(self, row: int, message: Message) -> None:
         """A record into its row: the value is copied into the slab, once, where it is asked for."""
@@ -151,11 +187,26 @@ class _PlainRows(MemberRows):
         if self._times is not None:
             self._times[row] = message.timestamp()[1]
 
+    def _put(self, name: str, full: str, found: Any) -> None:
+        if full != _VALUE:
+            super()._put(name, full, found)
+
+    def _pieces(self, values: Filling) -> Pieces:
+        """C's, and those that Python has copied."""
+        if self.filled is None:
+            return values.pieces()
+        found = self.filled.values
+        if values:
+            own = values.pieces()
+            for row in np.flatnonzero(~own.missing).tolist():
+                found[row] = own[row]
+        return found
+
     def columns(self) -> dict[str, Any]:
         """The members."""
         if self._values is None:
             return dict(self._fields)
-        values = self._values.pieces()
+        values = self._pieces(self._values)
         return {name: values if parts == (_VALUE,) else self._fields[name] for name, parts in self._asked.items()}
 
 
@@ -169,6 +220,14 @@ def _in_full(members: tuple[str, ...]) -> dict[str, str] | None:
         if len(parts) > 1:
             return None
     return found if len(found) == len(set(members)) and _ALL not in found else None
+
+
+def _times(filled: Filled) -> dict[str, list[int | None]]:
+    """Of the rows that C has filled."""
+    if filled.times is None:
+        return {}
+    there = zip(filled.where().tolist(), filled.times.tolist(), strict=True)
+    return {"timestamp": [time if taken else None for taken, time in there]}
 
 
 class Seen:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaException
 
@@ -103,6 +103,14 @@ def amounts(config: Mapping[str, Any], times: int) -> dict[str, int]:
     return {name: int(_TUNING[name]) * min(times, most_times(config)) for name in _AMOUNTS}
 
 
+class Adds(Protocol):
+    """What must be told to a consumer beside all else."""
+
+    def options(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Further settings, where `config` are the user's."""
+        ...
+
+
 def connect(  # noqa: PLR0913  whose consumer it is, and what for
     options: KafkaOptions,
     trouble: Trouble,
@@ -114,12 +122,14 @@ def connect(  # noqa: PLR0913  whose consumer it is, and what for
     statistics: Callable[[str], None] | None = None,
     tuning: Mapping[str, Any] | None = None,
     member: Mapping[str, Any] | None = None,
+    client: Adds | None = None,
 ) -> Consumer:
     """A consumer with our settings and the user's; opens no connection by itself.
 
     A `modest` one fetches less at once; others so many `times` the usual amount where the user does not say how much.
     Its `logger` is told what `debug` names, beside what the user asked for; `statistics` librdkafka's, as JSON.
     `tuning` are further settings that the user's go before, `member` those of a member of a group, which go before all.
+    `client` has settings to add.
 
     Raises:
         ConfigError: librdkafka does not take an option of `config`.
@@ -137,6 +147,7 @@ def connect(  # noqa: PLR0913  whose consumer it is, and what for
                 **({} if statistics is None else _measuring(config, statistics)),
                 **_LAWS,
                 **(member or {}),
+                **({} if client is None else client.options(config)),
                 **({"debug": ",".join(filter(None, (config.get("debug"), debug)))} if debug else {}),
                 "bootstrap.servers": options.servers,
                 "error_cb": trouble,

@@ -16,9 +16,11 @@ import threading
 import time
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from dali_feed.errors import ClosedError, DataLostError, SourceChangedError, SourceError
+from dali_feed.external_sources.kafka.by_column import Client, by_column
+from dali_feed.external_sources.kafka.by_message import ByMessage
 from dali_feed.external_sources.kafka.errors import (
     BROKEN,
     DENIED,
@@ -30,11 +32,13 @@ from dali_feed.external_sources.kafka.errors import (
     remade,
     unreachable,
 )
+from dali_feed.external_sources.kafka.filled import Filled
 from dali_feed.external_sources.kafka.held import check_usable, hang_up, held, let_go
 from dali_feed.external_sources.kafka.identity import Asker, Witness, identify
 from dali_feed.external_sources.kafka.members import MemberRows
 from dali_feed.external_sources.kafka.options import SLICE_SECONDS, Identity, KafkaOptions, connect
 from dali_feed.external_sources.kafka.records import Rows, Takes, rows_for
+from dali_feed.external_sources.kafka.run import Event, Run, Way
 from dali_feed.external_sources.kafka.statistics import Statistics
 from dali_feed.external_sources.kafka.wait import Wait
 from dali_feed.records.gauges import KafkaStats
@@ -83,8 +87,9 @@ class KafkaReader:
         self._trouble = Trouble()
         self._statistics = Statistics(options.topic)
         self._consumer: Consumer | None = None
-        self._at = (-1, -1)  # the partition, and the offset from which everything is in _left or still to come
-        self._left: list[Message] = []
+        self._way: Way | None = None  # how its records are taken
+        self._columns = False  # whether by column
+        self._at = (-1, -1)  # the partition, and the offset from which everything is with the way or still to come
         self._passed = self._received = 0  # offsets, and bytes of their records
         held(self)
 
@@ -100,7 +105,11 @@ class KafkaReader:
         else:
             rows = rows_for(options.label, options.codec, options.fields, count, lease, options.claims)
         try:
+            wanted = rows.wanted()
+            if wanted is not None and by_column(wanted):
+                rows.filled = Filled(wanted, count, lease)
             self.fill(extents, rows)
+            rows.finish()
         except BaseException:
             lease.release()
             raise
@@ -166,65 +175,44 @@ class KafkaReader:
 
     def _run(self, partition: int, start: int, stop: int, rows: Takes, first: int) -> None:
         """Fill the rows from `first` on with the offsets start..stop-1."""
-        shift = first - start
-        want = start
+        run = Run(partition, start, stop, first - start)
         self._trouble.clear()
         wait = Wait(self._options.timeout)
+        columns = getattr(rows, "filled", None) is not None
+        if columns != self._columns:  # these are read in the other way
+            self._drop()
+            self._columns = columns
         if not self._is_near(partition, start):
             self._assign(partition, start)
         self._passed += stop - self._at[1]
-        batch, self._left = self._left, []
-        take = rows.take
-        while True:
-            for n, message in enumerate(batch):
-                error = message.error()
-                if error is not None:
-                    want = max(want, self._event(error, message, partition, want, stop, wait))
-                    if want >= stop:  # an end is said once, and may prove the next run's rows absent too
-                        self._at, self._left = (partition, stop), batch[n:]
-                        return
-                    continue
-                offset = message.offset()
-                if offset is None or offset < want or message.partition() != partition:
-                    continue  # an older assignment's
-                if offset >= stop:
-                    self._at, self._left = (partition, stop), batch[n:]
-                    return
-                self._received += len(message)
-                take(offset + shift, message)
-                want = offset + 1
-                if want == stop:
-                    self._at, self._left = (partition, stop), batch[n + 1 :]
-                    return
-            batch = self._more(partition, want, stop, wait)
+        while run.want < stop:
+            self._more(run, rows, wait)
+        self._received += run.received
+        self._at = (partition, stop)
 
-    def _more(self, partition: int, want: int, stop: int, wait: Wait) -> list[Message]:
-        """The next records or events; waits as long as the source's timeout allows."""
-        consumer = self._live()
-        while True:
-            batch = self._taken(consumer)
-            if self._stop.is_set():
-                msg = f"{self._where(partition, want)}: reading was stopped"
-                raise ClosedError(msg)
-            if self._witness.doubts(self._identity.topic_id):
-                self._doubt(partition, want, wait)
-                consumer = self._live()
-            elif not batch:
-                consumer = self._silence(partition, want, stop, wait)
-            else:
-                if batch[0].error() is None:
-                    wait.progress()
-                return batch
-
-    def _taken(self, consumer: Consumer) -> list[Message]:
-        """What is there already, as much as a cache holds; where nothing is, what comes next within a slice of time."""
+    def _more(self, run: Run, rows: Takes, wait: Wait) -> None:
+        """The next records or events, where some come within a slice of time; waits as long as the timeout allows."""
+        way, want = self._line(), run.want
         most = FIRST if not self._received else max(1, min(MORE, CACHED * self._passed // self._received))
-        batch = consumer.consume(most, 0)
-        if not batch and (message := consumer.poll(SLICE_SECONDS)) is not None:
-            batch = [message]
-        return batch
+        came = way.come(run, rows, most)
+        if self._stop.is_set():
+            msg = f"{self._where(run.partition, want)}: reading was stopped"
+            raise ClosedError(msg)
+        if self._witness.doubts(self._identity.topic_id):
+            run.want = want
+            return self._doubt(run.partition, want, wait)
+        if not came:
+            return self._silence(run.partition, want, run.stop, wait)
+        event = way.look(run, rows)
+        if run.want > want:
+            wait.progress()
+        if event is not None:
+            run.want = max(run.want, self._event(event, run, wait))
+            if run.want < run.stop and way is self._way:  # an end, said once, may prove the next run's rows absent
+                way.skip()
+        return None
 
-    def _silence(self, partition: int, want: int, stop: int, wait: Wait) -> Consumer:
+    def _silence(self, partition: int, want: int, stop: int, wait: Wait) -> None:
         """Nothing came: wait on, assign anew once at half of the timeout, or give up."""
         seconds, where = wait.seconds, self._where(partition, want)
         if self._trouble.denied:
@@ -244,16 +232,15 @@ class KafkaReader:
             LOG.warning("%s: nothing came for %.0f s; connecting again (%s)", where, seconds, self._trouble.last)
             self._drop()
             self._assign(partition, want, modest=True)
-        return self._live()
 
-    def _event(self, error: KafkaError, message: Message, partition: int, want: int, stop: int, wait: Wait) -> int:
+    def _event(self, event: Event, run: Run, wait: Wait) -> int:
         """Handle what is no record; returns the position that it proves."""
+        error, about, end = event
+        partition, want, stop = run.partition, run.want, run.stop
         code, where = error.code(), self._where(partition, want)
-        about = message.partition()
         if code == KafkaError._PARTITION_EOF:
             if about != partition:
                 return want
-            end = message.offset()
             wait.end_seen = end if end is not None and end < stop else None
             return want if end is None else end
         if code == KafkaError._AUTO_OFFSET_RESET:
@@ -336,16 +323,18 @@ class KafkaReader:
         return True
 
     def _forget(self) -> None:
-        self._at, self._left = (-1, -1), []
+        self._at = (-1, -1)
+        if self._way is not None:
+            self._way.drop()
 
     def _assign(self, partition: int, offset: int, *, modest: bool = False) -> None:
-        self._left = []
-        if self._consumer is None:
+        if self._way is None:
             self._trouble.clear()
             options, debug = self._options, Witness.DEBUG if self._identity.topic_id else ""
             self._witness = Witness(options.topic, aloud="debug" in options.config)
             keep = None if self._modest else self._statistics.begin()
             small = modest or self._modest
+            client = Client() if self._columns else None
             self._consumer = connect(
                 options,
                 self._trouble,
@@ -354,8 +343,11 @@ class KafkaReader:
                 logger=self._witness,
                 debug=debug,
                 statistics=keep,
+                client=client,
             )
-        self._consumer.assign([TopicPartition(self._options.topic, partition, offset)])
+            way = None if client is None else client.way(self._consumer, options.topic)
+            self._way = way or ByMessage(self._consumer, options.topic)
+        self._way.assign(partition, offset)
         self._at = (partition, offset)
 
     def _live(self) -> Consumer:
@@ -364,10 +356,19 @@ class KafkaReader:
             raise ClosedError(self._options.topic)
         return self._consumer
 
+    def _line(self) -> Way:
+        self._guard()
+        if self._way is None:  # never between _assign and _drop
+            raise ClosedError(self._options.topic)
+        return self._way
+
     def _drop(self) -> None:
         """Close the consumer; one that does not come to an end is left to its thread."""
-        consumer, self._consumer = self._consumer, None
         self._forget()
+        way, self._way = self._way, None
+        if way is not None:
+            way.close()
+        consumer, self._consumer = self._consumer, None
         hang_up(self._options.topic, consumer)
 
     def _guard(self) -> None:

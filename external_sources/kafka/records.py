@@ -15,6 +15,7 @@ import numpy as np
 from confluent_kafka import Message
 
 from dali_feed.external_sources.kafka.claims import UNTOLD, Follows, value_of
+from dali_feed.external_sources.kafka.filled import Filled, Wanted, merged
 from dali_feed.quarantine.reasons import place_of
 from dali_feed.records.source import LABEL, Lease
 
@@ -41,6 +42,15 @@ class Rows(Takes, Protocol):
 
     payloads: list[memoryview | None]
     faults: dict[int, str]
+    filled: Filled | None  # what C fills, or None where it fills nothing
+
+    def wanted(self) -> Wanted | None:
+        """What C is to copy of each record; None where these rows are filled in Python alone."""
+        ...
+
+    def finish(self) -> None:
+        """All records have come: what C has filled goes into the rows."""
+        ...
 
     def columns(self) -> dict[str, Any]:
         """The fields beside the image."""
@@ -60,9 +70,19 @@ class _Plain:
     def __init__(self, header: str | None, n: int, lease: Lease, claims: Follows) -> None:
         self.payloads: list[memoryview | None] = [None] * n
         self.faults: dict[int, str] = {}
+        self.filled: Filled | None = None
         self._header = header
         self._labels = [0] * n
         self._room, self._lease, self._claims = lease.room, lease, claims
+
+    def wanted(self) -> Wanted:
+        """The value, and the header's number."""
+        return Wanted(value=True, label=self._header)
+
+    def finish(self) -> None:
+        """What C has filled."""
+        if self.filled is not None:
+            self.payloads = merged(self.filled.values, self.payloads)
 
     def take(self, row: int, message: Message) -> None:
         """Copy a record into its row."""
@@ -103,7 +123,12 @@ class _Plain:
 
     def columns(self) -> dict[str, Any]:
         """The fields beside the image."""
-        return {} if self._header is None else {LABEL: np.array(self._labels, np.int64)}
+        if self._header is None:
+            return {}
+        labels = np.array(self._labels, np.int64)
+        if self.filled is not None and self.filled.labels is not None:
+            labels = np.where(self.filled.where(), self.filled.labels, labels)
+        return {LABEL: labels}
 
 
 class _Absent:
@@ -119,10 +144,17 @@ class _Coded:
     def __init__(self, codec: Codec, fields: tuple[str, ...], n: int, lease: Lease, claims: Follows) -> None:
         self.payloads: list[memoryview | None] = [None] * n
         self.faults: dict[int, str] = {}
+        self.filled: Filled | None = None
         self._codec = codec
         self._tombstone: Any = getattr(codec, "tombstone", None)  # what it makes of a key and headers without a value
         self._room, self._lease, self._claims = lease.room, lease, claims
         self._values: dict[str, list[Any]] = {name: [0 if name == LABEL else None] * n for name in fields}
+
+    def wanted(self) -> None:
+        """A codec is Python."""
+
+    def finish(self) -> None:
+        """All is there."""
 
     def take(self, row: int, message: Message) -> None:
         """Copy a record into its row; where the codec fails, its whole value, so that it can be looked at."""

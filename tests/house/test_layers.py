@@ -68,7 +68,7 @@ ROOMS = (
     Room("kernels", (*WORDS, "transforms"), ("cupy", "cupy_backends")),
     Room(
         "external_sources",
-        (*WORDS, "secrets", "formats", "records", "storage", "quarantine"),
+        (*WORDS, "native", "secrets", "formats", "records", "storage", "quarantine"),
         ("confluent_kafka", "pyarrow", "fsspec", "google_crc32c", "xxhash", "zstandard"),
     ),
     Room("packing", (*WORDS, "cores", "records", "storage", "columns", "external_sources"), ("PIL", "pyarrow", "ray")),

@@ -1,0 +1,218 @@
+/* The records of one Kafka partition, from librdkafka's memory into ours: one copy each, and no Python per record.
+
+   The law: librdkafka is called by its public functions alone, in the library that confluent_kafka brings and whose
+   client it made. A record that wants thought (no value, a label that is no plain number) and whatever is no record are left
+   at the head for Python to look at. They come as events: any other way of asking runs callbacks of confluent_kafka,
+   which it does not expect here.
+
+   The client is confluent_kafka's. Its handle comes to us as librdkafka hands it to a plugin: `conf_init` is called
+   where `plugin.library.paths` names this library, and `on_new` when the client is made, in the thread that makes it.
+   Records come from the partition's own queue, and all else (logs, statistics, errors of the connection) from the
+   client's, where confluent_kafka serves it.
+
+   Declared here is what is used of rdkafka.h, whose layout librdkafka keeps for all versions 1 and 2. */
+#include <string.h>
+
+#include "native.h"
+
+typedef struct {
+    int32_t error; /* none: errors come as events */
+    void *topic;
+    int32_t partition;
+    const uint8_t *payload;
+    size_t len;
+    const uint8_t *key;
+    size_t key_len;
+    int64_t offset;
+    void *private_;
+} message_t;
+
+typedef int (*on_new_t)(void *client, const void *conf, void *own, char *said, size_t said_size);
+
+/* In the order in which kafka.py gives them. */
+static struct {
+    int (*add_on_new)(void *conf, const char *name, on_new_t on_new, void *own);
+    void *(*queue_of)(void *client, const char *topic, int32_t partition);
+    void (*forward)(void *queue, void *to);
+    void (*queue_destroy)(void *queue);
+    void *(*poll)(void *queue, int milliseconds);
+    int (*type)(const void *event);
+    const message_t *(*message)(void *event);
+    void (*destroy)(void *event);
+    int32_t (*headers)(const message_t *message, void **headers);
+    int32_t (*header)(const void *headers, size_t number, const char **name, const void **value, size_t *size);
+    int64_t (*timestamp)(const message_t *message, int *type);
+} rd;
+
+static _Thread_local void *newest; /* the client that this thread made last */
+
+EXPORTED void dali_feed_kafka_functions(void *const *functions) { memcpy(&rd, functions, sizeof rd); }
+
+static int on_new(void *client, const void *conf, void *own, char *said, size_t said_size) {
+    (void)conf, (void)own, (void)said, (void)said_size;
+    newest = client;
+    return 0;
+}
+
+EXPORTED int conf_init(void *conf, void **opaque, char *said, size_t said_size) {
+    (void)opaque, (void)said, (void)said_size;
+    return rd.add_on_new ? rd.add_on_new(conf, "dali_feed", on_new, NULL) : 0;
+}
+
+EXPORTED void *dali_feed_kafka_newest(void) {
+    void *found = newest;
+    newest = NULL;
+    return found;
+}
+
+enum { FETCHED = 2 }; /* the kind of event that is a record */
+enum { TURN = 4 << 20 };          /* bytes after which Python has a look around */
+enum { NO_HEADER = -1, NO_BYTES = -2 }; /* in the place of a memory: none of that name, and one that holds null */
+
+/* A partition's queue, and at its head the event that nobody has had yet, with its record; NULL: none, or no record. */
+typedef struct {
+    void *queue, *event;
+    const message_t *message;
+} source_t;
+
+/* Rows that are filled. Of column c and row r the bytes are size[c * rows + r] from byte at[...] on of the memory
+   number of[...]; columns stand in the order value, key, headers, as far as they are asked for. */
+typedef struct {
+    uint8_t *memory; /* the one that is being filled, its bytes, how many are in use, its number */
+    int64_t room, filled, number;
+    int64_t rows, shift; /* a record's row is its offset + shift */
+    int64_t *of, *at, *size;
+    int64_t wants_value, wants_key, headers;
+    const char *const *names; /* of these headers; the last of a name counts */
+    const char *label;        /* a header with a number in decimal digits, or NULL */
+    int64_t *labels, *times;  /* NULL where not asked for */
+    uint8_t *taken;           /* 1 for each row that was filled here */
+} rows_t;
+
+typedef struct {
+    int64_t want, stop; /* the offsets want .. stop-1 are still to come */
+    int64_t bytes;      /* of keys and values of all that were taken */
+    int64_t need;       /* where it ended for want of room: the bytes of that record */
+} run_t;
+
+/* Why `dali_feed_kafka_take` came back. */
+enum { DONE, EMPTY, LOOK, ROOM, THINK };
+
+typedef struct {
+    const uint8_t *bytes;
+    int64_t size, state; /* state 0: there are bytes, else NO_HEADER or NO_BYTES */
+} found_t;
+
+enum { MOST_HEADERS = 16 };
+
+static found_t found(const void *bytes, size_t size) {
+    return (found_t){bytes, bytes ? (int64_t)size : 0, bytes ? 0 : NO_BYTES};
+}
+
+/* The last header of each name that is asked for, and of the label's. */
+static void look_up(const message_t *m, const rows_t *rows, found_t *of_names, found_t *label) {
+    void *headers = NULL;
+    const char *name;
+    const void *value;
+    size_t size;
+    if (rd.headers(m, &headers)) return; /* it has none */
+    for (size_t n = 0; !rd.header(headers, n, &name, &value, &size); n++) {
+        if (rows->label && !strcmp(name, rows->label)) *label = found(value, size);
+        for (int64_t k = 0; k < rows->headers; k++)
+            if (!strcmp(name, rows->names[k])) of_names[k] = found(value, size);
+    }
+}
+
+/* Whether they are 1 to 18 digits; the number that they are. */
+static int is_number(found_t text, int64_t *number) {
+    int64_t sum = 0;
+    if (text.state || text.size < 1 || text.size > 18) return 0;
+    for (int64_t k = 0; k < text.size; k++) {
+        if (text.bytes[k] < '0' || text.bytes[k] > '9') return 0;
+        sum = sum * 10 + (text.bytes[k] - '0');
+    }
+    *number = sum;
+    return 1;
+}
+
+static void put(rows_t *rows, int64_t column, int64_t row, found_t what) {
+    int64_t cell = column * rows->rows + row;
+    rows->of[cell] = what.state ? what.state : rows->number;
+    rows->at[cell] = rows->filled;
+    rows->size[cell] = what.size;
+    if (what.size) memcpy(rows->memory + rows->filled, what.bytes, what.size);
+    rows->filled += what.size;
+}
+
+/* One record into its row: DONE, ROOM or THINK. */
+static int take_one(const message_t *m, run_t *run, rows_t *rows) {
+    found_t of_names[MOST_HEADERS], label = {NULL, 0, NO_HEADER};
+    int64_t row = m->offset + rows->shift, number = 0, column = 0;
+    if (rows->wants_value && !(m->payload && m->len)) return THINK;
+    if (rows->headers || rows->label) {
+        for (int64_t k = 0; k < rows->headers; k++) of_names[k] = label;
+        look_up(m, rows, of_names, &label);
+        if (rows->label && !is_number(label, &number)) return THINK;
+    }
+    run->need = (rows->wants_value ? (int64_t)m->len : 0) + (rows->wants_key ? (int64_t)m->key_len : 0);
+    for (int64_t k = 0; k < rows->headers; k++) run->need += of_names[k].size;
+    if (rows->filled + run->need > rows->room) return ROOM;
+    if (rows->wants_value) put(rows, column++, row, found(m->payload, m->len));
+    if (rows->wants_key) put(rows, column++, row, found(m->key, m->key_len));
+    for (int64_t k = 0; k < rows->headers; k++) put(rows, column++, row, of_names[k]);
+    if (rows->labels) rows->labels[row] = number;
+    if (rows->times) {
+        int type;
+        rows->times[row] = rd.timestamp(m, &type);
+    }
+    rows->taken[row] = 1;
+    return DONE;
+}
+
+EXPORTED void dali_feed_kafka_skip(source_t *from) {
+    rd.destroy(from->event);
+    from->event = NULL, from->message = NULL;
+}
+
+/* Whether there is something at the head, waiting so long for it. */
+static int fetch(source_t *from, int milliseconds) {
+    if (from->event) return 1;
+    if (!(from->event = rd.poll(from->queue, milliseconds))) return 0;
+    if (rd.type(from->event) == FETCHED) from->message = rd.message(from->event);
+    return 1;
+}
+
+/* Fill rows with the records of a run, as far as they are there. DONE: `want` has come to `stop`, or a record beyond it
+   stands at the head. EMPTY: nothing more came within `milliseconds`. LOOK: there was much, and more may come. ROOM:
+   another memory is needed, of `need` bytes or more. THINK: Python must look at the head. */
+EXPORTED int dali_feed_kafka_take(source_t *from, run_t *run, rows_t *rows, int milliseconds) {
+    int64_t enough = run->bytes + TURN;
+    while (run->want < run->stop) {
+        if (run->bytes >= enough) return LOOK;
+        if (!fetch(from, 0) && !fetch(from, milliseconds)) return EMPTY;
+        const message_t *m = from->message;
+        if (!m) return THINK;
+        if (m->offset >= run->stop) return DONE;
+        if (m->offset >= run->want) { /* else of an assignment before this one */
+            int how = take_one(m, run, rows);
+            if (how != DONE) return how;
+            run->bytes += (int64_t)(m->len + m->key_len);
+            run->want = m->offset + 1;
+        }
+        dali_feed_kafka_skip(from);
+    }
+    return DONE;
+}
+
+/* A partition's queue, apart from the client's: its records come here alone. NULL where there is none. */
+EXPORTED void *dali_feed_kafka_open(void *client, const char *topic, int32_t partition) {
+    void *queue = rd.queue_of(client, topic, partition);
+    if (queue) rd.forward(queue, NULL);
+    return queue;
+}
+
+EXPORTED void dali_feed_kafka_close(source_t *from) {
+    if (from->event) dali_feed_kafka_skip(from);
+    rd.queue_destroy(from->queue);
+    from->queue = NULL;
+}

@@ -1,0 +1,198 @@
+"""Records that C copies out of librdkafka's memory into rows, some hundred nanoseconds each beside the copy.
+
+It can be had where the loops in C are compiled (`dali_feed.native`), confluent_kafka has its librdkafka beside it as
+its wheels do, and the rows say what they want of each record. The client is confluent_kafka's as ever: settings, log,
+statistics and errors of the connection go its ways. What a partition gives is taken from that partition's own queue.
+
+The law of `identity.py` is kept: the line that tells of another topic stands in the client's queue before any record of
+that topic stands in the partition's. So the client's queue is emptied after records were taken, and what they are is
+judged after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import confluent_kafka
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from dali_feed.errors import SourceError
+from dali_feed.external_sources.kafka.filled import Filled, Wanted
+from dali_feed.external_sources.kafka.options import SLICE_SECONDS
+from dali_feed.external_sources.kafka.records import Takes
+from dali_feed.external_sources.kafka.run import Event, Run
+from dali_feed.native.kafka import EMPTY, LOOK, ROOM, Found, Functions, Queue, RunInC, functions, newest_client, plugin
+
+__all__ = ["ByColumn", "Client", "by_column"]
+
+_PLUGINS = "plugin.library.paths"
+
+
+@cache
+def _librdkafka() -> str | None:
+    """The library that confluent_kafka's wheel has beside it; None where it was built in another way."""
+    package = Path(confluent_kafka.__file__).parent
+    found = sorted((package.parent / f"{package.name}.libs").glob("librdkafka*.so*"))
+    return str(found[0]) if len(found) == 1 else None
+
+
+def by_column(wanted: Wanted) -> bool:
+    """Whether records can be taken so."""
+    path = _librdkafka()
+    return wanted.fits() and path is not None and functions(path) is not None
+
+
+class Client:
+    """What a consumer must be told, so that its handle is known."""
+
+    def __init__(self) -> None:
+        path = _librdkafka()
+        self.own = None if path is None else functions(path)
+
+    def options(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """What the consumer must be told beside `config`."""
+        if self.own is None or ";" in plugin(self.own):  # which would be two paths
+            return {}
+        newest_client(self.own)  # none that was made before counts
+        theirs = config.get(_PLUGINS)
+        return {_PLUGINS: ";".join(filter(None, (theirs, plugin(self.own))))}
+
+    def way(self, consumer: Consumer, topic: str) -> ByColumn | None:
+        """The way of the consumer that was made with these options in this thread; None if its handle is not known."""
+        handle = None if self.own is None else newest_client(self.own)
+        return None if self.own is None or handle is None else ByColumn(consumer, self.own, handle, topic)
+
+
+class _Head:
+    """A record in the place of a `Message`, for rows that take it in Python."""
+
+    def __init__(self, found: Found, topic: str) -> None:
+        self._found, self._topic = found, topic
+
+    def topic(self) -> str:
+        return self._topic
+
+    def partition(self) -> int:
+        return self._found.partition
+
+    def offset(self) -> int:
+        return self._found.offset
+
+    def value(self) -> bytes | None:
+        return self._found.value
+
+    def key(self) -> bytes | None:
+        return self._found.key
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        return list(self._found.headers) or None
+
+    def timestamp(self) -> tuple[int, int]:
+        return self._found.time
+
+    def error(self) -> None:
+        return None
+
+    def __len__(self) -> int:
+        return len(self._found.value or b"")
+
+
+class ByColumn:
+    """See `Way`. Its rows have `filled`."""
+
+    def __init__(self, consumer: Consumer, own: Functions, handle: int, topic: str) -> None:
+        self._consumer, self._topic = consumer, topic
+        self._own, self._handle = own, handle
+        self._queue: Queue | None = None
+        self._partition = -1
+        self._run = RunInC()
+        self._events: list[Message] = []  # of the client's own queue
+
+    def assign(self, partition: int, offset: int) -> None:
+        """See `Way`."""
+        self.drop()
+        if partition != self._partition or self._queue is None:
+            self.close()
+            # Before it is assigned, or its first records would go to the client's queue.
+            self._queue, self._partition = Queue(self._own, self._handle, self._topic, partition), partition
+        self._consumer.assign([TopicPartition(self._topic, partition, offset)])
+
+    def come(self, run: Run, rows: Takes, most: int) -> bool:
+        """See `Way`."""
+        del most
+        if self._events:
+            return True
+        queue, filled, told = self._queue, _filled(rows), self._run
+        if not queue:
+            return False
+        told.want, told.stop, told.bytes = run.want, run.stop, 0
+        filled.told.shift = run.shift
+        milliseconds = int(SLICE_SECONDS * 1000)
+        while (why := queue.take(told, filled.told, milliseconds)) == ROOM:
+            filled.grow(told.need)
+        came = told.want > run.want or why not in (EMPTY, LOOK)
+        run.want = told.want
+        run.received += told.bytes
+        while (message := self._consumer.poll(0)) is not None:  # logs and statistics go to their functions meanwhile
+            self._events.append(message)
+        return came or bool(self._events)
+
+    def look(self, run: Run, rows: Takes) -> Event | None:
+        """See `Way`."""
+        if self._events:
+            first = self._events[0]
+            if (told := first.error()) is not None:
+                return Event(told, first.partition(), first.offset())
+            self.assign(run.partition, run.want)  # a record, which has no business there: all from there on once more
+            return None
+        queue = self._queue
+        if queue is None or not queue.waits or run.want >= run.stop:
+            return None
+        offset = queue.offset
+        if offset is not None and offset >= run.stop:
+            run.want = run.stop
+            return None
+        found = queue.head()
+        if offset is None:
+            if not found.error:  # skipped, it might have been records
+                msg = (
+                    f"{self._topic}[{run.partition}]@{run.want}: a partition's queue must hold records and errors; "
+                    "librdkafka gave something else: set DALI_FEED_NATIVE=0 to read without the loops in C"
+                )
+                raise SourceError(msg)
+            return Event(KafkaError(found.error, found.said, found.fatal), found.partition, found.offset)
+        row = found.offset + run.shift
+        _filled(rows).untake(row)
+        head: Any = _Head(found, self._topic)
+        rows.take(row, head)
+        run.received += len(head)
+        run.want = found.offset + 1
+        queue.skip()
+        return None
+
+    def skip(self) -> None:
+        """See `Way`."""
+        if self._events:
+            self._events.pop(0)
+        elif self._queue is not None:
+            self._queue.skip()
+
+    def drop(self) -> None:
+        """See `Way`."""
+        self._events.clear()
+        if self._queue is not None:
+            self._queue.skip()
+
+    def close(self) -> None:
+        """See `Way`."""
+        queue, self._queue = self._queue, None
+        if queue is not None:
+            queue.close()
+
+
+def _filled(rows: Takes) -> Filled:
+    found: Filled = cast("Any", rows).filled
+    return found
