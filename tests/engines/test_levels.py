@@ -20,6 +20,7 @@ from dali_feed.engines.host import levels
 from dali_feed.engines.host.image import ImageSteps
 from dali_feed.engines.host.levels import levels_of
 from dali_feed.loader import DataLoader
+from dali_feed.native import pixels
 from dali_feed.native.library import library
 from dali_feed.native.pixels import Pixels
 from dali_feed.transforms.base import Op
@@ -41,6 +42,7 @@ NORMALIZE = st.one_of(
     st.builds(Normalize, st.tuples(MEANS), st.tuples(STDS)),
     st.builds(Normalize, st.tuples(MEANS, MEANS, MEANS), st.tuples(STDS, STDS, STDS)),
 )
+WIDTHS = st.one_of(st.integers(1, 99), st.integers(1, 6).map(lambda blocks: 16 * blocks))
 FLOAT: Any = st.sampled_from(["float32", "float16", "bfloat16"])
 
 
@@ -84,7 +86,8 @@ def image_of(height: int, width: int, *, gray: bool = False) -> torch.Tensor:
     st.lists(NORMALIZE, max_size=2),
     st.sampled_from(["NCHW", "NHWC"]),
     st.lists(st.sampled_from("xy"), max_size=3),
-    st.tuples(st.integers(1, 30), st.integers(1, 99), st.booleans(), st.integers(0, 2**40)),
+    st.tuples(st.integers(1, 30), WIDTHS, st.booleans(), st.integers(0, 2**40)),
+    st.booleans(),
 )
 def test_the_pass_has_the_bits_of_the_steps(
     dtype: DType,
@@ -93,14 +96,19 @@ def test_the_pass_has_the_bits_of_the_steps(
     layout: Layout,
     flips: list[Any],
     of: tuple[int, int, bool, int],
+    far: bool,
 ) -> None:
     """Whatever is added and divided by, infinities and what is no number too, behind any mirrors."""
     height, width, gray, sample = of
     recipe = Recipe((*map(Flip, flips), ToFloat(dtype, scale), *normalized), layout=layout)
-    ours, theirs = both(recipe, image_of(height, width, gray=gray), sample)
+    with pytest.MonkeyPatch.context() as patch:
+        if far:  # as images are that fill more than a cache
+            patch.setattr(pixels, "FAR", 0)
+        ours, theirs = both(recipe, image_of(height, width, gray=gray), sample)
     assert same(ours, theirs)
 
 
+TWO, SMALL = Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), Normalize((1e-3,), (1e-30,))
 LEVELS = {
     "a dtype behind another": (ToFloat(), Normalize((0.5,), (0.2,)), ToFloat("float16")),
     "erased behind it": (Flip("x", 1.0), ToFloat(), Normalize((0.5,), (0.2,)), RandomErasing(1.0, value=0.7)),
@@ -119,6 +127,36 @@ def test_other_ends_have_the_bits_of_their_steps(name: str, layout: Layout) -> N
     assert levels_of(compile_host(recipe)) is not None
     ours, theirs = both(recipe, image_of(40, 56))
     assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("ops", [(ToFloat(),), (ToFloat(scale=False), TWO), (ToFloat(), TWO), (ToFloat(), SMALL)])
+def test_common_floats_are_computed(ops: tuple[Op, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """To float32 and one Normalize are three operations on every level, which round as torch's do."""
+    told: list[Any] = []
+    monkeypatch.setattr(levels, "writer", lambda *_, steps, **__: told.append(steps))
+    levels_of(compile_host(Recipe(ops)))
+    assert told[0] is not None
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("width", [160, 150])
+def test_large_images_have_the_bits_of_the_steps(width: int, dtype: DType, layout: Layout, p: float) -> None:
+    """Written past the caches, computed or looked up, mirrored or not: the floats are the same."""
+    image = image_of(150, width)
+    assert image.numel() * 2 >= pixels.FAR
+    ours, theirs = both(Recipe((Flip("x", p), ToFloat(dtype), TWO), layout=layout), image)
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("ops", [(ToFloat("float16"), TWO), (ToFloat(), TWO, TWO), (ToFloat(), ToFloat("float16"))])
+def test_other_floats_are_looked_up(ops: tuple[Op, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """More steps and smaller floats have a table alone."""
+    told: list[Any] = []
+    monkeypatch.setattr(levels, "writer", lambda *_, steps, **__: told.append(steps))
+    levels_of(compile_host(Recipe(ops)))
+    assert told == [None]
 
 
 @pytest.mark.parametrize(

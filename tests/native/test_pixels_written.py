@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import dali_feed.native
 from dali_feed.native import pixels
 from dali_feed.native.library import library
-from dali_feed.native.pixels import Pixels
+from dali_feed.native.pixels import Pixels, steps_of
 
 HERE, SOURCES = Path(__file__).parent, Path(dali_feed.native.__file__).parent
 GUARD = 64  # values on either side of a place in a batch
@@ -115,6 +115,15 @@ def test_a_table_of_another_form_is_refused(table: Any) -> None:
     assert found is not None
     with pytest.raises(ValueError, match=r"Pixels: table must be \(3, 256\)"):
         Pixels(found, table, channels_last=False)
+
+
+def test_numbers_that_make_other_floats_are_not_taken() -> None:
+    """What the C may compute are the floats of the table, bit for bit, or it looks them up."""
+    levels = np.arange(256, dtype=np.float32) * np.float32(1 / 255)
+    table = np.stack([(levels - np.float32(mean)) / np.float32(0.2) for mean in (0.1, 0.2, 0.3)])
+    assert steps_of(1 / 255, (0.1, 0.2, 0.3), (0.2,), table.view(np.int32)) is not None
+    table[1, 77] = np.nextafter(table[1, 77], np.float32(9))
+    assert steps_of(1 / 255, (0.1, 0.2, 0.3), (0.2,), table.view(np.int32)) is None
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["as compiled here", "without vectors"])

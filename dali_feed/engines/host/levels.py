@@ -7,16 +7,20 @@ that those steps have made. Where the library is not there, or an image is not o
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 from dali_feed.compiler.host import HostProgram, HostStep
 from dali_feed.engines.dtypes import DTYPES
 from dali_feed.engines.host.tail import split_tail
-from dali_feed.native.pixels import Pixels, writer
-from dali_feed.transforms.base import OnPlanes
+from dali_feed.native.pixels import Pixels, steps_of, writer
+from dali_feed.transforms.base import OnPlanes, Op
 from dali_feed.transforms.flip import Flip
 from dali_feed.transforms.keys import Arrays, Key, numbered
+from dali_feed.transforms.normalize import Normalize
+from dali_feed.transforms.to_float import ToFloat
 
 __all__ = ["Levels", "levels_of"]
 
@@ -75,14 +79,27 @@ def levels_of(program: HostProgram) -> Levels | None:
         cut = stop = len(steps)
         in_place = []
     table = _table(replace(program, steps=steps[cut:stop], layout="NCHW")) if cut < stop else None
-    pixels = writer(None if table is None else table.numpy(), channels_last=program.layout == "NHWC")
+    computed = None if table is None else _computed([step.op for step in steps[cut:stop]], table)
+    pixels = writer(table, steps=computed, channels_last=program.layout == "NHWC")
     first = cut
     while first and isinstance(steps[first - 1].op, Flip):
         first -= 1
     return None if pixels is None else Levels(first, pixels, steps[first:cut], in_place, program)
 
 
-def _table(program: HostProgram) -> torch.Tensor:
+def _computed(ops: list[Op], table: NDArray[Any]) -> Any:
+    """The numbers of the common steps, a conversion to float32 and at most one Normalize; None: there are others."""
+    match ops:
+        case [ToFloat("float32", scale)]:
+            mean, std = (0.0,), (1.0,)
+        case [ToFloat("float32", scale), Normalize(mean, std)]:
+            pass
+        case _:
+            return None
+    return steps_of(1 / 255 if scale else 1.0, mean, std, table)
+
+
+def _table(program: HostProgram) -> NDArray[Any]:
     """The bits (3, 256) of what steps that look at one value at a time make of each level."""
     image = torch.arange(256, dtype=torch.uint8).expand(3, 1, 256)
     made = torch.empty(3, 1, 256, dtype=DTYPES[program.dtype])
@@ -94,4 +111,4 @@ def _table(program: HostProgram) -> torch.Tensor:
         made.copy_(image)
     else:
         tail.run(image, made, {}, 0)
-    return made.view(_BITS[made.itemsize])[:, 0]
+    return made.view(_BITS[made.itemsize])[:, 0].numpy()
