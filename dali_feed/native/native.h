@@ -9,8 +9,15 @@
 #define EXPORTED __attribute__((visibility("default")))
 
 /* One more whenever a function changes what it takes or gives; library.py says the same number. */
-enum { DALI_FEED_NATIVE = 1 };
+enum { DALI_FEED_NATIVE = 2 };
 
 EXPORTED int dali_feed_native(void);
+
+/* pixels.c. `from` is the first pixel's first channel; the three distances are in bytes, of either sign. `table`:
+   3 x 256 values of `size` bytes, 1, 2 or 4; none: values are the bytes. `steps`, or none: a scale, three means and three
+   divisors that make the table's floats. `how`: 1 channels last, 2 past the caches. */
+EXPORTED void dali_feed_pixels(const uint8_t *from, ptrdiff_t row, ptrdiff_t pixel, ptrdiff_t channel, size_t height,
+                               size_t width, uint8_t *to, const uint8_t *table, const float *steps, size_t size,
+                               int how);
 
 #endif

@@ -54,6 +54,7 @@ class Op:
     normalizes: ClassVar[bool] = False  # whether ops that resample or change colours must come before it
     in_nest: ClassVar[bool] = False  # whether it may be skipped for some images of a batch
     of_finish: ClassVar[bool] = False  # whether the finish step can do it
+    by_level: ClassVar[bool] = False  # whether a value becomes what itself and its channel alone say, in every image
     of_pil: ClassVar[bool] = False  # works on PIL images, so the host engine runs it unless the user chose an engine
     inner_words: ClassVar[tuple[str, str]] = ("transforms", "others of its kind")  # its parts, its nest, in messages
 

@@ -29,6 +29,7 @@ class Normalize(Op):
     normalized: ClassVar[bool] = True
     normalizes: ClassVar[bool] = True
     of_finish: ClassVar[bool] = True
+    by_level: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if len(self.mean) not in (1, 3) or len(self.std) not in (1, 3):

@@ -32,6 +32,7 @@ class ToFloat(Op):
 
     normalized: ClassVar[bool] = True
     of_finish: ClassVar[bool] = True
+    by_level: ClassVar[bool] = True
 
     @classmethod
     def of(cls, transform: Any) -> ToFloat:

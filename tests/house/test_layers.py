@@ -74,7 +74,7 @@ ROOMS = (
     Room("packing", (*WORDS, "cores", "records", "storage", "columns", "external_sources"), ("PIL", "pyarrow", "ray")),
     Room(
         "engines",
-        (*PURE, "kernels"),
+        (*PURE, "kernels", "native"),
         ("nvidia.dali", "nvidia.nvimgcodec", "torch", "torchvision", "cupy", "PIL"),
     ),
     Room("feed", (*PURE, "locks", "engines", "tuner")),

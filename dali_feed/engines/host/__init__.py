@@ -1,4 +1,4 @@
-"""The host engine: nvImageCodec decodes, torch runs all other steps, with a thread per core.
+"""The host engine: nvImageCodec decodes, torch runs the steps and a pass in C their end, with a thread per core.
 
 Never: DALI.
 """

@@ -2,7 +2,8 @@
 
 Each op makes its own steps. The common ones (resize, mirror, to float, normalize) call torch itself in the order and
 with the operands of torchvision's kernels, because a call of theirs costs ten microseconds under the interpreter's
-lock; tests hold the two equal bit for bit. All else is torchvision's own functions.
+lock; tests hold the two equal bit for bit. All else is torchvision's own functions. Where there is a C library, it does
+the steps from the mirror on in one pass (`levels.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from dali_feed.compiler.host import HostProgram
+from dali_feed.engines.host.levels import levels_of
 from dali_feed.engines.host.tail import split_tail
 from dali_feed.transforms.base import OnImage
 from dali_feed.transforms.keys import Arrays
@@ -27,6 +29,9 @@ class ImageSteps:
         steps, self._tail = split_tail(program)
         self._apply: list[OnImage] = [apply for step in steps for apply in step.on_image()]
         self._channels_first = program.layout == "NCHW"
+        self._levels = levels_of(program)
+        before = [] if self._levels is None else steps[: self._levels.first]
+        self._before = sum(len(step.on_image()) for step in before)  # functions that the pass is behind
 
     @property
     def first_scale(self) -> Scale | None:
@@ -43,6 +48,12 @@ class ImageSteps:
 
     def run_on(self, image: torch.Tensor, arrays: Arrays, slot: int, out: torch.Tensor, *, done: int = 0) -> None:
         """The same for an image (3, height, width), on any device."""
+        if self._levels is not None:
+            for apply in self._apply[done : self._before]:
+                image = apply(image, arrays, slot)
+            if self._levels.run(image, out, arrays, slot):
+                return
+            done = max(done, self._before)
         for apply in self._apply[done:] if done else self._apply:
             image = apply(image, arrays, slot)
         image = image.expand(3, -1, -1)  # of one channel three that are equal: a batch has three

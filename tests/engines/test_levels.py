@@ -1,0 +1,244 @@
+"""The end of a program in one pass of C: the bits of its steps one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from photographs import photographs
+from recipes import CASES
+from torchvision_way import together
+
+from dali_feed.compiler.host import compile_host
+from dali_feed.engines.host import levels
+from dali_feed.engines.host.image import ImageSteps
+from dali_feed.engines.host.levels import levels_of
+from dali_feed.loader import DataLoader
+from dali_feed.native import pixels
+from dali_feed.native.library import library
+from dali_feed.native.pixels import Pixels
+from dali_feed.transforms.base import Op
+from dali_feed.transforms.erasing import RandomErasing
+from dali_feed.transforms.flip import Flip
+from dali_feed.transforms.normalize import Normalize
+from dali_feed.transforms.pad import Pad
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.resize import Resize
+from dali_feed.transforms.rules import DType, Layout
+from dali_feed.transforms.to_float import ToFloat
+
+pytestmark = pytest.mark.skipif(library() is None, reason="the library was not compiled")
+
+INF, NAN = float("inf"), float("nan")
+MEANS = st.sampled_from([0.0, 0.485, 127.5, -3.0, 1e30, 1e-40, INF, NAN])
+STDS = st.sampled_from([0.229, 1.0, 77.7, 1e-3, 1e-40, 1e30])
+NORMALIZE = st.one_of(
+    st.builds(Normalize, st.tuples(MEANS), st.tuples(STDS)),
+    st.builds(Normalize, st.tuples(MEANS, MEANS, MEANS), st.tuples(STDS, STDS, STDS)),
+)
+WIDTHS = st.one_of(st.integers(1, 99), st.integers(1, 6).map(lambda blocks: 16 * blocks))
+FLOAT: Any = st.sampled_from(["float32", "float16", "bfloat16"])
+
+
+@contextmanager
+def without() -> Iterator[None]:
+    """Programs that begin here have no pass in C."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(levels, "writer", lambda *_, **__: None)
+        yield
+
+
+def both(recipe: Recipe, image: torch.Tensor, sample: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the steps make of an image (3 or 1, height, width), with the pass in C and without."""
+    program = compile_host(recipe)
+    made = program.parameters(np.array([image.shape[1:]]), np.array([sample]), 0, 0)
+    arrays, (height, width) = made.arrays, made.sizes[0].tolist()
+    shape = (3, height, width) if recipe.layout == "NCHW" else (height, width, 3)
+    dtype = getattr(torch, program.dtype)
+    ours, theirs = torch.empty(shape, dtype=dtype), torch.empty(shape, dtype=dtype)
+    ImageSteps(program).run_on(image, arrays, 0, ours)
+    with without():
+        ImageSteps(program).run_on(image, arrays, 0, theirs)
+    return ours, theirs
+
+
+def same(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+    """Whether all bits are; of NaN there are several, and torch's own vectors and single values make different ones."""
+    kind = {2: torch.int16, 4: torch.int32}[ours.itemsize]
+    return bool(((ours.view(kind) == theirs.view(kind)) | (ours.isnan() & theirs.isnan())).all())
+
+
+def image_of(height: int, width: int, *, gray: bool = False) -> torch.Tensor:
+    """An image with all levels, as far as there is room, in the memory of a decoded one."""
+    levels = np.random.default_rng(width).integers(0, 256, (height, width, 1 if gray else 3), np.uint8)
+    return torch.from_numpy(levels).permute(2, 0, 1)
+
+
+@given(
+    FLOAT,
+    st.booleans(),
+    st.lists(NORMALIZE, max_size=2),
+    st.sampled_from(["NCHW", "NHWC"]),
+    st.lists(st.sampled_from("xy"), max_size=3),
+    st.tuples(st.integers(1, 30), WIDTHS, st.booleans(), st.integers(0, 2**40)),
+    st.booleans(),
+)
+def test_the_pass_has_the_bits_of_the_steps(
+    dtype: DType,
+    scale: bool,
+    normalized: list[Normalize],
+    layout: Layout,
+    flips: list[Any],
+    of: tuple[int, int, bool, int],
+    far: bool,
+) -> None:
+    """Whatever is added and divided by, infinities and what is no number too, behind any mirrors."""
+    height, width, gray, sample = of
+    recipe = Recipe((*map(Flip, flips), ToFloat(dtype, scale), *normalized), layout=layout)
+    with pytest.MonkeyPatch.context() as patch:
+        if far:  # as images are that fill more than a cache
+            patch.setattr(pixels, "FAR", 0)
+        ours, theirs = both(recipe, image_of(height, width, gray=gray), sample)
+    assert same(ours, theirs)
+
+
+TWO, SMALL = Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), Normalize((1e-3,), (1e-30,))
+LEVELS = {
+    "a dtype behind another": (ToFloat(), Normalize((0.5,), (0.2,)), ToFloat("float16")),
+    "erased behind it": (Flip("x", 1.0), ToFloat(), Normalize((0.5,), (0.2,)), RandomErasing(1.0, value=0.7)),
+    "erased before Normalize": (ToFloat(), RandomErasing(1.0, value=0.7), Normalize((0.5,), (0.2,))),
+    "bytes": (Flip("x", 1.0), Flip("y", 1.0)),
+    "bytes erased": (Flip("x", 1.0), RandomErasing(1.0, value=7.0)),
+    "nothing": (),
+}
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("name", LEVELS)
+def test_other_ends_have_the_bits_of_their_steps(name: str, layout: Layout) -> None:
+    """What stands before, in and behind the pass is done once and in its order, over all 256 levels."""
+    recipe = Recipe(LEVELS[name], layout=layout)
+    assert levels_of(compile_host(recipe)) is not None
+    ours, theirs = both(recipe, image_of(40, 56))
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("ops", [(ToFloat(),), (ToFloat(scale=False), TWO), (ToFloat(), TWO), (ToFloat(), SMALL)])
+def test_common_floats_are_computed(ops: tuple[Op, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """To float32 and one Normalize are three operations on every level, which round as torch's do."""
+    told: list[Any] = []
+    monkeypatch.setattr(levels, "writer", lambda *_, steps, **__: told.append(steps))
+    levels_of(compile_host(Recipe(ops)))
+    assert told[0] is not None
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("width", [160, 150])
+def test_large_images_have_the_bits_of_the_steps(width: int, dtype: DType, layout: Layout, p: float) -> None:
+    """Written past the caches, computed or looked up, mirrored or not: the floats are the same."""
+    image = image_of(150, width)
+    assert image.numel() * 2 >= pixels.FAR
+    ours, theirs = both(Recipe((Flip("x", p), ToFloat(dtype), TWO), layout=layout), image)
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("ops", [(ToFloat("float16"), TWO), (ToFloat(), TWO, TWO), (ToFloat(), ToFloat("float16"))])
+def test_other_floats_are_looked_up(ops: tuple[Op, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """More steps and smaller floats have a table alone."""
+    told: list[Any] = []
+    monkeypatch.setattr(levels, "writer", lambda *_, steps, **__: told.append(steps))
+    levels_of(compile_host(Recipe(ops)))
+    assert told == [None]
+
+
+@pytest.mark.parametrize(
+    ("ops", "first"),
+    [
+        ((Resize(9), Flip("y"), Flip("x"), ToFloat(), Normalize((0.5,), (0.2,)), RandomErasing(1.0)), 1),
+        ((Flip("x"), Resize(9), Flip("x")), 2),
+        ((Resize(9), ToFloat(), Resize(8), ToFloat("float16")), 3),
+    ],
+)
+def test_the_mirror_before_it_is_part_of_the_pass(ops: tuple[Op, ...], first: int) -> None:
+    """A flip just before the end is no step of its own, one before another step is."""
+    found = levels_of(compile_host(Recipe(ops)))
+    assert found is not None
+    assert found.first == first
+
+
+@pytest.mark.parametrize(
+    "before", [(), (Flip("x", 1.0), Flip("y", 1.0)), (Flip("x", 1.0), Pad((0, 0, 1, 0)), Flip("y", 1.0))]
+)
+def test_floats_of_the_users_own_go_by_the_steps(before: tuple[Op, ...]) -> None:
+    """What a user's function has made of an image need not be bytes, and each step is done once all the same."""
+    image = image_of(20, 30) / 3
+    ours, theirs = both(Recipe((*before, ToFloat(scale=False), Normalize((0.1, 7.0, -3.0), (1e-3, 3.0, 7.0)))), image)
+    assert torch.equal(ours, theirs)
+    assert not torch.equal(ours, torch.zeros_like(ours))
+
+
+def test_floats_without_an_end_have_no_pass() -> None:
+    """Where another step stands behind the floats there is nothing to look up."""
+    assert levels_of(compile_host(Recipe((ToFloat(), Resize(9))))) is None
+
+
+def sized(name: str) -> tuple[Op, ...]:
+    """The steps of a case, behind a resize where images would differ in size; () where they do all the same."""
+    steps = CASES[name] if compile_host(Recipe(CASES[name])).size else (Resize((60, 80)), *CASES[name])
+    return steps if compile_host(Recipe(steps)).size else ()
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if sized(name)])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_batch_is_the_same_without_the_library(name: str, layout: Layout) -> None:
+    """Photographs through the whole engine have the same bits where no library was compiled."""
+    recipe = Recipe(sized(name), layout=layout)
+    ours = together(recipe, photographs())
+    with without():
+        assert torch.equal(ours, together(recipe, photographs()))
+
+
+def test_a_loader_is_the_same_without_the_library(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch of a loader over files, shuffled, has the same bits; and it was the pass that wrote the first."""
+    from torchvision.transforms import v2
+
+    from dali_feed.external_sources import FileList
+
+    paths = []
+    for n, payload in enumerate(photographs() * 3):
+        paths.append(tmp_path / f"{n}.jpg")
+        paths[-1].write_bytes(payload)
+    transform = v2.Compose(
+        [
+            *(v2.RandomResizedCrop(64), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)),
+            *(v2.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]), v2.RandomErasing(0.5)),
+        ]
+    )
+    written, write = [], Pixels.write
+
+    def told(self: Pixels, *given: Any, **how: Any) -> bool:
+        written.append(write(self, *given, **how))
+        return written[-1]
+
+    def epoch() -> list[torch.Tensor]:
+        source = FileList([str(path) for path in paths])
+        with DataLoader(source, 4, shuffle=True, transform=transform, device="cpu", seed=3) as loader:
+            return [batch[0] if isinstance(batch, tuple | list) else batch for batch in loader]
+
+    monkeypatch.setattr(Pixels, "write", told)
+    ours = epoch()
+    assert len(written) >= len(paths)
+    assert all(written)
+    written.clear()
+    with without():
+        theirs = epoch()
+    assert not written
+    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
