@@ -6,14 +6,14 @@
 
 #include "native.h"
 
-/* Bytes of a row from which asking for the next one's first lines while it is copied gains more than it costs; the
-   processor finds the lines behind those by itself. */
-enum { LARGE = 4096, AHEAD = 4, LINE = 64 };
+/* Bytes of a row from which asking for the next one while it is copied gains more than it costs, and of it the most that
+   is asked for. Stores past the caches were slower with whoever reads the batch counted. */
+enum { LARGE = 4096, MOST = 8192, LINE = 64 };
 
-static void ask_for(const uint8_t *row)
+static void ask_for(const uint8_t *row, int64_t width)
 {
-    for (int line = 0; line < AHEAD; line++)
-        __builtin_prefetch(row + line * LINE);
+    for (int64_t at = 0; at < width && at < MOST; at += LINE)
+        __builtin_prefetch(row + at);
 }
 
 /* Row k is the `width` bytes from byte at[k] of memories[of[k]]. */
@@ -22,7 +22,7 @@ void dali_feed_rows_together(const uint8_t *const *memories, const int64_t *of, 
 {
     for (int64_t k = 0; k < rows; k++) {
         if (width >= LARGE && k + 1 < rows)
-            ask_for(memories[of[k + 1]] + at[k + 1]);
+            ask_for(memories[of[k + 1]] + at[k + 1], width);
         memcpy(out + k * width, memories[of[k]] + at[k], (size_t)width);
     }
 }

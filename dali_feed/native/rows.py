@@ -32,15 +32,24 @@ class Memories:
 
     __slots__ = ("addresses", "arrays", "sizes")
 
-    def __init__(self, arrays: Sequence[Bytes]) -> None:
-        self.arrays = arrays
-        self.addresses = np.array([array.__array_interface__["data"][0] for array in arrays], np.uint64)
-        self.sizes = np.array([len(array) for array in arrays], np.int64)
+    def __init__(self, arrays: list[Bytes], addresses: NDArray[np.uint64], sizes: Int64s) -> None:
+        self.arrays, self.addresses, self.sizes = arrays, addresses, sizes
 
     @classmethod
     def of(cls, memories: Sequence[Any]) -> Memories:
         """Of contiguous memories that can be looked at as bytes, such as memoryviews."""
-        return cls([np.frombuffer(memory, np.uint8) for memory in memories])
+        arrays = [np.frombuffer(memory, np.uint8) for memory in memories]
+        addresses = np.array([array.__array_interface__["data"][0] for array in arrays], np.uint64)
+        return cls(arrays, addresses, np.array([len(array) for array in arrays], np.int64))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Memories]) -> Memories:
+        """Those of the parts, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        arrays = [array for part in parts for array in part.arrays]
+        addresses, sizes = (np.concatenate([getattr(part, name) for part in parts]) for name in ("addresses", "sizes"))
+        return cls(arrays, addresses, sizes)
 
     def __len__(self) -> int:
         return len(self.arrays)
@@ -49,9 +58,12 @@ class Memories:
         """ValueError where a row does not lie in one of them; `size` is that of each row, or of all."""
         if not len(of):
             return
-        if of.min() >= 0 and of.max() < len(self.arrays):
-            last = self.sizes[of] - size  # at + size could be more than an int64 holds
-            if at.min() >= 0 and (at <= last).all():
+        try:
+            last = self.sizes[of] - size
+        except IndexError:
+            pass  # which row it was is found below
+        else:  # no sign among them; at + size could be more than an int64 holds
+            if np.minimum.reduce(of | at | last | (last - at)) >= 0:
                 return
         for row, (which, first) in enumerate(zip(of.tolist(), at.tolist(), strict=True)):
             stop = first + int(size if isinstance(size, int) else size[row])

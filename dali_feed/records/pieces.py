@@ -43,11 +43,19 @@ class Pieces(Sequence[memoryview | None]):
     @classmethod
     def joined(cls, parts: Sequence[Pieces]) -> Pieces:
         """Parts end to end."""
-        out, first = cls.none(sum(map(len, parts))), 0
+        begins: dict[int, int] = {}  # of each list of memories, in all of them
+        memories, known = list[memoryview](), list[tuple[_LookedUp, list[memoryview]]]()
         for part in parts:
-            out[first : first + len(part)] = part
-            first += len(part)
-        return out
+            if id(part.memories) not in begins:
+                begins[id(part.memories)] = len(memories)
+                memories += part.memories
+                known.append((part._looked_up, part.memories))
+        shifts = [begins[id(part.memories)] for part in parts]
+        of = [np.where(part.of < 0, -1, part.of + shift) for part, shift in zip(parts, shifts, strict=True)]
+        at, size = ([getattr(part, name) for part in parts] for name in ("at", "size"))
+        joined = cls(memories, *(np.concatenate(each) if each else np.zeros(0, np.int64) for each in (of, at, size)))
+        joined._looked_up = _LookedUp(known)
+        return joined
 
     def __len__(self) -> int:
         return len(self.of)
@@ -159,18 +167,25 @@ class Pieces(Sequence[memoryview | None]):
 
 
 class _LookedUp:
-    """What `native` needs to know of memories, found when it is first asked for."""
+    """What `native` needs to know of memories, found when it is first asked for.
 
-    __slots__ = ("_found",)
+    parts  of memories that are others' end to end: those, and who knows them
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_found", "_parts")
+
+    def __init__(self, parts: Sequence[tuple[_LookedUp, list[memoryview]]] = ()) -> None:
         self._found: tuple[list[memoryview], native.Memories] | None = None
+        self._parts = parts
 
     def of(self, memories: list[memoryview]) -> native.Memories:
         """That of these, which are those of the last time or others."""
         found = self._found
         if found is None or found[0] is not memories or len(found[1]) != len(memories):
-            self._found = found = memories, native.Memories.of(memories)
+            parts, self._parts = [known.of(its) for known, its in self._parts], ()
+            if not parts or sum(map(len, parts)) != len(memories):
+                parts = [native.Memories.of(memories)]
+            self._found = found = memories, native.Memories.joined(parts)
         return found[1]
 
 

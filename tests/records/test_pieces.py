@@ -127,3 +127,14 @@ def test_other_memories_are_looked_up() -> None:
     pieces[1] = memoryview(b"eight by")
     assert pieces.together(8)[1].tobytes() == b"eight by"
     assert cut[0:1].together(8).tobytes() == bytes(MEMORIES[0][:8])
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 52)), max_size=4), min_size=1, max_size=4))
+def test_joined_rows_come_together(parts: list[list[tuple[int, int]]]) -> None:
+    """Of parts that share a list of memories or have one each, looked up before or not."""
+    pieces = [made([(of, at, 8) for of, at in rows]) for rows in parts]
+    pieces[0].together(8)
+    others = [Pieces(list(MEMORIES), each.of, each.at, each.size) for each in pieces]
+    joined = Pieces.joined([*pieces, *others, *pieces])
+    assert [row.tobytes() for row in joined.together(8)] == told(joined)
+    assert told(joined) == 3 * [view for each in pieces for view in told(each)]
