@@ -73,21 +73,18 @@ class Flight:
 
     def __init__(self, pieces: list[Piece], where: Callable[[int], str], *, same_size: bool) -> None:
         self.pieces, self._where = pieces, where
-        cuts = [(p.chunk, slice(p.start, p.stop)) for p in pieces]
         self._order = _order(pieces)
-        self.rows: NDArray[np.int64] = self._in_order([chunk.rows[cut] for chunk, cut in cuts])
-        self.ids: NDArray[np.int64] = self._in_order([chunk.ids[cut] for chunk, cut in cuts])
-        self.ok: NDArray[np.bool_] = self._in_order([chunk.ok[cut] for chunk, cut in cuts])
-        self.fields = {k: self._in_order([chunk.fields[k][cut] for chunk, cut in cuts]) for k in pieces[0].chunk.fields}
-        arrays = {
-            k: self._in_order([c.parameters.arrays[k][cut] for c, cut in cuts])
-            for k in pieces[0].chunk.parameters.arrays
-        }
-        payloads = self._in_order([chunk.payloads[cut] for chunk, cut in cuts])
+        first = pieces[0].chunk
+        self.rows: NDArray[np.int64] = self._whole([p.chunk.rows for p in pieces])
+        self.ids: NDArray[np.int64] = self._whole([p.chunk.ids for p in pieces])
+        self.ok: NDArray[np.bool_] = self._whole([p.chunk.ok for p in pieces])
+        self.fields = {k: self._whole([p.chunk.fields[k] for p in pieces]) for k in first.fields}
+        arrays = {k: self._whole([p.chunk.parameters.arrays[k] for p in pieces]) for k in first.parameters.arrays}
+        payloads = self._whole([p.chunk.payloads for p in pieces])
         self.work = Work(payloads, arrays, self.fields, self.ids)
         self._size: Any = None
         if same_size:
-            sizes = self._in_order([chunk.parameters.sizes[cut] for chunk, cut in cuts])
+            sizes = self._whole([p.chunk.parameters.sizes for p in pieces])
             self._size = sizes[0]
             for slot in np.flatnonzero((sizes != self._size).any(axis=1))[:1].tolist():
                 raise self._several_sizes(sizes[slot], slot)
@@ -106,9 +103,11 @@ class Flight:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def _in_order(self, parts: list[Any]) -> Any:
-        """Values of all pieces, slot by slot."""
-        whole = _joined(parts)
+    def _whole(self, chunks: list[Any]) -> Any:
+        """Values of the batch, slot by slot, out of those of the chunks that its pieces are of."""
+        if len(chunks) == 1 and self._order is None:
+            return chunks[0][self.pieces[0].start : self.pieces[0].stop]
+        whole = _joined([values[p.start : p.stop] for values, p in zip(chunks, self.pieces, strict=True)])
         if self._order is None:
             return whole
         taken = isinstance(whole, np.ndarray | Pieces)

@@ -1,10 +1,15 @@
-"""A bounded queue between two threads that either side can end at any time."""
+"""A bounded queue between two threads that either side can end at any time.
+
+Two queues of C, of the items and of the room for them, because a batch is handed over by it: `threading.Condition` does
+the same in Python, and took as long as all else that is done for a small batch.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from typing import Generic, TypeVar
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
 
 from dali_feed.errors import ClosedError
 
@@ -12,67 +17,74 @@ __all__ = ["Channel"]
 
 T = TypeVar("T")
 
+_CLOSED = object()  # the last item, once closed: whoever finds it puts it back for the others
+
 
 class Channel(Generic[T]):
     """First in, first out, at most `size` items; `close` wakes all waiting threads."""
 
     def __init__(self, size: int) -> None:
-        self._size = size
-        self._items: deque[T] = deque()
+        self._items: SimpleQueue[Any] = SimpleQueue()
+        self._room: SimpleQueue[None] = SimpleQueue()  # as many as there may be more items; once closed one for good
+        for _ in range(size):
+            self._room.put(None)
         self._closed = False
-        self._changed = threading.Condition()
+        self._closing = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._items)
+        return 0 if self._closed else self._items.qsize()
 
     def put(self, item: T) -> None:
         """Wait for room and add. Raises ClosedError once closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or len(self._items) < self._size)
-            self._add(item)
+        self._room.get()
+        self._add(item, "put")
 
     def end(self, item: T) -> None:
         """Add the last item, behind all others, whether there is room or not. Raises ClosedError once closed."""
-        with self._changed:
-            self._add(item)
-
-    def _add(self, item: T) -> None:
-        if self._closed:
-            msg = "channel: put after close"
-            raise ClosedError(msg)
-        self._items.append(item)
-        self._changed.notify_all()
+        self._add(item, "put")
 
     def offer(self, item: T, timeout: float) -> bool:
         """Add where there is room within `timeout` seconds; whether it was. Raises ClosedError once closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or len(self._items) < self._size, timeout)
-            if self._closed:
-                msg = "channel: offer after close"
-                raise ClosedError(msg)
-            if len(self._items) >= self._size:
-                return False
-            self._items.append(item)
-            self._changed.notify_all()
-            return True
+        try:
+            self._room.get(timeout=timeout)
+        except Empty:
+            return False
+        self._add(item, "offer")
+        return True
+
+    def _add(self, item: T, how: str) -> None:
+        with self._closing:  # an item behind the last would be held for as long as the channel is
+            if not self._closed:
+                self._items.put(item)
+                return
+        self._room.put(None)  # for the next one that waits
+        msg = f"channel: {how} after close"
+        raise ClosedError(msg)
 
     def get(self, timeout: float | None = None) -> T:
         """Wait for an item and take it. Raises TimeoutError after `timeout` seconds, ClosedError once closed."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._closed or self._items, timeout):
-                raise TimeoutError
-            if self._closed:
-                msg = "channel: get after close"
-                raise ClosedError(msg)
-            item = self._items.popleft()
-            self._changed.notify_all()
-            return item
+        try:
+            item = self._items.get(timeout=timeout)
+        except Empty:
+            raise TimeoutError from None
+        if item is _CLOSED:
+            self._items.put(_CLOSED)
+            msg = "channel: get after close"
+            raise ClosedError(msg)
+        self._room.put(None)
+        taken: T = item
+        return taken
 
     def close(self) -> list[T]:
         """Drop what is in it, which is given back, and wake both sides."""
-        with self._changed:
+        dropped = list[T]()
+        with self._closing:
             self._closed = True
-            dropped = list(self._items)
-            self._items.clear()
-            self._changed.notify_all()
-            return dropped
+            with suppress(Empty):
+                while True:  # somebody else may take the last one
+                    item = self._items.get_nowait()
+                    if item is not _CLOSED:
+                        dropped.append(item)
+            self._items.put(_CLOSED)
+            self._room.put(None)
+        return dropped

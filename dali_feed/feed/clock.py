@@ -6,6 +6,7 @@ per repair. A reading, with its entry in the list of the last ones, takes about 
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 
@@ -53,4 +54,6 @@ class FeedClock:
     def spans(self) -> list[Span]:
         """The last changes, oldest first, and what it is at now, without an end."""
         state, since = self.at
-        return [*list(self.past), (state, since, float("inf"))]
+        spans = list(self.past)  # in one step: the thread goes on writing
+        spans.append((state, since, math.inf))
+        return spans

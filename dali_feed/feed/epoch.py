@@ -16,7 +16,7 @@ from typing import Protocol
 
 from dali_feed.engines.ranges import WAITS
 from dali_feed.errors import ClosedError
-from dali_feed.feed.lane import Lane
+from dali_feed.feed.lane import Lane, Piece
 from dali_feed.feed.mixed_lane import MixedLane
 from dali_feed.feed.run import Run
 from dali_feed.feed.setting import EpochSetting
@@ -215,9 +215,11 @@ class EpochRun(Run):
                 lane.wait(count)
                 if not known and self.setting.sizes:
                     self._read_ahead()
-        dealt = sum(lane.dealt for lane in self._lanes)
-        pieces = [piece for lane in self._lanes for piece in lane.take(count)]
-        self._look_ahead |= sum(lane.dealt for lane in self._lanes) > dealt
+        pieces = list[Piece]()
+        for lane in self._lanes:
+            dealt = lane.dealt
+            pieces += lane.take(count)
+            self._look_ahead |= lane.dealt > dealt
         self._start(pieces)
         self._flown += 1
         if self._following is not None and 2 * self._flown >= len(self._counts):
@@ -225,7 +227,7 @@ class EpochRun(Run):
 
     def _land(self) -> None:
         flight, batch = self._landed_batch()
-        went_back = any(piece.chunk.window.left == 0 for piece in flight.pieces)
+        went_back = 0 in [piece.chunk.window.left for piece in flight.pieces]
         self._look_ahead |= went_back
         if went_back and self.next is not None:
             self._look_beyond()

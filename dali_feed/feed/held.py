@@ -22,6 +22,8 @@ __all__ = ["Held", "Rows"]
 
 Rows = NDArray[np.int64]
 
+_NOTHING = memoryview(b"")
+
 
 def _room(values: Any, rows: int) -> Any:
     """What such values of all rows go into."""
@@ -35,12 +37,13 @@ class Held:
 
     order     the row whose own each slot is
     borrowed  whether its records are others' than its slots'
+    bare      whether its payloads are no images and have no bytes
     left      slots whose batch has not left the engine yet
     turn      how often its records have come in this epoch before: what is done to them is drawn anew each time
     """
 
     order: Rows
-    borrowed = False
+    borrowed = bare = False
     left = 0
     turn = 0
 
@@ -63,6 +66,7 @@ class Held:
         """Rows a..b-1 are those of a block."""
         self.payloads[a:b] = block.payloads
         screened = self._look(block.payloads, block.fields)
+        self.bare = screened.bare
         if screened.sizes.shape[1] != self.sizes.shape[1]:  # of images that are turned, or several, there are more
             self.sizes = np.zeros((self.rows, screened.sizes.shape[1]), np.int32)
         self.sizes[a:b] = screened.sizes
@@ -94,6 +98,8 @@ class Held:
 
     def good_payloads(self, rows: Rows) -> list[memoryview]:
         """Payloads of rows that `deal` gave, as decoders get them."""
+        if self.bare:
+            return [_NOTHING] * len(rows)
         if self._plain:
             return [self._plain.get(row, self.payloads[row]) for row in rows.tolist()]
         return [self.payloads[row] for row in rows.tolist()]

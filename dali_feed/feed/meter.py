@@ -27,18 +27,17 @@ _STATES = {"read_wait": "source", "engine_wait": "engine", "trainer_wait": "trai
 class _At:
     """A class and not a generator, which would be slower: it is entered several times per batch."""
 
-    __slots__ = ("_before", "_meter", "_state")
+    __slots__ = ("_before", "_clock", "_meter", "_state")
 
     def __init__(self, meter: Meter, state: str) -> None:
         self._meter, self._state = meter, state
 
     def __enter__(self) -> None:
-        meter = self._meter
-        self._before, _ = meter.switch(self._state)
+        self._clock = self._meter.clock()
+        self._before = self._meter.switch(self._state, self._clock)
 
     def __exit__(self, *_: object) -> None:
-        meter = self._meter
-        meter.switch(meter.clock().behind(self._state, self._before))
+        self._meter.switch(self._clock.behind(self._state, self._before), self._clock)
 
 
 class Meter:
@@ -75,13 +74,12 @@ class Meter:
             self._here.clock = self.newest = found
         return found
 
-    def switch(self, state: str) -> tuple[str, float]:
-        """From here on this thread is at that. What it was at, and for how long, is added up."""
-        before, seconds = self.clock().switch(state)
-        wait = WAITS_OF.get(before)
-        if wait is not None:
+    def switch(self, state: str, clock: FeedClock) -> str:
+        """From here on this thread, whose clock that is, is at that. What it was at, and for how long, is added up."""
+        before, seconds = clock.switch(state)
+        if (wait := WAITS_OF.get(before)) is not None:
             setattr(self, wait, getattr(self, wait) + seconds)
-        return before, seconds
+        return before
 
     def waiting(self, name: str) -> _At:
         """A context that adds the wall time of its block, less header checks inside it, to the wait of that name."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from dali_feed.feed.clock import Span
 
@@ -23,12 +23,12 @@ CAUSES = {
 
 
 def spent_on(
-    spans: Sequence[Span], pauses: Iterable[tuple[float, float]], begun: float, ended: float
+    spans: Sequence[Span], pauses: Sequence[tuple[float, float]], begun: float, ended: float
 ) -> dict[str, float]:
     """Seconds of the wait from `begun` to `ended` by cause; they add up to it.
 
     spans   what the feed thread was at, in order
-    pauses  of Python's garbage collector, in which no thread runs: they count as nothing else
+    pauses  of Python's garbage collector, in order, in which no thread runs: they count as nothing else
     """
     whole = max(0.0, ended - begun)
     found: dict[str, float] = {}
@@ -41,7 +41,12 @@ def spent_on(
     known = sum(found.values())
     if whole > known:
         found["unknown"] = found.get("unknown", 0.0) + whole - known
-    stopped = min(whole, sum(max(0.0, min(until, ended) - max(since, begun)) for since, until in pauses))
+    stopped = 0.0
+    for since, until in reversed(pauses):
+        if until <= begun:
+            break
+        stopped += max(0.0, min(until, ended) - max(since, begun))
+    stopped = min(whole, stopped)
     if stopped > 0:
         found = {cause: seconds * (1 - stopped / whole) for cause, seconds in found.items()}
         found["garbage"] = stopped

@@ -21,8 +21,10 @@ Look = Callable[[Sequence[memoryview | None], Mapping[str, Any]], Screened]
 def _unseen(payloads: Sequence[memoryview | None], fields: Mapping[str, Any]) -> Screened:
     """Of payloads that are no images only whether they are there."""
     del fields
-    there = np.array([payload is not None for payload in payloads], np.int32)
-    return Screened(np.repeat(there, 2).reshape(-1, 2), {}, {})
+    there = np.ones(len(payloads), np.int32)
+    if type(None) in set(map(type, payloads)):  # seldom; a look at each in Python costs more than all else here
+        there[:] = [payload is not None for payload in payloads]
+    return Screened(np.repeat(there, 2).reshape(-1, 2), {}, bare=True)
 
 
 def looker(program: Program, tuning: Tuning, columns: Sequence[tuple[str, str]] = ()) -> Look:

@@ -148,7 +148,6 @@ class Window(Held):
     def _install(self, n: int, block: Block) -> None:
         a, b = int(self._edges[n]), int(self._edges[n + 1])
         self._leases.append(block.lease)
-        self._measured.add(b - a, min(block.lease.size, sum(map(len, filter(None, block.payloads)))))
         self._read += b - a
         if (held := sum(lease.size for lease in self._leases)) > self._measured.memory:
             raise self._measured.too_large(self._where(int(self.ids[0])), self.rows, held, self._read)
@@ -157,6 +156,8 @@ class Window(Held):
             msg = f"read of {first} to {last}: must give one row per position, {b - a}; found {len(block.payloads)}"
             raise SourceError(msg)
         self._screened(a, b, block)
+        size = 0 if self.bare else sum(map(len, filter(None, block.payloads)))
+        self._measured.add(b - a, min(block.lease.size, size))
         self._proof.good |= bool(self.usable[a:b].any())
         self._installed[n] = True
         self._all_installed = bool(self._installed.all())

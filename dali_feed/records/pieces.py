@@ -12,6 +12,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.native import rows as native
 from dali_feed.records.extents import Int64s
 
 __all__ = ["Pieces"]
@@ -28,10 +29,11 @@ class Pieces(Sequence[memoryview | None]):
     at, size  int64 (n,)
     """
 
-    __slots__ = ("at", "memories", "of", "size")
+    __slots__ = ("_looked_up", "at", "memories", "of", "size")
 
     def __init__(self, memories: list[memoryview], of: Int64s, at: Int64s, size: Int64s) -> None:
         self.memories, self.of, self.at, self.size = memories, of, at, size
+        self._looked_up = _LookedUp()
 
     @classmethod
     def none(cls, rows: int) -> Pieces:
@@ -41,11 +43,19 @@ class Pieces(Sequence[memoryview | None]):
     @classmethod
     def joined(cls, parts: Sequence[Pieces]) -> Pieces:
         """Parts end to end."""
-        out, first = cls.none(sum(map(len, parts))), 0
+        begins: dict[int, int] = {}  # of each list of memories, in all of them
+        memories, known = list[memoryview](), list[tuple[_LookedUp, list[memoryview]]]()
         for part in parts:
-            out[first : first + len(part)] = part
-            first += len(part)
-        return out
+            if id(part.memories) not in begins:
+                begins[id(part.memories)] = len(memories)
+                memories += part.memories
+                known.append((part._looked_up, part.memories))
+        shifts = [begins[id(part.memories)] for part in parts]
+        of = [np.where(part.of < 0, -1, part.of + shift) for part, shift in zip(parts, shifts, strict=True)]
+        at, size = ([getattr(part, name) for part in parts] for name in ("at", "size"))
+        joined = cls(memories, *(np.concatenate(each) if each else np.zeros(0, np.int64) for each in (of, at, size)))
+        joined._looked_up = _LookedUp(known)
+        return joined
 
     def __len__(self) -> int:
         return len(self.of)
@@ -63,7 +73,7 @@ class Pieces(Sequence[memoryview | None]):
 
     def __getitem__(self, rows: int | slice | NDArray[Any]) -> memoryview | Pieces | None:
         if isinstance(rows, slice | np.ndarray):
-            return Pieces(self.memories, self.of[rows], self.at[rows], self.size[rows])
+            return self._of(self.of[rows], self.at[rows], self.size[rows])
         of, at = int(self.of[rows]), int(self.at[rows])
         return self.memories[of][at : at + int(self.size[rows])] if of >= 0 else None
 
@@ -72,6 +82,7 @@ class Pieces(Sequence[memoryview | None]):
         memories = values.memories if isinstance(values, Pieces) else [] if values is None else [values]
         known = {id(memory): k for k, memory in enumerate(self.memories)}
         self.memories = [*self.memories, *(memory for memory in memories if id(memory) not in known)]
+        self._looked_up = _LookedUp()
         if isinstance(values, Pieces):
             fresh = iter(range(len(known), len(self.memories)))
             become = [*(known[id(m)] if id(m) in known else next(fresh) for m in memories), -1]
@@ -83,7 +94,13 @@ class Pieces(Sequence[memoryview | None]):
 
     def copy(self) -> Pieces:
         """The same rows, whose places can be taken by others."""
-        return Pieces(self.memories, self.of.copy(), self.at.copy(), self.size.copy())
+        return self._of(self.of.copy(), self.at.copy(), self.size.copy())
+
+    def _of(self, of: Int64s, at: Int64s, size: Int64s) -> Pieces:
+        """Other rows of the same memories, which are looked up once for all of them."""
+        other = Pieces(self.memories, of, at, size)
+        other._looked_up = self._looked_up
+        return other
 
     @property
     def missing(self) -> NDArray[np.bool_]:
@@ -94,9 +111,13 @@ class Pieces(Sequence[memoryview | None]):
         """The bytes of all rows, each of `size` bytes and none missing, uint8 (n, size): one copy of them.
 
         out  uint8 (n * size,) that they are copied into, or None: memory of their own
+
+        Raises ValueError where a row is missing, or leaves its memory.
         """
         rows = len(self)
         out = (np.empty(rows * size, np.uint8) if out is None else out).reshape(rows, size)
+        if native.together(self._looked_up.of(self.memories), self.of, self.at, out):
+            return out
         begins = self._evenly() if size else []
         if len(begins) * _FEW > rows:
             self._gathered(out)
@@ -130,8 +151,11 @@ class Pieces(Sequence[memoryview | None]):
             items[here] = _every(self.memories[of], size)[self.at[here]]
 
     def padded(self, width: int) -> NDArray[np.uint8]:
-        """The bytes of rows of at most `width` bytes, filled with 0: uint8 (n, width)."""
-        out = np.zeros((len(self), width), np.uint8)
+        """The bytes of rows of at most `width` bytes, filled with 0: uint8 (n, width). ValueError as in `together`."""
+        out = np.empty((len(self), width), np.uint8)
+        if native.padded(self._looked_up.of(self.memories), self.of, self.at, self.size, out):
+            return out
+        out[:] = 0
         columns = np.arange(width)
         for of in np.unique(self.of[self.of >= 0]).tolist():
             here = np.flatnonzero(self.of == of)
@@ -140,6 +164,29 @@ class Pieces(Sequence[memoryview | None]):
             inside = columns < self.size[here, None]
             out[here] = np.where(inside, memory[np.where(inside, where, 0)] if len(memory) else 0, 0)
         return out
+
+
+class _LookedUp:
+    """What `native` needs to know of memories, found when it is first asked for.
+
+    parts  of memories that are others' end to end: those, and who knows them
+    """
+
+    __slots__ = ("_found", "_parts")
+
+    def __init__(self, parts: Sequence[tuple[_LookedUp, list[memoryview]]] = ()) -> None:
+        self._found: tuple[list[memoryview], native.Memories] | None = None
+        self._parts = parts
+
+    def of(self, memories: list[memoryview]) -> native.Memories:
+        """That of these, which are those of the last time or others."""
+        found = self._found
+        if found is None or found[0] is not memories or len(found[1]) != len(memories):
+            parts, self._parts = [known.of(its) for known, its in self._parts], ()
+            if not parts or sum(map(len, parts)) != len(memories):
+                parts = [native.Memories.of(memories)]
+            self._found = found = memories, native.Memories.joined(parts)
+        return found[1]
 
 
 def _every(memory: memoryview, size: int) -> NDArray[np.void]:

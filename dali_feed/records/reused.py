@@ -7,7 +7,6 @@ while somebody still looks at it.
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from typing import Any
 
@@ -22,10 +21,15 @@ IDLE = 4  # pieces of memory kept for the next ones
 class _Lent:
     """What all arrays over the memory end in: NumPy goes on to what is behind an array, but never behind this."""
 
-    __slots__ = ("__array_interface__", "__weakref__")
+    __slots__ = ("__array_interface__", "_idle", "_memory")
 
-    def __init__(self, memory: NDArray[np.uint8]) -> None:
+    def __init__(self, memory: NDArray[np.uint8], idle: deque[NDArray[np.uint8]]) -> None:
         self.__array_interface__: dict[str, Any] = memory.__array_interface__
+        self._memory, self._idle = memory, idle
+
+    def __del__(self) -> None:
+        """Nobody looks at it any more."""
+        self._idle.append(self._memory)
 
 
 class Reused:
@@ -42,6 +46,4 @@ class Reused:
             memory = np.empty(0, np.uint8)
         if not size <= len(memory) <= 2 * size:  # much too large: batches have become smaller
             memory = np.empty(size, np.uint8)
-        lent = _Lent(memory)
-        weakref.finalize(lent, self._idle.append, memory).atexit = False
-        return np.asarray(lent)[:size]
+        return np.asarray(_Lent(memory, self._idle))[:size]

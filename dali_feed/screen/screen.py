@@ -94,11 +94,13 @@ class Screened:
              turned, (n, 3): height and width once turned, and the orientation 1..8
     reasons  row -> why its payload is unusable
     plain    row -> what a decoder must be given instead of its payload (`Header.plain`)
+    bare     whether no decoder will be given any: they are no images, and have no bytes
     """
 
     sizes: NDArray[np.int32]
     reasons: dict[int, str]
     plain: dict[int, memoryview] = field(default_factory=dict)
+    bare: bool = False
 
 
 def header_of(payload: memoryview | bytes) -> Header:

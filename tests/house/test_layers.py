@@ -53,7 +53,7 @@ ROOMS = (
     Room("secrets", ("errors",)),
     Room("draws", ("errors",)),
     Room("formats", WORDS, ("orjson", "pybase64", "fastavro", "msgpack", "google.protobuf")),
-    Room("records", WORDS),
+    Room("records", (*WORDS, "native")),
     Room("storage", (*WORDS, "locks", "records", "secrets"), ("fsspec", "aiohttp")),
     Room("screen", WORDS),
     Room("quarantine", (*WORDS, "records")),

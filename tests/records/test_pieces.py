@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dali_feed.native import rows as native
 from dali_feed.records import Pieces
 
 MEMORIES = [memoryview(bytearray(range(k, k + 60))) for k in (0, 60, 120)]
 ROW = st.tuples(st.integers(-1, 2), st.integers(0, 40), st.integers(0, 20))
+
+
+@pytest.fixture(autouse=True, scope="module", params=["in C", "in Python"])
+def _way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whether rows are copied by the library, where there is one, or without it."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "in Python":
+            patch.setattr(native, "_calls", lambda: None)
+        yield
 
 
 def made(rows: list[tuple[int, int, int]]) -> Pieces:
@@ -99,3 +110,31 @@ def test_short_texts_are_padded() -> None:
     rows = [(0, 57, 3), (-1, 0, 0), (2, 0, 4), (1, 60, 0)]
     found = made(rows).padded(4)
     assert [row.tobytes() for row in found] == [(text or b"").ljust(4, b"\0") for text in listed(rows)]
+
+
+@pytest.mark.parametrize("wrong", [(-1, 0, 0), (0, 53, 8), (1, -1, 8)])
+def test_a_row_that_is_missing_or_leaves_its_memory_does_not_come_together(wrong: tuple[int, int, int]) -> None:
+    """An error says which; no other bytes stand in its place."""
+    with pytest.raises(ValueError, match="must lie in .* for row 1"):
+        made([(0, 0, 8), wrong, (2, 0, 8)]).together(8)
+
+
+def test_other_memories_are_looked_up() -> None:
+    """After one of a piece's rows has been given bytes that lie elsewhere, they are what comes together."""
+    pieces = made([(0, 0, 8), (1, 0, 8)])
+    pieces.together(8)
+    cut = pieces[:]
+    pieces[1] = memoryview(b"eight by")
+    assert pieces.together(8)[1].tobytes() == b"eight by"
+    assert cut[0:1].together(8).tobytes() == bytes(MEMORIES[0][:8])
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 52)), max_size=4), min_size=1, max_size=4))
+def test_joined_rows_come_together(parts: list[list[tuple[int, int]]]) -> None:
+    """Of parts that share a list of memories or have one each, looked up before or not."""
+    pieces = [made([(of, at, 8) for of, at in rows]) for rows in parts]
+    pieces[0].together(8)
+    others = [Pieces(list(MEMORIES), each.of, each.at, each.size) for each in pieces]
+    joined = Pieces.joined([*pieces, *others, *pieces])
+    assert [row.tobytes() for row in joined.together(8)] == told(joined)
+    assert told(joined) == 3 * [view for each in pieces for view in told(each)]

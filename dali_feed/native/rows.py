@@ -1,0 +1,134 @@
+"""Rows that lie anywhere, copied side by side into one output: a batch in one call, with the lock released.
+
+The law: every row is checked against the memory that it lies in before anything is copied, here and in the Python way
+alike; so C never reads outside of a memory, however wrong a source's numbers are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.native.library import library
+
+__all__ = ["Memories", "padded", "together"]
+
+Int64s = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+
+_NUMBER, _ADDRESS = ctypes.c_int64, ctypes.c_void_p
+
+
+class Memories:
+    """Memories of which rows are taken: where each lies and ends, looked up once for any number of calls.
+
+    arrays  uint8 (bytes,) of each; they hold the memory, so it stays where it is
+    """
+
+    __slots__ = ("addresses", "arrays", "sizes")
+
+    def __init__(self, arrays: list[Bytes], addresses: NDArray[np.uint64], sizes: Int64s) -> None:
+        self.arrays, self.addresses, self.sizes = arrays, addresses, sizes
+
+    @classmethod
+    def of(cls, memories: Sequence[Any]) -> Memories:
+        """Of contiguous memories that can be looked at as bytes, such as memoryviews."""
+        arrays = [np.frombuffer(memory, np.uint8) for memory in memories]
+        addresses = np.array([array.__array_interface__["data"][0] for array in arrays], np.uint64)
+        return cls(arrays, addresses, np.array([len(array) for array in arrays], np.int64))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Memories]) -> Memories:
+        """Those of the parts, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        arrays = [array for part in parts for array in part.arrays]
+        addresses, sizes = (np.concatenate([getattr(part, name) for part in parts]) for name in ("addresses", "sizes"))
+        return cls(arrays, addresses, sizes)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    def check(self, of: Int64s, at: Int64s, size: Int64s | int) -> None:
+        """ValueError where a row does not lie in one of them; `size` is that of each row, or of all."""
+        if not len(of):
+            return
+        try:
+            last = self.sizes[of] - size
+        except IndexError:
+            pass  # which row it was is found below
+        else:  # no sign among them; at + size could be more than an int64 holds
+            if np.minimum.reduce(of | at | last | (last - at)) >= 0:
+                return
+        for row, (which, first) in enumerate(zip(of.tolist(), at.tolist(), strict=True)):
+            stop = first + int(size if isinstance(size, int) else size[row])
+            if not 0 <= which < len(self.arrays):
+                msg = f"rows: each must lie in one of {len(self.arrays)} memories; found memory {which} for row {row}"
+                raise ValueError(msg)
+            if not 0 <= first <= stop <= len(self.arrays[which]):
+                held = len(self.arrays[which])
+                msg = f"rows: each must lie in its memory; found bytes {first} to {stop} of {held} for row {row}"
+                raise ValueError(msg)
+
+
+def together(memories: Memories, of: Int64s, at: Int64s, out: Bytes) -> bool:
+    """Row k of `out`, uint8 (rows, size) and contiguous, is the bytes from at[k] on of memory of[k].
+
+    False, and nothing has been done, where there is no library. ValueError as `Memories.check`.
+    """
+    rows, size = out.shape
+    of, at = np.ascontiguousarray(of, np.int64), np.ascontiguousarray(at, np.int64)
+    _check(out, len(of), len(at))
+    if not rows or not size:
+        return True
+    memories.check(of, at, size)
+    if (calls := _calls()) is None:
+        return False
+    calls[0](memories.addresses.ctypes.data, of.ctypes.data, at.ctypes.data, rows, size, out.ctypes.data)
+    return True
+
+
+def padded(memories: Memories, of: Int64s, at: Int64s, size: Int64s, out: Bytes) -> bool:
+    """The same with size[k] bytes for row k and zeros behind, or none where of[k] is -1; what does not fit is left out.
+
+    False, and nothing has been done, where there is no library. ValueError as `Memories.check`.
+    """
+    rows, width = out.shape
+    of, at = np.ascontiguousarray(of, np.int64), np.ascontiguousarray(at, np.int64)
+    size = np.ascontiguousarray(np.where(of < 0, 0, size).clip(0, width), np.int64)
+    _check(out, len(of), len(at), len(size))
+    if not rows or not width:
+        return True
+    there = np.flatnonzero(size)
+    memories.check(of[there], at[there], size[there])
+    if (calls := _calls()) is None:
+        return False
+    pointers = (array.ctypes.data for array in (memories.addresses, of, at, size))
+    calls[1](*pointers, rows, width, out.ctypes.data)
+    return True
+
+
+def _check(out: Bytes, *rows: int) -> None:
+    """ValueError where `out` cannot be written as one piece, or does not have as many rows as there are."""
+    flags = out.flags
+    if out.dtype != np.uint8 or not (flags.c_contiguous and flags.writeable) or {*rows} != {len(out)}:
+        msg = f"rows: out must be contiguous uint8 that can be written, a row for each of {rows[0]}; found {out.shape}"
+        raise ValueError(msg)
+
+
+@cache
+def _calls() -> tuple[Any, Any] | None:
+    """The two functions of the library; None where there is none."""
+    found = library()
+    if found is None:
+        return None
+    calls = found.dali_feed_rows_together, found.dali_feed_rows_padded
+    for call, arrays in zip(calls, (3, 4), strict=True):
+        call.argtypes = (*(_ADDRESS,) * arrays, _NUMBER, _NUMBER, _ADDRESS)
+        call.restype = None
+    return calls
