@@ -300,7 +300,7 @@ def test_an_image_too_small_for_its_crop_is_a_bad_record() -> None:
         assert np.concatenate([batch.fields["label"] for batch in feed]).tolist().count(3) == 0
         ((where, reason),) = feed.stats().recent_bad
         assert where.endswith("@3")
-        assert reason == "RandomCrop: 24x24 must fit into the image; found 40x20; pad_if_needed=True takes it"
+        assert reason == "RandomCrop: 24x24 must fit into the image; found 40x20; give pad_if_needed=True"
     with _feed(items, transform=v2.RandomCrop(24, pad_if_needed=True)) as feed:
         assert sum(int(batch.ok.sum()) for batch in feed) == 8
 
