@@ -18,7 +18,7 @@ def watch(
     once: Annotated[
         bool, typer.Option("--once", help="Look twice, show the rates, and end; exit with 1 if an endpoint is gone.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object per look, one a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON for each look.")] = False,
 ) -> None:
     """Show running loaders, a line per rank and one for all: rates, what their steps wait for, lag, bad records, GPUs.
 
