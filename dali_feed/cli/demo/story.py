@@ -21,6 +21,7 @@ from rich.text import Text
 
 from dali_feed.errors import ConfigError
 from dali_feed.feed.stats import Stats
+from dali_feed.native.library import used
 
 if TYPE_CHECKING:  # what these need may be missing, which is said in words
     from dali_feed.cli.demo.contact_sheet import Sheet
@@ -223,4 +224,4 @@ def _versions(source: str) -> str:
     for name in asked:
         with suppress(importlib.metadata.PackageNotFoundError):
             named[name] = importlib.metadata.version(name)
-    return ", ".join(f"{name} {version}" for name, version in named.items())
+    return f"{', '.join(f'{name} {version}' for name, version in named.items())}; loops in C: {used()}"
