@@ -132,7 +132,7 @@ def test_draws_belong_to_the_name_of_a_column(tmp_path: Path) -> None:
         ("right", b"junk", "column 'right' of member 'right': text, not an image"),
         ("right", broken_png(), "column 'right' of member 'right': "),
         ("right", encoded(pixels(3, "right")[:20]), "column 'right' of member 'right': RandomCrop"),
-        ("right", encoded(pixels(3, "right").repeat(9, 1)), "more than the bound of 10000"),
+        ("right", encoded(pixels(3, "right").repeat(9, 1)), "more than the limit of 10000"),
         ("left", broken_png(), "column 'left' of member 'left': "),
         ("left", encoded(pixels(3, "right")[:20]), "column 'left' of member 'left': RandomCrop"),
         (

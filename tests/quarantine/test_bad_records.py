@@ -288,7 +288,7 @@ def test_max_pixels_bounds_what_a_header_may_ask_for() -> None:
     with _feed(items, 4, tuning=Tuning(threads=1, max_pixels=256)) as feed:
         (batch,) = feed
         assert sorted(set(batch.ids.tolist())) == [0, 1, 2]
-        assert "17x16 is 272 pixels, more than the bound of 256" in feed.stats().recent_bad[0][1]
+        assert "17x16 is 272 pixels, more than the limit of 256" in feed.stats().recent_bad[0][1]
 
 
 def test_an_image_too_small_for_its_crop_is_a_bad_record() -> None:
