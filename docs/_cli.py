@@ -47,9 +47,11 @@ def option(name: str, hint: Any, default: Any) -> tuple[str, ...] | None:
     shown_kind = {"bool": "flag"}.get(getattr(kind, "__name__", ""), str(getattr(kind, "__name__", kind)))
     if inspect.isclass(kind) and issubclass(kind, enum.Enum):
         shown_kind = " or ".join(each.value for each in kind)
-    shown_kind = info.metavar or shown_kind
+    shown_kind = info.metavar or shown_kind.removesuffix(" | None").removeprefix("pathlib.")  # what is typed
     value = default.value if isinstance(default, enum.Enum) else default
-    given = "required" if value is inspect.Parameter.empty else "" if value in (None, False) else code(str(value))
+    given = (
+        "required" if value is inspect.Parameter.empty else "" if value is None or value is False else code(str(value))
+    )
     given = info.show_default if isinstance(info.show_default, str) else given
     return ", ".join(map(code, names)), code(shown_kind), given, cell(info.help)
 

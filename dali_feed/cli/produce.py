@@ -41,7 +41,9 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option(metavar="MEMBER", help="The member that becomes the record's key; where: its coordinates."),
+        typer.Option(
+            metavar="MEMBER", help="The member that becomes the record's key; or `where`, for its coordinates."
+        ),
     ] = None,
     header: Annotated[
         Names, typer.Option(metavar="MEMBER", help="A member to write as a header; can be given several times.")

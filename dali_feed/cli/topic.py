@@ -86,7 +86,7 @@ def describe(
         int | None, typer.Option(min=1, help="Number of GPUs of that run.", show_default="not said")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if there is a warning.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     config: Config = None,
     timeout: Timeout = 10.0,
 ) -> None:
@@ -122,7 +122,7 @@ def grow(
 
 def delete(
     target: Topic,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete it; without this nothing is deleted.")] = False,
     config: Config = None,
     timeout: Timeout = 10.0,
 ) -> None:

@@ -43,7 +43,7 @@ Threads = Annotated[
     int | None, typer.Option(min=1, help="Decoder threads, or workers.", show_default="the CPUs of this process")
 ]
 Seconds = Annotated[float, typer.Option(min=0.05, help="Seconds of each measurement, without its warm-up.")]
-Repeats = Annotated[int, typer.Option(min=1, help="Turns of each.")]
+Repeats = Annotated[int, typer.Option(min=1, help="Number of measurements of each contestant.")]
 Device = Annotated[
     str | None, typer.Option(help="cpu or cuda:N.", show_default="the CUDA device, or the CPU where there is none")
 ]
@@ -59,4 +59,6 @@ Report = Annotated[
     Path | None,
     typer.Option("--report", metavar="FILE.html", dir_okay=False, help="Write one HTML page that needs no other file."),
 ]
-Plots = Annotated[Path | None, typer.Option("--plots", metavar="DIR", file_okay=False, help="Write pictures there.")]
+Plots = Annotated[
+    Path | None, typer.Option("--plots", metavar="DIR", file_okay=False, help="Write charts as PNG files into DIR.")
+]
