@@ -57,7 +57,7 @@ class FromFile:
         try:
             return Path(self.path).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
         except (OSError, UnicodeDecodeError) as error:
-            said = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+            said = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
             msg = f"the file {os.fspath(self.path)} must hold a secret; found: {said}"
             raise ConfigError(msg) from None
 

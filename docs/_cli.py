@@ -26,8 +26,8 @@ HEAD = """\
 # The command line
 
 For people at a terminal. Here you can look up every command of `dali-feed` with its options. An error of ours is one
-line on stderr and exit code 1; Ctrl-C is one line and 130. `dali-feed --version` prints the version, `dali-feed COMMAND
---help` what stands here.
+line on stderr and exit code 1; Ctrl-C is one line and 130. `dali-feed --version` prints the version and whether
+the [loops in C](bottlenecks.md#are-the-loops-in-c-used) are used, `dali-feed COMMAND --help` what stands here.
 
 This page is written from the commands by `make reference`. Do not edit it: edit a command's docstring or its options.
 
@@ -47,9 +47,11 @@ def option(name: str, hint: Any, default: Any) -> tuple[str, ...] | None:
     shown_kind = {"bool": "flag"}.get(getattr(kind, "__name__", ""), str(getattr(kind, "__name__", kind)))
     if inspect.isclass(kind) and issubclass(kind, enum.Enum):
         shown_kind = " or ".join(each.value for each in kind)
-    shown_kind = info.metavar or shown_kind
+    shown_kind = info.metavar or shown_kind.removesuffix(" | None").removeprefix("pathlib.")  # what is typed
     value = default.value if isinstance(default, enum.Enum) else default
-    given = "required" if value is inspect.Parameter.empty else "" if value in (None, False) else code(str(value))
+    given = (
+        "required" if value is inspect.Parameter.empty else "" if value is None or value is False else code(str(value))
+    )
     given = info.show_default if isinstance(info.show_default, str) else given
     return ", ".join(map(code, names)), code(shown_kind), given, cell(info.help)
 

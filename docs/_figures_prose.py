@@ -71,7 +71,7 @@ def judged(results: Results) -> list[str]:
     others = max(int(row["others than tensors"]) for row in (ours, dali))
     return bullets(
         f"**Top-1.** A ResNet-18 with ImageNet's validation transforms judges {others} of {number(ours, 'val')} crops "
-        "of photographs differently behind our loader, with either engine, than behind torch's. "
+        "of photographs differently with our loader, with either engine, than with torch's. "
         f"Resizing to nearest pixels changes {nearest['others than tensors']}. Beside torch's loader on tensors its "
         f"largest difference of a logit is {number(ours, 'logit from tensors', 3)} with the `host` engine, "
         f"{number(pil, 'logit from tensors', 3)} where torch's Pillow resizes, and "

@@ -23,6 +23,7 @@ from dali_feed.errors import (
     SourceEmptyError,
     SourceNotFoundError,
 )
+from dali_feed.external_sources.class_folders import files_of
 from dali_feed.external_sources.file_members import BYTES, FileMembers
 from dali_feed.external_sources.formatted import forms_of, with_formats
 from dali_feed.external_sources.one_file import check_read, load_file
@@ -76,6 +77,8 @@ class FileList:
     def from_folder(cls, root: str | os.PathLike[str], extensions: str | tuple[str, ...] = IMG_EXTENSIONS) -> FileList:
         """What `torchvision.datasets.ImageFolder(root)` lists: a folder per class, sorted, links followed.
 
+        But a link that leads back to a folder it lies in is not followed, and the log names it.
+
         Raises:
             SourceNotFoundError: no such folder.
             SourceDeniedError: it cannot be listed.
@@ -99,14 +102,12 @@ class FileList:
         paths: list[str] = []
         labels: list[int] = []
         empty: list[str] = []
-        for label, name in enumerate(classes):
-            before = len(paths)
-            for folder, _, files in sorted(os.walk(os.path.join(root, name), followlinks=True)):
-                found = (os.path.join(folder, file) for file in sorted(files))
-                paths += (path for path in found if path.lower().endswith(extensions))
-            labels += [label] * (len(paths) - before)
-            if len(paths) == before:
-                empty.append(name)
+        for label, below in enumerate(files_of(root, classes)):
+            images = [path for path in below if path.lower().endswith(extensions)]
+            paths += images
+            labels += [label] * len(images)
+            if not images:
+                empty.append(classes[label])
         if empty:
             wanted = extensions if isinstance(extensions, str) else ", ".join(extensions)
             msg = (

@@ -181,7 +181,8 @@ class Renamed(_Over):
 
     def _named(self) -> Members:
         if not isinstance(self._source, Members):
-            msg = f"columns: {self._source!r} does not say what members its records have; leave columns out"
+            rule = "a source must list the members of its records"
+            msg = f"columns: {rule}; {self._source!r} does not; leave columns out"
             raise ConfigError(msg)
         return self._source
 

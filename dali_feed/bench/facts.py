@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 from dali_feed.cores import whole_cores
+from dali_feed.native.library import used
 
 __all__ = ["RUN", "driver", "facts", "jpeg_engine", "version"]
 
@@ -101,4 +102,5 @@ def facts() -> dict[str, str | int]:
         "torch": version("torch"),
         "numpy": version("numpy"),
         "librdkafka": confluent_kafka.libversion()[0],
+        "native": used(),
     }

@@ -73,14 +73,19 @@ def _version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        print(f"dali-feed {version('dali-feed')}")
+        from dali_feed.native.library import used
+
+        print(f"dali-feed {version('dali-feed')}\nloops in C: {used()}")
         raise typer.Exit
 
 
 @app.callback()
 def _root(
     _: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and whether C loops are used."
+        ),
     ] = False,
 ) -> None:
     """Hold the options that come before a command."""

@@ -14,7 +14,10 @@ Topic = Annotated[str, typer.Argument(help="kafka://host:port/topic, or kafka://
 Config = Annotated[
     Names,
     typer.Option(
-        "--config", "-X", metavar="KEY=VALUE", help="An option of librdkafka; a secret as env:NAME or file:PATH."
+        "--config",
+        "-X",
+        metavar="KEY=VALUE",
+        help="An option of librdkafka; a secret as env:NAME or file:PATH. Can be given several times.",
     ),
 ]
 Storage = Annotated[
@@ -22,8 +25,8 @@ Storage = Annotated[
     typer.Option(
         "--storage-option",
         metavar="KEY=VALUE",
-        help="Of s3://, https:// and other addresses: an option of fsspec's file system; a secret as env:NAME or"
-        " file:PATH. Several times.",
+        help="An option of fsspec's file system, for s3://, https:// and other addresses; a secret as env:NAME or"
+        " file:PATH. Can be given several times.",
     ),
 ]
 Timeout = Annotated[float, typer.Option(min=0.1, help="Seconds to wait for a broker that does not answer.")]

@@ -57,7 +57,7 @@ def cells_of_batch(source: Source, transform: object, shown: Shown) -> list[Cell
             raise ConfigError(msg)
         feed.set_epoch(shown.epoch)
         if shown.batch >= len(feed):
-            msg = f"--batch: must lie in 0..{len(feed) - 1}, which an epoch has; found {shown.batch}"
+            msg = f"--batch: must lie in 0..{len(feed) - 1}, the batches of an epoch; found {shown.batch}"
             raise ConfigError(msg)
         first = shown.batch * shown.batch_size
         feed.load_state_dict({**feed.state_dict(), "epoch": shown.epoch, "consumed": first})

@@ -153,7 +153,7 @@ def _screened(payload: memoryview) -> Header | str:
     except UnusableError as error:
         return str(error)
     if header.width * header.height > MAX_PIXELS:
-        return f"{header.width}x{header.height} pixels, more than the bound of {MAX_PIXELS}"
+        return f"{header.width}x{header.height} pixels, more than the limit of {MAX_PIXELS}"
     return overworked(payload, header.width, header.height, MAX_WORK) or header
 
 

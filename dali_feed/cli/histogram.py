@@ -64,9 +64,11 @@ def class_lines(labels: Sequence[int | None], of: str) -> list[str]:
     if skew > 1:
         if len(ordered) > NAMED:  # else all of them are named already
             lines[0] += f"; rarest {_named(rarest)}"
-        lines.append(f"the most frequent is {skew:,.1f} times the rarest; as even as {even:,.1f} classes of one size")
+        lines.append(
+            f"the most frequent is {skew:,.1f} times the rarest; as balanced as {even:,.1f} classes of equal size"
+        )
     else:
-        lines.append("each as often as any other")
+        lines.append("all equally frequent")
     return lines
 
 

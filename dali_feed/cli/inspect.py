@@ -47,7 +47,7 @@ def inspect_all(  # noqa: PLR0913  an option each
     formats = {} if form is None else {VALUE: format_of(form)}
     found = sources(targets, config=options_of(config), timeout=timeout, storage=storage)
     if formats and not any(isinstance(source, KafkaTopic) for source in found):
-        msg = f"--format: is for the values of topics; found {form!r} and no topic"
+        msg = f"--format: is only for the values of topics; found {form!r} and no topic; leave it out"
         raise ConfigError(msg)
     for source in found:
         snapshot = source.snapshot()

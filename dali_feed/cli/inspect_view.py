@@ -123,7 +123,7 @@ def _fields(source: Source, findings: Findings) -> list[str]:
         return lines
     if isinstance(source, ShardSet) and LABEL in source.fields:
         why = next((f": {reason}" for _, reason in findings.bad if LABEL in reason), "")
-        lines.append(f"label: there, and in no record of the sample an integer{why}")
+        lines.append(f"label: found, but not as an integer in any record of the sample{why}")
         lines.append("  write integers into the shards, or read the images alone: ShardSet(..., label=None)")
     else:
         lines.append(no_labels(source))

@@ -34,7 +34,7 @@ def lag(  # noqa: PLR0913, PLR0917  an option each
         int | None, typer.Option(min=1, help="Number of looks.", show_default="with --watch no end, else 1")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if the last look has a warning.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object per look, one a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON for each look.")] = False,
     config: Config = None,
     timeout: Timeout = 10.0,
 ) -> None:
@@ -52,7 +52,7 @@ def lag(  # noqa: PLR0913, PLR0917  an option each
     from dali_feed.external_sources.kafka.options import KafkaOptions
 
     if not target.startswith(KAFKA):
-        msg = f"target: a topic is named kafka://host:port/topic; found {target!r}"
+        msg = f"target: must be a topic, kafka://host:port/topic; found {target!r}"
         raise ConfigError(msg)
     topic, servers = named(target)
     reader = _reader(group, state, topic, servers)
@@ -81,5 +81,5 @@ def _reader(group: str | None, state: Path | None, topic: str, servers: str) -> 
     if state is not None and group is None:
         return stand_of_state(state, topic, servers)
     found = "neither" if group is None else "both"
-    msg = f"--group, --state: one of them says whose lag it is; found {found}; give the group, or a state's file"
+    msg = f"--group, --state: one of them must be given; found {found}; give the group's name, or a state's file"
     raise ConfigError(msg)

@@ -42,7 +42,7 @@ def screen(facts: LagFacts, warnings: Sequence[str]) -> Group:
 def _reader(facts: LagFacts) -> str:
     stand = facts.stand
     if stand.ends is not None:
-        return "a state of a topic up to its snapshot's ends"
+        return "a loader's state; it reads up to where the topic ended when it began"
     if not stand.state and stand.members is None:
         return "only positions are known"
     members = "" if stand.members is None else f"{stand.members:,} member{plural(stand.members)}"

@@ -69,7 +69,7 @@ def _of_bytes(name: str, value: bytes | memoryview) -> Guess:
         try:
             _, dtype, shape, _ = npy_header(value)
         except FormatError:
-            return Guess("npy, and not whole", "Bytes")
+            return Guess("npy, cut off", "Bytes")
         return Guess(f"npy {dtype.name} {shape}", "Array", f', "{dtype.name}", {shape}')
     named = _RAW.fullmatch(name.rpartition(".")[2].lower())
     if named is not None:

@@ -30,7 +30,7 @@ def show(done: PackedSet, what: str = "set") -> int:
     console.print(Text(f"{what} {done.path}", style="bold"), soft_wrap=True)
     facts = grid()
     if done.begun:
-        whole = " (all of it was there)" if done.begun == done.total else ""
+        whole = " (everything was written already)" if done.begun == done.total else ""
         put(facts, "continued", f"at record {done.begun:,} of {done.total:,}{whole}")
     put(facts, "written", f"{tally.records:,} records, {size_text(tally.size)}")
     put(facts, "shards" if what == "set" else "files", f"{done.shards:,}")

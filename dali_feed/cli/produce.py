@@ -41,7 +41,9 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option(metavar="MEMBER", help="The member that becomes the record's key; where: its coordinates."),
+        typer.Option(
+            metavar="MEMBER", help="The member that becomes the record's key; or `where`, for its coordinates."
+        ),
     ] = None,
     header: Annotated[
         Names, typer.Option(metavar="MEMBER", help="A member to write as a header; can be given several times.")
@@ -91,13 +93,14 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
     from dali_feed.external_sources import Claim, Producer
 
     if not target.startswith(KAFKA):
-        msg = f"target: a topic is named kafka://host:port/topic; found {target!r}"
+        msg = f"target: must be a topic, kafka://host:port/topic; found {target!r}"
         raise ConfigError(msg)
     topic, servers = named(target)
     options = options_of(config or [])
     reads, is_topic = _source(source, payload, options, timeout, storage_option or [])
     if format is None and (value or base64):
-        msg = f"--value and --base64 name what --format writes; found {', '.join(value or base64 or [])}; give --format"
+        found = ", ".join(value or base64 or [])
+        msg = f"--value, --base64: name members for --format, which must be given too; found {found} without it"
         raise ConfigError(msg)
     change = None
     if resize is not None or quality is not None:
@@ -141,18 +144,18 @@ def _source(
     topics = [target for target in targets if target.startswith(KAFKA)]
     if topics and len(targets) == 1:
         if payload is not None:
-            msg = f"--payload: a topic's values are its records' payloads; found {payload!r}; leave it out"
+            msg = f"--payload: must be left out for a topic, whose values are the payloads; found {payload!r}"
             raise ConfigError(msg)
         topic, servers = named(topics[0])
         return KafkaTopic(topic, servers, label=None, config=config, timeout=timeout, holes="replace"), True
     found = [] if topics else sources(targets, config=config, timeout=timeout, storage=storage)
     if len(found) != 1:
-        msg = f"source: one at a time: a topic, a folder, or tar shards; found {', '.join(targets)}"
+        msg = f"source: must be one topic, one folder, or tar shards; found {', '.join(targets)}"
         raise ConfigError(msg)
     if payload is None:
         return found[0], False
     if not isinstance(found[0], ShardSet):
-        msg = f"--payload: names files in tar shards; found {payload!r} for {found[0]!r}; leave it out"
+        msg = f"--payload: is for tar shards, whose files it names; found {payload!r} for {found[0]!r}; leave it out"
         raise ConfigError(msg)
     image, options = tuple(payload.split(";")), storage_options_of(storage)
     return ShardSet(found[0].paths, image=image, storage_options=options), False
@@ -163,7 +166,7 @@ def _format(name: str | None, schema: Path | None) -> Format | str | None:
     from dali_feed.formats import Avro
 
     if (name == "avro") != (schema is not None):
-        rule = "--format avro needs its file, and no other format has one"
+        rule = "must be given with --format avro, and only then"
         msg = f"--schema: {rule}; found --format {name} and --schema {schema}"
         raise ConfigError(msg)
     return name if schema is None else Avro(schema)

@@ -39,7 +39,7 @@ def show(topic: str, servers: str, done: Produced, journal: Path) -> int:
     console.print(Text(f"kafka topic {topic} at {servers}", style="bold"), soft_wrap=True)
     facts = grid()
     if done.begun:
-        whole = " (all of it was there)" if done.begun == done.total else ""
+        whole = " (everything was written already)" if done.begun == done.total else ""
         put(facts, "continued", f"at record {done.begun:,} of {done.total:,}, by {journal}{whole}")
     put(facts, "written", f"{tally.records:,} records, {size_text(tally.size)}")
     put_tally(facts, tally, done.seconds)

@@ -24,7 +24,7 @@ def shards_app(plainly: Plainly) -> typer.Typer:
         part: Annotated[
             list[str], typer.Option(metavar="NAME=SHARE", help="val=0.1; or a count, val=5000; and train=rest.")
         ],
-        seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
+        seed: Annotated[int, typer.Option(help="Seed that decides which record goes into which part.")] = 0,
         shard_size: Annotated[str, typer.Option(metavar="SIZE", help="About how large each shard becomes.")] = "256MB",
     ) -> None:
         """Pack the records of a source as several sets. The key of a record and the seed decide its part."""
@@ -56,7 +56,7 @@ def shards_app(plainly: Plainly) -> typer.Typer:
     @app.command()
     def index(
         shards: Annotated[list[str], typer.Argument(help="Tar shards ('train-*.tar'), or a set (NAME.dfset).")],
-        workers: Annotated[int, typer.Option(min=1, help="Threads that read.")] = 4,
+        workers: Annotated[int, typer.Option(min=1, help="Number of threads that read.")] = 4,
         dali: Annotated[
             str | None,
             typer.Option(metavar="DIR", help="Write indexes for DALI's own reader into this folder, and no others."),

@@ -79,7 +79,7 @@ def place_for(option: str, path: Path, *suffixes: str) -> None:
         raise ConfigError(msg)
     if not path.parent.is_dir() or path.is_dir():
         found = "a folder of that name" if path.is_dir() else f"no folder {str(path.parent)!r}"
-        msg = f"{option}: must be a file in a folder that is there; found {found}"
+        msg = f"{option}: must be a file in a folder that exists; found {found}"
         raise ConfigError(msg)
     with needed():
         import PIL.Image  # noqa: F401  said now, not when everything has been read
@@ -115,7 +115,7 @@ def _small(payload: memoryview) -> Image.Image | str:
             found.draft("RGB", (SIDE, SIDE))  # a JPEG is decoded at an eighth, a quarter or half where that is enough
             image = found.convert("RGBA" if "transparency" in found.info else "RGB").convert("RGB")
     except UnidentifiedImageError:
-        return "an image that Pillow does not know"
+        return "an image that Pillow cannot read"
     except Exception as error:  # noqa: BLE001  a decoder may raise anything for a broken image
         return f"Pillow: {error}"
     image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)

@@ -26,7 +26,7 @@ def show(  # noqa: PLR0913, PLR0917  an option each
     ] = None,
     batch: Annotated[int, typer.Option(min=0, metavar="N", help="Number of the batch in the epoch.")] = 0,
     batch_size: Annotated[int, typer.Option(min=1, max=1024, metavar="N", help="Samples in a batch.")] = 24,
-    epoch: Annotated[int, typer.Option(min=0, metavar="N", help="Which epoch.")] = 0,
+    epoch: Annotated[int, typer.Option(min=0, metavar="N", help="Number of the epoch.")] = 0,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of order and augmentation.")] = 0,
     shuffle: Annotated[bool, typer.Option(help="Take the shuffled order of a run, or the source's own.")] = True,
     out: Annotated[

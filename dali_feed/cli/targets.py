@@ -110,7 +110,7 @@ def one_source(targets: Sequence[str], *, config: Sequence[str], timeout: float)
         return KafkaTopic(topic, servers, config=options_of(config), timeout=timeout)
     found = sources(targets, config=options_of(config), timeout=timeout)
     if len(found) != 1:
-        msg = f"source: one at a time: a topic, a folder, or tar shards; found {', '.join(targets)}"
+        msg = f"source: must be one topic, one folder, or tar shards; found {', '.join(targets)}"
         raise ConfigError(msg)
     return found[0]
 
@@ -146,7 +146,7 @@ def storage_options_of(pairs: Sequence[str]) -> dict[str, Any] | None:
         for part in outer:
             inner = inner.setdefault(part, {})
             if not isinstance(inner, dict):
-                msg = f"--storage-option: {part!r} is a value or has parts, not both; found {name!r} beside it"
+                msg = f"--storage-option: {part!r} must have a value or parts, not both; found {name!r} too"
                 raise ConfigError(msg)
         kind, colon, where = value.partition(":")
         kinds: dict[str, Any] = {"env": FromEnv, "file": FromFile} if colon and where else {}
@@ -169,7 +169,7 @@ def named(target: str) -> tuple[str, str]:
     servers, _, topic = target.removeprefix(KAFKA).partition("/")
     if not servers or not topic or "/" in topic or "@" in servers:
         msg = (
-            "target: a topic is named kafka://host:port/topic, or kafka://host:port,host:port/topic; found "
+            "target: must be a topic, kafka://host:port/topic or kafka://host:port,host:port/topic; found "
             f"{re.sub('//.*@', '//***@', target)!r}"  # somebody's password
         )
         raise ConfigError(msg)
@@ -210,7 +210,7 @@ def _folder(target: str) -> FileList:
     try:
         entries = sorted(Path(target).iterdir())
     except OSError as error:
-        msg = f"{target}: the folder of an image set must be readable; found: {error.strerror}; check its mode"
+        msg = f"{target}: the folder of an image set must be readable; found: {error.strerror}; check its permissions"
         raise SourceDeniedError(msg) from error
     flat = [str(path) for path in entries if path.name.lower().endswith(IMAGES) and not path.is_dir()]
     if flat:
@@ -229,6 +229,6 @@ def _images(target: str) -> list[str]:
     # Path.glob takes no absolute pattern.
     found = [target] if Path(target).exists() else sorted(glob.glob(target, recursive=True))  # noqa: PTH207
     if not found:
-        msg = f"{target!r} must name files that are there; found none; check the path"
+        msg = f"{target!r} must name files that exist; found none; check the path"
         raise SourceNotFoundError(msg)
     return found

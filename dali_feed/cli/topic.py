@@ -27,9 +27,11 @@ def topic_app(plainly: Callable[[], ContextDecorator]) -> typer.Typer:
 
 def create(  # noqa: PLR0913, PLR0917  an option each
     target: Topic,
-    partitions: Annotated[int, typer.Option(min=1, help="2 to 4 per GPU of the largest run.")] = 32,
+    partitions: Annotated[
+        int, typer.Option(min=1, help="Number of partitions: 2 to 4 per GPU of the largest run.")
+    ] = 32,
     replication: Annotated[
-        int | None, typer.Option(min=1, help="Brokers that have each record.", show_default="the cluster's")
+        int | None, typer.Option(min=1, help="Number of brokers that keep each record.", show_default="the cluster's")
     ] = None,
     retention: Annotated[
         str, typer.Option(metavar="TIME", help="How long a record is kept at least: 90s, 30m, 12h, 7d, or forever.")
@@ -43,10 +45,16 @@ def create(  # noqa: PLR0913, PLR0917  an option each
     compression: Annotated[
         str, typer.Option(help="producer (as each producer sends it), uncompressed, gzip, snappy, lz4 or zstd.")
     ] = "producer",
-    max_message: Annotated[str, typer.Option(metavar="SIZE", help="The largest record, key and headers too.")] = "8MiB",
+    max_message: Annotated[
+        str, typer.Option(metavar="SIZE", help="Bytes of the largest record, with key and headers.")
+    ] = "8MiB",
     min_insync: Annotated[
         int | None,
-        typer.Option(min=1, help="Brokers that must have a record before it counts.", show_default="the cluster's"),
+        typer.Option(
+            min=1,
+            help="Number of brokers that must have a record before it counts as written.",
+            show_default="the cluster's",
+        ),
     ] = None,
     config: Config = None,
     timeout: Timeout = 10.0,
@@ -78,7 +86,7 @@ def describe(
         int | None, typer.Option(min=1, help="Number of GPUs of that run.", show_default="not said")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if there is a warning.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     config: Config = None,
     timeout: Timeout = 10.0,
 ) -> None:
@@ -114,7 +122,7 @@ def grow(
 
 def delete(
     target: Topic,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete it; without this nothing is deleted.")] = False,
     config: Config = None,
     timeout: Timeout = 10.0,
 ) -> None:
@@ -138,7 +146,7 @@ def _topics(target: str, config: list[str] | None, timeout: float) -> tuple[Topi
     from dali_feed.external_sources import Topics
 
     if not target.startswith(KAFKA):
-        msg = f"target: a topic is named kafka://host:port/topic; found {target!r}"
+        msg = f"target: must be a topic, kafka://host:port/topic; found {target!r}"
         raise ConfigError(msg)
     topic, servers = named(target)
     return Topics(servers, config=options_of(config or []), timeout=timeout), topic

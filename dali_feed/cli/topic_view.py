@@ -72,7 +72,7 @@ def _retention(facts: TopicFacts) -> str:
     if most is not None and most >= 0:
         text += f", at most {size_text(most)} of a partition"
     if room is not None and facts.span:
-        text += f"; the oldest may go {f'from {span_text(room)} on' if room > 0 else 'now'}"
+        text += f"; the oldest may be deleted {f'in {span_text(room)}' if room > 0 else 'now'}"
     return text
 
 

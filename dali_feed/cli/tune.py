@@ -114,10 +114,10 @@ def _feed(
 
 
 def _transform(target: str | None) -> Any:
-    from dali_feed.cli.python_file import named_in
+    from dali_feed.cli.user_file import object_of
 
     if target is not None:
-        return None if target == "none" else named_in("--transform", target)
+        return None if target == "none" else object_of("--transform", target)
     import torch
     from torchvision.transforms import v2
 

@@ -66,7 +66,7 @@ def told(outcome: Outcome, path: str | None) -> None:
         print(f"nothing was faster than the defaults by more than the spread: {outcome.rate:,.0f} samples/s")
     print(f"  {code_of(outcome)}")
     if path is not None:
-        print(f"kept in {path}: DataLoader(..., tuning=Tuning.auto()) takes it")
+        print(f"kept in {path}: DataLoader(..., tuning=Tuning.auto()) uses it")
 
 
 def code_of(outcome: Outcome) -> str:
@@ -80,7 +80,7 @@ def advise(found: Iterable[tuple[Idea, Trial]]) -> None:
     try:
         for idea, trial in found:
             if first:
-                print("these would change batches, so they are yours to choose:")
+                print("these would change the batches, so the choice is yours:")
                 first = False
             effect = f"{trial.gain:+.1%}, spread {trial.spread:.1%}" if trial.rates else f"cannot be ({trial.why})"
             print(f"  {idea.code}: {effect}; {idea.price}", flush=True)
@@ -95,7 +95,7 @@ def _field(trial: Trial) -> str:
 
 def _verdict(trial: Trial, *, short: bool = False) -> str:
     if not trial.rates:
-        return "cannot be" if short else f"cannot be: {trial.why}"
+        return "not possible" if short else f"not possible: {trial.why}"
     if short:
         return "kept" if trial.kept else ""
     return f"{trial.gain:+.1%}, spread {trial.spread:.1%}{', kept' if trial.kept else ''}"

@@ -14,11 +14,11 @@ def watch(
     url: Annotated[
         list[str], typer.Argument(help="host:port of an endpoint (DALI_FEED_METRICS, watching.serve); one per rank.")
     ],
-    every: Annotated[float, typer.Option(min=0.05, metavar="SECONDS", help="Look so often.")] = 1.0,
+    every: Annotated[float, typer.Option(min=0.05, metavar="SECONDS", help="Seconds between two looks.")] = 1.0,
     once: Annotated[
         bool, typer.Option("--once", help="Look twice, show the rates, and end; exit with 1 if an endpoint is gone.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object per look, one a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON for each look.")] = False,
 ) -> None:
     """Show running loaders, a line per rank and one for all: rates, what their steps wait for, lag, bad records, GPUs.
 

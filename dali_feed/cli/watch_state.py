@@ -167,11 +167,11 @@ def _asked(url: str) -> Iterable[Mapping[str, Any]]:
         while part := answer.read1(1 << 20):
             held += part
             if time.monotonic() > end or len(held) > LARGEST:  # one that never ends would hold up the other sites too
-                msg = "an answer without an end"
+                msg = "an answer that did not end"
                 raise TimeoutError(0, msg)
     said = _mapping(json.loads(held, parse_int=_finite, parse_float=_finite, parse_constant=_finite))
     if said["version"] != VERSION:
-        msg = f"it speaks version {plain(said['version'])}, and this dali-feed version {VERSION}"
+        msg = f"must answer in version {VERSION}, which this dali-feed reads; found version {plain(said['version'])}"
         raise ConfigError(msg)
     return [_mapping(each) for each in said["loaders"]]
 

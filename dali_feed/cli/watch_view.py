@@ -180,7 +180,7 @@ def _gone(seen: Sequence[Seen]) -> list[Text]:
     now = time.time()
     return [
         Text(
-            f"  {each.url} is gone since {time.strftime('%H:%M:%S', time.localtime(each.since))}"
+            f"  {each.url} has been gone since {time.strftime('%H:%M:%S', time.localtime(each.since))}"
             f" ({now - (each.since or now):,.0f} s): {each.gone}",
             style="red",
         )

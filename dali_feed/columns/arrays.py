@@ -49,10 +49,12 @@ class Array(Kind):
             except TypeError:
                 dtype = np.dtype("O")
             if dtype.kind not in "biuf" or dtype.byteorder == ">":
-                msg = f"Array({self.member!r}): dtype must be a little-endian number of NumPy's; found {self.dtype!r}"
+                msg = (
+                    f"Array({self.member!r}): dtype must be a little-endian number type of NumPy; found {self.dtype!r}"
+                )
                 raise ConfigError(msg)
         if self.shape is not None and not all(isinstance(n, int) and n > 0 for n in self.shape):
-            msg = f"Array({self.member!r}): shape must be positive ints; found {self.shape!r}"
+            msg = f"Array({self.member!r}): shape must be a tuple of positive ints; found {self.shape!r}"
             raise ConfigError(msg)
 
     @property
@@ -63,12 +65,14 @@ class Array(Kind):
     def settled(self, first: Any) -> Self:
         """With the dtype and shape of the first record's, where they were not given."""
         if first is None:
-            msg = f"Array({self.member!r}): none of the first records has one to tell dtype and shape; give both"
+            rule = "dtype and shape are taken from the first records, and none of them has this member"
+            msg = f"Array({self.member!r}): {rule}; give dtype= and shape="
             raise ConfigError(msg)
         try:
             layout = layout_of(first, self.dtype, self.shape)
         except FormatError as error:
-            msg = f"Array({self.member!r}): the first record must tell dtype and shape; {error}. Give dtype= and shape="
+            rule = "dtype and shape are taken from the first record, which cannot be read"
+            msg = f"Array({self.member!r}): {rule}: {error}; give dtype= and shape="
             raise ConfigError(msg) from error
         return replace(self, dtype=layout.dtype.name, shape=layout.shape)
 

@@ -57,10 +57,10 @@ class _Rows(Follower):
             msg = f"found an array of shape {rows.shape}"
             raise ValueError(msg)
         if not np.isfinite(rows).all():
-            msg = "found one that is not finite"
+            msg = "found a number that is infinite or NaN"
             raise ValueError(msg)
         if self.most is not None and len(rows) > self.most:
-            msg = f"at most {self.most} of them; found {len(rows)}"
+            msg = f"at most {self.most} rows (most=) are allowed; found {len(rows)}"
             raise ValueError(msg)
         return rows
 
@@ -78,7 +78,7 @@ class _Rows(Follower):
         check_member(kind, self.member)
         whole(f"{kind}({self.member!r}): more", self.more, 0)
         if self.most is not None:
-            whole(f"{kind}({self.member!r}): most other than None", self.most, 1)
+            whole(f"{kind}({self.member!r}): most, where it is not None,", self.most, 1)
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Keypoints(_Rows):
         from torchvision import tv_tensors
 
         if not hasattr(tv_tensors, "KeyPoints"):
-            msg = "Keypoints: torchvision 0.23 or newer is needed, which moves points; update it"
+            msg = "Keypoints: torchvision 0.23 or newer is needed, as older ones cannot move points; update torchvision"
             raise ConfigError(msg)
         points = moved(tv_tensors.KeyPoints(torch.from_numpy(value[:, :2].copy()), canvas_size=size))
         return np.concatenate([points.numpy(), value[:, 2:]], axis=1)

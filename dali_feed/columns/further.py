@@ -57,7 +57,7 @@ def screened_views(
     missing(values, faults)
     for row, value in enumerate(values):
         if row not in faults and not isinstance(value, memoryview | bytes | bytearray):
-            faults[row] = f"an encoded image is bytes; found {type(value).__name__}"
+            faults[row] = f"an encoded image must be bytes; found {type(value).__name__}"
     there = [row for row in range(len(values)) if row not in faults]
     views = [memoryview(values[row]) for row in there]
     found = screen(views, pixels, work)
@@ -77,9 +77,9 @@ def drawn_as(images: Mapping[str, Image]) -> dict[str, str]:
         while at is not None:
             if at not in images or at in seen:
                 others = ", ".join(repr(other) for other in images if other != last) or "none"
-                circle = ", which takes its own from there" if at in seen - {last} else ""
-                rule = f"{last!r} takes the draws of another image column, {others}"
-                msg = f"columns: {rule}; found {at!r}{circle}. Mend draws="
+                circle = ", which takes its own from this one" if at in seen - {last} else ""
+                rule = f"draws= of {last!r} must name the image column whose random numbers it takes, one of {others}"
+                msg = f"columns: {rule}; found {at!r}{circle}. Correct draws="
                 raise ConfigError(msg)
             last, at = at, images[at].draws
             seen.add(last)

@@ -96,22 +96,25 @@ def graph_inputs(source: Source, columns: Mapping[str, Kind], max_pixels: int, m
             a sample; or as `Columnar`.
     """
     if not isinstance(columns, Mapping) or not all(isinstance(kind, Kind) for kind in columns.values()):
-        msg = f'columns: must name the graph\'s inputs, {{"image": Image(...), ...}}; found {columns!r}'
+        msg = f'columns: must be a dict of the graph\'s inputs by name, {{"image": Image(...), ...}}; found {columns!r}'
         raise ConfigError(msg)
     images = [name for name, kind in columns.items() if isinstance(kind, Image)]
     if not images:
-        msg = f"columns: a pipeline is fed an Image at least; found {', '.join(map(repr, columns)) or 'none'}"
+        msg = f"columns: a pipeline needs at least one Image; found {', '.join(map(repr, columns)) or 'none'}"
         raise ConfigError(msg)
     made: dict[str, Kind] = {}
     for name, kind in columns.items():
         if isinstance(kind, Json):
-            msg = f"columns: {name!r}: a graph takes tensors, not {kind!r}; name what is in it, Number('json:label')"
+            rule = "a graph takes tensors, and a JSON document is none"
+            msg = f"columns: {name!r}: {rule}; found {kind!r}; name a member inside it, as in Number('json:label')"
             raise ConfigError(msg)
         if isinstance(kind, Packed):
-            msg = f"columns: {name!r}: a graph takes a tensor per sample, and {kind!r} has rows of several; take Tokens"
+            rule = "a graph takes one tensor for each sample, and a packed row holds several samples"
+            msg = f"columns: {name!r}: {rule}; found {kind!r}; use Tokens"
             raise ConfigError(msg)
         if isinstance(kind, Image) and kind.transform is not None:
-            msg = f"columns: {name!r}: the graph transforms it; found {kind!r}. Leave transform out"
+            rule = "must have no transform, as the graph transforms it"
+            msg = f"columns: {name!r}: {rule}; found {kind!r}. Leave transform out"
             raise ConfigError(msg)
         if isinstance(kind, Image | Mask) and name != images[0]:
             made[name] = _Encoded(kind.member, max_pixels, max_work)

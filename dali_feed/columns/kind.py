@@ -65,7 +65,7 @@ class Kind:
 def check_member(kind: str, member: object) -> None:
     """A member's name; ConfigError otherwise."""
     if not isinstance(member, str) or not member.strip(" ;."):
-        msg = f"{kind}: member must be a name such as 'txt', or several, 'jpg;png'; found {member!r}"
+        msg = f"{kind}: member must be a name such as 'txt', or several such as 'jpg;png'; found {member!r}"
         raise ConfigError(msg)
 
 

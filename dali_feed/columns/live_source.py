@@ -55,7 +55,8 @@ class LiveColumnar(Columnar):
         """The kinds, with what the first records told. ConfigError before any has come."""
         if self._settled is None:
             if any(kind.open for kind in self._kinds.values()):
-                msg = "columns: a kind leaves its dtype or shape to the first record of the stream, and none has come"
+                rule = "the dtype or shape of a column is taken from the first record of the stream, and none has come"
+                msg = f"columns: {rule}; give dtype= and shape= to the column"
                 raise ConfigError(msg)
             self._settled = self._kinds
         return self._settled

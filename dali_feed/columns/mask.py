@@ -58,11 +58,11 @@ class Mask(Follower):
         pixels = self._pixels(value)
         if pixels.shape != size:
             wide, high = size[1], size[0]
-            msg = f"a mask must have its image's size, {wide}x{high}; found {pixels.shape[1]}x{pixels.shape[0]}"
+            msg = f"a mask must have the size of its image, {wide}x{high}; found {pixels.shape[1]}x{pixels.shape[0]}"
             raise ValueError(msg)
         most = np.iinfo(self.dtype).max
         if pixels.size and pixels.max() > most:
-            msg = f"a mask's classes must fit into {self.dtype}; found {pixels.max()}"
+            msg = f"the classes of a mask must fit into {self.dtype}; found {pixels.max()}"
             raise ValueError(msg)
         return moved(Classes(pixels.astype(self.dtype)[None])).numpy()[0]
 
@@ -94,7 +94,7 @@ def _decoded(payload: Any) -> NDArray[Any]:
     try:
         with Image.open(io.BytesIO(payload)) as image:
             if image.mode not in _MODES:
-                msg = f"a mask has one number a pixel; found an image of mode {image.mode}"
+                msg = f"a mask must have one number for each pixel; found an image of mode {image.mode}"
                 raise ValueError(msg)
             return np.array(image)
     except (OSError, SyntaxError, EOFError) as error:

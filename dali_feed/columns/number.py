@@ -38,7 +38,7 @@ class Number(Kind):
         except TypeError:
             known = False
         if not known:
-            msg = f"Number({self.member!r}): dtype must be an int, a float or bool of NumPy's; found {self.dtype!r}"
+            msg = f"Number({self.member!r}): dtype must be an int, float or bool type of NumPy; found {self.dtype!r}"
             raise ConfigError(msg)
 
     def read(self, values: Sequence[Any], faults: Faults) -> NDArray[Any]:

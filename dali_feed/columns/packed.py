@@ -87,7 +87,7 @@ class Packed(Kind):
         whole(f"{name}: pad", self.pad, 0)
         for option, least in (("end", 0), ("rows", 1)):
             if getattr(self, option) is not None:
-                whole(f"{name}: {option} other than None", getattr(self, option), least)
+                whole(f"{name}: {option}, where it is not None,", getattr(self, option), least)
         if self.end is not None and self.end > MOST:
             msg = f"{name}: end must be an id in 0..{MOST}; found {self.end}"
             raise ConfigError(msg)

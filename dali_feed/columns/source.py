@@ -45,7 +45,8 @@ class Columnar:
         self.images = {name: kind for name, kind in columns.items() if isinstance(kind, Image)}
         self.drawn_as = drawn_as(self.images)
         if not isinstance(source, Members):
-            msg = f"columns: {type(source).__name__} does not say what members its records have; leave columns out"
+            rule = "a source must list the members of its records"
+            msg = f"columns: {rule}; {type(source).__name__} does not; leave columns out"
             raise ConfigError(msg)
         self.image = next(iter(self.images), None)
         self.as_tuple = as_tuple
@@ -83,7 +84,8 @@ class Columnar:
             if isinstance(kind, Follower):
                 if kind.of not in found:
                     images = ", ".join(map(repr, found)) or None
-                    msg = f"columns: {name!r} follows the image column {kind.of!r}; found {images}. Give of="
+                    rule = f"{name!r} is changed together with the image column {kind.of!r}, which must be there"
+                    msg = f"columns: {rule}; found {images}. Give of="
                     raise ConfigError(msg)
                 found[kind.of][name] = kind
         return found
@@ -215,18 +217,18 @@ def with_columns(
     ConfigError for what are no columns, or a transform beside them.
     """
     if transform is not None:
-        msg = "transform: a column has its own; write Image(member, transform) in columns"
+        msg = "transform: with columns=, each column has its own; write Image(member, transform) in columns"
         raise ConfigError(msg)
     as_tuple = not isinstance(columns, Mapping)
     named: dict[str, Kind] = (
         dict(columns) if isinstance(columns, Mapping) else {str(k): kind for k, kind in enumerate(columns)}
     )
     if not named:
-        msg = "columns: at least one is needed; found none. Leave columns out for images and labels"
+        msg = "columns: must name at least one; found none. Leave columns out for images and labels"
         raise ConfigError(msg)
     for name, kind in named.items():
         if not isinstance(kind, Kind):
-            msg = f"columns: {name!r} must be a kind of dali_feed.columns such as Text('txt'); found {kind!r}"
+            msg = f"columns: {name!r} must be a class of dali_feed.columns such as Text('txt'); found {kind!r}"
             raise ConfigError(msg)
     whole = made(source, named, as_tuple=as_tuple, bounds=bounds)
     return whole, whole.transform

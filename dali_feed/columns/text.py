@@ -77,7 +77,7 @@ class Bytes(Late):
         missing(values, faults)
         for row, value in enumerate(values):
             if value.__class__ not in _BYTES and row not in faults:
-                faults[row] = f"bytes are needed; found {type(value).__name__}"
+                faults[row] = f"must be bytes; found {type(value).__name__}"
         return values
 
     def made(self, data: memoryview) -> Any:
@@ -98,7 +98,7 @@ def _document(value: Any) -> Any:
 
 
 def _no_number(name: str) -> Any:
-    msg = f"{name} is no JSON"
+    msg = f"{name} is not a number of JSON"
     raise ValueError(msg)
 
 

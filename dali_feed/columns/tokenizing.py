@@ -69,17 +69,19 @@ def tokenizing(kind: str, tokenizer: Any, *, special: bool, length: int | None =
     elif callable(tokenizer):
         return _Each(tokenizer)
     else:
-        msg = f"{kind}: tokenizer must be a file, an object of tokenizers or a callable; found {tokenizer!r}"
+        rule = "tokenizer must be a file, a Tokenizer of the tokenizers library or a function"
+        msg = f"{kind}: {rule}; found {tokenizer!r}"
         raise ConfigError(msg)
     if getattr(made.model, "dropout", None):
-        msg = f"{kind}: tokenizer must give a text the same ids at each reading; found BPE with dropout. Set it to None"
+        rule = "tokenizer must give a text the same ids each time it is read"
+        msg = f"{kind}: {rule}; found BPE with dropout; set model.dropout = None"
         raise ConfigError(msg)
     made.no_padding()
     made.no_truncation()
     if length is not None:
         own = made.num_special_tokens_to_add(is_pair=False) if special else 0
         if length <= own:
-            msg = f"{kind}: length must be above the {own} special tokens that the tokenizer adds; found {length}"
+            msg = f"{kind}: length must be more than the {own} special tokens that the tokenizer adds; found {length}"
             raise ConfigError(msg)
         made.enable_truncation(length, direction=cut)
     return _Batch(made, special)
@@ -105,7 +107,7 @@ def _whole(ids: Any) -> Ids:
     """The ids, checked: a model's table is looked up by them, and on a GPU a wrong one ends the process."""
     values = np.asarray(ids["input_ids"] if isinstance(ids, Mapping) else ids)
     if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
-        msg = f"a row of whole numbers is needed; found {values.dtype} of shape {values.shape}"
+        msg = f"the ids must be a list of ints; found {values.dtype} of shape {values.shape}"
         raise ValueError(msg)
     if values.size and not (values.min() >= 0 and values.max() <= MOST):
         msg = f"ids must lie in 0..{MOST}; found {values.min()} to {values.max()}"
@@ -131,5 +133,5 @@ def _copied(kind: str, tokenizer: Any) -> Any:
     try:
         return type(tokenizer).from_str(tokenizer.to_str())
     except Exception as error:  # as above: parts that are written in Python cannot be copied
-        msg = f"{kind}: tokenizer cannot be copied: {error}. Give a callable that encodes with it"
+        msg = f"{kind}: tokenizer cannot be copied: {error}. Give a function that encodes a text with it"
         raise ConfigError(msg) from error

@@ -93,8 +93,8 @@ def drawless(engine: str, program: Program, device: int | None) -> Drawless:
         raise ConfigError(msg)
     if view.recipe.hw_decoder_load:
         msg = (
-            f"{SUBJECT}: keeps pixels that every batch would have; found hw_decoder_load={view.recipe.hw_decoder_load},"
-            " with which they depend on the batch. Leave one of the two out"
+            f"{SUBJECT}: keeps pixels that are the same in every batch; with"
+            f" hw_decoder_load={view.recipe.hw_decoder_load} they depend on the batch. Leave one of the two out"
         )
         raise ConfigError(msg)
     made = _of_host(view, device) if isinstance(view, HostProgram) else _of_graph(view)
@@ -150,16 +150,16 @@ def _check(made: Drawless, view: View, engine: str) -> None:
     if own is not None:
         msg = (
             f"{SUBJECT}: keeps what is the same in every epoch; found {name_of(own.function)}, a function of your own,"
-            " of which that is not known. Cache(memory, pixels=True) takes it"
+            " whose result may change. Use Cache(memory, pixels=True) with it"
         )
         raise ConfigError(msg)
     if np.array_equal(made.rows(_drawn(view, 0), _PROBES), made.rows(_drawn(view, 1), _PROBES)):
         return
     msg = (
-        f"{SUBJECT}: keeps images as they are before anything random, and only flips and a RandomErasing at the end may"
-        ' be random, with engine="host" also one RandomCrop somewhere behind a Resize((height, width)); found'
-        f" {_culprit(recipe.ops, engine)}. Put flips behind what crops and resizes; for other random transforms"
-        " Cache(memory, pixels=True) keeps images decoded"
+        f"{SUBJECT}: keeps images as they are before the first random transform; only flips and a RandomErasing at the"
+        ' end may be random, and with engine="host" one RandomCrop after a Resize((height, width)); found'
+        f" {_culprit(recipe.ops, engine)}. Put flips after crops and resizes; with other random transforms use"
+        " Cache(memory, pixels=True), which keeps decoded images"
     )
     raise ConfigError(msg)
 

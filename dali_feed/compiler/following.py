@@ -61,7 +61,7 @@ def compile_following(recipe: Recipe, *, boxes: bool, masks: bool = True) -> Fol
     for _, op, moving in own if boxes else ():
         mode = getattr(op, "mode", "constant")
         if mode != "constant" and moving:
-            msg = f'{op.title}: boxes and points follow padding_mode="constant" alone; found "{mode}"'
+            msg = f'{op.title}: boxes and points need padding_mode="constant"; found "{mode}"'
             raise TransformError(msg)
     steps = [step for _, _, each in own for step in each]
     drawing = [(n, op) for n, op, each in own if each or op.size_behind(None) is not None]
@@ -73,5 +73,5 @@ def _check_fill(op: Op) -> None:
     fill = getattr(op, "fill", 0.0) if getattr(op, "masks", None) is None else getattr(op, "masks", 0.0)
     if isinstance(fill, tuple) and getattr(op, "pads", True) and op.follow_steps(0):
         cure = 'fill={tv_tensors.Mask: 0, "others": ...}'
-        msg = f"{op.title}: masks that follow are filled with one number; found fill={fill}. Give {cure}"
+        msg = f"{op.title}: masks must be filled with one number; found fill={fill}. Give {cure}"
         raise TransformError(msg)

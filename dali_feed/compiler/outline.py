@@ -42,7 +42,9 @@ def outline(recipe: Recipe) -> Outline:
         channels = op.channels_behind() or channels
         _check_channels(op, channels)
         if normalized and not op.normalized:
-            msg = f"{op.title}: pixels are resampled and recoloured before Normalize; move it in front of it"
+            msg = (
+                f"{op.title}: must stand before Normalize, as it resamples or recolours pixels; found it after. Move it"
+            )
             raise TransformError(msg)
         streams += [n * STREAMS_PER_OP + k for k in op.drawn()]
         size = op.size_behind(size)
@@ -58,7 +60,7 @@ def _check_channels(op: Op, channels: int) -> None:
     values = (getattr(op, name, None) for name in fields)
     three = next((value for value in values if isinstance(value, tuple) and len(value) == 3), None)
     if channels == 1 and three is not None:
-        msg = f"{op.title}: images have one channel behind Grayscale(1), so it takes one number; found {three}"
+        msg = f"{op.title}: must have one number, as images have one channel after Grayscale(1); found {three}"
         raise TransformError(msg)
 
 

@@ -58,7 +58,7 @@ def compile_dali(recipe: Recipe, *, on_gpu: bool, region_decode: bool | None = N
         cut = _cut(recipe)
         graph = ended(compile_recipe(Recipe(recipe.ops[:cut], "NHWC", exif=recipe.exif), region_decode=region_decode))
         if graph.size is None or known.size is None:
-            msg = f"{error}, and this one between transforms that give all images one size"
+            msg = f"{error}, and this one can after a transform that gives all images one size"
             raise TransformError(msg) from error
     program = SplitProgram(recipe, graph.steps, known.size, streams=graph.streams, makers=graph.makers)
     program.behind = compile_host(recipe, on_gpu=on_gpu, begin=cut)

@@ -64,7 +64,8 @@ class UserGraph:
             out = self.function(image, draws)
         except Exception as error:
             told = f"{type(error).__name__}: {error}"
-            msg = f"transform {name}: the graph function must build on (images, draws); it raised {told}"
+            rule = "the function must build a graph when it is called with (images, draws)"
+            msg = f"transform {name}: {rule}; it raised {told}"
             raise TransformError(msg) from error
         if type(out).__name__ != "DataNode":
             msg = f"transform {name}: a graph function must return one DALI node; found {type(out).__name__}"

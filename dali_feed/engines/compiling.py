@@ -53,7 +53,8 @@ def compiled(  # noqa: PLR0913  what decides pixels, as in Feed
             raise ConfigError(msg)
         return "none", NoImage()
     if decode == "region" and graph:
-        msg = 'decode: "region" decodes the window of a transform; found a graph, which has its own. Leave decode out'
+        rule = "decodes only the part of an image that torchvision's transforms crop"
+        msg = f'decode: "region" {rule}; found a DALI graph. Leave decode out'
         raise ConfigError(msg)
     if graph:
         return name, _graph(transform, layout, load, exif=exif)
@@ -67,10 +68,12 @@ def compiled(  # noqa: PLR0913  what decides pixels, as in Feed
             lambda name: compile_for(name, recipe, device, tuning),
         )
     if decode != "exact":
-        msg = f'decode: "{decode}" is for one view, which says what of an image it needs; found several'
+        rule = "is for one view, as each view may need another part or size of the image"
+        msg = f'decode: "{decode}" {rule}; found {len(views.transforms)} views. Leave decode out'
         raise ConfigError(msg)
     if any(map(is_graph_function, views.transforms)):
-        msg = "transform: a list is one of torchvision's transforms; found a DALI graph function, which stands alone"
+        rule = "a list must hold torchvision's transforms only"
+        msg = f"transform: {rule}; found a DALI graph function in it. Give the function alone"
         raise TransformError(msg)
     recipes = [replace(lower(each), layout=layout, hw_decoder_load=load, exif=exif) for each in views.transforms]
 
@@ -89,7 +92,7 @@ def _check(engine: str, layout: object, decode: object, *, exif: object) -> None
         msg = f'decode: must be "exact", "reduced" or "region"; found {decode!r}'
         raise ConfigError(msg)
     if decode == "reduced" and engine != "host":
-        msg = f'decode: "reduced" is what the host engine can do; found the {engine} engine. Leave decode out'
+        msg = f'decode: "reduced" needs the host engine; found the {engine} engine. Leave decode out'
         raise ConfigError(msg)
     if not isinstance(exif, bool):
         msg = f"exif: must be True or False; found {exif!r}"
@@ -99,19 +102,21 @@ def _check(engine: str, layout: object, decode: object, *, exif: object) -> None
 def _graph(transform: Any, layout: Layout, load: float, *, exif: bool) -> Program:
     """The program of a user's own graph."""
     if layout != "NCHW":
-        msg = f"layout: a DALI graph function gives its own; found {layout!r}. Transpose in the graph"
+        rule = "must be left out with a DALI graph, which decides it itself"
+        msg = f"layout: {rule}; found {layout!r}. Transpose in the graph"
         raise ConfigError(msg)
     if not isinstance(transform, PipelineProgram):
         program = compile_function(transform, exif=exif)
         program.recipe = replace(program.recipe, hw_decoder_load=load)
         return program
     if load:
-        msg = f"hw_decoder_load: a pipeline of your own gives it to its decoder; found {load} here. Leave it out"
+        rule = "must be left out with a pipeline of your own, which has its own decoder"
+        msg = f"hw_decoder_load: {rule}; found {load}. Give it to fn.decoders.image of the pipeline"
         raise ConfigError(msg)
     if exif:
         msg = (
-            "exif: a pipeline of your own has its own decoder; found exif=True here. Leave it out, and give"
-            " fn.decoders.image adjust_orientation=True"
+            "exif: must be left out with a pipeline of your own, which has its own decoder; found exif=True. Give"
+            " fn.decoders.image of the pipeline adjust_orientation=True"
         )
         raise ConfigError(msg)
     return transform
@@ -140,7 +145,7 @@ def _by_either(
         return name, compile_by(name)
     except TransformError as error:
         made = ON_CPU, compile_by(ON_CPU)
-        log.info("engine: %s; the host engine runs it", error)
+        log.info("engine: the host engine is used; %s", error)
         return made
 
 

@@ -78,7 +78,7 @@ class Crew:
             if job.error is not None:
                 raise job.error
             if self._halted:
-                msg = "engine: the pass was ended while functions worked on its batch"
+                msg = "engine: the iteration was ended while functions worked on its batch"
                 raise ClosedError(msg)
 
     def at(self, job: Job | None) -> list[int]:

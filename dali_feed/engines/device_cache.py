@@ -278,7 +278,7 @@ class CachingEngine:
         except (DaliFeedError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
-            msg = f"{_ENGINE}: a step failed on an image that decodes; {type(error).__name__}: {error}"
+            msg = f"{_ENGINE}: a step failed on an image that can be decoded; {type(error).__name__}: {error}"
             raise EngineError(msg) from error
         return Result(resting.out)
 

@@ -70,14 +70,14 @@ def engine_error(subject: str, what: str, error: Exception, device: int | None) 
     told, where = reason(error), "the CPU" if device is None else f"cuda:{device}"
     if stays(error, device):
         told = (
-            f"a CUDA error on {where} that stays, so that nothing more runs there in this process: {told}. Any kernel"
-            " of the process may have caused it, the model's too: CUDA_LAUNCH_BLOCKING=1 shows which. Start anew from"
-            " the checkpoint"
+            f"a CUDA error on {where} after which nothing more can run there in this process: {told}. Any kernel of"
+            " the process may have caused it, one of the model too: CUDA_LAUNCH_BLOCKING=1 shows which. Start again"
+            " from the checkpoint"
         )
     elif out_of_memory(error):
         told = (
-            f"out of memory on {where}{_free(device)}: {told}. Take a smaller batch_size, or fewer batches in flight,"
-            " Tuning(prefetch=1); DALI and torch each keep what they have taken"
+            f"out of memory on {where}{_free(device)}: {told}. Use a smaller batch_size, or fewer batches in flight,"
+            " Tuning(prefetch=1); DALI and torch each keep the memory that they have taken"
         )
     return EngineError(f"{subject}: {what}; {told}")
 

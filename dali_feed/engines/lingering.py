@@ -35,7 +35,9 @@ def wait() -> None:
         while thread.is_alive():
             thread.join(TELL)
             if thread.is_alive():
-                log.warning("the process ends when a decoder or a read is done (%s); Ctrl-C ends it", thread.name)
+                log.warning(
+                    "the process waits for a decoder or a read to finish (%s); Ctrl-C ends it at once", thread.name
+                )
 
 
 def abandon() -> None:

@@ -118,14 +118,12 @@ def compile_pictures(  # noqa: PLR0913  what decides pixels, as in Feed
 
 def _check_alone(transform: Any) -> None:
     """Raise TransformError for what a record's only image alone can have."""
-    rule = "the transforms of several Image columns are torchvision's"
+    rule = "with several Image columns, each must have torchvision's transforms"
     if isinstance(transform, PipelineProgram) or is_graph_function(transform):
-        msg = f"transform: {rule}; found a DALI graph function, which stands alone"
+        msg = f"transform: {rule}; found a DALI graph function, which works with a single Image column only"
         raise TransformError(msg)
     if as_views(transform) is not None:
-        msg = (
-            f"transform: {rule}, one each; found several views. Give each view a column of its own, of the same member"
-        )
+        msg = f"transform: {rule}; found several views. Give each view a column of its own, of the same member"
         raise TransformError(msg)
 
 
@@ -140,7 +138,9 @@ def _followed(program: Program, followers: Mapping[str, Follower]) -> Followed |
     if len(program.views) != 1 or not program.fixed:
         found = f"{len(program.views)} views" if program.fixed else "a DALI graph function"
         names = ", ".join(map(repr, followers))
-        msg = f"columns: {names} can follow one image, through torchvision's transforms; found {found}"
+        msg = (
+            f"columns: {names} can be changed together with one image only, by torchvision's transforms; found {found}"
+        )
         raise ConfigError(msg)
     boxes = [kind.boxes for kind in followers.values()]
     return compile_following(program.recipe, boxes=any(boxes), masks=not all(boxes))

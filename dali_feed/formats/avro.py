@@ -44,7 +44,7 @@ class Avro:
 
     def __post_init__(self) -> None:
         if (self.schema is None) == (self.schemas is None):
-            msg = "Avro: must have either schema= (of all values) or schemas= (a folder or a registry); found " + (
+            msg = "Avro: must have either schema= (one for all values) or schemas= (a folder or a registry); found " + (
                 "none" if self.schema is None else "both"
             )
             raise ConfigError(msg)

@@ -43,7 +43,7 @@ def span(buf: memoryview, at: int) -> tuple[int, int]:
     """Where bytes or a text with their length before them begin and end."""
     size, at = long(buf, at)
     if not 0 <= size <= len(buf) - at:
-        msg = f"avro: {size} bytes are announced at byte {at}, where {len(buf) - at} are left"
+        msg = f"avro: at byte {at} it says that {size} bytes follow; found {len(buf) - at}"
         raise FormatError(msg)
     return at, at + size
 
@@ -56,10 +56,10 @@ def count(buf: memoryview, at: int, least: int) -> tuple[int, int, int]:
         items = -items
         size, at = long(buf, at)
         if not 0 <= size <= len(buf) - at:
-            msg = f"avro: a block of {size} bytes is announced at byte {at}, where {len(buf) - at} are left"
+            msg = f"avro: at byte {at} it says that a block of {size} bytes follows; found {len(buf) - at}"
             raise FormatError(msg)
     if items * least > len(buf) - at:
-        msg = f"avro: {items} items are announced at byte {at}, where {len(buf) - at} bytes are left"
+        msg = f"avro: at byte {at} it says that {items} items follow; found {len(buf) - at} bytes"
         raise FormatError(msg)
     return items, size, at
 
@@ -90,7 +90,7 @@ def booleans(buf: memoryview, at: int) -> tuple[NDArray[Any], int]:
             return _joined(blocks, np.dtype(np.bool_)), at
         block = np.frombuffer(buf, np.uint8, items, at)
         if block.max() > 1:
-            msg = f"avro: a boolean at or behind byte {at} is neither 0 nor 1"
+            msg = f"avro: a boolean at or after byte {at} is neither 0 nor 1"
             raise FormatError(msg)
         blocks.append(block.view(np.bool_))
         at += items
@@ -147,7 +147,7 @@ def _many(buf: memoryview, at: int, items: int) -> tuple[NDArray[Any], int]:
     sizes = ends - starts + 1
     longest = int(sizes.max())
     if longest > _LONGEST or (longest == _LONGEST and int(data[ends[sizes == _LONGEST]].max()) > 1):
-        msg = f"avro: a number behind byte {at} has more than 64 bits"
+        msg = f"avro: a number after byte {at} has more than 64 bits"
         raise FormatError(msg)
     value = (data[starts] & 127).astype(np.uint64)
     for k in range(1, longest):

@@ -54,7 +54,7 @@ def parsed(schema: Any, named: dict[str, Any]) -> Any:
     try:
         return parse_schema(schema, named_schemas=named)
     except Exception as error:
-        msg = f"Avro: the schema is none: {type(error).__name__}: {error}"
+        msg = f"Avro: must be a schema of Avro; {type(error).__name__}: {error}"
         raise ConfigError(msg) from error
 
 
@@ -99,7 +99,7 @@ class Schemas:
         if not isinstance(said, str | Mapping | list):  # an object as confluent_kafka has it
             kind = getattr(said, "schema_type", None)
             if kind not in {None, "AVRO"}:
-                msg = f"avro: schema {number} must be one of Avro's; found one of type {kind}"
+                msg = f"avro: schema {number} must be a schema of Avro; found one of type {kind}"
                 raise FormatError(msg)
             text, references = getattr(said, "schema_str", None), getattr(said, "references", None) or ()
         try:
@@ -141,7 +141,7 @@ class Schemas:
             if missing or getattr(error, "http_status_code", None) == _NO_SUCH:
                 msg = f"avro: there is no schema {number}: {type(error).__name__}: {error}"
                 raise FormatError(msg) from error
-            msg = f"Avro: schema {number}: must be had from {self._where!r}; {type(error).__name__}: {error}"
+            msg = f"Avro: schema {number}: must be available from {self._where!r}; {type(error).__name__}: {error}"
             raise SourceUnreachableError(msg) from error
         if said is None:
             msg = f"avro: there is no schema {number}"

@@ -36,7 +36,7 @@ class Types:
             kind = schema if isinstance(schema, str) else schema["type"]
             if isinstance(kind, str) and (kind in _PRIMITIVES or kind in _COMPLEX):
                 if kind == "fixed" and not (isinstance(schema["size"], int) and schema["size"] >= 0):
-                    msg = f"avro: a fixed must have a size of 0 or more; found {schema['size']!r}"
+                    msg = f"avro: a type 'fixed' must have a size of 0 or more; found {schema['size']!r}"
                     raise FormatError(msg)
                 return ("record" if kind == "error" else kind), schema
             schema = self._named[kind] if isinstance(kind, str) else kind
@@ -52,7 +52,7 @@ class Types:
     def items(self, about: Mapping[str, Any]) -> Any:
         """The schema of an array's items, which must take bytes."""
         if self.empty(about["items"]):
-            msg = "avro: items of an array must take bytes; here they take none, and any number could be announced"
+            msg = "avro: items of an array must take at least one byte each; found a type that takes none"
             raise FormatError(msg)
         return about["items"]
 
@@ -116,7 +116,7 @@ def _later(make: Callable[[], Callable[..., Any]], level: int) -> Callable[..., 
     def go(*args: Any) -> Any:
         if not made:
             if level + 1 >= LEVELS:
-                msg = f"avro: values must be nested less than {LEVELS} deep in others of their kind"
+                msg = f"avro: values must be nested in fewer than {LEVELS} others of their type"
                 raise FormatError(msg)
             made.append(make())
         return made[0](*args)

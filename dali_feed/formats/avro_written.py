@@ -54,7 +54,7 @@ def avro_encoder(schema: Any, names: Sequence[str]) -> Any:
     for name in names:
         _put(tree, steps_of(name), name)
     if types.plain(whole_schema)[0] != "record":
-        msg = f"Avro: a schema that is written must be a record's; found {types.plain(whole_schema)[0]}"
+        msg = f"Avro: a schema to write with must be of type record; found {types.plain(whole_schema)[0]}"
         raise ConfigError(msg)
     _check(types, whole_schema, tree, ())
 
@@ -82,7 +82,7 @@ def _put(tree: dict[str, Any], steps: Steps, name: str) -> None:
     else:
         if tree.setdefault(str(steps[-1]), name) == name and all(isinstance(step, str) for step in steps):
             return
-    msg = f"Avro: {name}: must be the path of a field that no other name is, or leads through"
+    msg = f"Avro: {name}: must be the path of a field, and no other name may be that path or lead through it"
     raise ConfigError(msg)
 
 

@@ -132,7 +132,7 @@ def _float(text: str) -> float:
 
 
 def _constant(text: str) -> Any:
-    msg = f"{text} is no JSON"
+    msg = f"{text} is not a number of JSON"
     raise ValueError(msg)
 
 

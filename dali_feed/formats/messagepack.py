@@ -154,5 +154,5 @@ def _unpacker() -> tuple[Callable[[memoryview, int], Any], type[Exception]]:
 
 
 def _refused(code: int, _data: bytes) -> Any:
-    msg = f"msgpack: must hold no extension but a timestamp; found one of type {code}"
+    msg = f"msgpack: must hold no extension types except timestamps; found type {code}"
     raise FormatError(msg)

@@ -50,7 +50,7 @@ def format_of(what: Any) -> Format:
         if isinstance(made, type) or not isinstance(made, Format):
             made = made()
     except Exception as error:
-        msg = f"format {what!r}: {entry.value} cannot be had: {type(error).__name__}: {error}"
+        msg = f"format {what!r}: {entry.value} cannot be loaded: {type(error).__name__}: {error}"
         raise ConfigError(msg) from error
     return _kept(made, f"format {what!r}, {entry.value}")
 

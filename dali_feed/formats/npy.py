@@ -73,7 +73,7 @@ def array_of(value: Value) -> NDArray[Any]:
     start, dtype, shape, order = header_of(value)
     held, needs = len(value) - start, math.prod(shape) * dtype.itemsize
     if held != needs:
-        msg = f"npy: {dtype.name} {shape} must have {needs} bytes behind its header; found {held}"
+        msg = f"npy: {dtype.name} {shape} must have {needs} bytes after its header; found {held}"
         raise FormatError(msg)
     return np.ndarray(shape, dtype, value, start, None, order)
 
@@ -100,7 +100,7 @@ def header_of(value: Value) -> Header:
         msg = f"npy: must be of version 1, 2 or 3, and whole; found {view[6]}.{view[7]} in {len(view)} bytes"
         raise FormatError(msg)
     if size > min(_LONGEST, len(view) - start):
-        msg = f"npy: a header of {size} bytes is announced, where {min(_LONGEST, len(view) - start)} are possible"
+        msg = f"npy: its header must have at most {min(_LONGEST, len(view) - start)} bytes; it says {size}"
         raise FormatError(msg)
     whole = bytes(view[: start + size])
     known = _known.get(whole)
@@ -120,6 +120,6 @@ def _read(whole: bytes, start: int) -> Header:
         raise FormatError(msg)
     shape = tuple(int(digits) for digits in re.findall("[0-9]+", found["shape"]))
     if len(shape) > _MOST_DIMENSIONS or math.prod(max(length, 1) for length in shape) > 1 << 48:
-        msg = f"npy: must have at most {_MOST_DIMENSIONS} dimensions, and a size that can be; found {shape}"
+        msg = f"npy: must have at most {_MOST_DIMENSIONS} dimensions, and a possible size; found {shape}"
         raise FormatError(msg)
     return len(whole), np.dtype(found["dtype"]), shape, "F" if found["fortran"] == "True" else "C"

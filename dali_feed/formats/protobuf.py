@@ -41,7 +41,7 @@ class Protobuf:
 
     def __post_init__(self) -> None:
         if not (hasattr(self.message, "DESCRIPTOR") and hasattr(self.message, "FromString")):
-            msg = f"Protobuf: must have a message class that protoc made; found {self.message!r}"
+            msg = f"Protobuf: must be given a message class made by protoc; found {self.message!r}"
             raise ConfigError(msg)
 
     def bind(self, members: Sequence[str]) -> Parse:
@@ -123,7 +123,7 @@ def _getter(about: Any, steps: Steps) -> Get:
             break
         if inner.cpp_type != _MESSAGE:
             if done < len(steps):
-                msg = _lost(steps, done, "is no message")
+                msg = _lost(steps, done, "is not a message")
                 raise ConfigError(msg)
             gets.append(_one(inner))
             break

@@ -265,7 +265,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int, memoryview | int]]:
             msg = f"example: a field's type must be 0, 1, 2 or 5; found {kind}"
             raise FormatError(msg)
         if size > end - at:
-            msg = f"example: a field of {size} bytes is announced, where {end - at} are left"
+            msg = f"example: a field says that {size} bytes follow; found {end - at}"
             raise FormatError(msg)
         yield tag >> 3, kind, data[at : at + size]
         at += size

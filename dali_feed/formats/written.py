@@ -46,7 +46,7 @@ def encoder(form: Format | str, names: Sequence[str], base64: tuple[str, ...] = 
         coded = (*form.base64, *base64)
         return lambda members: _json(members, coded)
     if base64:
-        msg = f"base64: JSON alone needs it, other formats hold bytes as they are; found {base64!r}; leave it out"
+        msg = f"base64: is for JSON only, as other formats hold bytes as they are; found {base64!r}; leave it out"
         raise ConfigError(msg)
     if isinstance(form, Npy):
         if tuple(names) != (ARRAY,):
@@ -86,8 +86,8 @@ def _form(form: Format | str) -> Format:
     if isinstance(made, Json | MsgPack | Npy | Avro | Protobuf):
         return made
     msg = (
-        "format: 'json', 'msgpack' and 'npy', Json(...), MsgPack(), Npy(), Avro(schema) and Protobuf(message) are "
-        f"written; found {form!r}"
+        "format: must be 'json', 'msgpack', 'npy', Json(...), MsgPack(), Npy(), Avro(schema) or Protobuf(message);"
+        f" found {form!r}"
     )
     raise ConfigError(msg)
 

@@ -98,11 +98,11 @@ class LiveFeed(Dealt):
         of_kind("bad", bad, BadRecords)
         of_kind("tuning", tuning, Tuning)
         if isinstance(tuning, AutoTuning):
-            log.info("tuning: a stream is not measured, since what is read of it is gone; the defaults are used")
+            log.info("tuning: a stream is not measured, as each record is read only once; the defaults are used")
             tuning = tuning.defaults(gpu=device is not None)
         self.tuning, self.device, self.seed = tuning or Tuning(), device, check_seed(seed)
         if self.tuning.cache is not None:
-            msg = "Tuning(cache=...): keeps records for later epochs, and a stream has none. Leave it out"
+            msg = "Tuning(cache=...): keeps records for later epochs, and a stream has no epochs. Leave it out"
             raise ConfigError(msg)
         whole: Any = source  # or with columns
         self._name = repr(source)
@@ -152,7 +152,7 @@ class LiveFeed(Dealt):
         """Does nothing: a stream has no epochs."""
 
     def _endless(self, what: str) -> NoReturn:
-        msg = f"{self._name}: a stream does not end; it has no number of {what}"
+        msg = f"{self._name}: a stream does not end, so it has no number of {what}"
         raise TypeError(msg)
 
     # Batches.
@@ -198,7 +198,8 @@ class LiveFeed(Dealt):
         """What gives the batches of that iterator. ClosedError where it is not the newest, or the run is over."""
         self._life.check()
         if token is not self._token or self._run is None:
-            msg = "iterator: an error, a newer iterator of the same loader or load_state_dict() has ended this one"
+            ended = "an error, a newer iterator of the same loader or load_state_dict() has ended this one"
+            msg = f"iterator: {ended}; call iter(loader) again"
             raise ClosedError(msg)
         return self._run, self._progress
 
@@ -281,7 +282,7 @@ class LiveFeed(Dealt):
             reader.commit(position)
         except Exception as error:  # noqa: BLE001  what is published must not end a loop
             said = str(error)  # a record in a log must not keep the frames, and the connection, alive
-            log.warning("commit: %s. The loop goes on, and its next commit has what this one had", said)
+            log.warning("commit: %s. The loop goes on, and the next commit includes this one", said)
 
     # The rest.
 

@@ -131,7 +131,7 @@ class Gatherer:
         since = time.monotonic() - self._came
         told = f"source: {self._name}: the last record came {since:.0f} s ago"
         if count := self._part.count:
-            told = f"{told}, {count} of the {self._batch_size} of a batch are there"
+            told = f"{told}, {count} of the {self._batch_size} records of a batch are there"
         return f"{told}, {trouble}" if trouble else told
 
     @property
@@ -166,7 +166,7 @@ class Gatherer:
                 error.add_note("Stage: read")
                 self._give_up(error)
             except BaseException as error:  # noqa: BLE001  a source may raise anything; the trainer must hear of it
-                msg = f"{self._name}: a poll raised {type(error).__name__}: {error}"
+                msg = f"{self._name}: reading the next records failed: {type(error).__name__}: {error}"
                 failure = SourceError(msg)
                 failure.__cause__ = error
                 self._give_up(failure)

@@ -47,7 +47,7 @@ class LiveBatches:
         return self
 
     def __len__(self) -> int:
-        msg = "a stream does not end: it has no number of batches"
+        msg = "loader: a stream does not end, so it has no number of batches"
         raise TypeError(msg)
 
     def take(self, timeout: float | None = None, make: Callable[[Batch], Any] = _itself) -> Any:

@@ -65,7 +65,7 @@ class LiveRun(Run):
         if not bad:
             return told
         last = "; the last of them {}: {}".format(*self._quarantine.recent[-1]) if self._quarantine.recent else ""
-        return f"{told}; all {bad} records read since the last batch are bad{last}"
+        return f"{told}; all {bad} records that were read since the last batch are bad{last}"
 
     def _alarm(self) -> int:
         """A stream on which nothing comes is no trouble."""

@@ -84,7 +84,7 @@ class Shared:
         held = self._whole.lease.size
         if held > self._memory:
             msg = (
-                f"Tuning(memory={self._memory}): must hold a batch; one of a stream takes {held} bytes with {count}"
-                " records. Give several times as much, a smaller batch_size, or the stream a limit in bytes"
+                f"Tuning(memory={self._memory}): must be enough bytes for a batch; found one of {held} bytes, with"
+                f" {count} records. Give several times as much, a smaller batch_size, or the stream a limit in bytes"
             )
             raise ConfigError(msg)

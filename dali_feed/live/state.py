@@ -40,24 +40,24 @@ def check(states: object) -> list[State]:
         list(states) if isinstance(states, Sequence) and not isinstance(states, str | bytes) else [states]
     )
     if not several:
-        msg = "state: a list of states must hold one of each rank; found none"
+        msg = "state: a list of states must hold the state of every rank; found an empty list"
         raise StateError(msg)
     for each in several:
         if not isinstance(each, Mapping):
-            msg = (
-                f"state: must be the dict that state_dict() gave, or a list of all ranks'; found {type(each).__name__}"
-            )
+            rule = "must be the dict that state_dict() gave, or a list of those of all ranks"
+            msg = f"state: {rule}; found {type(each).__name__}"
             raise StateError(msg)
         check_ours(each)
         if "epoch" in each:
-            msg = "state: must be a stream's; found one of a source that ends, which has epochs"
+            msg = "state: must be the state of a stream; found one of a source that ends, which has epochs"
             raise StateError(msg)
         if each.get("version") != VERSION:
             found = each.get("version")
-            msg = f"state: version must be {VERSION}; found {found!r}. Another release wrote it; load it with that one"
+            cure = "Another release wrote it; load it with that release"
+            msg = f"state: version must be {VERSION}; found {found!r}. {cure}"
             raise StateError(msg)
         if not isinstance(each.get("stream", 0), Mapping | None) or not isinstance(each.get("made_for"), Mapping):
-            msg = "state: must hold stream and made_for as state_dict() gave them"
+            msg = "state: must hold stream and made_for as state_dict() gave them. Give what it returned, unchanged"
             raise StateError(msg)
     return [dict(each) for each in several]
 
@@ -75,5 +75,6 @@ def compare(states: Sequence[State], made: State) -> None:
     if len({state["stream"] is None for state in states}) > 1:
         lines.append("stream: one of the states was taken before its rank had read anything")
     if lines:
-        msg = f"state: it was made for something else; {'; '.join(lines)}. Make the loader with what the state has"
+        cure = "Make the loader with the values that the state has"
+        msg = f"state: must be of a loader with the same values; {'; '.join(lines)}. {cure}"
         raise StateError(msg)

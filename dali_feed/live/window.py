@@ -45,7 +45,7 @@ class LiveWindow(Held):
         if not ok.all():
             good = np.flatnonzero(self.usable)
             if not good.size:
-                msg = f"a batch of {self.rows}: none of its records is good"
+                msg = f"a batch of {self.rows} records: none of them is good"
                 raise NoneGoodError(msg)
             rows[~ok] = good[np.searchsorted(good, rows[~ok]) % len(good)]
         return rows, ok

@@ -94,7 +94,7 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
         )
     except TransformError as error:
         if theirs and not isinstance(error, NotMadeError):
-            return f"its transform cannot be lowered ({str(error).removeprefix('transform: ')})"
+            return f"its transform is not supported ({str(error).removeprefix('transform: ')})"
         raise
     _warn_of_idle(asked, feed)
     return feed, own

@@ -8,7 +8,7 @@ import warnings
 from functools import cache
 from pathlib import Path
 
-__all__ = ["SWITCH", "library"]
+__all__ = ["SWITCH", "library", "used"]
 
 SWITCH = "DALI_FEED_NATIVE"  # in the environment: 0 leaves the library alone
 VERSION = 2  # of native.h
@@ -37,3 +37,10 @@ def library() -> ctypes.CDLL | None:
             stacklevel=2,
         )
     return None
+
+
+def used() -> str:
+    """Whether this process uses the library, for people: "yes", "no" (not compiled) or "switched off"."""
+    if library() is not None:
+        return "yes"
+    return "switched off" if os.environ.get(SWITCH) == "0" else "no"

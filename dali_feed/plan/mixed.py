@@ -136,7 +136,8 @@ class MixedPlan:
             base += len(part.starts)
         self.lane_length, self._dealt = self._length(mix, shares, drop_last=drop_last)
         if not self.lane_length:
-            msg = f"{snapshot.source}: an epoch has no sample for {lanes} lanes; give it more with samples="
+            rule = f"an epoch must have at least one sample for each of lanes={lanes}"
+            msg = f"{snapshot.source}: {rule}; found none for some. Give a larger samples= or a smaller lanes="
             raise ConfigError(msg)
         taken = np.array([self._dealt.taken(lane, self.lane_length) for lane in range(lanes)])
         for strand, lengths in zip(self._parts, taken.T.tolist(), strict=True):

@@ -168,7 +168,7 @@ def _chosen(snapshot: Snapshot, indices: Int64s) -> Extents:
     ends = np.cumsum(line.lengths)
     if indices.size and (indices.min() < 0 or indices.max() >= len(snapshot)):
         worst = int(indices.min()) if indices.min() < 0 else int(indices.max())
-        msg = f"sampler: an index must lie in 0..{len(snapshot) - 1} for {snapshot.source}; found {worst}"
+        msg = f"sampler: an index into {snapshot.source} must lie in 0..{len(snapshot) - 1}; found {worst}"
         raise ConfigError(msg)
     k = np.searchsorted(ends, indices, side="right")
     position = line.stop[k] - (ends[k] - indices)

@@ -44,8 +44,9 @@ def read_whole(sampler: Iterable[Any], samples: int) -> list[Any]:
     items = list(itertools.islice(sampler, most + 1))
     if len(items) > most:
         msg = (
-            f"sampler: must end, for an epoch's order is read whole; found more than {most} of {samples} samples and no"
-            f" __len__ on {type(sampler).__qualname__}. Let it end with the epoch; it is read anew for the next one"
+            f"sampler: must end, as the order of an epoch is read whole; found more than {most} indices for {samples}"
+            f" samples, and no __len__ on {type(sampler).__qualname__}. Let it end with the epoch; it is read again for"
+            " the next one"
         )
         raise ConfigError(msg)
     return items
@@ -60,8 +61,8 @@ def indices_of(sampler: Iterable[int], epoch: int, samples: int) -> NDArray[np.i
     found = np.asarray([_index(item) for item in read_whole(sampler, samples)], np.int64)
     if not len(found):
         once = iter(sampler) is sampler
-        cure = "An iterator gives its items once; give a list of them" if once else "Look at what it was made of"
-        msg = f"sampler: must give an index or more for each epoch; found none for epoch {epoch}. {cure}"
+        cure = "An iterator gives its items once; give a list of them" if once else "Check what it was made from"
+        msg = f"sampler: must give at least one index for each epoch; found none for epoch {epoch}. {cure}"
         raise SourceEmptyError(msg)
     return found
 

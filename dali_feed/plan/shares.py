@@ -24,7 +24,7 @@ def check_epoch(epoch: object) -> int:
     """The number of an epoch; ConfigError for a value that is none."""
     number = whole("set_epoch", epoch, 0)
     if number >= MAX_EPOCH:
-        msg = f"set_epoch: must be below 2**32; found {epoch}"
+        msg = f"set_epoch: the epoch must be below 2**32; found {epoch}"
         raise ConfigError(msg)
     return number
 
@@ -53,15 +53,14 @@ class Shares:
             raise ConfigError(msg)
         lanes = whole("lanes", self.lanes, 1)
         if lanes % ranks:
-            msg = (
-                "lanes: world_size must divide it, so that ranks hold equally many;"
-                f" found lanes={lanes}, world_size={ranks}"
-            )
+            rule = "must be a multiple of world_size, so that ranks get equally many lanes (parts of an epoch's order)"
+            msg = f"lanes: {rule}; found lanes={lanes}, world_size={ranks}"
             raise ConfigError(msg)
         if size * ranks % lanes:
             msg = (
-                f"lanes: every global batch takes the same number from each lane, so lanes must divide"
-                f" batch_size * world_size = {size * ranks}; found lanes={lanes}"
+                "lanes: the batches of all ranks together take equally many samples from each lane (an equal part of an"
+                f" epoch's order), so batch_size * world_size = {size * ranks} must be a multiple of lanes; found"
+                f" lanes={lanes}"
             )
             raise ConfigError(msg)
         for name, value in {"batch_size": size, "rank": rank, "world_size": ranks, "lanes": lanes}.items():

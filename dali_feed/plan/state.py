@@ -88,7 +88,7 @@ def check(state: object, epochs: int) -> State:
     check_ours(state)
     if state.get("version") != VERSION:
         found = state.get("version")
-        msg = f"state: version must be {VERSION}; found {found!r}. Another release wrote it; load it with that one"
+        msg = f"state: version must be {VERSION}; found {found!r}. Another release wrote it; load it with that release"
         raise StateError(msg)
     whole = {"epoch": int, "consumed": int, "made_for": Mapping, "source": Mapping}
     wrong = [k for k, kind in whole.items() if not isinstance(state.get(k), kind) or isinstance(state.get(k), bool)]
@@ -98,7 +98,8 @@ def check(state: object, epochs: int) -> State:
         wrong.append("source")
     if wrong:
         told = ", ".join(wrong)
-        msg = f"state: must hold epoch, consumed, made_for and source as state_dict() gave them; wrong: {told}"
+        rule = "must hold epoch, consumed, made_for and source as state_dict() gave them"
+        msg = f"state: {rule}; found others in: {told}. Give what state_dict() returned, unchanged"
         raise StateError(msg)
     return dict(state)
 
@@ -115,12 +116,15 @@ def compare(state: State, made: State, snapshot: Snapshot, lane_length: int) -> 
     if found.get("source") != made["source"]:
         of, samples = state["source"].get("name"), state["source"].get("samples")
         lines[0] += (
-            f" (fingerprints; it was {of} with {samples} samples, and is {snapshot.source} with {len(snapshot)})"
+            f" (fingerprints: it was {of} with {samples} samples, now it is {snapshot.source} with {len(snapshot)})"
         )
     if lines:
-        cure = "Make the loader with what the state has; lanes cannot change within a run, the world size can"
-        msg = f"state: it was made for something else; {'; '.join(lines)}. {cure}"
+        cure = "Make the loader with the values that the state has; world_size may change within a run, lanes may not"
+        msg = f"state: must be of a loader with the same values; {'; '.join(lines)}. {cure}"
         raise StateError(msg)
     if state["consumed"] > lane_length:
-        msg = f"state: consumed must lie in a lane; the state has {state['consumed']}, a lane {lane_length} samples"
+        rule = (
+            f"consumed must be at most {lane_length}, the samples of an epoch in each lane (an equal part of its order)"
+        )
+        msg = f"state: {rule}; found {state['consumed']}. Give what state_dict() returned, unchanged"
         raise StateError(msg)

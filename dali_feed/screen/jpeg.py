@@ -97,7 +97,7 @@ def _jpeg_segment(view: memoryview, at: int) -> tuple[int, int]:
     if marker == 0xFF:
         return marker, 0
     if marker in _OTHER_FRAMES:
-        msg = f"JPEG is {_OTHER_FRAMES[marker]} (frame type {marker:02x}), which the decoders reject"
+        msg = f"JPEG is {_OTHER_FRAMES[marker]} (frame type {marker:02x}), which the decoders cannot read"
         raise UnusableError(msg)
     if marker not in SKIPPED and marker not in _FRAMES and marker != _SOS:
         msg = f"JPEG damaged: marker {marker:02x} at byte {at} has no place before the image data"

@@ -56,7 +56,7 @@ def pnm_layout(view: memoryview) -> Pnm:
     form = _BITS if bits else _LEVELS
     found = form.match(head) or form.match(bytes(view[:MAX_HEADER]))
     if found is None:
-        msg = f"PNM cut off or damaged: no width, height{'' if bits else ' and highest level'} behind P{kind}"
+        msg = f"PNM cut off or damaged: no width, height{'' if bits else ' and highest level'} after P{kind}"
         raise UnusableError(msg)
     width, height, most = (int(found[n] or 0) for n in (2, 3, 4))
     if not bits and not 0 < most <= MAX_LEVEL:
@@ -70,6 +70,7 @@ def pnm_header(view: memoryview) -> Header:
     layout = pnm_layout(view)
     header = Header("pnm", layout.width, layout.height, layout.components)
     if layout.start + layout.size > len(view):
-        msg = f"PNM cut off: {layout.size} bytes of pixels needed behind byte {layout.start} of {len(view)}"
+        rule = f"{layout.size} bytes of pixels are needed after byte {layout.start}"
+        msg = f"PNM cut off: {rule}; found {len(view) - layout.start}"
         raise UnusableError(msg)
     return header

@@ -82,6 +82,6 @@ def overworked(view: memoryview, width: int, height: int, max_work: int) -> str 
     if scans(view, most) <= most:
         return None
     return (
-        f"a JPEG of {width}x{height} in more than {most} scans is more work than the bound of {max_work} (pixels times"
+        f"a JPEG of {width}x{height} in more than {most} scans is more work than the limit of {max_work} (pixels times"
         " scans); see Tuning(max_work=...)"
     )

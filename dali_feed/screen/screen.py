@@ -242,5 +242,6 @@ def _settle(found: Screened, payloads: Sequence[memoryview | None], max_pixels: 
         pixels = sizes[:, 0].astype(np.int64) * sizes[:, 1]
         for row in np.flatnonzero(pixels > max_pixels).tolist():
             height, width = sizes[row].tolist()
-            reasons[row] = f"{width}x{height} is {width * height} pixels, more than the bound of {max_pixels}"
+            shown = f"{width}x{height} is {width * height} pixels"
+            reasons[row] = f"{shown}, more than the limit of {max_pixels}; see Tuning(max_pixels=...)"
             sizes[row] = 0

@@ -77,5 +77,5 @@ def _image(view: memoryview, at: int) -> Header:
         (bits,) = struct.unpack_from("<I", view, at + 1)
         if bits >> 29 == 0:
             return Header("webp", (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1, 4 if bits >> 28 & 1 else 3)
-    msg = f"WebP damaged: chunk {name!r} is no image"
+    msg = f"WebP damaged: chunk {name!r} is not an image"
     raise UnusableError(msg)

@@ -52,7 +52,8 @@ class Watched:
 
     def _named(self) -> Members:
         if not isinstance(self._source, Members):
-            msg = f"columns: {type(self._source).__name__} does not say what members its records have"
+            rule = "a source must list the members of its records"
+            msg = f"columns: {rule}; {type(self._source).__name__} does not; leave columns out"
             raise ConfigError(msg)
         return self._source
 

@@ -45,7 +45,7 @@ class AugMix(Auto):
     fill: Fill | None = None
 
     streams: ClassVar[int] = 0  # it draws its own numbers, since it needs more streams than an op has
-    inner_words: ClassVar[tuple[str, str]] = ("chains", "nests")
+    inner_words: ClassVar[tuple[str, str]] = ("chains", "transforms that hold others")
 
     def __post_init__(self) -> None:
         if not isinstance(self.severity, int) or not 1 <= self.severity <= _GRADES:

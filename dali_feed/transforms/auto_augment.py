@@ -40,7 +40,7 @@ class AutoAugment(Auto):
             name, p, strength = part
             check_p("AutoAugment", p)
             if name not in OPERATIONS or (name in PLAIN) != (strength is None) or not 0 <= (strength or 0) < _BINS:
-                refuse("AutoAugment", f"a policy names operations and strengths 0..{_BINS - 1}", part)
+                refuse("AutoAugment", f"a policy must name operations and strengths in 0..{_BINS - 1}", part)
 
     @classmethod
     def of(cls, transform: Any) -> Self:

@@ -154,7 +154,8 @@ class Op:
 
     def no_follower(self) -> NoReturn:
         """Say that nothing can follow it."""
-        msg = f"{self.title}: masks, boxes and points cannot follow it; torchvision does not say how. Leave it out"
+        rule = "masks, boxes and points cannot be changed together with it, as torchvision does not say how"
+        msg = f"{self.title}: {rule}. Leave it out"
         raise TransformError(msg)
 
     def into_batch(self) -> Callable[[Any, Any], None] | None:
@@ -174,7 +175,7 @@ class Op:
 
     def refuse(self, rule: str, found: object) -> NoReturn:
         """Raise the TransformError that says what the dali engine lacks."""
-        msg = f"{self.title}: the dali engine {rule}; found {found}. The host engine takes it"
+        msg = f"{self.title}: the dali engine {rule}; found {found}. The host engine can run it"
         raise TransformError(msg)
 
 

@@ -73,5 +73,5 @@ def too_narrow(title: str, mode: PadMode, image: tuple[Ints, Ints], widest: tupl
         return []
     (h, w), (high, wide) = image, widest
     short = (high > h - spare) | (wide > w - spare)
-    told = f'{title}: padding_mode="{mode}" needs more pixels than padding'
+    told = f'{title}: padding_mode="{mode}" needs an image that is larger than the padding'
     return [(k, f"{told}; found {w[k]}x{h[k]}") for k in np.flatnonzero(short).tolist()]

@@ -104,7 +104,7 @@ class RandomErasing(Effect):
         value = np.broadcast_to(self.value, 3)
         levels = np.trunc(value) if place.dtype == "uint8" else np.rint((value - place.bias) / place.scale)
         if not ((levels >= 0) & (levels <= 255)).all():
-            self.refuse("erases with a value that a pixel of 0..255 can have", self.value)
+            self.refuse("needs a value that a pixel of 0..255 can have", self.value)
         red, green, blue = levels.tolist()
         return red, green, blue
 

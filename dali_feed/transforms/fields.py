@@ -52,7 +52,7 @@ def maybe_drawn(t: Any) -> Interpolation | Drawn:
         return interpolation_of(t)
     names = sorted(str(getattr(mode, "value", mode)) for mode in t.interpolation)
     if names != ["bicubic", "bilinear"]:
-        raise fail(t, "interpolation must be one, or random", t.interpolation)
+        raise fail(t, "interpolation must be one mode, or random", t.interpolation)
     return "random"
 
 

@@ -36,7 +36,9 @@ class Grayscale(Effect):
     @classmethod
     def of(cls, transform: Any) -> Grayscale:
         if transform.num_output_channels != 3:
-            rule = "num_output_channels must be 3, or 1 in a DataLoader and outside of RandomApply and its kind"
+            rule = (
+                "num_output_channels must be 3, or 1 in a DataLoader and outside of RandomApply and similar transforms"
+            )
             raise fail(transform, rule, transform.num_output_channels)
         return cls()
 

@@ -26,7 +26,7 @@ class LayerAugment(Pillow):
     look: Look = PLAIN
 
     streams: ClassVar[int] = 0  # each layer has streams of its own
-    inner_words: ClassVar[tuple[str, str]] = ("layers", "nests")
+    inner_words: ClassVar[tuple[str, str]] = ("layers", "transforms that hold others")
 
     def __post_init__(self) -> None:
         check_parts("RandAugment", self.parts, self.layers, min(32, len(self.parts)) if self.weights else 32)

@@ -55,14 +55,14 @@ class Mixing:
         if not names or not set(names) <= {"CutMix", "MixUp"}:
             return None
         if len(set(names)) < len(names) or len({each.num_classes for each in inner}) > 1:
-            msg = f"RandomChoice: takes one v2.MixUp and one v2.CutMix, of equal num_classes; found {inner!r}"
+            msg = f"RandomChoice: must hold one v2.MixUp and one v2.CutMix with the same num_classes; found {inner!r}"
             raise TransformError(msg)
         getters = {getattr(each._labels_getter, "__name__", "") for each in inner}
         if getters != {"_find_labels_default_heuristic"}:
-            msg = f"{names[0]}: labels_getter must be the default; found another. Labels are the source's"
+            msg = f"{names[0]}: labels_getter must be left out, as labels come from the source; found one"
             raise TransformError(msg)
         if inner[0].num_classes is None:
-            msg = f"{names[0]}: num_classes must be passed, as labels are indices; found None"
+            msg = f"{names[0]}: num_classes must be given, as labels are indices; found None"
             raise TransformError(msg)
         alphas = {name.lower(): float(each.alpha) for name, each in zip(names, inner, strict=True)}
         switch = float(transform.p[names.index("CutMix")]) if len(names) > 1 else 0.5
@@ -78,7 +78,7 @@ class Mixing:
             msg = f"Mixing(classes=...): must be a number of classes, or None; found {self.classes!r}"
             raise TransformError(msg)
         if self.smoothing and self.classes is None:
-            msg = f"Mixing(smoothing=...): needs classes to spread it over; found {self.smoothing!r} and no classes"
+            msg = f"Mixing(smoothing=...): needs classes= too; found {self.smoothing!r} without it"
             raise TransformError(msg)
         for name in ("p", "switch", "smoothing"):
             if not 0 <= getattr(self, name) <= 1:
@@ -112,7 +112,7 @@ def mixed(mixing: Mixing, ids: Ints, seed: int, epoch: int, size: tuple[int, int
     """
     n, (height, width) = len(ids), size
     if lanes < 1 or n % lanes:
-        msg = f"mixed: lanes must divide the batch, so that its parts are equal; found {n} samples, lanes={lanes}"
+        msg = f"mixed: the batch must be a multiple of lanes (its equal parts); found {n} samples, lanes={lanes}"
         raise TransformError(msg)
     chance, place = np.split(uniforms(seed, epoch, ids, MIXING[:2]).astype(np.float64), 2)
     on = chance[0] < mixing.p

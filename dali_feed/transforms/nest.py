@@ -97,7 +97,7 @@ def _check(op: str, branches: Branches) -> None:
         refuse(op, "needs at least one transform", branches)
     for inner in (inner for branch in branches for inner in branch):
         if not inner.in_nest:
-            refuse(op, "what changes the size, dtype or units of an image cannot stand in it", inner)
+            refuse(op, "must not hold a transform that changes the size, dtype or units of an image", inner)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class NoisyErasing(Effect):
     most: int = 1
 
     normalized: ClassVar[bool] = True
-    inner_words: ClassVar[tuple[str, str]] = ("rectangles", "nests")
+    inner_words: ClassVar[tuple[str, str]] = ("rectangles", "transforms that hold others")
 
     def __post_init__(self) -> None:
         check_p("RandomErasing", self.p)
@@ -60,8 +60,8 @@ class NoisyErasing(Effect):
 
     def check(self, dtype: str) -> None:
         if dtype == "uint8":
-            rule = "RandomErasing: needs float pixels where its value is drawn"
-            msg = f"{rule}; found uint8. Put it behind ToTensor or ToDtype"
+            rule = "RandomErasing: needs float pixels where its value is random"
+            msg = f"{rule}; found uint8. Put it after ToTensor or ToDtype"
             raise TransformError(msg)
 
     def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.int32]:

@@ -21,7 +21,7 @@ def inner_numbers(op: Op, n: int, count: int) -> list[int]:
     depth = 0 if n < 1 << TOP_BITS else 1 + (n.bit_length() - 1 - TOP_BITS) // NEST_BITS
     if depth >= DEEPEST or count >= 1 << NEST_BITS:
         what, others = op.inner_words
-        rule = f"takes fewer than {1 << NEST_BITS} {what} and lies in fewer than {DEEPEST} {others}"
+        rule = f"must have fewer than {1 << NEST_BITS} {what} and lie in fewer than {DEEPEST} {others}"
         msg = f"{type(op).__name__}: {rule}; found {op!r}"
         raise TransformError(msg)
     return [n + ((k + 1) << (TOP_BITS + NEST_BITS * depth)) for k in range(count)]
@@ -32,7 +32,7 @@ def walk(ops: Iterable[Op]) -> Iterator[tuple[int, Op]]:
     every = list(enumerate(ops))
     nest = next((op for _, op in every if op.has_parts), None)
     if nest is not None and len(every) > 1 << TOP_BITS:
-        msg = f"{type(nest).__name__}: stands in a recipe of {1 << TOP_BITS} transforms at most; found {len(every)}"
+        msg = f"{type(nest).__name__}: must be in a list of at most {1 << TOP_BITS} transforms; found {len(every)}"
         raise TransformError(msg)
     yield from _walk(every)
 

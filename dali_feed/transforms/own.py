@@ -40,7 +40,8 @@ class Own(Effect):
 
     def check(self, dtype: str) -> None:
         if dtype != "uint8":
-            msg = f"transform: {name_of(self.function)} is given PIL images, so it must stand in front of {dtype}"
+            rule = f"takes PIL images, so it must stand before the conversion to {dtype}"
+            msg = f"transform: {name_of(self.function)} {rule}"
             raise TransformError(msg)
 
     def image(self, image: Any, row: Any) -> Any:
@@ -52,12 +53,12 @@ class Own(Effect):
             made = self.function(given)
         except Exception as error:
             told = f"{type(error).__name__}: {error}"
-            msg = f"transform: {name_of(self.function)} raised on an image that decodes; {told}"
+            msg = f"transform: {name_of(self.function)} raised on an image that can be decoded; {told}"
             raise TransformError(msg) from error
         mode = given.mode
         if getattr(made, "size", None) != given.size or getattr(made, "mode", None) != mode:
             found = f"{getattr(made, 'mode', type(made).__name__)} of {getattr(made, 'size', 'no size')}"
             rule = f"must give a PIL image of the mode and size that it was given, {mode} of {given.size}"
-            msg = f"transform: {name_of(self.function)} {rule}; found {found}. torch's own DataLoader takes it"
+            msg = f"transform: {name_of(self.function)} {rule}; found {found}. Use torch's own DataLoader with it"
             raise TransformError(msg)
         return functional.pil_to_tensor(made).to(image.device)

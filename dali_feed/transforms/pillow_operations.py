@@ -52,7 +52,7 @@ class Part:
     def __post_init__(self) -> None:
         check_p(self.name, self.p)
         if self.name not in PARTS:
-            refuse("AutoAugment", "has operations of timm's", self.name)
+            refuse("AutoAugment", "must name operations of timm", self.name)
 
     @classmethod
     def of(cls, one: Any) -> Self:

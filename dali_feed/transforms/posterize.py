@@ -38,7 +38,7 @@ class RandomPosterize(Effect):
     def graph(self, place: Place, k: int, first: int) -> InGraph:
         """All bits stay for an image that is left as it is."""
         if place.dtype != "uint8":
-            self.refuse("has bits of uint8 pixels", place.dtype)
+            self.refuse("needs uint8 pixels", place.dtype)
         mask = 256 - (256 >> self.bits)
         step = Apply(k, "bits", "UINT8", 0, lambda image, bits: image & bits)
         return step, lambda run: np.where(run.on & self.on(run, first), mask, 255).astype(np.uint8)

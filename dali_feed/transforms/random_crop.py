@@ -61,7 +61,7 @@ class RandomCrop(Op):
         widest = np.maximum(top, bottom), np.maximum(left, right)
         small = (h + top + bottom < self.size[0]) | (w + left + right < self.size[1])
         told = f"RandomCrop: {self.size[1]}x{self.size[0]} must fit into the image; found"
-        cure = "pad_if_needed=True takes it"
+        cure = "give pad_if_needed=True"
         found = [(k, f"{told} {w[k]}x{h[k]}; {cure}") for k in np.flatnonzero(small).tolist()]
         return too_narrow("RandomCrop", self.mode, (h, w), widest) + found
 

@@ -37,7 +37,7 @@ class Resize(Op):
         else:
             check_size("Resize", self.size)
             if self.max_size is not None:
-                refuse("Resize", "max_size goes with an int size", self.max_size)
+                refuse("Resize", "max_size needs an int size", self.max_size)
 
     @classmethod
     def of(cls, transform: Any) -> Resize:

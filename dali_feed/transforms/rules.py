@@ -68,8 +68,8 @@ def check_size(op: str, size: tuple[int, int]) -> None:
 def check_uint8(op: str, dtype: str) -> None:
     """Check that pixels are uint8, for a transform that takes no others."""
     if dtype != "uint8":
-        cure = "Put it in front of ToTensor or ToDtype"
-        msg = f"{op}: takes uint8 pixels, as the original does; found {dtype}. {cure}"
+        cure = "Put it before ToTensor or ToDtype"
+        msg = f"{op}: must have uint8 pixels, as the original does; found {dtype}. {cure}"
         raise TransformError(msg)
 
 

@@ -55,7 +55,7 @@ class RandomSolarize(Effect):
 def inverted_from(op: Effect, level: int, place: Place, k: int, first: int) -> InGraph:
     """Levels from `level` on inverted, as step number k of a DALI graph; from 256 on for an image left as it is."""
     if not place.is_unit:
-        op.refuse("inverts uint8 pixels and floats in 0..1", "floats in 0..255")
+        op.refuse("needs uint8 pixels or floats in 0..1", "floats in 0..255")
 
     def build(image: Any, start: Any) -> Any:
         from nvidia.dali import fn, types

@@ -29,13 +29,14 @@ def unknown(one: Any, supported: Iterable[str]) -> TransformError:
         name = getattr(preset, "__name__", "a function")
         call = "weights.transforms(), with parentheses"
         error = NotMadeError if _makes_transforms(preset) else TransformError
-        return error(f"transform: {name} is not made yet; write {call} (or call the partial)")
+        return error(f"transform: {name} must be called to make a transform; write {call} (or call the partial)")
     kind = type(one)
     near = difflib.get_close_matches(kind.__name__, list(supported), n=1, cutoff=0.5)
-    told = f" The nearest that can is torchvision's {near[0]}." if near and near[0] != kind.__name__ else ""
+    told = f" The nearest that is: torchvision's {near[0]}." if near and near[0] != kind.__name__ else ""
     return TransformError(
-        f"transform: {_public(kind)} cannot be lowered.{told} docs/transforms.md lists what can; beside them a"
-        " DataLoader takes Lambda and functions of an image, and DALI graph functions (images, draws) -> images"
+        f"transform: {_public(kind)} is not supported.{told} docs/transforms.md lists all that are; in a"
+        " Compose a DataLoader also takes Lambda and functions of an image, and alone a DALI graph function (images,"
+        " draws) -> images"
     )
 
 

@@ -82,7 +82,7 @@ class Endpoint:
             case "/healthz":
                 well = any(each.there for each in self._watched)
                 return (200, PLAIN, b"ok\n") if well else (503, PLAIN, b"no loader\n")
-        return 404, PLAIN, f"dali_feed: here are {PATHS}\n".encode()
+        return 404, PLAIN, f"dali_feed: the paths here are {PATHS}\n".encode()
 
     def _metrics(self, accept: str) -> tuple[int, str, bytes]:
         from prometheus_client.exposition import choose_encoder
@@ -137,7 +137,7 @@ def serve(
     """
     loaders = loader if isinstance(loader, Mapping) else {"": loader}
     if not loaders:
-        msg = "loader: must be a loader, or several by their names; found none"
+        msg = "loader: must be a loader, or a dict of loaders by name; found none"
         raise ConfigError(msg)
     watched = [Watched(each, name, job) for name, each in loaders.items()]
     endpoint = Endpoint(address, port)
@@ -165,7 +165,7 @@ def _bound(address: str, port: int, endpoint: Endpoint) -> _Server:
         msg = f"port: must be an int in 0..65535; found {port!r}"
         raise ConfigError(msg)
     if not isinstance(address, str) or not address:
-        msg = f"address: must be that of an interface, as 127.0.0.1 or 0.0.0.0; found {address!r}"
+        msg = f"address: must be the address of a network interface, such as 127.0.0.1 or 0.0.0.0; found {address!r}"
         raise ConfigError(msg)
     family = _Server6 if ":" in address else _Server
     try:

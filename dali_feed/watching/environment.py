@@ -67,7 +67,7 @@ def told_by_environment(loader: Gives) -> None:
 def _address(value: str) -> tuple[str, int]:
     found = FORM.fullmatch(value)
     if found is None or int(found["port"]) >= 1 << 16:
-        msg = f"{VARIABLE}: must be host:port, as 127.0.0.1:9400; found {value!r}"
+        msg = f"{VARIABLE}: must be host:port, such as 127.0.0.1:9400; found {value!r}"
         raise ConfigError(msg)
     return (found["address"] or "127.0.0.1").strip("[]"), int(found["port"])
 
@@ -79,7 +79,7 @@ def _begun(address: str, port: int) -> Endpoint | None:
         endpoint = Endpoint(address, port)
     except (ConfigError, MissingPackageError) as error:
         said = str(error)
-        log.warning("%s: %s. The run goes on without it", VARIABLE, said)
+        log.warning("%s: %s. The run goes on without metrics", VARIABLE, said)
         return None
     atexit.register(endpoint.close)
     log.info("%s: metrics at %s/metrics", VARIABLE, endpoint.url)

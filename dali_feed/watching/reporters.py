@@ -69,7 +69,7 @@ class JsonLines:
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
         if not self._path.parent.is_dir() or self._path.is_dir():
-            msg = f"JsonLines: must be a file in a folder that is there; found {str(path)!r}"
+            msg = f"JsonLines: must be a file in a folder that exists; found {str(path)!r}; make the folder first"
             raise ConfigError(msg)
 
     def report(self, step: int, values: Mapping[str, float]) -> None:

@@ -102,9 +102,9 @@ class Watched:
         found = Look(self.job, self.name, self.rank, time.monotonic())
         loader = self._loader()
         if loader is None:
-            return replace(found, error="the loader is gone")
+            return replace(found, error="the loader does not exist any more")
         if os.getpid() != self._pid:
-            return replace(found, error="the loader is another process's")
+            return replace(found, error="the loader belongs to another process")
         with self._lock:
             for left in reversed(range(TRIES)):
                 try:

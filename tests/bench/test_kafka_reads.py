@@ -82,9 +82,9 @@ def test_the_command_tells_all_four(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("kafka://127.0.0.1:1", "config: is for a topic that is named"),
-        ("photos", "a topic is named kafka://host:port/topic"),
-        ("kafka://", "a topic is named kafka://host:port/topic"),
+        ("kafka://127.0.0.1:1", "config: is only for a topic of your own"),
+        ("photos", "must be a topic, kafka://host:port/topic"),
+        ("kafka://", "must be a topic, kafka://host:port/topic"),
     ],
 )
 def test_a_target_that_is_none_is_one_line(target: str, words: str) -> None:

@@ -71,7 +71,7 @@ def test_own_images_are_measured_and_kept(folder: Path, tmp_path: Path) -> None:
     ("asked", "says"),
     [
         (["--batch", "7"], "--batch: must be at most the number of images, 6; found 7"),
-        (["--csv", "nowhere/kept.csv"], "--csv: must name a place in a folder that is there"),
+        (["--csv", "nowhere/kept.csv"], "--csv: must be a file in a folder that exists"),
         (["--device", "tpu"], "device: must be a CUDA device or the CPU; found 'tpu'"),
         (["--engine", "gpu"], "engine: must be one of 'dali', 'host'"),
     ],

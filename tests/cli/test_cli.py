@@ -27,6 +27,7 @@ from dali_feed.cli.demo.resume import compare, resumed
 from dali_feed.cli.demo.train import Job, Trace
 from dali_feed.cli.findings import look, spread
 from dali_feed.errors import EngineError
+from dali_feed.native.library import used
 from dali_feed.records.source import Snapshot
 from dali_feed.testing import Message, ScriptedSource
 from dali_feed.testing.scripted import Gap
@@ -80,7 +81,7 @@ def test_inspect_tells_text_labels_from_none(cli: Cli, tmp_path: Path, name: str
     assert "0 good, 4 bad" in done.out
     assert "no label" not in done.out
     words = " ".join(done.out.split())
-    assert "label: there, and in no record of the sample an integer: the label must be" in words
+    assert "label: found, but not as an integer in any record of the sample: the label must be" in words
     assert "cat" in words
     assert "ShardSet(..., label=None)" in words
     write_shard(tmp_path / "a.tar", [jpeg()] * 4)
@@ -240,12 +241,12 @@ def test_missing_packages_are_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_unknown_options_and_the_version(cli: Cli) -> None:
-    """An unknown option is an error of usage; --version says the version."""
+    """An unknown option is an error of usage; --version says the version, and whether the loops in C are used."""
     assert cli("inspect", "--bogus", "x").code == 2
     assert cli("demo", "--source", "carrier-pigeon").code == 2
     done = cli("--version")
     assert done.code == 0
-    assert re.fullmatch(r"dali-feed \d+\.\d+\.\d+\S*\n", done.out)
+    assert re.fullmatch(rf"dali-feed \d+\.\d+\.\d+\S*\nloops in C: {used()}\n", done.out)
 
 
 def test_help_is_light() -> None:

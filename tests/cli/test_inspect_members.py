@@ -131,7 +131,7 @@ def test_of_files(cli: Cli, tmp_path: Path) -> None:
 def test_a_format_is_for_topics(cli: Cli, tmp_path: Path) -> None:
     """And must be one."""
     done = cli("inspect", "--format", "json", *shards(tmp_path, 2).paths)
-    assert (done.code, "--format: is for the values of topics" in done.err) == (1, True)
+    assert (done.code, "--format: is only for the values of topics" in done.err) == (1, True)
     assert "format 'jsn': must be one of" in cli("inspect", "--format", "jsn", tmp_path / "*.tar").err
 
 

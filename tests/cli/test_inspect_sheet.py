@@ -30,7 +30,7 @@ def test_classes_are_counted(cli: Cli, tmp_path: Path) -> None:
     write_shard(tmp_path / "a.tar", [(jpeg(n), label) for n, label in enumerate(labels)])
     told = words(cli("inspect", tmp_path / "a.tar").out)
     assert "4 in all records, 3.0 records each; most frequent 0 (6), 1 (3), 2 (2); rarest 3 (1), 2 (2), 1 (3)" in told
-    assert "the most frequent is 6.0 times the rarest; as even as 3.3 classes of one size" in told
+    assert "the most frequent is 6.0 times the rarest; as balanced as 3.3 classes of equal size" in told
     assert "classes 3 in the sample of 5" in words(cli("inspect", tmp_path / "a.tar", "--sample", 5).out)
 
 
@@ -38,7 +38,7 @@ def test_what_is_no_set_of_classes_is_not_called_one() -> None:
     """One label for all, or one of its own for each record, says nothing; equal counts are said in a line."""
     assert class_lines([4, 4, 4], "x") == []
     assert class_lines([1, 2, 3, None], "x") == []
-    assert class_lines([1, 2, 1, 2], "x")[-1] == "each as often as any other"
+    assert class_lines([1, 2, 1, 2], "x")[-1] == "all equally frequent"
 
 
 def test_classes_are_not_named_twice() -> None:

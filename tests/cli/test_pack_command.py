@@ -27,7 +27,7 @@ def test_a_folder_is_packed_verified_and_found_damaged(cli: Cli, tmp_path: Path)
     assert (done.code, done.err) == (0, "")
     assert f"set {tmp_path}/set/set.dfset written 4 records" in words
     assert "shards 1 with 4 samples" in words
-    assert "continued at record 4 of 4 (all of it was there)" in " ".join(cli(*command).out.split())
+    assert "continued at record 4 of 4 (everything was written already)" in " ".join(cli(*command).out.split())
     shard = tmp_path / "set" / "set-000000.tar"
     whole = bytearray(shard.read_bytes())
     whole[600] ^= 1

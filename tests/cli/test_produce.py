@@ -107,11 +107,15 @@ def test_mistakes_are_one_line(cli: Cli, embedded: Kafka, tmp_path: Path) -> Non
     assert_one_line(
         cli("produce", shards, target, *more), "x: the topic must exist", "`dali-feed topic create kafka://"
     )
-    assert_one_line(cli("produce", shards, target, target), "source: one at a time")
-    assert_one_line(cli("produce", shards, target, "--value", "a"), "--value", "give --format")
+    assert_one_line(cli("produce", shards, target, target), "source: must be one topic, one folder, or tar shards")
+    assert_one_line(cli("produce", shards, target, "--value", "a"), "--value", "for --format, which must be given too")
     assert_one_line(cli("produce", shards, target, "--acks", "2"), "acks must be one of 'all', '1'")
-    assert_one_line(cli("produce", shards, target, "--format", "avro", "--value", "cls"), "--schema", "needs its file")
-    assert_one_line(cli("produce", target, target, "--payload", "jpg"), "--payload", "leave it out")
+    assert_one_line(
+        cli("produce", shards, target, "--format", "avro", "--value", "cls"),
+        "--schema",
+        "must be given with --format avro",
+    )
+    assert_one_line(cli("produce", target, target, "--payload", "jpg"), "--payload", "must be left out for a topic")
 
 
 def test_images_are_made_smaller() -> None:

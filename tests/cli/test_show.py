@@ -135,7 +135,7 @@ def test_what_cannot_be_shown(cli: Cli, shard: Path) -> None:
     out = ("--out", shard / "s.png")
     assert_one_line(cli("show", tar, "--transform", recipe, "--batch", 2, *out), "--batch", "0..1", "found 2")
     assert_one_line(cli("show", tar, "--transform", f"{shard / 'broken.py'}:x", *out), "line 2", "ZeroDivisionError")
-    assert_one_line(cli("show", tar, "--transform", f"{shard / 'recipe.py'}:none", *out), "'none'", "train")
+    assert_one_line(cli("show", tar, "--transform", f"{shard / 'recipe.py'}:none", *out), "must define none", "train")
     assert_one_line(cli("show", tar, "--transform", "recipe.py", *out), "FILE.py:NAME")
     assert_one_line(cli("show", tar, "--transform", f"{shard / 'gone.py'}:x", *out), "found none at")
     assert_one_line(cli("show", tar, "--out", shard / "s.gif"), "--out", "PNG", "HTML")

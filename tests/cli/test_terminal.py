@@ -128,7 +128,7 @@ def test_a_tuning_is_a_bar_on_a_terminal() -> None:
     more = Tuning(threads=4)
     with on_screen() as screen, tune_view.progress(10.0) as tell:
         tell(Trial(more, Tuning(threads=4, cache=Cache(1 << 20)), (), "the cache is too small"))
-    assert "cache None -> of records: cannot be: the cache is too small" in screen.seen
+    assert "cache None -> of records: not possible: the cache is too small" in screen.seen
 
 
 def test_a_cache_that_won_is_told_as_code_that_makes_it() -> None:
@@ -153,7 +153,7 @@ def test_what_was_measured_before_an_interrupt_is_shown(
     out, err = capsys.readouterr()
     assert err == "interrupted: what follows was measured before\n"
     assert "cache None -> of pixels" in out
-    assert "cannot be" in out
+    assert "not possible" in out
     assert out.endswith("nothing was measured; give more --seconds\n")
 
 

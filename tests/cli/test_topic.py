@@ -40,7 +40,9 @@ def test_a_topic_from_the_command_line(cli: Cli, real_kafka: Kafka) -> None:
         "warning 3 partitions for 2 GPUs: ",
     ):
         assert text in words
-    assert re.search("retention 2 h; the oldest may go from (2 h|1 h 5. min)", words)  # they are as old as the test
+    assert re.search(
+        "retention 2 h; the oldest may be deleted in (2 h|1 h 5. min)", words
+    )  # they are as old as the test
     assert "warning retention" not in cli("topic", "describe", target, "--run", "30m").out
     assert cli("topic", "describe", target, "--strict").code == 1
     told = json.loads(cli("topic", "describe", target, "--json").out)

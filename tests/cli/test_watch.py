@@ -88,7 +88,7 @@ def test_an_endpoint_that_goes_away_and_comes_back() -> None:
         assert "refused" in first.gone
         assert first.since == second.since is not None
         assert len(first.loaders) == 1
-        assert "is gone since" in drawn(first)
+        assert "has been gone since" in drawn(first)
         assert "0 of 1 loaders" in drawn(first)
         with watching.serve(feed, at.port):
             assert not site.look().gone
@@ -117,7 +117,7 @@ def test_what_is_no_endpoint(cli: Cli) -> None:
             web.files["stats.json"] = answer
             assert Site(web.url).look().gone == "an answer that is not from an endpoint of dali_feed"
         web.files["stats.json"] = b'{"version": 2, "loaders": []}'
-        assert "version 2, and this dali-feed version 1" in Site(web.url).look().gone
+        assert "must answer in version 1, which this dali-feed reads; found version 2" in Site(web.url).look().gone
         web.files.clear()
         assert Site(web.url).look().gone == "HTTP 404"
     for address in ("ftp://here", "here:port", "here:99999", "http://[::1"):
@@ -153,7 +153,7 @@ def test_an_answer_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=drip, args=(server,), daemon=True)
         thread.start()
-        assert Site(f"127.0.0.1:{server.getsockname()[1]}").look().gone == "an answer without an end"
+        assert Site(f"127.0.0.1:{server.getsockname()[1]}").look().gone == "an answer that did not end"
         ended.set()
         thread.join()
 

@@ -23,7 +23,7 @@ from dali_feed.testing import ScriptedSource
     ("name", "value", "text", "kind"),
     [
         ("x", npy(np.zeros((2, 3), np.float32)), "npy float32 (2, 3)", "Array"),
-        ("x", npy(np.zeros(3))[:20], "npy, and not whole", "Bytes"),
+        ("x", npy(np.zeros(3))[:20], "npy, cut off", "Bytes"),
         ("x", b"\xff\xfe\xfd", "bytes", "Bytes"),
         ("x", "é".encode() * 10000, "text", "Text"),
         ("x", b"a" + "é".encode() * 10000, "text", "Text"),
@@ -56,7 +56,7 @@ def test_many_sizes_are_told_by_their_middle_and_their_ends() -> None:
 
 def test_what_pillow_cannot_show_has_a_sentence() -> None:
     """In the place of the small image."""
-    assert _small(memoryview(b"no image")) == "an image that Pillow does not know"
+    assert _small(memoryview(b"no image")) == "an image that Pillow cannot read"
     cut = _small(memoryview(jpeg(0)[:-200]))
     assert isinstance(cut, str)
     assert cut.startswith("Pillow: ")

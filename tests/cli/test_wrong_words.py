@@ -12,6 +12,7 @@ from images import jpeg
 from dali_feed.cli.pack import members_of
 from dali_feed.cli.sheet import put_whole
 from dali_feed.cli.targets import storage_options_of
+from dali_feed.cli.user_file import object_of
 from dali_feed.errors import ConfigError, SourceError
 from dali_feed.storage import lustre
 from dali_feed.storage.lustre import LustreLayout, set_layout
@@ -41,9 +42,9 @@ def test_one_source_at_a_time(cli: Cli, shard: Path, tmp_path: Path) -> None:
     (tmp_path / "images" / "class").mkdir(parents=True)
     (tmp_path / "images" / "class" / "0.jpg").write_bytes(jpeg(0))
     done = cli("convert", shard, tmp_path / "images", tmp_path / "m", "--to", "mds")
-    assert_one_line(done, "source: one at a time: a topic, a folder, or tar shards; found")
+    assert_one_line(done, "source: must be one topic, one folder, or tar shards; found")
     done = cli("produce", tmp_path / "images", "kafka://127.0.0.1:1/topic", "--payload", "jpg")
-    assert_one_line(done, "--payload: names files in tar shards; found 'jpg'")
+    assert_one_line(done, "--payload: is for tar shards, whose files it names; found 'jpg'")
 
 
 def test_parts_have_a_name_and_a_size(cli: Cli, shard: Path, tmp_path: Path) -> None:
@@ -66,7 +67,7 @@ def test_members_are_names_or_suffixes_of_them() -> None:
     [
         (["token"], "--storage-option: must be KEY=VALUE; found 'token'"),
         (["a..b=1"], "--storage-option: must be KEY=VALUE; found 'a..b'"),
-        (["headers=1", "headers.X=2"], "'headers' is a value or has parts, not both; found 'headers.X'"),
+        (["headers=1", "headers.X=2"], "'headers' must have a value or parts, not both; found 'headers.X'"),
     ],
 )
 def test_storage_options_are_pairs(pairs: list[str], said: str) -> None:
@@ -87,11 +88,22 @@ def test_a_file_that_is_a_folder_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_a_transform_is_of_a_python_file(cli: Cli, shard: Path, tmp_path: Path) -> None:
-    """A file of another ending is not run."""
+    """A file of another ending is not run, and show and tune say of one that fails which line it was."""
     (tmp_path / "t.txt").write_text("raise SystemExit")
-    done = cli("show", shard, tmp_path / "sheet.png", "--transform", f"{tmp_path / 't.txt'}:train")
-    assert done.code != 0
-    assert "--transform: " in done.err
+    (tmp_path / "t.py").write_text("train = []\nraise SystemExit(3)")
+    for command in (("show", shard, "--out", tmp_path / "sheet.png"), ("tune", shard)):
+        assert_one_line(cli(*command, "--transform", f"{tmp_path / 't.txt'}:train"), "must be FILE.py:NAME; found")
+        told = "t.py must run without an error; found in line 2 SystemExit: 3"
+        assert_one_line(cli(*command, "--transform", f"{tmp_path / 't.py'}:train"), told)
+
+
+def test_a_users_file_may_define_dataclasses(tmp_path: Path) -> None:
+    """Those with annotations as texts look for their module by its name, as where Python itself runs the file."""
+    (tmp_path / "mine_of_words.py").write_text(
+        "from __future__ import annotations\nimport dataclasses\n\n"
+        "@dataclasses.dataclass\nclass Crop:\n    size: int = 7\n\ncrop = Crop()\n"
+    )
+    assert object_of("--transform", f"{tmp_path / 'mine_of_words.py'}:crop").size == 7
 
 
 def test_an_lfs_that_is_no_program_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,6 @@ def test_masks_are_filled_as_torchvision_fills_them(name: str, fill: Any) -> Non
 def test_no_mask_is_filled_with_three_numbers(name: str, fill: Any) -> None:
     """Torchvision raises where it moves the mask; here it is told when the loader is made. Boxes do not mind."""
     recipe = lower(v2.Compose([v2.Resize((20, 24)), FILLING[name](fill)]))
-    with pytest.raises(TransformError, match=r"masks that follow are filled with one number; found fill=\(1.0, 2.0"):
+    with pytest.raises(TransformError, match=r"masks must be filled with one number; found fill=\(1.0, 2.0"):
         compile_following(recipe, boxes=False)
     compile_following(recipe, boxes=True, masks=False)

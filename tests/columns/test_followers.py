@@ -185,14 +185,14 @@ def test_a_nest_moves_what_follows_where_it_moved_the_image(tmp_path: Path) -> N
     [
         ("mask", None, "column 'mask' of member 'mask': the record has no such member"),
         ("mask", b"junk", "column 'mask' of member 'mask': "),
-        ("mask", encoded(np.zeros((9, 9), np.uint8)), "a mask must have its image's size, 56x40; found 9x9"),
+        ("mask", encoded(np.zeros((9, 9), np.uint8)), "a mask must have the size of its image, 56x40; found 9x9"),
         (
             "mask",
             encoded(np.zeros((40, 56, 3), np.uint8)),
-            "one number a pixel; found an image of mode RGB",
+            "one number for each pixel; found an image of mode RGB",
         ),
         ("boxes", b"[[1, 2, 3]]", "rows of 5 numbers are needed; found an array of shape (1, 3)"),
-        ("boxes", b"[[1, 2, 3, 1e999, 0]]", "found one that is not finite"),
+        ("boxes", b"[[1, 2, 3, 1e999, 0]]", "found a number that is infinite or NaN"),
         ("boxes", b"{", "rows of 5 numbers are needed; "),
         ("points", b"7", "rows of 2 numbers are needed; "),
         ("jpg", b"\xff\xd8 no image", ""),
@@ -307,12 +307,16 @@ def test_followers_resume_anywhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wanted", "error", "message"),
     [
-        ({"mask": Mask("mask")}, ConfigError, "'mask' follows the image column 'image'; found None"),
+        (
+            {"mask": Mask("mask")},
+            ConfigError,
+            "'mask' is changed together with the image column 'image', which must be there; found None",
+        ),
         ({"picture": Image("jpg"), "mask": Mask("mask")}, ConfigError, "found 'picture'. Give of="),
         (
             {"image": Image("jpg", [v2.CenterCrop(8), v2.CenterCrop(9)]), "mask": Mask("mask")},
             ConfigError,
-            "can follow one image, through torchvision's transforms; found 2 views",
+            "can be changed together with one image only, .*; found 2 views",
         ),
         (
             {"image": Image("jpg", lambda images, draws: images), "boxes": Boxes("boxes")},
@@ -322,7 +326,7 @@ def test_followers_resume_anywhere(tmp_path: Path) -> None:
         (
             {"image": Image("jpg", v2.RandomCrop(50, padding=20, padding_mode="reflect")), "boxes": Boxes("boxes")},
             TransformError,
-            'boxes and points follow padding_mode="constant" alone; found "reflect"',
+            'boxes and points need padding_mode="constant"; found "reflect"',
         ),
         ({"image": Image("jpg", v2.RandAugment()), "mask": Mask("mask")}, TransformError, "RandAugment"),
     ],

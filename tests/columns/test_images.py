@@ -132,13 +132,13 @@ def test_draws_belong_to_the_name_of_a_column(tmp_path: Path) -> None:
         ("right", b"junk", "column 'right' of member 'right': text, not an image"),
         ("right", broken_png(), "column 'right' of member 'right': "),
         ("right", encoded(pixels(3, "right")[:20]), "column 'right' of member 'right': RandomCrop"),
-        ("right", encoded(pixels(3, "right").repeat(9, 1)), "more than the bound of 10000"),
+        ("right", encoded(pixels(3, "right").repeat(9, 1)), "more than the limit of 10000"),
         ("left", broken_png(), "column 'left' of member 'left': "),
         ("left", encoded(pixels(3, "right")[:20]), "column 'left' of member 'left': RandomCrop"),
         (
             "mask",
             encoded(pixels(3, "right")[:20, :, 0]),
-            "column 'mask' of member 'mask': a mask must have its image's",
+            "column 'mask' of member 'mask': a mask must have the size of its",
         ),
     ],
 )
@@ -308,7 +308,7 @@ def test_images_come_in_every_form_that_one_does(tmp_path: Path) -> None:
             TransformError,
             "columns: 'a': .*several views",
         ),
-        ({"a": Image("left"), "b": Mask("mask", of="c")}, {}, ConfigError, "image column 'c'; found 'a'. Give of="),
+        ({"a": Image("left"), "b": Mask("mask", of="c")}, {}, ConfigError, "which must be there; found 'a'. Give of="),
         ({"n": Number("cls")}, {"engine": "foo"}, ConfigError, "engine: must be one of 'dali', 'host', or None"),
         ({"n": Number("cls")}, {"decode": "foo"}, ConfigError, 'decode: must be "exact", "reduced" or "region"'),
         ({"n": Number("cls")}, {"hw_decoder_load": 2}, ConfigError, r"hw_decoder_load: must lie in 0\.\.1"),
@@ -335,7 +335,7 @@ def test_a_member_that_is_no_bytes_is_a_fault(kind: Kind) -> None:
     faults: dict[int, str] = {}
     kind.read([5, "a.png", None], faults)
     assert faults == {
-        0: "an encoded image is bytes; found int",
-        1: "an encoded image is bytes; found str",
+        0: "an encoded image must be bytes; found int",
+        1: "an encoded image must be bytes; found str",
         2: "the record has no such member",
     }

@@ -52,7 +52,7 @@ def test_floats_that_are_no_number_are_kept() -> None:
 @pytest.mark.parametrize("dtype", ["complex64", "none of them", "datetime64[s]"])
 def test_a_dtype_that_is_no_number_is_refused(dtype: str) -> None:
     """When the column is made, with what it may be."""
-    with pytest.raises(ConfigError, match=r"Number\('n'\): dtype must be an int, a float or bool"):
+    with pytest.raises(ConfigError, match=r"Number\('n'\): dtype must be an int, float or bool type"):
         Number("n", dtype)
     with pytest.raises(ConfigError, match=r"Array\('n'\): dtype"):
         Array("n", dtype, (2,))

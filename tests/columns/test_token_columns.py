@@ -96,11 +96,11 @@ def test_a_callable_is_called_once_for_each_text() -> None:
 @pytest.mark.parametrize(
     ("ids", "reason"),
     [
-        ([1.5], "tokenizer: ValueError: a row of whole numbers is needed; found float64 of shape (1,)"),
-        ([[1]], "tokenizer: ValueError: a row of whole numbers is needed; found int64 of shape (1, 1)"),
+        ([1.5], "tokenizer: ValueError: the ids must be a list of ints; found float64 of shape (1,)"),
+        ([[1]], "tokenizer: ValueError: the ids must be a list of ints; found int64 of shape (1, 1)"),
         ([-1, 3], "tokenizer: ValueError: ids must lie in 0..2147483647; found -1 to 3"),
         ([2**31], "tokenizer: ValueError: ids must lie in 0..2147483647; found 2147483648 to 2147483648"),
-        (None, "tokenizer: ValueError: a row of whole numbers is needed; found object of shape ()"),
+        (None, "tokenizer: ValueError: the ids must be a list of ints; found object of shape ()"),
     ],
     ids=str,
 )
@@ -127,10 +127,13 @@ def random() -> tokenizers.Tokenizer:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Tokens("txt", words(), 2), "length must be above the 2 special tokens"),
-        (lambda: Tokens("txt", random(), 4), "must give a text the same ids at each reading; found BPE with dropout"),
+        (lambda: Tokens("txt", words(), 2), "length must be more than the 2 special tokens"),
+        (
+            lambda: Tokens("txt", random(), 4),
+            "must give a text the same ids each time it is read; found BPE with dropout",
+        ),
         (lambda: Packed("txt", random(), 4), "Packed.*found BPE with dropout"),
-        (lambda: Tokens("txt", 7, 4), "must be a file, an object of tokenizers or a callable; found 7"),
+        (lambda: Tokens("txt", 7, 4), "must be a file, a Tokenizer of the tokenizers library or a function; found 7"),
         (lambda: Packed("txt", "/nowhere/tokenizer.json", 8), "must be a file that the tokenizers library wrote"),
         (lambda: Tokens("txt", words(), 4, truncation_side="middle"), 'truncation_side must be "right" or "left"'),  # type: ignore[arg-type]
     ],

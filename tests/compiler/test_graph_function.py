@@ -76,8 +76,8 @@ def test_draws_of_a_graph_function() -> None:
     [
         (lambda image, draws: [image], "must return one DALI node; found list"),
         (lambda image, draws: None, "must return one DALI node; found NoneType"),
-        (lambda image, draws: fn.resize(image, no_such=1), "must build on .* raised .*no_such"),
-        (lambda image, draws: draws.normal(), "must build on .* raised AttributeError"),
+        (lambda image, draws: fn.resize(image, no_such=1), "must build a graph .* raised .*no_such"),
+        (lambda image, draws: draws.normal(), "must build a graph .* raised AttributeError"),
     ],
 )
 def test_graph_functions_that_do_not_build(function: Callable[[Any, Any], Any], told: str) -> None:

@@ -119,7 +119,7 @@ def test_where_it_is_not_done(ops: tuple[Op, ...]) -> None:
 def test_who_may_ask_for_it() -> None:
     """The host engine has it; another engine, or another word, is an error; nobody gets it unasked."""
     source = ScriptedSource([(jpeg(n), n) for n in range(4)])
-    with pytest.raises(ConfigError, match=r'^decode: "reduced" is what the host engine can do; found the dali engine'):
+    with pytest.raises(ConfigError, match=r'^decode: "reduced" needs the host engine; found the dali engine'):
         Feed(source, 2, transform=v2.Resize(8), decode="reduced", engine="dali")
     with pytest.raises(ConfigError, match=r"^decode: must be \"exact\", \"reduced\" or \"region\"; found 'fast'"):
         Feed(source, 2, transform=v2.Resize(8), decode="fast")  # type: ignore[arg-type]

@@ -82,14 +82,17 @@ def test_windows_lie_in_their_images() -> None:
 @pytest.mark.parametrize(
     ("decode", "told"),
     [
-        (moved(0, 16), r"240x320 at \(0, 0\) of a 4:2:0 JPEG, decoded alone, is [\d.]+ levels from the whole image"),
-        (moved(16, 0), "decoded alone, is"),
-        (moved(0, 1), "decoded alone, is"),
-        (moved(-1, 0), "decoded alone, is"),
-        (changed(2, frame=False), r"is [\d.]+ levels from the whole image on average, 2 at most"),
+        (
+            moved(0, 16),
+            r"240x320 at \(0, 0\) of a 4:2:0 JPEG, decoded alone, differs from the whole image by [\d.]+ levels",
+        ),
+        (moved(16, 0), "decoded alone, differs"),
+        (moved(0, 1), "decoded alone, differs"),
+        (moved(-1, 0), "decoded alone, differs"),
+        (changed(2, frame=False), r"whole image by [\d.]+ levels on average, 2 at most"),
         (changed(40, frame=True), "40 at most"),
-        (changed(9, frame=False, least=2), "decoded in a batch, is 9.0 levels"),
-        (lambda payloads, _: moved(0, 0)(payloads, None), r"came out as \(480, 640, 3\)"),
+        (changed(9, frame=False, least=2), "decoded in a batch, differs from the whole image by 9.0 levels"),
+        (lambda payloads, _: moved(0, 0)(payloads, None), r"has the shape \(480, 640, 3\)"),
     ],
     ids=["16 right", "16 down", "1 right", "1 up", "darker", "dark frame", "in a batch alone", "whole"],
 )
@@ -125,7 +128,7 @@ def test_a_recipe_without_windows_asks_nobody() -> None:
     """A first resize needs the whole image: no decoder is tested, and a warning says that nothing came of it."""
     asked: list[None] = []
     recipe = Recipe((Resize(30), CenterCrop((24, 24))), decode="region")
-    with pytest.warns(UserWarning, match='^decode="region": the transform begins with no crop'):
+    with pytest.warns(UserWarning, match='^decode="region": the transform does not begin with a crop'):
         program = compile_regions(recipe, lambda: asked.append(None))
     assert not program.window
     assert program.recipe.decode == "exact"
@@ -150,7 +153,7 @@ def test_a_decoder_that_takes_its_process_along_is_an_answer(code: str, told: st
 
 def test_a_process_that_cannot_be_begun_is_an_answer() -> None:
     """It is no error of the loader's."""
-    assert str(answer(["/nowhere/python"])).startswith("the test could not be begun; ")
+    assert str(answer(["/nowhere/python"])).startswith("the test could not be started; ")
 
 
 def loader(device: str, **options: Any) -> DataLoader:
@@ -173,7 +176,7 @@ def test_on_the_cpu_windows_are_decoded_alone_anyway(engine: str) -> None:
 def test_a_graph_has_windows_of_its_own() -> None:
     """A DALI graph function is given whole images, so decode="region" is refused there."""
     source = ScriptedSource([(jpeg(n), n) for n in range(4)])
-    with pytest.raises(ConfigError, match='^decode: "region" decodes the window of a transform; found a graph'):
+    with pytest.raises(ConfigError, match='^decode: "region" decodes only the part .*; found a DALI graph'):
         DataLoader(source, 2, transform=lambda images, draws: fn.resize(images, size=8), device="cpu", decode="region")
 
 

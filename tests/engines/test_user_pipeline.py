@@ -60,16 +60,24 @@ def taken() -> Any:
         (graph(lambda: (image(), fn.external_source())), ConfigError, "found one without a name"),
         (graph(lambda: fn.external_source(name="label")), ConfigError, r"name='image'\); found 'label'"),
         (graph(fn.random.uniform), ConfigError, "found no external_source"),
-        (graph(lambda: image(source=lambda: 1)), ConfigError, "'image' must be fed by the source.*source="),
+        (
+            graph(lambda: image(source=lambda: 1)),
+            ConfigError,
+            "'image' must take its data from the loader's source.*source=",
+        ),
         (graph(lambda: (image(), fn.readers.file(file_root="x")[1])), ConfigError, "reader readers__File.*'image'"),
         (graph(lambda: fn.resize(image(), no_such=1)), TransformError, "mine: .* it raised .*no_such"),
         (graph(lambda: (image(), [image])), TransformError, "mine: .*its graph must build"),
-        (graph(lambda: fn.python_function(image(), function=abs)), TransformError, "serialize.*python_function.*after"),
+        (
+            graph(lambda: fn.python_function(image(), function=abs)),
+            TransformError,
+            "serialize.*python_function.*Leave that operator out",
+        ),
         (graph(image, batch_size=None), ConfigError, "must say its batch size"),
         (lambda: plain, ConfigError, "found function from <lambda>"),
         (3, ConfigError, "found int"),
-        ([plain, plain], ConfigError, "each rank runs its own; found 2"),
-        (taken, ConfigError, "found one that another has taken; make one for each iterator"),
+        ([plain, plain], ConfigError, "as each rank runs its own; found 2"),
+        (taken, ConfigError, "found one that another iterator uses; make one for each"),
         (lambda crop: plain(), TransformError, r"no arguments; .* missing .*crop"),
     ],
 )
@@ -179,7 +187,7 @@ def test_fields_as_the_graph_takes_them() -> None:
 
 def test_fields_that_do_not_fit() -> None:
     """A label past int32 and a value that is no tensor are told, and never cut."""
-    with pytest.raises(ConfigError, match="field label: its values must fit int32.*4294967296.*dtype"):
+    with pytest.raises(ConfigError, match="field label: its values must fit into int32.*4294967296.*dtype"):
         field_rows("label", np.array([1, 1 << 32]), FieldInput())
     with pytest.raises(ConfigError, match="field meta: .*found dict"):
         field_rows("meta", [{}, {}], FieldInput())
@@ -236,12 +244,14 @@ def test_a_pipeline_class_is_taken() -> None:
         first = [data[0]["data"].clone() for data in loop]
     with DALIClassificationIterator(Old(), ScriptedSource(labelled(8))) as loop:
         assert all((a == data[0]["data"]).all() for a, data in zip(first, loop, strict=True))
-    with pytest.raises(ConfigError, match="make one for each iterator"):
+    with pytest.raises(ConfigError, match="make one for each"):
         DALIClassificationIterator(pipe, ScriptedSource(labelled(8)))
 
 
 def test_a_pipelines_decoder_turns_as_its_user_says() -> None:
     """exif=True is not for it: its decoder has an argument of its own, which the error names."""
     program = read_pipeline(graph(image)(), ())
-    with pytest.raises(ConfigError, match="^exif: a pipeline of your own .*adjust_orientation=True"):
+    with pytest.raises(
+        ConfigError, match="^exif: must be left out with a pipeline of your own, .*adjust_orientation=True"
+    ):
         compiled(program, "NCHW", "exact", None, None, exif=True)

@@ -83,6 +83,21 @@ def test_a_folder_is_listed_as_image_folder_lists_it(tree: Path) -> None:
     assert list(zip(mine.paths, labels_of(mine), strict=True)) == theirs.samples
 
 
+def test_a_link_that_leads_back_is_not_followed(tree: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """To the folder itself, to its class and through another folder: the log has it, and the list is as without it."""
+    without = FileList.from_folder(tree)
+    (tree / "dog" / "all").symlink_to(tree)
+    (tree / "dog" / "a" / "up").symlink_to("..")
+    (tree.parent / "elsewhere" / "eel").symlink_to(tree / "eel")
+    found = FileList.from_folder(tree)
+    assert (found.paths, labels_of(found)) == (without.paths, labels_of(without))
+    first = str(tree / "dog" / "a" / "up")
+    assert [record.args for record in caplog.records] == [(str(tree), 4, first, os.path.realpath(tree / "dog"))]
+    (tree / "loop").symlink_to(tree)
+    with pytest.raises(SourceEmptyError, match="found none for loop"):
+        FileList.from_folder(tree)
+
+
 def test_what_image_folder_refuses_is_refused(tree: Path, tmp_path: Path) -> None:
     """No folder, no class, and classes without an image, which are named."""
     with pytest.raises(SourceNotFoundError, match="nowhere"):

@@ -128,7 +128,7 @@ def test_several_members_in_one_value_are_read_by_the_format(embedded: Kafka, tm
             [each if isinstance(each, str) else bytes(each).decode() for each in row] for row in block.fields.values()
         ]
         assert texts == [[str(n) for n in range(6)], [f"text {n}" for n in range(6)]]
-    with pytest.raises(ConfigError, match=r"Avro\(schema\) and Protobuf\(message\) are written; found 'avro'"):
+    with pytest.raises(ConfigError, match=r"Avro\(schema\) or Protobuf\(message\); found 'avro'"):
         Values("avro", ("cls",))
     with pytest.raises(ConfigError, match=r"found \['a.b'\]"):
         Values("json", ("a.b",))

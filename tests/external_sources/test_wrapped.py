@@ -94,11 +94,13 @@ class _Plain:
 def test_columns_need_a_source_that_names_its_members() -> None:
     """Alone, beside others and watched: the error says to leave columns out; a transform beside columns is refused."""
     columns = {"n": Number("label")}
-    with pytest.raises(ConfigError, match="_Plain does not say what members its records have; leave columns out"):
+    with pytest.raises(ConfigError, match="list the members of its records; _Plain does not; leave columns out"):
         Columnar(_Plain(), columns, as_tuple=False)
     with pytest.raises(ConfigError, match="needs sources that list the members .* does not; leave columns out"):
         Concat([_Plain(), _Plain()]).members()
-    with pytest.raises(ConfigError, match="_Plain does not say what members its records have"):
+    with pytest.raises(ConfigError, match="a source must list the members of its records; _Plain does not"):
         Watched(_Plain()).members()
-    with pytest.raises(ConfigError, match=r"transform: a column has its own; write Image\(member, transform\)"):
+    with pytest.raises(
+        ConfigError, match=r"transform: with columns=, each column has its own; write Image\(member, transform\)"
+    ):
         with_columns(ArrayShards(ROWS, label=np.arange(6)), columns, transform=[])

@@ -288,7 +288,7 @@ def test_a_feed_that_is_closed_holds_no_memory() -> None:
         (v2.Compose([v2.CenterCrop(16), v2.RandomApply([v2.GaussianBlur(3)], 0.5)]), {}, "found RandomApply"),
         ([TRAIN, TRAIN], {}, "found 2 views"),
         (v2.Compose(CUT), {"engine": "dali"}, "found the dali engine"),
-        (v2.Compose(CUT), {"hw_decoder_load": 0.5}, "found hw_decoder_load=0.5"),
+        (v2.Compose(CUT), {"hw_decoder_load": 0.5}, "with hw_decoder_load=0.5"),
         (None, {"columns": {"text": Text("txt")}}, "no column that is an Image"),
         (lambda images, draws: images, {"engine": "dali"}, "found a DALI graph"),
     ],

@@ -105,7 +105,7 @@ def test_a_registry_that_does_not_answer_is_no_records_fault(down: int) -> None:
     registry = Registry({1: Schema(json.dumps(OLD))})
     registry.down = down
     read, value = bound(Avro(schemas=registry), ["label"]), framed(1, avro(OLD, {"label": 5}))
-    with pytest.raises(SourceUnreachableError, match=r"^Avro: schema 1: must be had from .*(refused|HTTP)"):
+    with pytest.raises(SourceUnreachableError, match=r"^Avro: schema 1: must be available from .*(refused|HTTP)"):
         read(value)
     registry.down = 0
     assert read(value) == (5,)
@@ -132,14 +132,14 @@ def test_a_schema_refers_to_others() -> None:
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        (Schema("{}", "PROTOBUF"), "must be one of Avro's; found one of type PROTOBUF"),
+        (Schema("{}", "PROTOBUF"), "must be a schema of Avro; found one of type PROTOBUF"),
         (Schema("{"), "schema 1 cannot be read"),
         (Schema('"nope"'), "schema 1 cannot be read"),
         (Schema(None), "schema 1 cannot be read"),
         (Schema("[" * 100_000), "schema 1 cannot be read"),
         (Schema('"int"'), "label: no such member; .*; schema 1"),
         (Schema('{"type": "array", "items": "null"}'), "schema 1"),
-        (Schema('{"type": "record", "name": "R", "fields": [{"name": "label", "type": "R"}]}'), "nested less than"),
+        (Schema('{"type": "record", "name": "R", "fields": [{"name": "label", "type": "R"}]}'), "nested in fewer than"),
     ],
 )
 def test_a_schema_that_cannot_be_used_is_named(schema: Schema, said: str) -> None:

@@ -133,15 +133,15 @@ def test_a_npy_file_is_written_as_it_is() -> None:
             (*BODY, *HEADER, "body.lable"),
             "body.lable: no such field; cameras.Body has image_id, features,",
         ),
-        (Avro(EXAMPLE), (*BODY, *HEADER, "body"), "body: must be the path of a field that no other name is"),
+        (Avro(EXAMPLE), (*BODY, *HEADER, "body"), "body: must be the path of a field, and no other name may be"),
         (Avro(EXAMPLE), (*BODY, *HEADER[1:], "header.version.x"), "header.version: must be a record to have fields"),
-        (Avro("long"), ("x",), "a schema that is written must be a record's; found long"),
+        (Avro("long"), ("x",), "a schema to write with must be of type record; found long"),
         (Avro(schemas=lambda number: number), ("x",), "schema= is needed to write"),
         (Protobuf(message_class()), ("lable",), "lable: no such field; Record has source, body, weight, scores"),
         (Protobuf(message_class()), ("body",), "body: is a message, or a list of them: name fields of one"),
         (Protobuf(message_class()), ("source.x",), "source: must be a message to have fields of its own"),
         (Npy(), ("features",), "a .npy value has 'array' alone; found features"),
-        (object(), ("x",), "are written; found <object"),
+        (object(), ("x",), "must be .json., .msgpack., .*; found <object"),
     ],
 )
 def test_what_cannot_be_written_is_told_at_once(form: Any, names: tuple[str, ...], said: str) -> None:
@@ -203,7 +203,9 @@ def test_a_field_of_a_record_that_may_lack_is_written() -> None:
 
 def test_a_path_through_another_name_is_refused() -> None:
     """A field is either written whole or by its parts."""
-    with pytest.raises(ConfigError, match=r"Avro: x.a: must be the path of a field that no other name is, or leads"):
+    with pytest.raises(
+        ConfigError, match=r"Avro: x.a: must be the path of a field, and no other name may be that path or lead"
+    ):
         encoder(record(INNER), ("x", "x.a"))
 
 
@@ -231,5 +233,5 @@ def test_what_has_no_form_in_text_or_messagepack_is_a_bad_record(form: str, valu
 def test_bytes_are_written_as_base64_in_json_alone() -> None:
     """It keeps what is no text; another format holds bytes as they are and refuses the option."""
     assert encoder("json", ("a", "b"), ("a",))({"a": b"\xff\x00", "b": 1}) == b'{"a":"/wA=","b":1}'
-    with pytest.raises(ConfigError, match="base64: JSON alone needs it"):
+    with pytest.raises(ConfigError, match="base64: is for JSON only"):
         encoder("msgpack", ("a",), ("a",))

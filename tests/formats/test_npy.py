@@ -63,7 +63,7 @@ def test_cut_anywhere_or_longer_is_a_bad_record() -> None:
     for size in range(len(value)):
         with pytest.raises(FormatError, match="^npy: "):
             READ(value[:size])
-    with pytest.raises(FormatError, match="must have 12 bytes behind its header; found 13"):
+    with pytest.raises(FormatError, match="must have 12 bytes after its header; found 13"):
         READ(value + b"\0")
 
 
@@ -133,7 +133,7 @@ def test_a_header_is_one_form_and_no_program(header: str) -> None:
 @pytest.mark.parametrize("shape", ["(281474976710656,)", "(65536, 65536, 1)", "(1000000, 1000000)"])
 def test_a_header_cannot_announce_what_is_not_there(shape: str) -> None:
     """A shape of gigabytes over eight bytes costs its record, and no memory."""
-    with pytest.raises(FormatError, match="must have .* bytes behind its header; found 8|a size that can be"):
+    with pytest.raises(FormatError, match="must have .* bytes after its header; found 8|a possible size"):
         READ(of(GOOD.replace("(2,)", shape), bytes(8)))
 
 

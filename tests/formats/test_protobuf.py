@@ -85,11 +85,11 @@ def test_what_is_not_set() -> None:
         ("body.images", "is a list of messages"),
         ("body.images[0]", "is a message"),
         ("body.images.data", "has numbered items"),
-        ("body.label.x", "is no message"),
+        ("body.label.x", "is not a message"),
         ("body[0]", "has the fields"),
-        ("source[0]", "is no message"),
+        ("source[0]", "is not a message"),
         ("scores[0]", "has keys of another kind"),
-        ("body.names[0][0]", "is no message"),
+        ("body.names[0][0]", "is not a message"),
         ("a..b", "must be a path"),
     ],
 )
@@ -105,7 +105,7 @@ def test_it_takes_a_class(message: Any) -> None:
     if message is RECORD:
         assert bound(Protobuf(message), ["source"])(VALUE) == ("north",)  # which its library allows
     else:
-        with pytest.raises(ConfigError, match="must have a message class"):
+        with pytest.raises(ConfigError, match="must be given a message class"):
             Protobuf(message)
 
 

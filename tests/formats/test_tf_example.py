@@ -108,7 +108,7 @@ def test_numbers_that_are_not_packed() -> None:
         (b"\x1a\x0d\x0a\x0b" + b"\xff" * 10 + b"\x01", "must fit in 64 bits"),
         (b"\x1a\x20\x0a\x1e" + b"\x01" * 19 + b"\xff" * 10 + b"\x01", "must fit in 64 bits; found a longer one"),
         (b"\x12\x05\x0a\x03abc", "a float must have 4 bytes"),
-        (b"\x1a\x07\x0a\x7fabcde", "a field of 127 bytes is announced, where 5 are left"),
+        (b"\x1a\x07\x0a\x7fabcde", "a field says that 127 bytes follow; found 5"),
         (b"\x0a\x00\x12\x00", "feature 'x' must have one list of values; found two"),
         (b"\x08\x01", "feature 'x' must be bytes; found a number"),
         (b"\x0b", "type must be 0, 1, 2 or 5; found 3"),

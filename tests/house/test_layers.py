@@ -92,7 +92,10 @@ ROOMS = (
     Room("__init__", ("packages", "options", "plan", "transforms", "compiler", "loader")),  # names only, lazily
     Room(
         "bench",
-        (*PURE, "kernels", "storage", "external_sources", "packing", "engines", "feed", "live", "loader", "testing"),
+        (
+            *(*PURE, "native", "kernels", "storage", "external_sources", "packing"),
+            *("engines", "feed", "live", "loader", "testing"),
+        ),
         (  # peers are a package each, imported when they take part
             *(
                 "confluent_kafka",
@@ -125,6 +128,7 @@ ROOMS = (
         (
             *(
                 *PURE,
+                "native",
                 "secrets",
                 "formats",
                 "storage",

@@ -167,7 +167,7 @@ def test_a_wait_says_that_all_that_came_was_bad(caplog: pytest.LogCaptureFixture
         batches = iter(loader)
         labels, said = told(batches, "all 3")
         assert labels == [0]
-        assert "all 3 records read since the last batch are bad" in said
+        assert "all 3 records that were read since the last batch are bad" in said
         assert "scripted[0]@3: late" in said
         assert [
             r for r in caplog.records if r.levelname == "WARNING" and r.getMessage().endswith("scripted[0]@3: late")
@@ -175,13 +175,13 @@ def test_a_wait_says_that_all_that_came_was_bad(caplog: pytest.LogCaptureFixture
         source.append(0, *records(4, 5), Corrupt("again"))
         labels, said = told(batches, "again")
         assert labels == [4]
-        assert "all 1 records read since the last batch are bad" in said
+        assert "all 1 records that were read since the last batch are bad" in said
 
 
 def test_a_wait_says_how_much_of_a_batch_is_there() -> None:
     """A batch without a timeout that is not full says how many of its records have come."""
     with loading(ScriptedStream(records(0, 3)), timeout=0.05) as loader:
-        assert "3 of the 4 of a batch are there" in told(iter(loader), "3 of")[1]
+        assert "3 of the 4 records of a batch are there" in told(iter(loader), "3 of")[1]
 
 
 def test_the_limit_is_of_a_sliding_number_of_records() -> None:

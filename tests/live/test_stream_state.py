@@ -102,7 +102,7 @@ def test_a_state_of_something_else_is_refused() -> None:
         with pytest.raises(StateError, match=r"seed: state 0 has 2, this loader 1; exif: state 0 has True"):
             feed.load_state_dict(others)
         wrong: list[tuple[Any, str]] = [
-            ([], "one of each rank"),
+            ([], "the state of every rank"),
             (7, "found int"),
             ({**state, "version": 9}, "found 9"),
             ({**state, "epoch": 0}, "has epochs"),

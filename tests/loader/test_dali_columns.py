@@ -159,9 +159,12 @@ def test_a_state_gives_the_rest_bit_for_bit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "told"),
     [
-        ({"picture": Text("txt")}, "columns: a pipeline is fed an Image at least; found 'picture'"),
-        ([Image("jpg")], "columns: must name the graph's inputs"),
-        ({"picture": Image("jpg", lambda x: x)}, "columns: 'picture': the graph transforms it"),
+        ({"picture": Text("txt")}, "columns: a pipeline needs at least one Image; found 'picture'"),
+        ([Image("jpg")], "columns: must be a dict of the graph's inputs"),
+        (
+            {"picture": Image("jpg", lambda x: x)},
+            "columns: 'picture': must have no transform, as the graph transforms it",
+        ),
         ({"picture": Image("jpg"), "a": Json("json")}, "columns: 'a': a graph takes tensors"),
         ({"picture": Image("jpg")}, "external_source must be named after a field, one of picture; found 'classes'"),
         ({**COLUMNS, "x": Array("nothing", "float32", (2, 3))}, "member 'nothing': no sample has it"),

@@ -129,7 +129,7 @@ def test_an_empty_list_is_an_error(empty: Any) -> None:
         (v2.Compose([v2.Resize(8), v2.ToTensor]), r"ToTensor is a class, not a transform; write ToTensor\(\), with"),
         (
             ResNet18_Weights.DEFAULT.transforms,
-            r"ImageClassification is not made yet; write .*\(\), with",
+            r"ImageClassification must be called to make a transform; write .*\(\), with",
         ),
     ],
     ids=["class", "class in a Compose", "weights"],
@@ -162,7 +162,7 @@ def test_a_sentence_says_why_torch_runs_it(root: Path) -> None:
             return torch.zeros(3)
 
     told = (
-        r"^dataset: torchvision\S*\.ImageFolder cannot be read by our engines, because its transform cannot be lowered"
+        r"^dataset: torchvision\S*\.ImageFolder cannot be read by our engines, because its transform is not supported"
     )
     with pytest.warns(UserWarning, match=rf"{told} \(\S.*\); torch's own DataLoader runs it, in our order\. For speed"):
         DataLoader(ImageFolder(str(root), v2.RandomApply([Odd()])), 4, device="cpu").close()

@@ -148,7 +148,7 @@ def broken():
         torch.cuda.synchronize()
 told(Feed(source, 8, transform=v2.Resize((64, 64)), device=0, engine="dali"), broken)
 """
-    assert "a CUDA error on cuda:0 that stays" in _told(script)
+    assert "a CUDA error on cuda:0 after which nothing more can run" in _told(script)
 
 
 def test_exhausted_memory_ends_the_run_as_that() -> None:

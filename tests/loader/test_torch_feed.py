@@ -334,7 +334,7 @@ def test_arguments_that_cannot_be_are_named(options: dict[str, Any], told: str) 
     """The same errors as for a source."""
     with pytest.raises(ConfigError, match=told):
         made(**options)
-    with made() as loader, pytest.raises(ConfigError, match=r"set_epoch: must be below 2\*\*32"):
+    with made() as loader, pytest.raises(ConfigError, match=r"set_epoch: the epoch must be below 2\*\*32"):
         loader.set_epoch(2**33)
 
 

@@ -15,12 +15,13 @@ from dali_feed.native.library import SWITCH, VERSION, library
 
 HERE = Path(dali_feed.native.__file__).parent
 TELL = "from dali_feed.native.library import library; print(library() is not None)"
+SAY = "from dali_feed.native.library import used; print(used())"
 
 
-def told(path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def told(path: Path, asked: str = TELL, **environment: str) -> subprocess.CompletedProcess[str]:
     """What a process says of the library, whose package `dali_feed` lies in `path`."""
     environment = {"PYTHONPATH": str(path), "PATH": "/usr/bin:/bin", **environment}
-    command = [sys.executable, "-S", "-P", "-c", TELL]  # no other dali_feed than that one
+    command = [sys.executable, "-S", "-P", "-c", asked]  # no other dali_feed than that one
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
 
 
@@ -57,6 +58,14 @@ def test_without_a_file_there_is_none(elsewhere: Path) -> None:
     """A package that was built without a compiler has no library, and nothing is said of it."""
     done = told(elsewhere)
     assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+def test_it_is_said_whether_it_is_used(elsewhere: Path) -> None:
+    """For people: yes, no where it was not compiled, and that a variable switched it off."""
+    there = told(HERE.parents[1]).stdout == "True\n"
+    assert told(HERE.parents[1], SAY).stdout == ("yes\n" if there else "no\n")
+    assert told(elsewhere, SAY).stdout == "no\n"
+    assert told(HERE.parents[1], SAY, **{SWITCH: "0"}).stdout == "switched off\n"
 
 
 def test_a_file_that_cannot_be_loaded_is_passed_over(elsewhere: Path) -> None:

@@ -127,7 +127,7 @@ def test_an_epoch_of_so_many_samples() -> None:
     """`samples` divide among the lanes: one more each, or with drop_last none."""
     assert plan([10, 10], samples=101, lanes=2).lane_length == 51
     assert plan([10, 10], samples=101, lanes=2, drop_last=True).lane_length == 50
-    with pytest.raises(ConfigError, match="an epoch has no sample for 4 lanes"):
+    with pytest.raises(ConfigError, match="an epoch must have at least one sample for each of lanes=4"):
         plan([10, 10], samples=3, lanes=4, drop_last=True)
 
 

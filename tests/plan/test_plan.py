@@ -298,7 +298,7 @@ def test_empty_sources_and_samplers() -> None:
 @pytest.mark.parametrize("index", [-1, 7])
 def test_indices_out_of_range(index: int) -> None:
     """An index outside the source is refused with the range, the source and the index."""
-    with pytest.raises(ConfigError, match=rf"0\.\.6 for a-source; found {index}"):
+    with pytest.raises(ConfigError, match=rf"an index into a-source must lie in 0\.\.6; found {index}"):
         EpochPlan(snapshot((3, 10)), Order(False, 2, 2), seed=0, epoch=0, indices=np.array([0, index, 1]))
 
 

@@ -123,8 +123,8 @@ def test_shares_are_checked_and_frozen() -> None:
         ((1, -1, 1, 1), "rank: must be an int of at least 0; found -1"),
         ((1, 2, 2, 2), "rank: must be below world_size=2; found 2"),
         ((1, 0, 1, True), "lanes: must be an int of at least 1; found True"),
-        ((6, 0, 2, 3), "lanes: world_size must divide it, .* found lanes=3, world_size=2"),
-        ((3, 0, 2, 4), "lanes: .* must divide batch_size [*] world_size = 6; found lanes=4"),
+        ((6, 0, 2, 3), "lanes: must be a multiple of world_size, .* found lanes=3, world_size=2"),
+        ((3, 0, 2, 4), "lanes: .* batch_size [*] world_size = 6 must be a multiple of lanes; found lanes=4"),
     ],
 )
 def test_shares_that_do_not_go_together_are_named(given: tuple[Any, ...], told: str) -> None:

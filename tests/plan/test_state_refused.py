@@ -36,7 +36,7 @@ def test_all_differences_come_in_one_error() -> None:
     told = str(caught.value)
     for line in (
         "source: the state has '",
-        "it was scripted with 37 samples, and is other with 9)",
+        "it was scripted with 37 samples, now it is other with 9)",
         "seed: the state has 0, this loader 9",
         "lanes: the state has 2, this loader 4",
         "shuffle: the state has True, this loader False",
@@ -44,7 +44,7 @@ def test_all_differences_come_in_one_error() -> None:
         "window: the state has 2, this loader 1024",
         "drop_last: the state has False, this loader True",
         "sampler: the state has None, this loader '",
-        "Make the loader with what the state has",
+        "Make the loader with the values that the state has",
     ):
         assert line in told
 
@@ -62,23 +62,23 @@ def test_a_state_of_another_version_says_which() -> None:
     """The version wanted, the one found, and what to do."""
     with _feed() as feed:
         for version in (0, 2, None, "1"):
-            told = f"version must be 1; found {version!r}. Another release wrote it; load it with that one"
+            told = f"version must be 1; found {version!r}. Another release wrote it; load it with that release"
             with pytest.raises(StateError, match=re.escape(told)):
                 feed.load_state_dict(feed.state_dict() | {"version": version})
 
 
 def test_a_position_past_the_lane_says_both() -> None:
     """A position that no state of this plan can have is refused with the lane's length."""
-    with _feed() as feed, pytest.raises(StateError, match="the state has 38, a lane 37 samples"):
+    with _feed() as feed, pytest.raises(StateError, match="consumed must be at most 37, .*; found 38"):
         feed.load_state_dict(feed.state_dict() | {"consumed": 38})
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"lanes": 3, "world_size": 2}, "world_size must divide it.*; found lanes=3, world_size=2"),
-        ({"lanes": 1, "world_size": 2}, "world_size must divide it.*; found lanes=1, world_size=2"),
-        ({"lanes": 8}, "lanes must divide batch_size . world_size = 4; found lanes=8"),
+        ({"lanes": 3, "world_size": 2}, "must be a multiple of world_size.*; found lanes=3, world_size=2"),
+        ({"lanes": 1, "world_size": 2}, "must be a multiple of world_size.*; found lanes=1, world_size=2"),
+        ({"lanes": 8}, "batch_size . world_size = 4 must be a multiple of lanes; found lanes=8"),
         ({"lanes": 0}, "lanes: must be an int of at least 1; found 0"),
         ({"lanes": 2.0}, "lanes: must be an int of at least 1; found 2.0"),
     ],

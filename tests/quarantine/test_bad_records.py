@@ -288,7 +288,7 @@ def test_max_pixels_bounds_what_a_header_may_ask_for() -> None:
     with _feed(items, 4, tuning=Tuning(threads=1, max_pixels=256)) as feed:
         (batch,) = feed
         assert sorted(set(batch.ids.tolist())) == [0, 1, 2]
-        assert "17x16 is 272 pixels, more than the bound of 256" in feed.stats().recent_bad[0][1]
+        assert "17x16 is 272 pixels, more than the limit of 256" in feed.stats().recent_bad[0][1]
 
 
 def test_an_image_too_small_for_its_crop_is_a_bad_record() -> None:
@@ -300,7 +300,7 @@ def test_an_image_too_small_for_its_crop_is_a_bad_record() -> None:
         assert np.concatenate([batch.fields["label"] for batch in feed]).tolist().count(3) == 0
         ((where, reason),) = feed.stats().recent_bad
         assert where.endswith("@3")
-        assert reason == "RandomCrop: 24x24 must fit into the image; found 40x20; pad_if_needed=True takes it"
+        assert reason == "RandomCrop: 24x24 must fit into the image; found 40x20; give pad_if_needed=True"
     with _feed(items, transform=v2.RandomCrop(24, pad_if_needed=True)) as feed:
         assert sum(int(batch.ok.sum()) for batch in feed) == 8
 

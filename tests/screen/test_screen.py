@@ -93,7 +93,7 @@ def bad() -> dict[str, tuple[bytes, str]]:
         "png checksum": (png[:16] + b"\x7f" + png[17:], "checksum"),
         "png of no width": (patched("png rgb", 16, bytes(4)), "impossible size of 0x31"),
         "webp half": (webp[: len(webp) // 2], "WebP cut off"),
-        "webp without a key frame": (patched("webp lossy", 20, bytes([webp[20] | 1])), "is no image"),
+        "webp without a key frame": (patched("webp lossy", 20, bytes([webp[20] | 1])), "is not an image"),
         "webp animated": (animated.getvalue(), "WebP is animated"),
         "bmp half": (zoo()["bmp"][:2000], "BMP cut off"),
         "bmp of 2 bits": (patched("bmp", 28, b"\x02"), "BMP with 2 bits per pixel"),
@@ -103,8 +103,8 @@ def bad() -> dict[str, tuple[bytes, str]]:
         "tiff without a width": (tiff_with(256, 65000, 1), "TIFF without ImageWidth"),
         "tiff of doubles": (tiff_with(258, 258, 64), "TIFF with 1 unsigned sample of 64 bits per pixel"),
         "tiff of 7 samples": (tiff_with(277, 277, 7), "TIFF with 7 samples per pixel"),
-        "pnm cut off": (encode(small, "PPM")[:-1], "PNM cut off: 3720 bytes of pixels needed"),
-        "pnm without a height": (b"P6 40 \n", "no width, height and highest level behind P6"),
+        "pnm cut off": (encode(small, "PPM")[:-1], "PNM cut off: 3720 bytes of pixels are needed"),
+        "pnm without a height": (b"P6 40 \n", "no width, height and highest level after P6"),
         "pnm of level 70000": (b"P5 1 1 70000 \0\0", "its highest level is 70000"),
         "tiff loop": (tiff_loop(), "loop"),
     }
@@ -187,7 +187,9 @@ def test_the_pixel_bound_holds_and_absent_rows_have_no_reason() -> None:
     bomb = patched("jpeg", frame_at(jpeg) + 5, struct.pack(">HH", 60000, 60000))
     result = screen([memoryview(bomb), None, memoryview(jpeg)])
     assert result.sizes.tolist() == [[0, 0], [0, 0], [31, 40]]
-    assert result.reasons == {0: f"60000x60000 is 3600000000 pixels, more than the bound of {MAX_PIXELS}"}
+    assert result.reasons == {
+        0: f"60000x60000 is 3600000000 pixels, more than the limit of {MAX_PIXELS}; see Tuning(max_pixels=...)"
+    }
     assert not screen([memoryview(jpeg)], 31 * 40).reasons
     assert 0 in screen([memoryview(jpeg)], 31 * 40 - 1).reasons
     assert screen([]).sizes.shape == (0, 2)

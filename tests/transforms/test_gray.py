@@ -107,9 +107,9 @@ def test_it_is_mixed_as_colours_are(engine: str) -> None:
     [
         (
             (v1.ToTensor(), v2.Normalize([0.1, 0.2, 0.3], [1.0])),
-            "Normalize: images have one channel behind Grayscale(1)",
+            "Normalize: must have one number, as images have one channel after Grayscale(1)",
         ),
-        ((v2.Pad(1, fill=(1, 2, 3)),), "Pad: images have one channel behind Grayscale(1), so it takes one number"),
+        ((v2.Pad(1, fill=(1, 2, 3)),), "Pad: must have one number, as images have one channel after Grayscale(1)"),
         ((v2.RGB(),), "RGB: makes three channels of one; found Grayscale(1) before it"),
     ],
 )

@@ -94,7 +94,7 @@ def test_random_erasing_is_torchvisions() -> None:
         (lambda: GaussianNoise(sigma=-1), "GaussianNoise: sigma must be at least 0; found -1"),
         (lambda: NoisyErasing(2.0), "RandomErasing: p must lie in 0..1; found 2.0"),
         (lambda: NoisyErasing(least=2), "RandomErasing: needs at least one rectangle"),
-        (lambda: outline(Recipe((NoisyErasing(),))), "RandomErasing: needs float pixels where its value is drawn"),
+        (lambda: outline(Recipe((NoisyErasing(),))), "RandomErasing: needs float pixels where its value is random"),
         (
             lambda: outline(Recipe((ToFloat(), Normalize((0.5,), (0.5,)), GaussianNoise()))),
             "GaussianNoise: .* before Normalize",

@@ -172,9 +172,11 @@ def test_on_a_gpu_the_host_engine_runs_it() -> None:
 
 def test_settings_refused() -> None:
     """Behind floats; operations that are not timm's; more layers than there are to choose."""
-    with pytest.raises(TransformError, match="^LayerAugment: takes uint8 pixels, as the original does; found float32"):
+    with pytest.raises(
+        TransformError, match="^LayerAugment: must have uint8 pixels, as the original does; found float32"
+    ):
         outline(Recipe((ToFloat(), LayerAugment((Part("Invert"),)))))
-    with pytest.raises(TransformError, match="^AutoAugment: has operations of timm's; found 'Cutout'"):
+    with pytest.raises(TransformError, match="^AutoAugment: must name operations of timm; found 'Cutout'"):
         Part("Cutout")
     with pytest.raises(TransformError, match="^RandAugment: takes 0 to 1 steps; found 2"):
         LayerAugment((Part("Invert"),), 2, (1.0,))

@@ -246,7 +246,7 @@ def test_ops_draw_from_streams_of_their_own() -> None:
         (lambda: Resize(0), r"Resize: size .* found \(0, 0\)"),
         (lambda: Resize((5, 5.5)), r"Resize: size .* found \(5, 5.5\)"),  # type: ignore[arg-type]
         (lambda: Resize(9, 9), "Resize: max_size must be larger than size.* found 9"),
-        (lambda: Resize((9, 9), 20), "Resize: max_size goes with an int size; found 20"),
+        (lambda: Resize((9, 9), 20), "Resize: max_size needs an int size; found 20"),
         (lambda: CenterCrop((3, -1)), r"CenterCrop: size .* found \(3, -1\)"),
         (lambda: Flip("x", 1.1), r"RandomHorizontalFlip: p must lie in 0\.\.1; found 1.1"),
         (lambda: Flip("y", float("nan")), r"RandomVerticalFlip: p must lie in 0\.\.1; found nan"),

@@ -25,7 +25,7 @@ PARTS = (Part("Invert"), Part("Equalize"))
         (lambda: pair("Resize", (1, 2, 3)), r"size must be an int or \(height, width\); found \(1, 2, 3\)"),
         (
             lambda: maybe_drawn(SimpleNamespace(interpolation=("bilinear", "nearest"))),
-            "interpolation must be one, or random",
+            "interpolation must be one mode, or random",
         ),
         (lambda: edges_of(SimpleNamespace(padding=[1, 2, 3]), swapped=False), "padding must be an int, or 1, 2 or 4"),
         (lambda: RandomAffine((0.0, 9.0), (0.1, 1.5)), "translate must be two fractions in 0..1"),
@@ -35,7 +35,10 @@ PARTS = (Part("Invert"), Part("Equalize"))
         (lambda: NoisyErasing(0.5, fill="white"), 'fill must be "zero", "colour" or "pixel"'),  # type: ignore[arg-type]
         (lambda: ToFloat.whole_levels(SimpleNamespace(dtype="torch.int64")), "dtype must be uint8, float32, float16"),
         (lambda: check_size("Resize", (0, 4)), "size must be two positive ints"),
-        (lambda: check_uint8("Invert", "float32"), "Invert: takes uint8 pixels, as the original does; found float32"),
+        (
+            lambda: check_uint8("Invert", "float32"),
+            "Invert: must have uint8 pixels, as the original does; found float32",
+        ),
         (lambda: check_padding("Pad", (1, 1, 1, -1), "edge"), "padding must be four ints of at least 0"),
         (lambda: check_padding("Pad", (1, 1, 1, 1), "wrap"), "padding_mode must be constant, edge, reflect"),  # type: ignore[arg-type]
     ],

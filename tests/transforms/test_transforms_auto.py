@@ -99,9 +99,12 @@ def test_settings_refused(T: Any, make: Any, told: str) -> None:
     [
         (lambda: AutoAugment(()), "AutoAugment: needs at least one policy"),
         (lambda: AutoAugment(((("Rotate", 2.0, 1), ("Invert", 0.5, None)),)), "AutoAugment: p must lie in 0..1"),
-        (lambda: AutoAugment(((("Turn", 0.5, 1), ("Invert", 0.5, None)),)), "AutoAugment: a policy names operations"),
-        (lambda: AutoAugment(((("Rotate", 0.5, 10), ("Invert", 0.5, None)),)), "AutoAugment: a policy names"),
-        (lambda: AutoAugment(((("Rotate", 0.5, None), ("Invert", 0.5, None)),)), "AutoAugment: a policy names"),
+        (
+            lambda: AutoAugment(((("Turn", 0.5, 1), ("Invert", 0.5, None)),)),
+            "AutoAugment: a policy must name operations",
+        ),
+        (lambda: AutoAugment(((("Rotate", 0.5, 10), ("Invert", 0.5, None)),)), "AutoAugment: a policy must name"),
+        (lambda: AutoAugment(((("Rotate", 0.5, None), ("Invert", 0.5, None)),)), "AutoAugment: a policy must name"),
         (lambda: AugMix(severity=11), "AugMix: severity must be an int in 1..10; found 11"),
     ],
 )
@@ -117,7 +120,7 @@ def test_ops_refuse(make: Any, told: str) -> None:
 def test_floats_are_refused(T: Any, name: str, nested: bool) -> None:
     """Torchvision names uint8 as what these take; of floats they are refused, in a nest too, and behind Normalize."""
     one = T.RandomApply([getattr(T, name)()]) if nested else getattr(T, name)()
-    with pytest.raises(TransformError, match=f"^{name}: takes uint8 pixels, .*; found float32. Put it in front of"):
+    with pytest.raises(TransformError, match=f"^{name}: must have uint8 pixels, .*; found float32. Put it before"):
         outline(lower(v1.Compose([v1.ToTensor(), one])))
     with pytest.raises(TransformError, match=f"^{name}: .*"):
         outline(lower(v1.Compose([v1.ToTensor(), T.Normalize(MEAN, STD), one])))
@@ -127,11 +130,17 @@ def test_numbers_of_chains_are_their_own() -> None:
     """Chains of AugMix are numbered as the ops of a nest are; what runs out of numbers is refused beforehand."""
     mix, deep = AugMix(width=63), RandomApply((RandomApply((RandomApply((AugMix(),)),)),))
     assert outline(Recipe((mix, RandomApply((mix,))))).size is None
-    with pytest.raises(TransformError, match="^AugMix: takes fewer than 64 chains and lies in fewer than 3 nests"):
+    with pytest.raises(
+        TransformError,
+        match="^AugMix: must have fewer than 64 chains and lie in fewer than 3 transforms that hold others",
+    ):
         compile_host(Recipe((AugMix(width=64),)))
-    with pytest.raises(TransformError, match="^AugMix: takes fewer than 64 chains and lies in fewer than 3 nests"):
+    with pytest.raises(
+        TransformError,
+        match="^AugMix: must have fewer than 64 chains and lie in fewer than 3 transforms that hold others",
+    ):
         compile_host(Recipe((deep,)))
-    with pytest.raises(TransformError, match="^AugMix: stands in a recipe of 256 transforms at most; found 257"):
+    with pytest.raises(TransformError, match="^AugMix: must be in a list of at most 256 transforms; found 257"):
         compile_host(Recipe((*[Flip("x")] * 256, AugMix())))
 
 

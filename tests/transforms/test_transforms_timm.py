@@ -207,7 +207,7 @@ def test_const_erasing_is_the_finish_steps() -> None:
 
 def test_the_error_of_what_is_not_known_names_timm() -> None:
     """By the name that people import it by."""
-    with pytest.raises(TransformError, match="^transform: timm.data.RandomPad cannot be lowered"):
+    with pytest.raises(TransformError, match="^transform: timm.data.RandomPad is not supported"):
         lower(timm_transforms.RandomPad((3, 3)))
     with pytest.raises(
         TransformError, match="interpolation must be BILINEAR, BICUBIC or NEAREST_EXACT; found 'lanczos'"

@@ -177,7 +177,7 @@ def test_what_cannot_be_served_is_refused() -> None:
         with pytest.raises(ConfigError, match="must be"):
             watching.serve(wrong)  # type: ignore[arg-type]
     for address in ("", None):
-        with pytest.raises(ConfigError, match="address: must be that of an interface"):
+        with pytest.raises(ConfigError, match="address: must be the address of a network interface"):
             watching.serve(Counting(), address=address)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="loader: must be a DataLoader, a Feed or a LiveFeed; found int"):
         watching.serve(3)  # type: ignore[arg-type]
@@ -227,5 +227,5 @@ def test_each_rank_has_a_port_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_an_address_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is an error where the loader is made, as any option is."""
     monkeypatch.setenv("DALI_FEED_METRICS", "yes")
-    with pytest.raises(ConfigError, match="DALI_FEED_METRICS: must be host:port, as 127.0.0.1:9400; found 'yes'"):
+    with pytest.raises(ConfigError, match="DALI_FEED_METRICS: must be host:port, such as 127.0.0.1:9400; found 'yes'"):
         loader_of(labelled(4))

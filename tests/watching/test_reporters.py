@@ -80,7 +80,7 @@ def test_what_is_no_reporter_is_refused(tmp_path: Path) -> None:
             watching.Reporting(feed, Kept(), every=0)
     with pytest.raises(ConfigError, match=r"must write to something that has add_scalar\(\); found list"):
         watching.TensorBoard([])
-    with pytest.raises(ConfigError, match="JsonLines: must be a file in a folder that is there"):
+    with pytest.raises(ConfigError, match="JsonLines: must be a file in a folder that exists"):
         watching.JsonLines(tmp_path / "none" / "a.jsonl")
 
 

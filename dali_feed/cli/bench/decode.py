@@ -18,7 +18,12 @@ def decode(  # noqa: PLR0913, PLR0917  an option each
     ] = None,
     batch: Batch = 32,
     threads: Annotated[
-        list[int] | None, typer.Option(min=1, help="Several times.", show_default="1, half the CPUs, the CPUs")
+        list[int] | None,
+        typer.Option(
+            min=1,
+            help="Number of decoder threads; can be given several times.",
+            show_default="1, half the CPUs, the CPUs",
+        ),
     ] = None,
     seconds: Seconds = 2.0,
     repeats: Repeats = 3,

@@ -81,7 +81,7 @@ def ending(outcome: Outcome, how: Ending) -> Iterator[None]:
 def _check(how: Ending) -> None:
     for option, path in (("--csv", how.csv), ("--report", how.report), ("--plots", how.plots)):
         if path is not None and not path.absolute().parent.is_dir():
-            msg = f"{option}: must name a place in a folder that is there; found {str(path)!r}; make its folder first"
+            msg = f"{option}: must be a file in a folder that exists; found {str(path)!r}; make its folder first"
             raise ConfigError(msg)
 
 

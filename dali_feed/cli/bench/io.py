@@ -20,15 +20,17 @@ def io(
         Path, typer.Argument(help="A large file on the storage to measure, such as a shard. It is only read.")
     ],
     size: Annotated[str, typer.Option(metavar="SIZE", help="Most bytes to read in each measurement.")] = "256MiB",
-    depth: Annotated[int | None, typer.Option(min=1, max=256, help="Threads.", show_default="1, 4 and 16")] = None,
+    depth: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Number of threads.", show_default="1, 4 and 16")
+    ] = None,
     block: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Bytes of one read.", show_default="4 KiB to 8 MiB")
     ] = None,
     direct: Annotated[bool, typer.Option("--direct", help="Only reads that bypass the page cache.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer measurements, a fifth of a second each.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="A line of JSON for each measurement.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each measurement.")] = False,
 ) -> None:
-    """Read a file in order and anywhere, cold and from the page cache, and say which settings to use.
+    """Read a file in order and at random places, cold and from the page cache, and say which settings to use.
 
     Cold reads ask the kernel to drop the file's pages first, which it does for clean ones. Ctrl-C keeps what was
     measured.

@@ -75,7 +75,7 @@ def _topic(asked: Asked, stack: ExitStack) -> tuple[Topic, str | None, dict[str,
     if target is not None and (not target.startswith(KAFKA) or not target.removeprefix(KAFKA)):
         named(target)  # which says how one is named
     if asked.config:
-        msg = f"--config: is for a topic that is named, kafka://host:port/topic; found {target or 'no target'}"
+        msg = f"--config: is only for a topic of your own, kafka://host:port/topic; found {target or 'no target'}"
         raise ConfigError(msg)
     made = photos(asked.images, cache=asked.data)
     check_batch(asked.batch, made.count)

@@ -36,7 +36,7 @@ def kernels(
 
     wrong = [name for name in names or () if name not in CASES]
     if wrong:
-        msg = f"bench kernels: must be of {', '.join(CASES)}; found {', '.join(wrong)}; leave them out for all"
+        msg = f"bench kernels: must be some of {', '.join(CASES)}; found {', '.join(wrong)}; leave them out for all"
         raise ConfigError(msg)
     outcome, chosen = Outcome("kernels", dict(facts())), tuple(names or CASES)
     try:

@@ -42,12 +42,14 @@ Crop = Annotated[int, typer.Option(min=1, metavar="PIXELS", help="Height and wid
 Threads = Annotated[
     int | None, typer.Option(min=1, help="Decoder threads, or workers.", show_default="the CPUs of this process")
 ]
-Seconds = Annotated[float, typer.Option(min=0.05, help="Seconds of a turn, without its warm-up.")]
-Repeats = Annotated[int, typer.Option(min=1, help="Turns of each.")]
+Seconds = Annotated[float, typer.Option(min=0.05, help="Seconds of each measurement, without its warm-up.")]
+Repeats = Annotated[int, typer.Option(min=1, help="Number of measurements of each contestant.")]
 Device = Annotated[
     str | None, typer.Option(help="cpu or cuda:N.", show_default="the CUDA device, or the CPU where there is none")
 ]
-Peers = Annotated[bool, typer.Option("--peers/--no-peers", help="Measure other loaders too, those that are installed.")]
+Peers = Annotated[
+    bool, typer.Option("--peers/--no-peers", help="Also measure other loaders, those that are installed.")
+]
 Quick = Annotated[bool, typer.Option("--quick", help="Under a minute: few images, short turns, rough figures.")]
 Csv = Annotated[
     Path | None, typer.Option("--csv", metavar="FILE", dir_okay=False, help="Add a row for each contestant to FILE.")
@@ -57,4 +59,6 @@ Report = Annotated[
     Path | None,
     typer.Option("--report", metavar="FILE.html", dir_okay=False, help="Write one HTML page that needs no other file."),
 ]
-Plots = Annotated[Path | None, typer.Option("--plots", metavar="DIR", file_okay=False, help="Write pictures there.")]
+Plots = Annotated[
+    Path | None, typer.Option("--plots", metavar="DIR", file_okay=False, help="Write charts as PNG files into DIR.")
+]

@@ -22,7 +22,7 @@ def report(
     found = [(path.name, read(path)) for path in files]
     kinds = list(dict.fromkeys(each.kind for _, each in found))
     if len(kinds) > 1:
-        msg = f"FILE: all must be of one kind, to be compared; found {' and '.join(kinds)}; make a page of each"
+        msg = f"FILE: all must be of one kind of benchmark; found {' and '.join(kinds)}; make a page of each"
         raise ConfigError(msg)
     try:
         out.write_text(page(found[0][1]) if len(found) == 1 else compared(found), encoding="utf-8")

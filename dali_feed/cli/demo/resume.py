@@ -104,7 +104,9 @@ def _last_words(process: subprocess.Popen[str]) -> str:
 
 def _failure(code: int, said: str) -> EngineError:
     last = [line for line in said.splitlines() if line.strip()][-1:]
-    return EngineError(f"demo: its processes must end as planned; one ended with {code}: {' '.join(last) or 'no word'}")
+    return EngineError(
+        f"demo: its processes must end as planned; one ended with {code}: {' '.join(last) or 'no message'}"
+    )
 
 
 def _be_doomed(job: Job, folder: Path, epoch: int, after: int) -> None:

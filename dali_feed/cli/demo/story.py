@@ -21,6 +21,7 @@ from rich.text import Text
 
 from dali_feed.errors import ConfigError
 from dali_feed.feed.stats import Stats
+from dali_feed.native.library import used
 
 if TYPE_CHECKING:  # what these need may be missing, which is said in words
     from dali_feed.cli.demo.contact_sheet import Sheet
@@ -103,7 +104,7 @@ def _check(out: Path) -> None:
         msg = f"demo: it needs packages that are not installed: {names}; pip install 'dali-feed[{extras}]'"
         raise ConfigError(msg)
     if not out.parent.is_dir():
-        msg = f"--out: must lie in a folder that is there; found {str(out)!r}"
+        msg = f"--out: must be a file in a folder that exists; found {str(out)!r}; make its folder first"
         raise ConfigError(msg)
 
 
@@ -174,7 +175,7 @@ def _train(stages: _Stages, job: Job, traced: int, judged: int) -> _Trained:
                 stage.advance()
             seconds += time.perf_counter() - begun
             accuracy.append(training.accuracy())
-        stage.note = "after each epoch it knows " + ", ".join(f"{a:.1%}" for a in accuracy)
+        stage.note = "accuracy after each epoch: " + ", ".join(f"{a:.1%}" for a in accuracy)
         stats, device = training.loader.stats(), str(training.loader.device)
     return _Trained(accuracy[-1], judged, stats, seconds, trace, training.steps, device)
 
@@ -223,4 +224,4 @@ def _versions(source: str) -> str:
     for name in asked:
         with suppress(importlib.metadata.PackageNotFoundError):
             named[name] = importlib.metadata.version(name)
-    return ", ".join(f"{name} {version}" for name, version in named.items())
+    return f"{', '.join(f'{name} {version}' for name, version in named.items())}; loops in C: {used()}"

@@ -38,7 +38,7 @@ class Behind:
         except TransformError:  # an error of a user's function, which it names
             raise
         except (RuntimeError, TypeError, ValueError) as error:
-            msg = f"dali engine: a step behind the graph failed; {type(error).__name__}: {error}"
+            msg = f"dali engine: a step after the graph failed; {type(error).__name__}: {error}"
             raise EngineError(msg) from error
 
     def _here(self, images: Any, arrays: Arrays) -> tuple[Any, None]:

@@ -76,7 +76,7 @@ class DaliEngine:
         self._main: Any = self._pipeline(self.depth)
         self._takes: dict[str, bool] = {}
         if not self._has_input(self.payload):
-            msg = "transform: a graph function must use the images it is given; found a graph that needs none"
+            msg = "transform: a graph function must use the images that it is given; found one that does not"
             raise TransformError(msg)
 
     def _pipeline(self, depth: int, *, twin: bool = False) -> Any:
@@ -188,7 +188,7 @@ class DaliEngine:
 
     def _check_halted(self) -> None:
         if self._halted:
-            msg = "dali engine: the pass was ended while its batch was run"
+            msg = "dali engine: the iteration was ended while its batch was run"
             raise ClosedError(msg)
 
     def at_work(self) -> Sequence[int]:
@@ -254,7 +254,7 @@ class DaliEngine:
 
     def _failure(self, error: Exception) -> EngineError:
         nobodys = ends_all(error, self._device)
-        what = "a batch failed" if nobodys else "the graph failed on a batch whose images all decode"
+        what = "a batch failed" if nobodys else "the graph failed on a batch whose images can all be decoded"
         return engine_error(_ENGINE, what, error, self._device)
 
     def close(self) -> None:

@@ -88,7 +88,7 @@ def _tensor(name: str, value: Any, declared: FieldInput) -> Any:
     if found.dtype.kind not in "biuf":
         msg = (
             f"field {name}: a graph takes numbers, arrays of them, bytes and str; found {type(value).__name__}."
-            " Let the source's codec give one of those"
+            " Make one of these where the source makes its fields"
         )
         raise ConfigError(msg)
     return _fitted(name, found, declared.dtype or found.dtype)
@@ -98,7 +98,7 @@ def _fitted(name: str, values: Any, wanted: np.dtype[Any]) -> Any:
     cast = np.ascontiguousarray(values, wanted)
     if values.dtype.kind in "iu" and wanted.kind in "iu" and not np.array_equal(cast, values):
         msg = (
-            f"field {name}: its values must fit {wanted}; found {values.min()}..{values.max()}."
+            f"field {name}: its values must fit into {wanted}; found {values.min()}..{values.max()}."
             f" Declare a wider type, fn.external_source(name={name!r}, dtype=...)"
         )
         raise ConfigError(msg)

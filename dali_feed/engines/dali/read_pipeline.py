@@ -78,7 +78,7 @@ def read_pipeline(pipelines: object, fields: Sequence[str], payload: str = IMAGE
         text = (str(error).strip().splitlines() or [type(error).__name__])[0]
         msg = (
             f"{told}: its graph must be one that DALI can serialize; DALI says: {text}"
-            " Do what that operator does on the batch, after the iterator"
+            " Leave that operator out, and do its work on the batch that the iterator gives"
         )
         raise TransformError(msg) from error
     return pipeline_program(
@@ -102,7 +102,8 @@ def _one(pipelines: object) -> Opened:
     """The pipeline and its name."""
     if isinstance(pipelines, list | tuple):
         if len(pipelines) != 1:
-            msg = f"pipelines: must be one, each rank runs its own; found {len(pipelines)}. Start a process per GPU"
+            rule = "must be one, as each rank runs its own"
+            msg = f"pipelines: {rule}; found {len(pipelines)}. Start one process for each GPU"
             raise ConfigError(msg)
         pipelines = pipelines[0]
     name = getattr(pipelines, "__name__", type(pipelines).__name__)
@@ -124,9 +125,7 @@ def _one(pipelines: object) -> Opened:
         )
         raise ConfigError(msg)
     if getattr(pipe, _TAKEN, False):
-        msg = (
-            f"pipeline {name}: must be its iterator's own; found one that another has taken; make one for each iterator"
-        )
+        msg = f"pipeline {name}: must belong to one iterator; found one that another iterator uses; make one for each"
         raise ConfigError(msg)
     if not pipe.max_batch_size or pipe.max_batch_size < 1:
         msg = f"pipeline {name}: must say its batch size; found none. Use @pipeline_def(batch_size=..., ...)"
@@ -141,15 +140,16 @@ def _inputs(told: str, pipe: Any, fields: Sequence[str], payload: str) -> dict[s
     for reader in readers_in(pipe):
         msg = (
             f"{told}: must take its records from the source; found the reader {reader.kind}. Put"
-            f" {', '.join(f'fn.external_source(name={n!r})' for n in known)} in its place, or, where it is readers.file"
-            " on a folder, leave source= out"
+            f" {', '.join(f'fn.external_source(name={n!r})' for n in known)} instead; or leave source= out, if it is"
+            " readers.file on a folder"
         )
         raise ConfigError(msg)
     for op in pipe._ops:
         if type(op._op).__name__ != "ExternalSource":
             continue
         if getattr(op, "_callback", None) is not None:
-            msg = f"{told}: external_source {op.name!r} must be fed by the source; found source=. Leave it out"
+            rule = f"external_source {op.name!r} must take its data from the loader's source"
+            msg = f"{told}: {rule}; found source= in it. Leave that out"
             raise ConfigError(msg)
         if op._autoname or op.name not in known:
             what = "one without a name" if op._autoname else repr(op.name)

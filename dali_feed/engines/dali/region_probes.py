@@ -82,9 +82,9 @@ def disagreement(decode: Decode) -> str | None:
             expected = image[y : y + height, x : x + width]
             what = f"{height}x{width} at ({y}, {x}) of a {probe.kind} JPEG, decoded {how}"
             if part.shape != expected.shape:
-                return f"{what}, came out as {part.shape}"
+                return f"{what}, has the shape {part.shape}"
             apart = np.abs(part.astype(np.int16) - expected)
             mean, most = float(apart.mean()), int(apart.max())
             if mean > MEAN or most > LARGEST:
-                return f"{what}, is {mean:.1f} levels from the whole image on average, {most} at most"
+                return f"{what}, differs from the whole image by {mean:.1f} levels on average, {most} at most"
     return None

@@ -45,7 +45,7 @@ def compile_regions(recipe: Recipe, found: Callable[[], str | None]) -> DaliProg
             return program
         msg = f"the decoder on this GPU failed its test, so whole images are decoded; {wrong}"
     else:
-        msg = "the transform begins with no crop of the image, so whole images are decoded"
+        msg = "the transform does not begin with a crop of the image, so whole images are decoded"
     warnings.warn(f'decode="region": {msg}', UserWarning, stacklevel=_USER)
     return compile_dali(replace(recipe, decode="exact"), on_gpu=True, region_decode=False)
 
@@ -74,9 +74,9 @@ def answer(command: Sequence[str]) -> str | None:
             check=False,
         )
     except OSError as error:
-        return f"the test could not be begun; {error}"
+        return f"the test could not be started; {error}"
     except subprocess.TimeoutExpired:
-        return f"the test was not done after {_PATIENCE:.0f} seconds"
+        return f"the test was not finished after {_PATIENCE:.0f} seconds"
     if done.returncode < 0:
         return f"the test was ended by {signal.Signals(-done.returncode).name}"
     if done.returncode:

@@ -207,13 +207,13 @@ class HostEngine:
         flight.wait()
         self._awaited = None
         if self._halted:
-            msg = f"{_ENGINE}: the pass was ended while its batch was run"
+            msg = f"{_ENGINE}: the iteration was ended while its batch was run"
             raise ClosedError(msg)
         if flight.error is not None:
             error = flight.error
             if isinstance(error, TransformError):  # an error of a user's function, which it names
                 raise error
-            msg = f"{_ENGINE}: a step failed on an image that decodes; {type(error).__name__}: {error}"
+            msg = f"{_ENGINE}: a step failed on an image that can be decoded; {type(error).__name__}: {error}"
             raise EngineError(msg) from error
         if flight.bad:
             return Result(flight.images, dict(sorted(flight.bad.items())))

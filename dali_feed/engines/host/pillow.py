@@ -110,7 +110,7 @@ def decode(payload: memoryview, window: Sequence[int] | None = None) -> NDArray[
     """
     header = header_of(payload)  # read again, since Pillow must find the same size
     if header.format not in _DECODERS:
-        msg = f"decoder: {header.format} is not for Pillow"
+        msg = f"decoder: Pillow is not used for {header.format}"
         raise UnusableError(msg)
     try:
         pixels = _DECODERS[header.format](payload, header)

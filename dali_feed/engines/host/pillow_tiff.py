@@ -57,7 +57,8 @@ def tiff_pixels(payload: memoryview) -> NDArray[np.uint8]:
         tags: Any = image.tag_v2
         bits, white_is_zero = _first(tags, _BITS, 1), tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
         if bits > 8 and tags.get(_PLANAR) == _PLANES and tags.get(_COMPRESSION, _RAW) == _RAW:
-            msg = f"decoder: TIFF with uncompressed planes of {bits} bits, which Pillow takes for 8"
+            what = f"TIFF with uncompressed planes of {bits} bits"
+            msg = f"decoder: {what}, which Pillow reads as 8 bits; save it compressed"
             raise UnusableError(msg)
         signed = _first(tags, _FORMAT, 1) == _SIGNED
         image.load()

@@ -55,10 +55,11 @@ def _text(raw: bytes, layout: Pnm) -> NDArray[Any]:
     else:
         words = raw.split(maxsplit=samples)[:samples]
         if not all(word.isdigit() and len(word) <= _DIGITS for word in words):
-            msg = "decoder: PNM whose pixels are not all numbers"
+            msg = "decoder: the pixels of a PNM must all be numbers; found others"
             raise UnusableError(msg)
         levels = np.array([int(word) for word in words])
     if len(levels) < samples or int(levels.max()) > layout.most:
-        msg = f"decoder: PNM with {len(levels)} of {samples} samples, or with some above {layout.most}"
+        rule = f"a PNM must have {samples} samples of at most {layout.most}"
+        msg = f"decoder: {rule}; found {len(levels)} samples, or larger ones"
         raise UnusableError(msg)
     return levels
