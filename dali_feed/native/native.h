@@ -19,6 +19,7 @@ EXPORTED int dali_feed_native(void);
 EXPORTED void dali_feed_pixels(const uint8_t *from, ptrdiff_t row, ptrdiff_t pixel, ptrdiff_t channel, size_t height,
                                size_t width, uint8_t *to, const uint8_t *table, const float *steps, size_t size,
                                int how);
+
 /* rows.c */
 EXPORTED void dali_feed_rows_together(const uint8_t *const *memories, const int64_t *of, const int64_t *at,
                                       int64_t rows, int64_t width, uint8_t *out);
