@@ -63,6 +63,8 @@ class Pixels:
 
         Both are tensors in this machine's memory: uint8 of any strides, and values of the table's size.
         """
+        if image.dim() != 3:
+            return False
         channels, height, width = image.shape
         wanted = (height, width, 3) if self._last else (3, height, width)
         if out.shape != wanted or channels not in (1, 3) or not out.is_contiguous() or out.itemsize != self._size:

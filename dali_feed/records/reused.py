@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Reused"]
+__all__ = ["ALIGNED", "Reused"]
 
+ALIGNED = 64  # bytes: of a cache line, and the widest vector; where memory begins
 IDLE = 4  # pieces of memory kept for the next ones
 
 
@@ -45,5 +46,12 @@ class Reused:
         except IndexError:
             memory = np.empty(0, np.uint8)
         if not size <= len(memory) <= 2 * size:  # much too large: batches have become smaller
-            memory = np.empty(size, np.uint8)
+            memory = _new(size)
         return np.asarray(_Lent(memory, self._idle))[:size]
+
+
+def _new(size: int) -> NDArray[np.uint8]:
+    """Memory that begins where a line does, which NumPy's own does not."""
+    memory = np.empty(size + ALIGNED, np.uint8)
+    start = -memory.ctypes.data % ALIGNED
+    return memory[start : start + size]

@@ -85,6 +85,7 @@ def test_each_value_is_the_one_of_the_table(
         ((3, 4, 5), (3, 4, 6), torch.int32),
         ((3, 4, 5), (4, 5, 3), torch.int32),
         ((4, 4, 5), (3, 4, 5), torch.int32),
+        ((4, 5), (3, 4, 5), torch.int32),
         ((3, 4, 5), (3, 4, 5), torch.int16),
     ],
 )

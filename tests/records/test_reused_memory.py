@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dali_feed.records.reused import Reused
+from dali_feed.records.reused import ALIGNED, Reused
 
 SIZE = 1 << 12
 
@@ -52,3 +52,11 @@ def test_memory_is_as_large_as_asked_for() -> None:
     reused = Reused()
     for size in (10, 8, 1000, 3, 0):
         assert reused(size).shape == (size,)
+
+
+@pytest.mark.parametrize("size", [1, 100, SIZE, 5 << 20])
+def test_memory_begins_with_a_line(size: int) -> None:
+    """Whatever its size, so that vectors and lines of a cache lie in it as they lie in memory."""
+    reused = Reused()
+    held = [reused(size) for _ in range(3)]
+    assert [address(memory) % ALIGNED for memory in held] == [0, 0, 0]

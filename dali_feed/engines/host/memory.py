@@ -11,11 +11,9 @@ import math
 import numpy as np
 import torch
 
-from dali_feed.records.reused import Reused
+from dali_feed.records.reused import ALIGNED, Reused
 
 __all__ = ["Kind", "Pinned", "Pool"]
-
-ALIGNED = 64  # bytes: of a cache line, and the widest vector
 
 _IN_NUMPY = {torch.uint8: np.uint8, torch.float32: np.float32, torch.float16: np.float16, torch.bfloat16: np.int16}
 
