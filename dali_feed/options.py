@@ -34,7 +34,7 @@ class Cache:
                 bytes of the loader's device that images may take there, or a size: the images as they are before
                 flips, floats and the like, so that later epochs neither decode them nor send them to the GPU. Records
                 are read every time, unless `memory` or `disk` keeps them too. For transforms of which nothing is
-                random but flips, a last RandomErasing and, on the `host` engine, a RandomCrop behind a
+                random but flips, a last RandomErasing and, on the `host` engine, a RandomCrop after a
                 Resize((height, width)); any other is a ConfigError
 
     In memory a loader keeps what it read itself: each rank of several fills a cache of its own. docs/caching.md says

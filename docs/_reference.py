@@ -126,7 +126,7 @@ ACTS = {
     "SourceEmptyError": "you: check the name; or whoever keeps the data",
     "SourceUnreachableError": "whoever keeps the broker or the file system; a run goes on from its last state",
     "SourceDeniedError": "whoever gives the rights",
-    "SourceChangedError": "whoever writes the data: nothing may change under a run; then begin anew",
+    "SourceChangedError": "whoever writes the data: nothing may change under a run; then start again",
     "DataLostError": "whoever sets the retention, or restores the files",
     "ProduceError": "whoever keeps the broker; or end the other process that has the run",
     "BadRecordError": "whoever writes the records",

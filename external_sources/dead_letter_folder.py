@@ -61,10 +61,11 @@ class DeadLetterFolder:
         try:
             raw = lines.read_bytes()
         except (FileNotFoundError, NotADirectoryError) as error:
-            msg = f"{self}: a folder of dead letters must hold {LINES}; found none; check the path"
+            cure = "check the path; a run without a bad record writes none"
+            msg = f"{self}: a folder of dead letters must hold {LINES}; found none; {cure}"
             raise SourceNotFoundError(msg) from error
         except OSError as error:
-            msg = f"{lines}: must be readable; found: {error.strerror}; check its mode"
+            msg = f"{lines}: must be readable; found: {error.strerror}; check its permissions"
             raise SourceDeniedError(msg) from error
         entries: dict[tuple[str, str], dict[str, Any]] = {}
         for number, line in enumerate(raw.splitlines(), 1):

@@ -89,7 +89,7 @@ class FileList:
             with os.scandir(root) as entries:
                 classes = sorted(entry.name for entry in entries if entry.is_dir())
         except PermissionError as error:
-            msg = f"{root}: the folder of an image set must be readable; found {error.strerror}; check its mode"
+            msg = f"{root}: the folder of an image set must be readable; found {error.strerror}; check its permissions"
             raise SourceDeniedError(msg) from error
         except OSError as error:
             msg = f"{root}: an image set must be a folder with a folder per class; found: {error.strerror}"

@@ -74,7 +74,7 @@ class Renamed(_Over):
 
     source  topics, shards, files, tables, a `Concat` of them
     names   what each member is called by the source, and what it is called here: {"jpeg": "jpg"}. Where it is called
-            differently from record to record, {"jpeg;JPEG": "jpg"}: the foremost that a record has counts, as among
+            differently from record to record, {"jpeg;JPEG": "jpg"}: the first that a record has counts, as among
             columns. "meta.json:caption", what a format finds in a member, can have a name of its own too
 
     Names that are not given stay; a member that had such a new name before cannot be asked for. So sources whose names

@@ -21,7 +21,7 @@ __all__ = ["Boxes", "Counted", "Keypoints"]
 class Counted(NamedTuple):
     """Rows of a batch in one array.
 
-    rows   float32 (n, most, width), filled with 0 behind those of a record
+    rows   float32 (n, most, width), filled with 0 after those of a record
     count  int64 (n,): how many rows each record has
     """
 

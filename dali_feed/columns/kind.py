@@ -26,7 +26,7 @@ class Kind:
     first record can tell what the user did not.
     """
 
-    member: str  # that it is made from, or several, "jpg;png", of which the foremost counts
+    member: str  # that it is made from, or several, "jpg;png", of which the first one counts
 
     @property
     def open(self) -> bool:

@@ -74,7 +74,7 @@ class DataLoader:
         worker_init_fn, multiprocessing_context, persistent_workers, pin_memory_device, in_order: has no effect.
         generator: the seed is taken from it, once.
         prefetch_factor: batches in flight, if `tuning` does not set them.
-        transform: torchvision transforms (v1 or v2), behind them Lambda and functions of an image, which run on each
+        transform: torchvision transforms (v1 or v2), after them Lambda and functions of an image, which run on each
             finished image; or a DALI graph function (images, draws) -> images, where `draws` gives each sample its
             random numbers. A list of torchvision transforms, or `Views`, makes several views of each image: `images` is
             then a list, one tensor per view.

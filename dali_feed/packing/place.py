@@ -47,8 +47,8 @@ def folder_at(out: str | os.PathLike[str], rule: str = "a folder") -> Path:
         raise ConfigError(msg)
     if not os.access(there, os.W_OK | os.X_OK):
         msg = (
-            f"out: must be {rule} that can be written; found {told!r}; {there} cannot be written; check its mode and "
-            "owner"
+            f"out: must be {rule} that can be written; found {told!r}; {there} cannot be written; check its "
+            "permissions and owner"
         )
         raise ConfigError(msg)
     return path

@@ -89,7 +89,7 @@ class LocalStore:
         except FileNotFoundError as error:
             raise _missing(path) from error
         except PermissionError as error:
-            msg = f"{path}: a shard must be readable; found {error.strerror}; check its mode and owner"
+            msg = f"{path}: a shard must be readable; found {error.strerror}; check its permissions and owner"
             raise SourceDeniedError(msg) from error
         except OSError as error:
             msg = f"{path}: a shard must be readable; opening it failed: {error.strerror} (errno {error.errno})"

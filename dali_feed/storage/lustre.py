@@ -63,7 +63,8 @@ def set_layout(folder: str, layout: LustreLayout) -> None:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        msg = f"{folder}: must be a folder that can be written to; found {error.strerror}; check its mode and owner"
+        rule = "must be a folder that can be written to"
+        msg = f"{folder}: {rule}; found {error.strerror}; check its permissions and owner"
         raise ConfigError(msg) from error
     _lfs("setstripe", "-c", str(layout.count), "-S", str(layout.size), folder)
     found = parsed(_lfs("getstripe", "-d", folder), folder)

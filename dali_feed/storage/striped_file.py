@@ -160,7 +160,7 @@ def open_part(folder: str, part: Part) -> int:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError as error:
-        msg = f"{path}: a part of a shard must be readable; found {error.strerror}; check its mode and owner"
+        msg = f"{path}: a part of a shard must be readable; found {error.strerror}; check its permissions and owner"
         raise SourceDeniedError(msg) from error
     except OSError as error:
         raise DataLostError(lost(folder, part, error.strerror or f"errno {error.errno}")) from error

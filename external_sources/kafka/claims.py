@@ -205,7 +205,7 @@ class Claims:
             msg = f"claims={self.folder!r}: must be the folder of the payloads; found: {error.strerror}; mount it"
             raise SourceNotFoundError(msg) from error
         except PermissionError as error:
-            msg = f"claims={self.folder!r}: the folder must be readable; found: {error.strerror}; check its mode"
+            msg = f"claims={self.folder!r}: the folder must be readable; found: {error.strerror}; check its permissions"
             raise SourceDeniedError(msg) from error
         except OSError as error:
             raise self._silent(error) from error

@@ -24,7 +24,7 @@ _HEAD = struct.Struct("<IfQQ")
 
 @dataclass(frozen=True, slots=True)
 class IRHeader:
-    """What `mxnet.recordio.pack` and `pack_img` make. Members: `image`, the bytes behind the header, a view; `label`, a
+    """What `mxnet.recordio.pack` and `pack_img` make. Members: `image`, the bytes after the header, a view; `label`, a
     float or a float32 array; `id` and `id2`, ints.
     """
 

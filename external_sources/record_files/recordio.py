@@ -22,7 +22,7 @@ class RecordIO(RecordFiles):
                `columns=`, as `Array("label", "float32", (k,))`
     index_dir  where indexes are kept; None: beside each file, else in the user's cache
 
-    Members are `image` (the bytes behind the header), `label`, `id` and `id2`. The `.idx` file is not needed: records
+    Members are `image` (the bytes after the header), `label`, `id` and `id2`. The `.idx` file is not needed: records
     come in the order in which they lie in the file. There is no checksum in the format.
 
     Raises:

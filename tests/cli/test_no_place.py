@@ -46,7 +46,11 @@ def test_what_is_no_place_is_told_and_nothing_is_written(cli: Cli, here: Path, n
         ("file/x/y", f"found 'file/x/y', where {here}/file is a file"),
         ("dangling/x", f"{here}/dangling is a broken link"),
         ("s3://bucket/x", "of this machine; found 's3://bucket/x'; write to a disk or a mount, and copy it from there"),
-        ("/proc/self/x", "that can be written; found", "; /proc/self cannot be written; check its mode and owner"),
+        (
+            "/proc/self/x",
+            "that can be written; found",
+            "; /proc/self cannot be written; check its permissions and owner",
+        ),
     ):
         command = [out if each == "OUT" else each for each in COMMANDS[name]]
         assert_one_line(cli(*command), *words)

@@ -237,5 +237,5 @@ def test_values_that_are_none_are_refused(make: Any) -> None:
 
 def test_a_stream_refuses_it() -> None:
     """It has no later epoch that could gain."""
-    with pytest.raises(ConfigError, match="a stream has none"):
+    with pytest.raises(ConfigError, match="a stream has no epochs"):
         LiveFeed(ScriptedStream([]), 1, tuning=Tuning(cache=Cache("1GB")))
