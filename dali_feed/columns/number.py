@@ -69,15 +69,13 @@ def _digits(values: Sequence[Any]) -> NDArray[np.int64] | None:
             return np.array(values, np.int64)
         except OverflowError:
             return None
-    if held == {memoryview}:
-        texts = [value.tobytes() for value in values]
-    elif held == {bytes}:
-        texts = list(values)
-    else:
+    if not held or not held <= {memoryview, bytes}:
         return None
-    if all(texts) and max(map(len, texts)) < _DIGITS and b"".join(texts).isdigit():
-        return np.array(list(map(int, texts)), np.int64)
-    return None
+    size = np.fromiter(map(len, values), np.int64, len(values))
+    if size.max() >= _DIGITS:
+        return None
+    at = np.cumsum(size) - size
+    return _digits_of(Pieces([memoryview(b"".join(values))], np.zeros(len(values), np.int64), at, size))
 
 
 def _digits_of(values: Pieces) -> NDArray[np.int64] | None:
