@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from dali_feed.columns.kind import Faults, Kind, check_member
 from dali_feed.errors import ConfigError
-from dali_feed.records.pieces import Pieces
+from dali_feed.records.pieces import MOST_DIGITS, Pieces
 
 __all__ = ["Number"]
 
 _SHOWN = 40
-_DIGITS = 19  # so many may be too large for int64
 
 
 @dataclass(frozen=True)
@@ -62,37 +61,20 @@ class Number(Kind):
 def _digits(values: Sequence[Any]) -> NDArray[np.int64] | None:
     """Decimal digits or an int in every row, the common case, by a few calls for all of them; else None."""
     if isinstance(values, Pieces):
-        return _digits_of(values)
+        return values.decimals()
     held = set(map(type, values))
     if held == {int}:
         try:
             return np.array(values, np.int64)
         except OverflowError:
             return None
-    if held == {memoryview}:
-        texts = [value.tobytes() for value in values]
-    elif held == {bytes}:
-        texts = list(values)
-    else:
+    if not held or not held <= {memoryview, bytes}:
         return None
-    if all(texts) and max(map(len, texts)) < _DIGITS and b"".join(texts).isdigit():
-        return np.array(list(map(int, texts)), np.int64)
-    return None
-
-
-def _digits_of(values: Pieces) -> NDArray[np.int64] | None:
-    """The same of texts by their arrays."""
-    width = int(values.size.max(initial=0))
-    if values.missing.any() or width >= _DIGITS or not values.size.all():
+    size = np.fromiter(map(len, values), np.int64, len(values))
+    if size.max() > MOST_DIGITS:
         return None
-    digits = values.padded(width) - np.uint8(ord("0"))  # what is below 0 is above 9
-    inside = np.arange(width) < values.size[:, None]
-    if (digits[inside] > 9).any():
-        return None
-    found = np.zeros(len(values), np.int64)
-    for column in range(width):
-        found = np.where(inside[:, column], found * 10 + digits[:, column], found)
-    return found
+    at = np.cumsum(size) - size
+    return Pieces([memoryview(b"".join(values))], np.zeros(len(values), np.int64), at, size).decimals()
 
 
 def _number(value: Any, dtype: np.dtype[Any]) -> Any:

@@ -59,6 +59,7 @@ class Columnar:
             for name, kind in columns.items()
             if name != self.image
         }
+        self._fields = tuple(name for name in self._kinds if name not in self.images)
         member = None if self.image is None else columns[self.image].member
         members = tuple(dict.fromkeys(kind.member for kind in self._kinds.values()))
         self.asked: tuple[Source, str | None, tuple[str, ...]] = source, member, members
@@ -74,7 +75,7 @@ class Columnar:
     @property
     def fields(self) -> tuple[str, ...]:
         """The columns but images."""
-        return tuple(name for name in self._kinds if name not in self.images)
+        return self._fields
 
     @property
     def followers(self) -> dict[str, dict[str, Follower]]:

@@ -24,7 +24,7 @@ from dali_feed.plan.order import EpochPlan, WindowPlan
 
 __all__ = ["Chunk", "Lane", "Piece"]
 
-CHUNK = 1024
+CHUNK, CHUNK_BARE = 1024, 4096  # slots; without an image nothing is drawn, and so many take no time to speak of
 WINDOWS_AHEAD = 1
 
 OpenWindow = Callable[[WindowPlan, int, Callable[[], Iterator[WindowPlan]]], Window]
@@ -180,9 +180,8 @@ class Lane:
         window = self._current()
         first = self._slot
         stop = min(first + needed, window.slots)
-        wide = min(first + max(CHUNK, needed), window.slots)
-        if window.loaded(first, wide):
-            stop = wide
+        most = CHUNK_BARE if window.bare else CHUNK
+        stop = max(stop, window.loaded_to(first, min(first + max(most, needed), window.slots)))
         rows, ok = window.deal(first, stop)
         ids = window.ids[rows]
         parameters = self._draw(window.sizes[rows], ids, window.turn)

@@ -35,9 +35,12 @@ def spent_on(
     for state, since, until in reversed(spans):
         if until <= begun:
             break
-        cause, part = CAUSES.get(state, "unknown"), min(until, ended) - max(since, begun)
-        if part > 0:
-            found[cause] = found.get(cause, 0.0) + part
+        # Without calls: this is done a few times for every batch.
+        first = since if since > begun else begun  # noqa: FURB136
+        last = until if until < ended else ended  # noqa: FURB136
+        if first < last:
+            cause = CAUSES.get(state, "unknown")
+            found[cause] = found.get(cause, 0.0) + (last - first)
     known = sum(found.values())
     if whole > known:
         found["unknown"] = found.get("unknown", 0.0) + whole - known

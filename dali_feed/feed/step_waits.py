@@ -50,7 +50,7 @@ class StepWaits:
             found = {"torch": seconds}
         else:
             found = spent_on(clock.spans(), list(PAUSES.last), begun, ended)
-        during = max(found, key=lambda cause: found[cause])
+        during = max(found, key=found.__getitem__)
         share = found[during] / seconds
         if not batch:
             found = {"first batch": seconds}

@@ -131,6 +131,17 @@ class Window(Held):
             self._installed[n] or self.tasks[n].done.is_set() for n in _different(self._task_at[first:stop])
         )
 
+    def loaded_to(self, first: int, stop: int) -> int:
+        """Up to which slot, `stop` at most, those from `first` on can be filled without waiting for a read."""
+        if self._all_installed:
+            return stop
+        tasks = self._task_at[first:stop]
+        there = self._installed.copy()
+        for n in _different(tasks):
+            there[n] |= self.tasks[n].done.is_set()
+        loaded = there[tasks]
+        return stop if loaded.all() else first + int(loaded.argmin())
+
     def wait(self, first: int, stop: int) -> None:
         """Wait until the records of slots first..stop-1 have been read."""
         self._borrow_if_known()

@@ -25,5 +25,7 @@ EXPORTED void dali_feed_rows_together(const uint8_t *const *memories, const int6
                                       int64_t rows, int64_t width, uint8_t *out);
 EXPORTED void dali_feed_rows_padded(const uint8_t *const *memories, const int64_t *of, const int64_t *at,
                                     const int64_t *size, int64_t rows, int64_t width, uint8_t *out);
+EXPORTED int64_t dali_feed_rows_decimals(const uint8_t *const *memories, const int64_t *of, const int64_t *at,
+                                         const int64_t *size, int64_t rows, int64_t *out);
 
 #endif

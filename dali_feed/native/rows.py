@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dali_feed.native.library import library
 
-__all__ = ["Memories", "padded", "together"]
+__all__ = ["Memories", "decimals", "padded", "together"]
 
 Int64s = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
@@ -113,6 +113,23 @@ def padded(memories: Memories, of: Int64s, at: Int64s, size: Int64s, out: Bytes)
     return True
 
 
+def decimals(memories: Memories, of: Int64s, at: Int64s, size: Int64s, out: Int64s) -> bool | None:
+    """Number k of `out`, int64 (rows,), is what the size[k] bytes from at[k] on of memory of[k] are in decimal digits.
+
+    Of 18 digits at most. False where a row is anything else, and None where there is no library. ValueError as
+    `Memories.check`.
+    """
+    of, at, size = (np.ascontiguousarray(array, np.int64) for array in (of, at, size))
+    if not (out.flags.c_contiguous and out.flags.writeable and {len(of), len(at), len(size)} == {len(out)}):
+        msg = f"rows: out must be a number for each of {len(of)} rows, that can be written; found {out.shape}"
+        raise ValueError(msg)
+    memories.check(of, at, size)
+    if (calls := _calls()) is None:
+        return None
+    pointers = (array.ctypes.data for array in (memories.addresses, of, at, size))
+    return bool(calls[2](*pointers, len(out), out.ctypes.data) == len(out))
+
+
 def _check(out: Bytes, *rows: int) -> None:
     """ValueError where `out` cannot be written as one piece, or does not have as many rows as there are."""
     flags = out.flags
@@ -122,13 +139,14 @@ def _check(out: Bytes, *rows: int) -> None:
 
 
 @cache
-def _calls() -> tuple[Any, Any] | None:
-    """The two functions of the library; None where there is none."""
+def _calls() -> tuple[Any, Any, Any] | None:
+    """The functions of the library; None where there is none."""
     found = library()
     if found is None:
         return None
-    calls = found.dali_feed_rows_together, found.dali_feed_rows_padded
-    for call, arrays in zip(calls, (3, 4), strict=True):
-        call.argtypes = (*(_ADDRESS,) * arrays, _NUMBER, _NUMBER, _ADDRESS)
+    calls = found.dali_feed_rows_together, found.dali_feed_rows_padded, found.dali_feed_rows_decimals
+    for call, arrays, numbers in zip(calls, (3, 4, 4), (2, 2, 1), strict=True):
+        call.argtypes = (*(_ADDRESS,) * arrays, *(_NUMBER,) * numbers, _ADDRESS)
         call.restype = None
+    calls[2].restype = _NUMBER
     return calls

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from dali_feed.native import rows as native
 from dali_feed.records.extents import Int64s
 
-__all__ = ["Pieces"]
+__all__ = ["MOST_DIGITS", "Pieces"]
+
+MOST_DIGITS = 18  # of a number that int64 holds, whichever they are
 
 _FEW = 8  # rows of one memory, on average, from which it is worth a call of NumPy's
 _LARGE = 2048  # bytes of a row, of which a second copy costs more than a call
@@ -164,6 +166,23 @@ class Pieces(Sequence[memoryview | None]):
             inside = columns < self.size[here, None]
             out[here] = np.where(inside, memory[np.where(inside, where, 0)] if len(memory) else 0, 0)
         return out
+
+    def decimals(self) -> Int64s | None:
+        """The numbers that the rows are in decimal digits, 1 to 18 of them each; None where one is anything else."""
+        size = self.size
+        if not ((self.of >= 0) & (size > 0) & (size <= MOST_DIGITS)).all():
+            return None
+        found = np.zeros(len(self), np.int64)
+        if (done := native.decimals(self._looked_up.of(self.memories), self.of, self.at, size, found)) is not None:
+            return found if done else None
+        width = int(size.max(initial=0))
+        digits = self.padded(width) - np.uint8(ord("0"))  # what is below 0 is above 9
+        inside = np.arange(width) < size[:, None]
+        if (digits[inside] > 9).any():
+            return None
+        for column in range(width):
+            found = np.where(inside[:, column], found * 10 + digits[:, column], found)
+        return found
 
 
 class _LookedUp:

@@ -51,6 +51,13 @@ static void once(int64_t width)
         for (int64_t i = 0; i < width; i++)
             if (out[k * width + i] != (i < size[k] ? memories[of[k]][at[k] + i] : 0))
                 fail("padded: other bytes");
+    for (int64_t k = 0; k < rows; k++) {
+        size[k] = size[k] > 18 ? 18 : size[k];
+        of[k] = of[k] < 0 ? 0 : of[k];
+    }
+    int64_t *numbers = malloc((size_t)rows * 8);
+    dali_feed_rows_decimals((const uint8_t *const *)memories, of, at, size, rows, numbers); /* of any bytes */
+    free(numbers);
     for (int k = 0; k < MEMORIES; k++)
         free(memories[k]);
     free(of), free(at), free(size), free(out);

@@ -138,3 +138,19 @@ def test_joined_rows_come_together(parts: list[list[tuple[int, int]]]) -> None:
     joined = Pieces.joined([*pieces, *others, *pieces])
     assert [row.tobytes() for row in joined.together(8)] == told(joined)
     assert told(joined) == 3 * [view for each in pieces for view in told(each)]
+
+
+TEXT = (
+    st.binary(max_size=3) | st.integers(0, 10**18 - 1).map(lambda n: b"%d" % n) | st.sampled_from([b"007", b"9" * 19])
+)
+
+
+@given(st.lists(st.none() | TEXT, max_size=8) | st.lists(st.integers(0, 10**18 - 1).map(lambda n: b"%d" % n)))
+def test_decimal_digits_are_numbers(texts: list[bytes | None]) -> None:
+    """Of every row, or there is none: 1 to 18 digits, and nothing else, not a sign nor a space."""
+    pieces = Pieces.none(len(texts))
+    for row, text in enumerate(texts):
+        pieces[row] = None if text is None else memoryview(b"1" + text + b"1")[1:-1]
+    found = pieces.decimals()
+    good = all(text is not None and text.isdigit() and len(text) <= 18 for text in texts)
+    assert (None if found is None else found.tolist()) == ([int(text or b"") for text in texts] if good else None)
