@@ -53,6 +53,7 @@ class Filled:
         self.times = np.zeros(rows, np.int64) if wanted.times else None
         self._memories: list[memoryview] = []
         self._bytes = 0  # in those that are full
+        self.whole = True  # Python has taken none
         names = [name.encode() for name in wanted.headers]
         self._names = (ctypes.c_char_p * len(names))(*names)
         self._label = None if wanted.label is None else ctypes.c_char_p(wanted.label.encode())
@@ -80,7 +81,7 @@ class Filled:
 
     def untake(self, row: int) -> None:
         """Python takes this one."""
-        self.taken[row] = 0
+        self.taken[row], self.whole = 0, False
 
     def _column(self, number: int) -> Pieces:
         of, at, size = self._cells[:, number]
@@ -91,12 +92,11 @@ class Filled:
         """Of the rows that were taken; the others have none."""
         return self._column(0)
 
-    def texts(self) -> dict[str, list[bytes | None]]:
-        """Key, as `key`, and headers, as `headers.NAME`: copies, None where there is none."""
+    def texts(self) -> dict[str, Pieces]:
+        """Key, as `key`, and headers, as `headers.NAME`; none where a record has none."""
         names = [*(["key"] if self.wanted.key else []), *(f"headers.{name}" for name in self.wanted.headers)]
         first = int(self.wanted.value)
-        columns = {name: self._column(first + k) for k, name in enumerate(names)}
-        return {name: [None if view is None else bytes(view) for view in column] for name, column in columns.items()}
+        return {name: self._column(first + k) for k, name in enumerate(names)}
 
     def where(self) -> NDArray[np.bool_]:
         """Which rows were taken."""

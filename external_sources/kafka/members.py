@@ -59,7 +59,7 @@ class MemberRows:
         self._image = None if asked.image is None else alternatives(asked.image)
         self._members = asked.members
         self._asked = {name: alternatives(name) for name in asked.members}
-        self._fields: dict[str, list[Any]] = {name: [None] * n for name in asked.members}
+        self._fields: dict[str, Any] = {name: [None] * n for name in asked.members}
         names = {part for parts in (self._image or (), *self._asked.values()) for part in parts}
         self._wants_headers = bool(names.difference(_OWN))
         self.filled: Filled | None = None
@@ -97,9 +97,10 @@ class MemberRows:
             self._put(name, full, columns[full])
 
     def _put(self, name: str, full: str, found: Any) -> None:
-        """What C has found of a member."""
+        """What C has found of a member; Python's rows have copies of their own."""
         del full
-        self._fields[name] = merged(found, self._fields[name])
+        whole = isinstance(found, Pieces) and self.filled is not None and self.filled.whole
+        self._fields[name] = found if whole else merged(found, self._fields[name])
 
     def take(self, row: int, message: Message) -> None:
         """A record into its row: the value is copied into the slab, once, where it is asked for."""
