@@ -151,10 +151,13 @@ def newest_client(own: Functions) -> int | None:
 
 
 class Queue:
-    """A partition's own queue. To be closed before its client is; used by one thread, in one process."""
+    """A partition's own queue. To be closed before its client is; used by one thread, in one process.
 
-    def __init__(self, own: Functions, client: int, topic: str, partition: int) -> None:
-        self._own, self._source, self._pid = own, _Source(), os.getpid()
+    keeps  the object that ends the client: one that nobody closes is not collected before its queue
+    """
+
+    def __init__(self, own: Functions, client: int, topic: str, partition: int, *, keeps: object = None) -> None:
+        self._own, self._source, self._pid, self._keeps = own, _Source(), os.getpid(), keeps
         self._at = ctypes.byref(self._source)
         self._source.queue = own.own.dali_feed_kafka_open(client, topic.encode(), partition)
 

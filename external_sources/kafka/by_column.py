@@ -117,7 +117,8 @@ class ByColumn:
         if partition != self._partition or self._queue is None:
             self.close()
             # Before it is assigned, or its first records would go to the client's queue.
-            self._queue, self._partition = Queue(self._own, self._handle, self._topic, partition), partition
+            self._queue = Queue(self._own, self._handle, self._topic, partition, keeps=self._consumer)
+            self._partition = partition
         self._consumer.assign([TopicPartition(self._topic, partition, offset)])
 
     def come(self, run: Run, rows: Takes, most: int) -> bool:
@@ -126,19 +127,25 @@ class ByColumn:
         if self._events:
             return True
         queue, filled, told = self._queue, _filled(rows), self._run
-        if not queue:
-            return False
+        if not queue:  # librdkafka has none of that partition
+            self._hear(SLICE_SECONDS)
+            return bool(self._events)
         told.want, told.stop, told.bytes = run.want, run.stop, 0
         filled.told.shift = run.shift
         milliseconds = int(SLICE_SECONDS * 1000)
         while (why := queue.take(told, filled.told, milliseconds)) == ROOM:
             filled.grow(told.need)
+            milliseconds = 0  # there is something already
         came = told.want > run.want or why not in (EMPTY, LOOK)
         run.want = told.want
         run.received += told.bytes
-        while (message := self._consumer.poll(0)) is not None:  # logs and statistics go to their functions meanwhile
-            self._events.append(message)
+        self._hear(0)
         return came or bool(self._events)
+
+    def _hear(self, seconds: float) -> None:
+        """Take what the client itself has: logs and statistics go to their functions meanwhile."""
+        while (message := self._consumer.poll(seconds)) is not None:
+            self._events.append(message)
 
     def look(self, run: Run, rows: Takes) -> Event | None:
         """See `Way`."""

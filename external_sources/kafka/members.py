@@ -97,9 +97,10 @@ class MemberRows:
             self._put(name, full, columns[full])
 
     def _put(self, name: str, full: str, found: Any) -> None:
-        """What C has found of a member."""
+        """What C has found of a member: views, as `take` gives them."""
         del full
-        self._fields[name] = merged(found, self._fields[name])
+        views = [memoryview(each) if each.__class__ is bytes else each for each in found]
+        self._fields[name] = merged(views, self._fields[name])
 
     def take(self, row: int, message: Message) -> None:
         """A record into its row: the value is copied into the slab, once, where it is asked for."""
@@ -188,8 +189,9 @@ class _PlainRows(MemberRows):
             self._times[row] = message.timestamp()[1]
 
     def _put(self, name: str, full: str, found: Any) -> None:
+        """As bytes; values are pieces."""
         if full != _VALUE:
-            super()._put(name, full, found)
+            self._fields[name] = merged(found, self._fields[name])
 
     def _pieces(self, values: Filling) -> Pieces:
         """C's, and those that Python has copied."""
