@@ -214,8 +214,9 @@ EXPORTED void *dali_feed_kafka_open(void *client, const char *topic, int32_t par
     return queue;
 }
 
+/* Give a queue back, emptied: librdkafka keeps what waits in it for as long as the client lives. */
 EXPORTED void dali_feed_kafka_close(source_t *from) {
-    if (from->event) dali_feed_kafka_skip(from);
+    while (fetch(from, 0)) dali_feed_kafka_skip(from);
     rd.queue_destroy(from->queue);
     from->queue = NULL;
 }

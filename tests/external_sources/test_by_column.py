@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import hashlib
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from broker.handle import Kafka, in_transactions, rows
+from broker.handle import Kafka, in_transactions, read, rows, value
 from hypothesis import example, given
 from hypothesis import strategies as st
 from two_ways import NAMES, record, shown
 
+from dali_feed.errors import ConfigError
 from dali_feed.external_sources import KafkaTopic
 from dali_feed.external_sources.kafka import reader as reading
 from dali_feed.external_sources.kafka.by_column import ByColumn
 from dali_feed.external_sources.kafka.by_message import ByMessage
 from dali_feed.external_sources.kafka.reader import KafkaReader
+from dali_feed.native.kafka import Queue
 from dali_feed.native.library import library
+from dali_feed.records.extents import Extents
 from dali_feed.records.slabs import SlabPool
 from dali_feed.testing import Message
 
@@ -141,3 +147,80 @@ def test_both_ways_give_the_same_rows(
 def test_whole_partitions_are_the_same(real_both: Both, ask: int) -> None:
     """Every record of the topic, for each thing that can be asked."""
     _same(real_both, ask, [(p, 0, 140) for p in range(PARTITIONS)], claims=True)
+
+
+def test_what_was_fetched_ahead_of_a_partition_is_given_back(embedded: Kafka) -> None:
+    """A reader that has gone on to another partition holds nothing of those before it: no megabytes of each of many."""
+    partitions, each = 6, 150
+    records = [record(n, n % partitions, large=False) for n in range(partitions * each)]
+    embedded.publish(embedded.topic, records, partitions=partitions)
+    reader = KafkaTopic(embedded.topic, embedded.servers).reader()
+    for partition in [*range(partitions)] * 3:
+        reader.read(Extents.one(partition, 20, 24)).lease.release()
+    way = reader._way
+    assert isinstance(way, ByColumn)
+    length = way._own.librdkafka.rd_kafka_queue_length
+    length.argtypes, length.restype = (ctypes.c_void_p,), ctypes.c_size_t
+    left = []
+    for partition in range(partitions - 1):
+        queue = Queue(way._own, way._handle, embedded.topic, partition)
+        left.append(length(queue._source.queue))
+        queue.close()
+    reader.close()
+    assert left == [0] * (partitions - 1)
+
+
+@pytest.mark.parametrize("name", ["label", "no header \ud800", "nor\0this"])
+def test_headers_of_any_name_can_be_asked_for(embedded: Kafka, name: str) -> None:
+    """One that C cannot be told of is looked for by message, and not found."""
+    embedded.publish(embedded.topic, [Message(b"x", None, (("label", b"1"),))], partitions=1)
+    block = read(KafkaTopic(embedded.topic, embedded.servers, label=name), Extents.one(0, 0, 1))
+    assert bool(block.faults) == (name != "label")
+
+
+@pytest.mark.parametrize("size", [3_000, 20_000, 33_000, 70_000])
+def test_a_lease_is_as_well_filled_as_by_message(embedded: Kafka, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Reads that fit into `Tuning(memory=)` by message fit into it by column: an eighth more at most, and a slab."""
+    slab, count = 1 << 16, 40
+    embedded.publish(embedded.topic, [(bytes(size + n), n) for n in range(count)], partitions=1)
+    sizes = []
+    for fast in (True, False):
+        if not fast:
+            monkeypatch.setattr(reading, "by_column", lambda _: False)
+        reader = KafkaTopic(embedded.topic, embedded.servers).reader(SlabPool(slab))
+        sizes.append(reader.read(Extents.one(0, 0, count)).lease.size)
+        reader.close()
+    assert sizes[0] <= sizes[1] * 9 / 8 + slab
+
+
+def test_a_read_that_is_too_large_leaves_the_reader_as_it_was(kafka: Kafka) -> None:
+    """`Tuning(memory=)` ends a read in its middle, by an error; the next one is right, and no slab is missing."""
+    kafka.publish(kafka.topic, [(value(n) * 40, n) for n in range(200)], partitions=1)
+    pool = SlabPool(1 << 14, most=1 << 16)
+    reader = KafkaTopic(kafka.topic, kafka.servers).reader(pool)
+    for start in (0, 50, 7):
+        with pytest.raises(ConfigError, match="must hold each read"):
+            reader.read(Extents.one(0, 0, 200))
+        block = reader.read(Extents.one(0, start, start + 4))
+        assert block.fields["label"].tolist() == list(range(start, start + 4))
+        block.lease.release()
+        assert pool.leased == 0
+    reader.close()
+
+
+def test_many_small_reads_leave_nothing_behind(embedded: Kafka) -> None:
+    """After two thousand reads the process holds no more than after a few hundred, and all slabs are given back."""
+    embedded.publish(embedded.topic, [record(n, n % 3, large=False) for n in range(600)], partitions=3)
+    pool = SlabPool(1 << 16)
+    reader = KafkaTopic(embedded.topic, embedded.servers).reader(pool)
+    held = []
+    for n in range(2_000):
+        block = reader.read(Extents.one(n // 9 % 3, n % 190, n % 190 + 1))  # mostly the next record
+        assert len(block.payloads) == 1
+        block.lease.release()
+        if n in (300, 1_999):
+            gc.collect()
+            held.append(int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE)
+    reader.close()
+    assert pool.leased == 0
+    assert held[1] - held[0] < 16 << 20
