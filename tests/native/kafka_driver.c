@@ -144,6 +144,7 @@ static void cell(const rows_t *r, const memory_t *mem, int64_t column, int64_t r
 
 static void compare(const event_t *e, const rows_t *r, const memory_t *mem, const char *const *names) {
     int64_t row = e->message.offset + r->shift, column = 0;
+    CHECK(!r->wants_value || e->message.len); /* else it wants thought */
     if (r->wants_value) cell(r, mem, column++, row, e->message.payload, e->message.len);
     if (r->wants_key) cell(r, mem, column++, row, e->message.key, e->message.key_len);
     for (int64_t k = 0; k < r->headers; k++) {
