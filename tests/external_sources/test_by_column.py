@@ -6,6 +6,7 @@ import ctypes
 import gc
 import hashlib
 import mmap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from two_ways import NAMES, record, shown
 
-from dali_feed.errors import ConfigError
+from dali_feed.errors import ClosedError, ConfigError, SourceNotFoundError
 from dali_feed.external_sources import KafkaTopic
 from dali_feed.external_sources.kafka import reader as reading
 from dali_feed.external_sources.kafka.by_column import ByColumn
 from dali_feed.external_sources.kafka.by_message import ByMessage
 from dali_feed.external_sources.kafka.reader import KafkaReader
+from dali_feed.external_sources.kafka.records import Takes
+from dali_feed.external_sources.kafka.run import Run
 from dali_feed.native.kafka import Queue
 from dali_feed.native.library import library
 from dali_feed.records.extents import Extents
@@ -224,3 +227,53 @@ def test_many_small_reads_leave_nothing_behind(embedded: Kafka) -> None:
     reader.close()
     assert pool.leased == 0
     assert held[1] - held[0] < 16 << 20
+
+
+def test_a_long_read_looks_around(real_kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C comes back after some megabytes each, where a stop and the client's events are seen, and goes on from there."""
+    large = [b"%03d" % n + bytes(200_000 + n) for n in range(80)]
+    real_kafka.publish(real_kafka.topic, [(each, n) for n, each in enumerate(large)], partitions=1)
+    received, come, stop = list[int](), ByColumn.come, threading.Event()
+
+    def noted(way: ByColumn, run: Run, filled: Takes, most: int) -> bool:
+        before = run.received
+        found = come(way, run, filled, most)
+        received.append(run.received - before)
+        if stopping and run.received:
+            stop.set()
+        return found
+
+    monkeypatch.setattr(ByColumn, "come", noted)
+    stopping, pool = False, SlabPool(1 << 20)
+    reader = KafkaTopic(real_kafka.topic, real_kafka.servers).reader(pool, stop)
+    block = reader.read(Extents.one(0, 0, len(large)))
+    assert [bytes(view or b"") for view in block.payloads] == large
+    block.lease.release()
+    assert max(received) < (4 << 20) + 2 * len(large[-1])
+    stopping = True
+    with pytest.raises(ClosedError):
+        reader.read(Extents.one(0, 0, len(large)))
+    reader.close()
+    assert pool.leased == 0
+
+
+def test_what_taking_a_record_raises_leaves_the_reader_as_it_was(kafka: Kafka, tmp_path: Path) -> None:
+    """The folder of claims is not mounted: an error in the middle of a read; mounted, the same reader reads all."""
+    payload, folder = b"elsewhere" * 9, tmp_path / "claims"
+    digest = hashlib.sha256(payload).hexdigest().encode()
+    told: Any = (("claim.uri", digest), ("claim.size", b"%d" % len(payload)), ("claim.sha256", digest))
+    records = [Message(b"here", None, (("label", b"%d" % n),), 0) for n in range(9)]
+    records[4] = Message(b"", None, (("label", b"4"), *told), 0)
+    kafka.publish(kafka.topic, records, partitions=1)
+    reader = KafkaTopic(kafka.topic, kafka.servers, claims=folder).reader()
+    with pytest.raises(SourceNotFoundError, match="must be the folder of the payloads"):
+        reader.read(Extents.one(0, 0, 9))
+    folder.mkdir()
+    (folder / digest.decode()).write_bytes(payload)
+    for start in (0, 3):
+        block = reader.read(Extents.one(0, start, 9))
+        assert block.fields["label"].tolist() == list(range(start, 9))
+        assert [bytes(view or b"") for view in block.payloads] == [
+            payload if n == 4 else b"here" for n in range(start, 9)
+        ]
+    reader.close()
