@@ -33,6 +33,7 @@ from kept import Kept, PtxOf
 from warm import Warm
 
 from dali_feed.engines import choose
+from dali_feed.external_sources.kafka import reader
 from dali_feed.kernels import _module
 from dali_feed.testing import Broker, broker
 
@@ -98,9 +99,12 @@ def own_broker() -> Iterator[real.RealBroker]:
         yield running
 
 
-@pytest.fixture(params=["embedded", "real"])
+@pytest.fixture(params=["embedded", "real", "by message"])
 def kafka(request: pytest.FixtureRequest) -> Kafka:
-    """Each broker in turn."""
+    """Each broker in turn; and the embedded one, of which all is read by message, as without the loops in C."""
+    if request.param == "by message":
+        request.getfixturevalue("monkeypatch").setattr(reader, "by_column", lambda _: False)
+        return Kafka("embedded", request.getfixturevalue("embedded_broker"))
     return Kafka(request.param, request.getfixturevalue(f"{request.param}_broker"))
 
 

@@ -91,7 +91,7 @@ typedef struct {
 
 typedef struct {
     int64_t want, stop; /* the offsets want .. stop-1 are still to come */
-    int64_t bytes;      /* of keys and values of all that were taken */
+    int64_t bytes;      /* of keys and values of all that were taken in this turn */
     int64_t need;       /* where it ended for want of room: the bytes of that record */
 } run_t;
 
@@ -182,14 +182,17 @@ static int fetch(source_t *from, int milliseconds) {
     return 1;
 }
 
-/* Fill rows with the records of a run, as far as they are there. DONE: `want` has come to `stop`, or a record beyond it
-   stands at the head. EMPTY: nothing more came within `milliseconds`. LOOK: there was much, and more may come. ROOM:
-   another memory is needed, of `need` bytes or more. THINK: Python must look at the head. */
+/* Fill rows with the records of a run, as far as they are there, and wait once for the next: records that trickle must
+   not keep Python from looking around. DONE: `want` has come to `stop`, or a record beyond it stands at the head. EMPTY:
+   nothing more is there, or came within `milliseconds`. LOOK: there was much, and more may come. ROOM: another memory is
+   needed, of `need` bytes or more. THINK: Python must look at the head. */
 EXPORTED int dali_feed_kafka_take(source_t *from, run_t *run, rows_t *rows, int milliseconds) {
-    int64_t enough = run->bytes + TURN;
     while (run->want < run->stop) {
-        if (run->bytes >= enough) return LOOK;
-        if (!fetch(from, 0) && !fetch(from, milliseconds)) return EMPTY;
+        if (run->bytes >= TURN) return LOOK;
+        if (!fetch(from, 0)) {
+            if (!fetch(from, milliseconds)) return EMPTY;
+            milliseconds = 0;
+        }
         const message_t *m = from->message;
         if (!m) return THINK;
         if (m->offset >= run->stop) return DONE;
@@ -211,8 +214,9 @@ EXPORTED void *dali_feed_kafka_open(void *client, const char *topic, int32_t par
     return queue;
 }
 
+/* Give a queue back, emptied: librdkafka keeps what waits in it for as long as the client lives. */
 EXPORTED void dali_feed_kafka_close(source_t *from) {
-    if (from->event) dali_feed_kafka_skip(from);
+    while (fetch(from, 0)) dali_feed_kafka_skip(from);
     rd.queue_destroy(from->queue);
     from->queue = NULL;
 }

@@ -18,8 +18,25 @@ from numpy.typing import NDArray
 
 from dali_feed.native.library import library
 
-__all__ = ["DONE", "EMPTY", "LOOK", "MOST_HEADERS", "NO_BYTES", "NO_HEADER", "ROOM", "THINK"]
-__all__ += ["Found", "Functions", "Queue", "RowsInC", "RunInC", "functions", "newest_client", "plugin"]
+__all__ = [
+    "DONE",
+    "EMPTY",
+    "LOOK",
+    "MOST_HEADERS",
+    "NO_BYTES",
+    "NO_HEADER",
+    "ROOM",
+    "THINK",
+    "Found",
+    "Functions",
+    "Queue",
+    "RowsInC",
+    "RunInC",
+    "address",
+    "functions",
+    "newest_client",
+    "plugin",
+]
 
 DONE, EMPTY, LOOK, ROOM, THINK = range(5)  # why `Queue.take` came back, see dali_feed_kafka_take
 NO_HEADER, NO_BYTES = -1, -2  # in the place of a memory: none of that name, one that holds null
@@ -151,10 +168,13 @@ def newest_client(own: Functions) -> int | None:
 
 
 class Queue:
-    """A partition's own queue. To be closed before its client is; used by one thread, in one process."""
+    """A partition's own queue. To be closed before its client is; used by one thread, in one process.
 
-    def __init__(self, own: Functions, client: int, topic: str, partition: int) -> None:
-        self._own, self._source, self._pid = own, _Source(), os.getpid()
+    keeps  the object that ends the client: one that nobody closes is not collected before its queue
+    """
+
+    def __init__(self, own: Functions, client: int, topic: str, partition: int, *, keeps: object = None) -> None:
+        self._own, self._source, self._pid, self._keeps = own, _Source(), os.getpid(), keeps
         self._at = ctypes.byref(self._source)
         self._source.queue = own.own.dali_feed_kafka_open(client, topic.encode(), partition)
 

@@ -107,6 +107,7 @@ class ByColumn:
         self._consumer, self._topic = consumer, topic
         self._own, self._handle = own, handle
         self._queue: Queue | None = None
+        self._left: Queue | None = None  # of the partition before this one
         self._partition = -1
         self._run = RunInC()
         self._events: list[Message] = []  # of the client's own queue
@@ -115,9 +116,10 @@ class ByColumn:
         """See `Way`."""
         self.drop()
         if partition != self._partition or self._queue is None:
-            self.close()
+            self._leave()
             # Before it is assigned, or its first records would go to the client's queue.
-            self._queue, self._partition = Queue(self._own, self._handle, self._topic, partition), partition
+            new = Queue(self._own, self._handle, self._topic, partition, keeps=self._consumer)
+            self._left, self._queue, self._partition = self._queue, new, partition
         self._consumer.assign([TopicPartition(self._topic, partition, offset)])
 
     def come(self, run: Run, rows: Takes, most: int) -> bool:
@@ -126,19 +128,27 @@ class ByColumn:
         if self._events:
             return True
         queue, filled, told = self._queue, _filled(rows), self._run
-        if not queue:
-            return False
+        if not queue:  # librdkafka has none of that partition
+            self._hear(SLICE_SECONDS)
+            return bool(self._events)
         told.want, told.stop, told.bytes = run.want, run.stop, 0
         filled.told.shift = run.shift
         milliseconds = int(SLICE_SECONDS * 1000)
         while (why := queue.take(told, filled.told, milliseconds)) == ROOM:
             filled.grow(told.need)
+            milliseconds = 0  # there is something already
         came = told.want > run.want or why not in (EMPTY, LOOK)
         run.want = told.want
         run.received += told.bytes
-        while (message := self._consumer.poll(0)) is not None:  # logs and statistics go to their functions meanwhile
-            self._events.append(message)
+        if came:
+            self._leave()
+        self._hear(0)
         return came or bool(self._events)
+
+    def _hear(self, seconds: float) -> None:
+        """Take what the client itself has: logs and statistics go to their functions meanwhile."""
+        while (message := self._consumer.poll(seconds)) is not None:
+            self._events.append(message)
 
     def look(self, run: Run, rows: Takes) -> Event | None:
         """See `Way`."""
@@ -188,7 +198,17 @@ class ByColumn:
 
     def close(self) -> None:
         """See `Way`."""
+        self._leave()
         queue, self._queue = self._queue, None
+        if queue is not None:
+            queue.close()
+
+    def _leave(self) -> None:
+        """Close the queue of the partition before: nothing more comes into it once there are records of this one.
+
+        Closed sooner it would keep a fetch, some megabytes of each partition, for as long as the client lives.
+        """
+        queue, self._left = self._left, None
         if queue is not None:
             queue.close()
 

@@ -20,6 +20,9 @@ from dali_feed.records.source import Lease
 
 __all__ = ["Filled", "Wanted", "merged"]
 
+_NOTHING = memoryview(b"")
+_LARGE = 8  # parts of what is taken at once: a record that is larger than one leaves too much of it unused
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -36,8 +39,14 @@ class Wanted:
 
     def fits(self) -> bool:
         """Whether C can be asked for it."""
-        names = [*self.headers, *(() if self.label is None else (self.label,))]
-        return len(self.headers) <= MOST_HEADERS and not any("\0" in name for name in names)
+        names = "".join([*self.headers, *(() if self.label is None else (self.label,))])
+        if len(self.headers) > MOST_HEADERS or "\0" in names:
+            return False
+        try:
+            names.encode()
+        except UnicodeEncodeError:  # half of a surrogate pair, which no header has
+            return False
+        return True
 
 
 class Filled:
@@ -68,24 +77,27 @@ class Filled:
     def grow(self, need: int) -> None:
         """Another memory for the next records, the first of them of `need` bytes.
 
-        It is for all that are left, as large as those before: half a slab at most, as what is left of each is lost.
+        It is for all that are left, as large as those before: half a slab at most, as what is left of each is lost. A
+        record that is large beside that has memory of its own, so that a lease is as well filled as by message.
         """
         self._bytes += self.told.filled
         there = int(np.count_nonzero(self.taken))
-        each = self._bytes // there if there else need
+        each = max(need, self._bytes // there if there else 0)
         most = self._lease.slab_bytes // 2
-        memory = self._lease.room(max(need, min(most, each * (self._rows - there))))
+        usual = 0 if each > most // _LARGE else min(most, each * (self._rows - there))
+        memory = self._lease.room(max(need, usual))
         self.told.memory, self.told.room, self.told.filled = address(memory), len(memory), 0
         self.told.number = len(self._memories)
         self._memories.append(memory)
 
-    def untake(self, row: int) -> None:
-        """Python takes this one."""
-        self.taken[row], self.whole = 0, False
+    def untake(self, rows: int | slice) -> None:
+        """Python takes this one, or they are to be taken once more."""
+        self.taken[rows], self.whole = 0, False
 
     def _column(self, number: int) -> Pieces:
         of, at, size = self._cells[:, number]
-        return Pieces(self._memories, np.where(self.taken, of, NO_HEADER), at, size)
+        memories = self._memories or [_NOTHING]  # where all that was taken is of no bytes
+        return Pieces(memories, np.where(self.taken, of, NO_HEADER), at, size)
 
     @property
     def values(self) -> Pieces:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import weakref
@@ -43,10 +44,9 @@ def check_usable(topic: str, pid: int, stop: threading.Event, *, closed: bool) -
         raise ClosedError(msg)
 
 
-# librdkafka's threads do not survive a fork, and destroying its client in the child hangs: the child keeps the
-# clients of its parent for ever, unused.
+# librdkafka's threads do not survive a fork, and destroying its client in the child hangs or aborts: the child keeps
+# its parent's clients for ever, unused. By a reference that nobody has, as an interpreter that ends clears its lists.
 _LIVE: weakref.WeakSet[Any] = weakref.WeakSet()
-_INHERITED: list[Any] = []
 
 
 def held(reader: Any) -> None:
@@ -60,7 +60,8 @@ def let_go(reader: Any) -> None:
 
 
 def _after_fork() -> None:
-    _INHERITED.extend(reader.clients() for reader in list(_LIVE))
+    for reader in list(_LIVE):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(reader.clients()))
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -189,7 +189,7 @@ class _PlainRows(MemberRows):
             self._times[row] = message.timestamp()[1]
 
     def _put(self, name: str, full: str, found: Any) -> None:
-        if full != _VALUE:
+        if full != _VALUE:  # its pieces: see `columns`
             super()._put(name, full, found)
 
     def _pieces(self, values: Filling) -> Pieces:

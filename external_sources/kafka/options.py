@@ -21,6 +21,7 @@ from dali_feed.secrets import hidden, revealed
 __all__ = [
     "OURS",
     "SLICE_SECONDS",
+    "Adds",
     "Identity",
     "KafkaOptions",
     "admin_options",

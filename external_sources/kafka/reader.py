@@ -199,6 +199,8 @@ class KafkaReader:
             msg = f"{self._where(run.partition, want)}: reading was stopped"
             raise ClosedError(msg)
         if self._witness.doubts(self._identity.topic_id):
+            if (filled := getattr(rows, "filled", None)) is not None:
+                filled.untake(slice(want + run.shift, run.want + run.shift))
             run.want = want
             return self._doubt(run.partition, want, wait)
         if not came:

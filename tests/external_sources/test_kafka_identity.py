@@ -10,8 +10,15 @@ from broker.handle import Kafka, payloads
 from broker.real import Cluster
 
 from dali_feed.errors import SourceChangedError
+from dali_feed.external_sources.kafka.by_column import ByColumn
+from dali_feed.external_sources.kafka.filled import Filled
 from dali_feed.external_sources.kafka.identity import Asker, Witness
+from dali_feed.external_sources.kafka.reader import KafkaReader
+from dali_feed.external_sources.kafka.records import Takes
+from dali_feed.external_sources.kafka.run import Run
 from dali_feed.external_sources.kafka.topic import KafkaTopic
+from dali_feed.external_sources.kafka.wait import Wait
+from dali_feed.native.library import library
 from dali_feed.records.source import Extents
 
 RECORDS = 400
@@ -89,6 +96,68 @@ def test_a_topic_made_anew_within_a_read(real_kafka: Kafka, told: bool, more: in
     assert len(seen) - before >= 20
     if told:
         assert NEW not in seen
+
+
+@pytest.mark.skipif(library() is None, reason="the loops in C are not compiled")
+@pytest.mark.parametrize("more", [0, 100])
+def test_a_topic_made_anew_within_a_read_by_column(
+    real_kafka: Kafka, told: bool, more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records come from the partition's queue, the word of the new topic from the client's: no block all the same."""
+    kafka, came = real_kafka, list[int]()
+    cluster = kafka.cluster
+    assert isinstance(cluster, Cluster)
+    _filled(kafka, OLD, RECORDS)
+    source = KafkaTopic(kafka.topic, kafka.servers)
+    source.snapshot()
+    come = ByColumn.come
+
+    def noted(way: ByColumn, run: Run, rows: Takes, most: int) -> bool:
+        found = come(way, run, rows, most)
+        if run.received and not came:
+            came.append(run.want)
+            cluster.delete(kafka.topic)
+            _filled(kafka, NEW, RECORDS + more)
+        return found
+
+    monkeypatch.setattr(ByColumn, "come", noted)
+    reader = source.reader()
+    for _ in range(2):
+        with pytest.raises(SourceChangedError, match=rf"{kafka.topic}\[0\]@\d+: .*deleted and made again"):
+            reader.read(Extents.one(0, 0, RECORDS))
+    reader.close()
+    assert 0 < came[0] < RECORDS
+
+
+@pytest.mark.skipif(library() is None, reason="the loops in C are not compiled")
+def test_rows_that_came_in_doubt_are_taken_anew(embedded: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What C had filled before the word of another topic came counts no more, where only a broker lagged behind."""
+    embedded.publish(embedded.topic, [(b"%03d" % n, n) for n in range(200)], partitions=1)
+    doubt, there = KafkaReader._doubt, list[Any]()
+    reader = KafkaTopic(embedded.topic, embedded.servers).reader()
+    make, made = Filled.__init__, list[Filled]()
+
+    def noted(filled: Filled, *told: Any) -> None:
+        make(filled, *told)
+        made.append(filled)
+
+    def doubts(_: Witness, __: str) -> bool:
+        if made[0].taken.any() and not there:
+            there.append(int(made[0].taken.sum()))
+            return True
+        return False
+
+    def watched(reader: KafkaReader, partition: int, want: int, wait: Wait) -> None:
+        there.append(int(made[0].taken.sum()))
+        doubt(reader, partition, want, wait)
+
+    monkeypatch.setattr(Filled, "__init__", noted)
+    monkeypatch.setattr(Witness, "doubts", doubts)
+    monkeypatch.setattr(KafkaReader, "_doubt", watched)
+    assert payloads(reader.read(Extents.one(0, 0, 200))) == [b"%03d" % n for n in range(200)]
+    reader.close()
+    assert there[0] > 0
+    assert there[1:] == [0]
 
 
 def test_what_a_consumer_says_of_its_topic() -> None:

@@ -104,7 +104,7 @@ def test_keys_and_headers_are_members(embedded: Kafka, tmp_path: Path) -> None:
     places = {bytes(key): p for p, block in enumerate(found) for key in block.fields["key"]}
     assert sorted(places) == [b"w%d" % n for n in range(5)]
     for block in found:
-        assert block.fields["key"] == [bytes(view) for view in block.fields["who"]]
+        assert [bytes(key) for key in block.fields["key"]] == [bytes(view) for view in block.fields["who"]]
     whole = values_in(embedded.servers, topic)
     assert [sorted(part) == part for part in whole] == [True] * 3
     turn = embedded.create(f"{topic}-turn", 3)
