@@ -46,27 +46,33 @@ static struct {
 
 static _Thread_local void *newest; /* the client that this thread made last */
 
-EXPORTED void dali_feed_kafka_functions(void *const *functions) { memcpy(&rd, functions, sizeof rd); }
+EXPORTED void dali_feed_kafka_functions(void *const *functions)
+{
+    memcpy(&rd, functions, sizeof rd);
+}
 
-static int on_new(void *client, const void *conf, void *own, char *said, size_t said_size) {
+static int on_new(void *client, const void *conf, void *own, char *said, size_t said_size)
+{
     (void)conf, (void)own, (void)said, (void)said_size;
     newest = client;
     return 0;
 }
 
-EXPORTED int conf_init(void *conf, void **opaque, char *said, size_t said_size) {
+EXPORTED int conf_init(void *conf, void **opaque, char *said, size_t said_size)
+{
     (void)opaque, (void)said, (void)said_size;
     return rd.add_on_new ? rd.add_on_new(conf, "dali_feed", on_new, NULL) : 0;
 }
 
-EXPORTED void *dali_feed_kafka_newest(void) {
+EXPORTED void *dali_feed_kafka_newest(void)
+{
     void *found = newest;
     newest = NULL;
     return found;
 }
 
-enum { FETCHED = 2 }; /* the kind of event that is a record */
-enum { TURN = 4 << 20 };          /* bytes after which Python has a look around */
+enum { FETCHED = 2 };                   /* the kind of event that is a record */
+enum { TURN = 4 << 20 };                /* bytes after which Python has a look around */
 enum { NO_HEADER = -1, NO_BYTES = -2 }; /* in the place of a memory: none of that name, and one that holds null */
 
 /* A partition's queue, and at its head the event that nobody has had yet, with its record; NULL: none, or no record. */
@@ -105,62 +111,82 @@ typedef struct {
 
 enum { MOST_HEADERS = 16 };
 
-static found_t found(const void *bytes, size_t size) {
+static found_t found(const void *bytes, size_t size)
+{
     return (found_t){bytes, bytes ? (int64_t)size : 0, bytes ? 0 : NO_BYTES};
 }
 
 /* The last header of each name that is asked for, and of the label's. */
-static void look_up(const message_t *m, const rows_t *rows, found_t *of_names, found_t *label) {
+static void look_up(const message_t *m, const rows_t *rows, found_t *of_names, found_t *label)
+{
     void *headers = NULL;
     const char *name;
     const void *value;
     size_t size;
-    if (rd.headers(m, &headers)) return; /* it has none */
+    if (rd.headers(m, &headers))
+        return; /* it has none */
     for (size_t n = 0; !rd.header(headers, n, &name, &value, &size); n++) {
-        if (rows->label && !strcmp(name, rows->label)) *label = found(value, size);
+        if (rows->label && !strcmp(name, rows->label))
+            *label = found(value, size);
         for (int64_t k = 0; k < rows->headers; k++)
-            if (!strcmp(name, rows->names[k])) of_names[k] = found(value, size);
+            if (!strcmp(name, rows->names[k]))
+                of_names[k] = found(value, size);
     }
 }
 
 /* Whether they are 1 to 18 digits; the number that they are. */
-static int is_number(found_t text, int64_t *number) {
+static int is_number(found_t text, int64_t *number)
+{
     int64_t sum = 0;
-    if (text.state || text.size < 1 || text.size > 18) return 0;
+    if (text.state || text.size < 1 || text.size > 18)
+        return 0;
     for (int64_t k = 0; k < text.size; k++) {
-        if (text.bytes[k] < '0' || text.bytes[k] > '9') return 0;
+        if (text.bytes[k] < '0' || text.bytes[k] > '9')
+            return 0;
         sum = sum * 10 + (text.bytes[k] - '0');
     }
     *number = sum;
     return 1;
 }
 
-static void put(rows_t *rows, int64_t column, int64_t row, found_t what) {
+static void put(rows_t *rows, int64_t column, int64_t row, found_t what)
+{
     int64_t cell = column * rows->rows + row;
     rows->of[cell] = what.state ? what.state : rows->number;
     rows->at[cell] = rows->filled;
     rows->size[cell] = what.size;
-    if (what.size) memcpy(rows->memory + rows->filled, what.bytes, what.size);
+    if (what.size)
+        memcpy(rows->memory + rows->filled, what.bytes, what.size);
     rows->filled += what.size;
 }
 
 /* One record into its row: DONE, ROOM or THINK. */
-static int take_one(const message_t *m, run_t *run, rows_t *rows) {
+static int take_one(const message_t *m, run_t *run, rows_t *rows)
+{
     found_t of_names[MOST_HEADERS], label = {NULL, 0, NO_HEADER};
     int64_t row = m->offset + rows->shift, number = 0, column = 0;
-    if (rows->wants_value && !(m->payload && m->len)) return THINK;
+    if (rows->wants_value && !(m->payload && m->len))
+        return THINK;
     if (rows->headers || rows->label) {
-        for (int64_t k = 0; k < rows->headers; k++) of_names[k] = label;
+        for (int64_t k = 0; k < rows->headers; k++)
+            of_names[k] = label;
         look_up(m, rows, of_names, &label);
-        if (rows->label && !is_number(label, &number)) return THINK;
+        if (rows->label && !is_number(label, &number))
+            return THINK;
     }
     run->need = (rows->wants_value ? (int64_t)m->len : 0) + (rows->wants_key ? (int64_t)m->key_len : 0);
-    for (int64_t k = 0; k < rows->headers; k++) run->need += of_names[k].size;
-    if (rows->filled + run->need > rows->room) return ROOM;
-    if (rows->wants_value) put(rows, column++, row, found(m->payload, m->len));
-    if (rows->wants_key) put(rows, column++, row, found(m->key, m->key_len));
-    for (int64_t k = 0; k < rows->headers; k++) put(rows, column++, row, of_names[k]);
-    if (rows->labels) rows->labels[row] = number;
+    for (int64_t k = 0; k < rows->headers; k++)
+        run->need += of_names[k].size;
+    if (rows->filled + run->need > rows->room)
+        return ROOM;
+    if (rows->wants_value)
+        put(rows, column++, row, found(m->payload, m->len));
+    if (rows->wants_key)
+        put(rows, column++, row, found(m->key, m->key_len));
+    for (int64_t k = 0; k < rows->headers; k++)
+        put(rows, column++, row, of_names[k]);
+    if (rows->labels)
+        rows->labels[row] = number;
     if (rows->times) {
         int type;
         rows->times[row] = rd.timestamp(m, &type);
@@ -169,16 +195,21 @@ static int take_one(const message_t *m, run_t *run, rows_t *rows) {
     return DONE;
 }
 
-EXPORTED void dali_feed_kafka_skip(source_t *from) {
+EXPORTED void dali_feed_kafka_skip(source_t *from)
+{
     rd.destroy(from->event);
     from->event = NULL, from->message = NULL;
 }
 
 /* Whether there is something at the head, waiting so long for it. */
-static int fetch(source_t *from, int milliseconds) {
-    if (from->event) return 1;
-    if (!(from->event = rd.poll(from->queue, milliseconds))) return 0;
-    if (rd.type(from->event) == FETCHED) from->message = rd.message(from->event);
+static int fetch(source_t *from, int milliseconds)
+{
+    if (from->event)
+        return 1;
+    if (!(from->event = rd.poll(from->queue, milliseconds)))
+        return 0;
+    if (rd.type(from->event) == FETCHED)
+        from->message = rd.message(from->event);
     return 1;
 }
 
@@ -186,19 +217,25 @@ static int fetch(source_t *from, int milliseconds) {
    not keep Python from looking around. DONE: `want` has come to `stop`, or a record beyond it stands at the head. EMPTY:
    nothing more is there, or came within `milliseconds`. LOOK: there was much, and more may come. ROOM: another memory is
    needed, of `need` bytes or more. THINK: Python must look at the head. */
-EXPORTED int dali_feed_kafka_take(source_t *from, run_t *run, rows_t *rows, int milliseconds) {
+EXPORTED int dali_feed_kafka_take(source_t *from, run_t *run, rows_t *rows, int milliseconds)
+{
     while (run->want < run->stop) {
-        if (run->bytes >= TURN) return LOOK;
+        if (run->bytes >= TURN)
+            return LOOK;
         if (!fetch(from, 0)) {
-            if (!fetch(from, milliseconds)) return EMPTY;
+            if (!fetch(from, milliseconds))
+                return EMPTY;
             milliseconds = 0;
         }
         const message_t *m = from->message;
-        if (!m) return THINK;
-        if (m->offset >= run->stop) return DONE;
+        if (!m)
+            return THINK;
+        if (m->offset >= run->stop)
+            return DONE;
         if (m->offset >= run->want) { /* else of an assignment before this one */
             int how = take_one(m, run, rows);
-            if (how != DONE) return how;
+            if (how != DONE)
+                return how;
             run->bytes += (int64_t)(m->len + m->key_len);
             run->want = m->offset + 1;
         }
@@ -208,15 +245,19 @@ EXPORTED int dali_feed_kafka_take(source_t *from, run_t *run, rows_t *rows, int 
 }
 
 /* A partition's queue, apart from the client's: its records come here alone. NULL where there is none. */
-EXPORTED void *dali_feed_kafka_open(void *client, const char *topic, int32_t partition) {
+EXPORTED void *dali_feed_kafka_open(void *client, const char *topic, int32_t partition)
+{
     void *queue = rd.queue_of(client, topic, partition);
-    if (queue) rd.forward(queue, NULL);
+    if (queue)
+        rd.forward(queue, NULL);
     return queue;
 }
 
 /* Give a queue back, emptied: librdkafka keeps what waits in it for as long as the client lives. */
-EXPORTED void dali_feed_kafka_close(source_t *from) {
-    while (fetch(from, 0)) dali_feed_kafka_skip(from);
+EXPORTED void dali_feed_kafka_close(source_t *from)
+{
+    while (fetch(from, 0))
+        dali_feed_kafka_skip(from);
     rd.queue_destroy(from->queue);
     from->queue = NULL;
 }
