@@ -112,9 +112,9 @@ class Reading(Iterator[Size]):
                     sizes = [len(payload) for payload in block.payloads if payload is not None]
                     block.lease.release()
                     self._found.put((len(sizes), sum(sizes)))
+                self._found.put(None)  # before its connection is closed, which is no reading
             finally:
                 reader.close()
-            self._found.put(None)
         except BaseException as error:  # noqa: BLE001  it is raised in the thread that waits
             self._found.put(error)
 
