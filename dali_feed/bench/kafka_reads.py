@@ -109,9 +109,10 @@ class Reading(Iterator[Size]):
             try:
                 while (extents := self._task()) is not None:
                     block = reader.read(extents)
-                    sizes = [len(payload) for payload in block.payloads if payload is not None]
+                    there = [payload for payload in block.payloads if payload is not None]
+                    self._found.put((len(there), sum(map(len, there))))
+                    del there
                     block.lease.release()
-                    self._found.put((len(sizes), sum(sizes)))
                 self._found.put(None)  # before its connection is closed, which is no reading
             finally:
                 reader.close()

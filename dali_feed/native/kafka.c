@@ -12,6 +12,7 @@
 
    Declared here is what is used of rdkafka.h, whose layout librdkafka keeps for all versions 1 and 2. */
 #include <string.h>
+#include <time.h>
 
 #include "native.h"
 
@@ -213,19 +214,29 @@ static int fetch(source_t *from, int milliseconds)
     return 1;
 }
 
-/* Fill rows with the records of a run, as far as they are there, and wait once for the next: records that trickle must
-   not keep Python from looking around. DONE: `want` has come to `stop`, or a record beyond it stands at the head. EMPTY:
-   nothing more is there, or came within `milliseconds`. LOOK: there was much, and more may come. ROOM: another memory is
-   needed, of `need` bytes or more. THINK: Python must look at the head. */
+static int64_t now(void) /* in milliseconds */
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return at.tv_sec * 1000 + at.tv_nsec / 1000000;
+}
+
+/* Fill rows with the records of a run, waiting `milliseconds` for them in all: records that trickle must not keep Python
+   from looking around. DONE: `want` has come to `stop`, or a record beyond it stands at the head. EMPTY: that time is
+   over. LOOK: there was much, and more may come. ROOM: another memory is needed, of `need` bytes or more. THINK: Python
+   must look at the head. */
 EXPORTED int dali_feed_kafka_take(source_t *from, run_t *run, rows_t *rows, int milliseconds)
 {
+    int64_t until = -1, left; /* looked at where it must wait, and not per record */
     while (run->want < run->stop) {
         if (run->bytes >= TURN)
             return LOOK;
         if (!fetch(from, 0)) {
-            if (!fetch(from, milliseconds))
+            left = now();
+            until = until < 0 ? left + milliseconds : until;
+            left = until - left;
+            if (left <= 0 || !fetch(from, (int)left))
                 return EMPTY;
-            milliseconds = 0;
         }
         const message_t *m = from->message;
         if (!m)

@@ -6,6 +6,7 @@ are missing, whether they have one size, their bytes side by side) costs a few c
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
@@ -66,6 +67,20 @@ class Pieces(Sequence[memoryview | None]):
         memories, ends = self.memories, (self.at + self.size).tolist()
         for of, at, end in zip(self.of.tolist(), self.at.tolist(), ends, strict=True):
             yield memories[of][at:end] if of >= 0 else None
+
+    def views(self) -> list[memoryview | None]:
+        """All rows; cheaper than one after the other where neighbours lie in one memory."""
+        begins = [0, *(np.flatnonzero(np.diff(self.of)) + 1).tolist()]
+        if len(begins) * _FEW > len(self):
+            return list(self)
+        found: list[memoryview | None] = []
+        for a, b in itertools.pairwise([*begins, len(self)]):
+            of, at = int(self.of[a]), self.at[a:b]
+            if of < 0:
+                found += [None] * (b - a)
+            else:
+                found += map(self.memories[of].__getitem__, map(slice, at.tolist(), (at + self.size[a:b]).tolist()))
+        return found
 
     @overload
     def __getitem__(self, rows: int) -> memoryview | None: ...

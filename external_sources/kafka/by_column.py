@@ -11,6 +11,7 @@ judged after that.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -132,11 +133,10 @@ class ByColumn:
             self._hear(SLICE_SECONDS)
             return bool(self._events)
         told.want, told.stop, told.bytes = run.want, run.stop, 0
-        filled.told.shift = run.shift
-        milliseconds = int(SLICE_SECONDS * 1000)
-        while (why := queue.take(told, filled.told, milliseconds)) == ROOM:
+        filled.told.shift, filled.begun = run.shift, True
+        until = time.monotonic() + SLICE_SECONDS
+        while (why := queue.take(told, filled.told, max(0, int((until - time.monotonic()) * 1000)))) == ROOM:
             filled.grow(told.need)
-            milliseconds = 0  # there is something already
         came = told.want > run.want or why not in (EMPTY, LOOK)
         run.want = told.want
         run.received += told.bytes

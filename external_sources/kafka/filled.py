@@ -21,7 +21,6 @@ from dali_feed.records.source import Lease
 __all__ = ["Filled", "Wanted", "merged"]
 
 _NOTHING = memoryview(b"")
-_LARGE = 8  # parts of what is taken at once: a record that is larger than one leaves too much of it unused
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class Filled:
         self.times = np.zeros(rows, np.int64) if wanted.times else None
         self._memories: list[memoryview] = []
         self._bytes = 0  # in those that are full
-        self.whole = True  # Python has taken none
+        self.begun = self._left_out = False  # whether C has been asked, and whether Python has taken any all the same
         names = [name.encode() for name in wanted.headers]
         self._names = (ctypes.c_char_p * len(names))(*names)
         self._label = None if wanted.label is None else ctypes.c_char_p(wanted.label.encode())
@@ -77,22 +76,25 @@ class Filled:
     def grow(self, need: int) -> None:
         """Another memory for the next records, the first of them of `need` bytes.
 
-        It is for all that are left, as large as those before: half a slab at most, as what is left of each is lost. A
-        record that is large beside that has memory of its own, so that a lease is as well filled as by message.
+        It is for all that are left, as large as those before, a slab at most: what does not fit into the rest of one
+        goes into the next, so that a lease is as well filled as by message.
         """
         self._bytes += self.told.filled
         there = int(np.count_nonzero(self.taken))
         each = max(need, self._bytes // there if there else 0)
-        most = self._lease.slab_bytes // 2
-        usual = 0 if each > most // _LARGE else min(most, each * (self._rows - there))
-        memory = self._lease.room(max(need, usual))
+        memory = self._lease.room(max(need, min(self._lease.slab_bytes, each * (self._rows - there))))
         self.told.memory, self.told.room, self.told.filled = address(memory), len(memory), 0
         self.told.number = len(self._memories)
         self._memories.append(memory)
 
+    @property
+    def whole(self) -> bool:
+        """Whether Python has taken none."""
+        return self.begun and not self._left_out
+
     def untake(self, rows: int | slice) -> None:
         """Python takes this one, or they are to be taken once more."""
-        self.taken[rows], self.whole = 0, False
+        self.taken[rows], self._left_out = 0, True
 
     def _column(self, number: int) -> Pieces:
         of, at, size = self._cells[:, number]
@@ -103,6 +105,11 @@ class Filled:
     def values(self) -> Pieces:
         """Of the rows that were taken; the others have none."""
         return self._column(0)
+
+    def views(self, rows: list[Any]) -> list[Any]:
+        """The values as views, and in the rows that Python took what it has."""
+        found = self.values.views()
+        return found if self.whole else merged(found, rows)
 
     def texts(self) -> dict[str, Pieces]:
         """Key, as `key`, and headers, as `headers.NAME`; none where a record has none."""

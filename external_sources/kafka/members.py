@@ -88,8 +88,8 @@ class MemberRows:
         if filled.wanted.value:
             columns[_VALUE] = filled.values
             if self._image is not None:
-                columns[_VALUE] = list(filled.values)
-                self.payloads = merged(columns[_VALUE], self.payloads)
+                columns[_VALUE] = filled.values.views()
+                self.payloads = filled.views(self.payloads)
         if self._image is None:
             nothing = [_NOTHING if there else None for there in filled.where().tolist()]
             self.payloads = merged(nothing, self.payloads)

@@ -33,6 +33,7 @@ from dali_feed.external_sources.kafka.errors import (
     unreachable,
 )
 from dali_feed.external_sources.kafka.filled import Filled
+from dali_feed.external_sources.kafka.freed import keep_freed
 from dali_feed.external_sources.kafka.held import check_usable, hang_up, held, let_go
 from dali_feed.external_sources.kafka.identity import Asker, Witness, identify
 from dali_feed.external_sources.kafka.members import MemberRows
@@ -332,6 +333,7 @@ class KafkaReader:
     def _assign(self, partition: int, offset: int, *, modest: bool = False) -> None:
         if self._way is None:
             self._trouble.clear()
+            keep_freed()
             options, debug = self._options, Witness.DEBUG if self._identity.topic_id else ""
             self._witness = Witness(options.topic, aloud="debug" in options.config)
             keep = None if self._modest else self._statistics.begin()

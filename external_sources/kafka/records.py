@@ -15,7 +15,7 @@ import numpy as np
 from confluent_kafka import Message
 
 from dali_feed.external_sources.kafka.claims import UNTOLD, Follows, value_of
-from dali_feed.external_sources.kafka.filled import Filled, Wanted, merged
+from dali_feed.external_sources.kafka.filled import Filled, Wanted
 from dali_feed.quarantine.reasons import place_of
 from dali_feed.records.source import LABEL, Lease
 
@@ -82,7 +82,7 @@ class _Plain:
     def finish(self) -> None:
         """What C has filled."""
         if self.filled is not None:
-            self.payloads = merged(self.filled.values, self.payloads)
+            self.payloads = self.filled.views(self.payloads)
 
     def take(self, row: int, message: Message) -> None:
         """Copy a record into its row."""

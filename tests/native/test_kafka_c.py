@@ -13,7 +13,7 @@ import dali_feed.native
 
 HERE = Path(dali_feed.native.__file__).resolve().parent
 DRIVER = Path(__file__).with_name("kafka_driver.c")
-SANITIZE = ("-std=c11", "-O1", "-g1", "-Wall", "-Wextra", "-Werror", "-fno-sanitize-recover=all")
+SANITIZE = ("-std=gnu11", "-O1", "-g1", "-Wall", "-Wextra", "-Werror", "-fno-sanitize-recover=all")
 TURNS = 20_000
 
 

@@ -65,6 +65,13 @@ def test_pieces_are_the_list_of_their_views(
     assert told(made(more)) == listed(more)
 
 
+@given(st.lists(st.tuples(ROW, st.integers(1, 40)), max_size=6))
+def test_views_of_neighbours_are_those_of_each(runs: list[tuple[tuple[int, int, int], int]]) -> None:
+    """However long the runs of rows in one memory are, and where rows have none between them."""
+    rows = [row for row, times in runs for _ in range(times)]
+    assert told(made(rows).views()) == listed(rows)
+
+
 def test_views_are_of_the_memory_itself() -> None:
     """Nothing is copied before a batch is made."""
     view = made([(1, 5, 4)])[np.array([0, 0])][1]
