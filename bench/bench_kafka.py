@@ -165,7 +165,7 @@ def main() -> None:
             rows.append(
                 made
                 | {
-                    "payload kb": each,
+                    "payload kb": f"{each:g}",
                     "who": name,
                     "MB/s": round(rate),
                     "least": round(least),
