@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import resource
 import shutil
 import subprocess
@@ -35,6 +36,7 @@ def missing_c() -> str | None:
 def compiled(source: Path) -> str:
     """The program of a file in C."""
     library, out = _library(), Path(mkdtemp(prefix="dali_feed-bench-"), source.stem)
+    atexit.register(shutil.rmtree, out.parent, ignore_errors=True)
     command = ["gcc", "-O2", "-Wall", "-Werror", str(source), str(library), "-o", str(out), "-pthread"]
     command += [f"-Wl,-rpath,{library and library.parent}", "-Wl,--allow-shlib-undefined"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -51,5 +51,9 @@ def cpu_seconds(pid: int) -> float:
 
 
 def cpu_here() -> float:
-    """CPU time of this process and its children."""
-    return time.process_time() + sum(map(cpu_seconds, _children()))
+    """CPU time of this process and its children, those that have ended too: a loader may begin its workers anew."""
+    children = sum(
+        map(cpu_seconds, _children())
+    )  # first: whoever has ended is waited for by this, and so counted below
+    ended = os.times()
+    return time.process_time() + children + ended.children_user + ended.children_system
