@@ -12,33 +12,27 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+from dali_feed.external_sources.kafka.by_column import librdkafka
+
 __all__ = ["compiled", "missing_c", "read_c"]
 
 SOURCE = Path(__file__).with_name("read_c.c")
-
-
-@cache
-def _library() -> Path | None:
-    import confluent_kafka
-
-    beside = Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs"
-    return next(iter(sorted(beside.glob("librdkafka*.so*"))), None)
 
 
 def missing_c() -> str | None:
     """Why nothing in C can be built here, or None."""
     if shutil.which("gcc") is None:
         return "no `gcc` on the PATH"
-    return None if _library() else "confluent_kafka's wheel has no librdkafka beside it"
+    return None if librdkafka() else "confluent_kafka's wheel has no librdkafka beside it"
 
 
 @cache
 def compiled(source: Path) -> str:
     """The program of a file in C."""
-    library, out = _library(), Path(mkdtemp(prefix="dali_feed-bench-"), source.stem)
+    library, out = librdkafka(), Path(mkdtemp(prefix="dali_feed-bench-"), source.stem)
     atexit.register(shutil.rmtree, out.parent, ignore_errors=True)
     command = ["gcc", "-O2", "-Wall", "-Werror", str(source), str(library), "-o", str(out), "-pthread"]
-    command += [f"-Wl,-rpath,{library and library.parent}", "-Wl,--allow-shlib-undefined"]
+    command += [f"-Wl,-rpath,{Path(str(library)).parent}", "-Wl,--allow-shlib-undefined"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         msg = f"{source.name} does not compile:\n{done.stderr}"

@@ -135,19 +135,11 @@ static void look_up(const message_t *m, const rows_t *rows, found_t *of_names, f
     }
 }
 
-/* Whether they are 1 to 18 digits; the number that they are. */
+enum { MOST_DIGITS = 18 }; /* of a number that int64 holds, whichever they are */
+
 static int is_number(found_t text, int64_t *number)
 {
-    int64_t sum = 0;
-    if (text.state || text.size < 1 || text.size > 18)
-        return 0;
-    for (int64_t k = 0; k < text.size; k++) {
-        if (text.bytes[k] < '0' || text.bytes[k] > '9')
-            return 0;
-        sum = sum * 10 + (text.bytes[k] - '0');
-    }
-    *number = sum;
-    return 1;
+    return !text.state && text.size > 0 && text.size <= MOST_DIGITS && dali_feed_decimal(text.bytes, text.size, number);
 }
 
 static void put(rows_t *rows, int64_t column, int64_t row, found_t what)

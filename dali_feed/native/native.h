@@ -13,6 +13,20 @@ enum { DALI_FEED_NATIVE = 3 };
 
 EXPORTED int dali_feed_native(void);
 
+/* Whether text, of 1 to 18 bytes, is decimal digits alone; the number that they are. */
+static inline int dali_feed_decimal(const uint8_t *text, int64_t size, int64_t *number)
+{
+    uint64_t sum = 0;
+    unsigned wrong = 0;
+    for (int64_t i = 0; i < size; i++) {
+        unsigned digit = text[i] - (unsigned)'0'; /* what is below 0 is far above 9 */
+        wrong |= digit > 9;
+        sum = sum * 10 + digit;
+    }
+    *number = (int64_t)sum;
+    return !wrong;
+}
+
 /* pixels.c. `from` is the first pixel's first channel; the three distances are in bytes, of either sign. `table`:
    3 x 256 values of `size` bytes, 1, 2 or 4; none: values are the bytes. `steps`, or none: a scale, three means and three
    divisors that make the table's floats. `how`: 1 channels last, 2 past the caches. */

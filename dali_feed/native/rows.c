@@ -44,18 +44,8 @@ void dali_feed_rows_padded(const uint8_t *const *memories, const int64_t *of, co
 int64_t dali_feed_rows_decimals(const uint8_t *const *memories, const int64_t *of, const int64_t *at,
                                 const int64_t *size, int64_t rows, int64_t *out)
 {
-    for (int64_t k = 0; k < rows; k++) {
-        const uint8_t *text = memories[of[k]] + at[k];
-        uint64_t number = 0;
-        unsigned wrong = 0;
-        for (int64_t i = 0; i < size[k]; i++) {
-            unsigned digit = text[i] - (unsigned)'0'; /* what is below 0 is far above 9 */
-            wrong |= digit > 9;
-            number = number * 10 + digit;
-        }
-        if (wrong)
+    for (int64_t k = 0; k < rows; k++)
+        if (!dali_feed_decimal(memories[of[k]] + at[k], size[k], &out[k]))
             return k;
-        out[k] = (int64_t)number;
-    }
     return rows;
 }

@@ -27,13 +27,13 @@ from dali_feed.external_sources.kafka.records import Takes
 from dali_feed.external_sources.kafka.run import Event, Run
 from dali_feed.native.kafka import EMPTY, LOOK, ROOM, Found, Functions, Queue, RunInC, functions, newest_client, plugin
 
-__all__ = ["ByColumn", "Client", "by_column"]
+__all__ = ["ByColumn", "Client", "by_column", "librdkafka"]
 
 _PLUGINS = "plugin.library.paths"
 
 
 @cache
-def _librdkafka() -> str | None:
+def librdkafka() -> str | None:
     """The library that confluent_kafka's wheel has beside it; None where it was built in another way."""
     package = Path(confluent_kafka.__file__).parent
     found = sorted((package.parent / f"{package.name}.libs").glob("librdkafka*.so*"))
@@ -42,7 +42,7 @@ def _librdkafka() -> str | None:
 
 def by_column(wanted: Wanted) -> bool:
     """Whether records can be taken so."""
-    path = _librdkafka()
+    path = librdkafka()
     return wanted.fits() and path is not None and functions(path) is not None
 
 
@@ -50,7 +50,7 @@ class Client:
     """What a consumer must be told, so that its handle is known."""
 
     def __init__(self) -> None:
-        path = _librdkafka()
+        path = librdkafka()
         self.own = None if path is None else functions(path)
 
     def options(self, config: Mapping[str, Any]) -> dict[str, Any]:

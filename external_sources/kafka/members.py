@@ -85,14 +85,14 @@ class MemberRows:
         if filled is None:
             return
         columns: dict[str, Any] = {**filled.texts(), **_times(filled)}
-        if filled.wanted.value:
-            columns[_VALUE] = filled.values
-            if self._image is not None:
-                columns[_VALUE] = filled.values.views()
-                self.payloads = filled.views(self.payloads)
-        if self._image is None:
+        if self._image is not None:  # the value
+            views = columns[_VALUE] = filled.values.views()
+            self.payloads = views if filled.whole else merged(views, self.payloads)
+        else:
             nothing = [_NOTHING if there else None for there in filled.where().tolist()]
             self.payloads = merged(nothing, self.payloads)
+            if filled.wanted.value:
+                columns[_VALUE] = filled.values
         for full, name in (_in_full(self._members) or {}).items():
             self._put(name, full, columns[full])
 
@@ -168,6 +168,7 @@ class _PlainRows(MemberRows):
         super().__init__(asked, n, lease, claims)
         self._plain = {full: self._fields[name] for full, name in (_in_full(asked.members) or {}).items()}
         self._values = Filling(n, lease) if _VALUE in self._plain else None
+        self._of_c: Pieces | None = None  # the values that C has copied
         self._keys, self._times = self._plain.get("key"), self._plain.get("timestamp")
 
     def take(self, row: int, message: Message) -> None:
@@ -189,14 +190,16 @@ class _PlainRows(MemberRows):
             self._times[row] = message.timestamp()[1]
 
     def _put(self, name: str, full: str, found: Any) -> None:
-        if full != _VALUE:  # its pieces: see `columns`
+        if full == _VALUE:
+            self._of_c = found
+        else:
             super()._put(name, full, found)
 
     def _pieces(self, values: Filling) -> Pieces:
         """C's, and those that Python has copied."""
-        if self.filled is None:
+        found = self._of_c
+        if found is None:
             return values.pieces()
-        found = self.filled.values
         if values:
             own = values.pieces()
             for row in np.flatnonzero(~own.missing).tolist():

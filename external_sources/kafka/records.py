@@ -125,10 +125,12 @@ class _Plain:
         """The fields beside the image."""
         if self._header is None:
             return {}
-        labels = np.array(self._labels, np.int64)
-        if self.filled is not None and self.filled.labels is not None:
-            labels = np.where(self.filled.where(), self.filled.labels, labels)
-        return {LABEL: labels}
+        filled = self.filled
+        if filled is None or filled.labels is None:
+            return {LABEL: np.array(self._labels, np.int64)}
+        if filled.whole:
+            return {LABEL: filled.labels}
+        return {LABEL: np.where(filled.where(), filled.labels, np.array(self._labels, np.int64))}
 
 
 class _Absent:
