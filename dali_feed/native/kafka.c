@@ -73,7 +73,7 @@ EXPORTED void *dali_feed_kafka_newest(void)
 }
 
 enum { FETCHED = 2 };                   /* the kind of event that is a record */
-enum { TURN = 4 << 20 };                /* bytes after which Python has a look around */
+enum { LOOK_EACH = 16 };                /* records, after which there is a look at the clock */
 enum { NO_HEADER = -1, NO_BYTES = -2 }; /* in the place of a memory: none of that name, and one that holds null */
 
 /* A partition's queue, and at its head the event that nobody has had yet, with its record; NULL: none, or no record. */
@@ -82,11 +82,19 @@ typedef struct {
     const message_t *message;
 } source_t;
 
+/* Bytes that may be filled, and their number among all that the rows have. */
+typedef struct {
+    uint8_t *at;
+    int64_t room, number;
+} memory_t;
+
 /* Rows that are filled. Of column c and row r the bytes are size[c * rows + r] from byte at[...] on of the memory
    number of[...]; columns stand in the order value, key, headers, as far as they are asked for. */
 typedef struct {
     uint8_t *memory; /* the one that is being filled, its bytes, how many are in use, its number */
     int64_t room, filled, number;
+    const memory_t *next; /* those to be filled after it, in this order, as far as the next record goes into the first */
+    int64_t spare;        /* how many they are */
     int64_t rows, shift; /* a record's row is its offset + shift */
     int64_t *of, *at, *size;
     int64_t wants_value, wants_key, headers;
@@ -142,6 +150,22 @@ static int is_number(found_t text, int64_t *number)
     return !text.state && text.size > 0 && text.size <= MOST_DIGITS && dali_feed_decimal(text.bytes, text.size, number);
 }
 
+enum { LINE = 64, AHEAD = 1024, LARGE = 4 << 10 }; /* bytes: of a cache's line, asked for so early, in such copies */
+
+/* As memcpy, into memory that no cache has: its lines are asked for some time before they are written. */
+static void copy(uint8_t *to, const uint8_t *from, size_t size)
+{
+    if (size >= LARGE) {
+        size_t head = (size_t)(-(uintptr_t)to % LINE);
+        memcpy(to, from, head);
+        for (to += head, from += head, size -= head; size >= LINE; to += LINE, from += LINE, size -= LINE) {
+            __builtin_prefetch(to + AHEAD, 1);
+            memcpy(to, from, LINE);
+        }
+    }
+    memcpy(to, from, size);
+}
+
 static void put(rows_t *rows, int64_t column, int64_t row, found_t what)
 {
     int64_t cell = column * rows->rows + row;
@@ -149,8 +173,20 @@ static void put(rows_t *rows, int64_t column, int64_t row, found_t what)
     rows->at[cell] = rows->filled;
     rows->size[cell] = what.size;
     if (what.size)
-        memcpy(rows->memory + rows->filled, what.bytes, what.size);
+        copy(rows->memory + rows->filled, what.bytes, (size_t)what.size);
     rows->filled += what.size;
+}
+
+/* Whether so many bytes have room, in the memory that is being filled or in the next. */
+static int has_room(rows_t *rows, int64_t need)
+{
+    if (need <= rows->room - rows->filled)
+        return 1;
+    if (!rows->spare || rows->next->room < need)
+        return 0;
+    rows->memory = rows->next->at, rows->room = rows->next->room, rows->number = rows->next->number;
+    rows->filled = 0, rows->next++, rows->spare--;
+    return 1;
 }
 
 /* One record into its row: DONE, ROOM or THINK. */
@@ -170,7 +206,7 @@ static int take_one(const message_t *m, run_t *run, rows_t *rows)
     run->need = (rows->wants_value ? (int64_t)m->len : 0) + (rows->wants_key ? (int64_t)m->key_len : 0);
     for (int64_t k = 0; k < rows->headers; k++)
         run->need += of_names[k].size;
-    if (rows->filled + run->need > rows->room)
+    if (!has_room(rows, run->need))
         return ROOM;
     if (rows->wants_value)
         put(rows, column++, row, found(m->payload, m->len));
@@ -213,23 +249,22 @@ static int64_t now(void) /* in milliseconds */
     return at.tv_sec * 1000 + at.tv_nsec / 1000000;
 }
 
-/* Fill rows with the records of a run, waiting `milliseconds` for them in all: records that trickle must not keep Python
-   from looking around. DONE: `want` has come to `stop`, or a record beyond it stands at the head. EMPTY: that time is
-   over. LOOK: there was much, and more may come. ROOM: another memory is needed, of `need` bytes or more. THINK: Python
-   must look at the head. */
+/* Fill rows with the records of a run, for `milliseconds` in all and some records longer: neither records that trickle
+   nor records without end keep Python from looking around. It is no sooner, as Python is slow at first whenever copies
+   have filled the caches. DONE: `want` has come to `stop`, or a record beyond it stands at the head. EMPTY: that time is
+   over, with nothing there. LOOK: it is over, and more is there. ROOM: another memory is needed, of `need` bytes or
+   more. THINK: Python must look at the head. */
 EXPORTED int dali_feed_kafka_take(source_t *from, run_t *run, rows_t *rows, int milliseconds)
 {
-    int64_t until = -1, left; /* looked at where it must wait, and not per record */
-    while (run->want < run->stop) {
-        if (run->bytes >= TURN)
-            return LOOK;
-        if (!fetch(from, 0)) {
-            left = now();
-            until = until < 0 ? left + milliseconds : until;
-            left = until - left;
-            if (left <= 0 || !fetch(from, (int)left))
-                return EMPTY;
+    int64_t until = now() + milliseconds, left;
+    for (int seen = 0; run->want < run->stop; seen++) {
+        if (seen >= LOOK_EACH) {
+            if (now() >= until)
+                return LOOK;
+            seen = 0;
         }
+        if (!fetch(from, 0) && ((left = until - now()) <= 0 || !fetch(from, (int)left)))
+            return EMPTY;
         const message_t *m = from->message;
         if (!m)
             return THINK;

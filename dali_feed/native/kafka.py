@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.native.library import library
@@ -29,6 +28,7 @@ __all__ = [
     "THINK",
     "Found",
     "Functions",
+    "MemoryInC",
     "Queue",
     "RowsInC",
     "RunInC",
@@ -84,12 +84,19 @@ class _Source(ctypes.Structure):
     _fields_ = (("queue", _Pointer), ("event", _Pointer), ("message", ctypes.POINTER(_Message)))
 
 
+class MemoryInC(ctypes.Structure):
+    """memory_t; see kafka.c."""
+
+    _fields_ = (("at", _Pointer), ("room", _Int64), ("number", _Int64))
+
+
 class RowsInC(ctypes.Structure):
     """rows_t; see kafka.c."""
 
     _fields_ = (
         *((name, _Pointer if name == "memory" else _Int64) for name in ("memory", "room", "filled", "number")),
-        *((name, _Int64) for name in ("rows", "shift")),
+        ("next", ctypes.POINTER(MemoryInC)),
+        *((name, _Int64) for name in ("spare", "rows", "shift")),
         *((name, _Pointer) for name in ("of", "at", "size")),
         *((name, _Int64) for name in ("wants_value", "wants_key", "headers")),
         *((name, _Pointer) for name in ("names", "label", "labels", "times", "taken")),
@@ -246,7 +253,9 @@ def _bytes(at: int | None, size: int) -> bytes | None:
     return None if at is None else ctypes.string_at(at, size)
 
 
-def address(array: NDArray[Any] | memoryview) -> int:
-    """Where memory begins."""
-    found: int = np.frombuffer(array, np.uint8).ctypes.data if isinstance(array, memoryview) else array.ctypes.data
+def address(memory: NDArray[Any] | memoryview) -> int:
+    """Where an array begins, or memory that can be written, of one byte or more."""
+    if isinstance(memory, memoryview):
+        return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    found: int = memory.ctypes.data
     return found

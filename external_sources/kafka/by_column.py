@@ -133,7 +133,7 @@ class ByColumn:
             self._hear(SLICE_SECONDS)
             return bool(self._events)
         told.want, told.stop, told.bytes = run.want, run.stop, 0
-        filled.told.shift, filled.begun = run.shift, True
+        filled.begin(run.shift)
         until = time.monotonic() + SLICE_SECONDS
         while (why := queue.take(told, filled.told, max(0, int((until - time.monotonic()) * 1000)))) == ROOM:
             filled.grow(told.need)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.native.kafka import MOST_HEADERS, NO_HEADER, RowsInC, address
+from dali_feed.native.kafka import MOST_HEADERS, NO_HEADER, MemoryInC, RowsInC, address
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Lease
 
@@ -49,48 +49,78 @@ class Wanted:
 
 
 class Filled:
-    """Rows that have nothing yet. `told` is for C."""
+    """Rows that have nothing yet. `told` is for C.
 
-    def __init__(self, wanted: Wanted, rows: int, lease: Lease) -> None:
-        self.wanted, self._lease, self._rows = wanted, lease, rows
+    record_bytes  of a record as far as is known, or 0: so much memory is taken at once
+    """
+
+    def __init__(self, wanted: Wanted, rows: int, lease: Lease, record_bytes: int = 0) -> None:
+        self.wanted, self._lease, self._rows, self._record_bytes = wanted, lease, rows, record_bytes
         columns = wanted.value + wanted.key + len(wanted.headers)
-        self._cells = np.zeros((3, columns, rows), np.int64)
+        lines = 3 * columns + (wanted.label is not None) + wanted.times
+        numbers = np.zeros((lines, rows), np.int64)  # one array, of which C is told by one address
+        self._cells = numbers[: 3 * columns].reshape(3, columns, rows)
         self._cells[0] = NO_HEADER
         self.taken = np.zeros(rows, np.uint8)
-        self.labels = None if wanted.label is None else np.zeros(rows, np.int64)
-        self.times = np.zeros(rows, np.int64) if wanted.times else None
+        self.labels = None if wanted.label is None else numbers[3 * columns]
+        self.times = numbers[-1] if wanted.times else None
         self._memories: list[memoryview] = []
-        self._bytes = 0  # in those that are full
-        self.begun = self._left_out = False  # whether C has been asked, and whether Python has taken any all the same
+        self._spare: ctypes.Array[MemoryInC] | None = None
+        self._begun = self._left_out = False  # whether C has been asked, and whether Python has taken any all the same
         names = [name.encode() for name in wanted.headers]
         self._names = (ctypes.c_char_p * len(names))(*names)
         self._label = None if wanted.label is None else ctypes.c_char_p(wanted.label.encode())
         self.told = RowsInC(rows=rows, headers=len(names), wants_value=wanted.value, wants_key=wanted.key)
-        self.told.of, self.told.at, self.told.size = (address(each) for each in self._cells)
+        first, line = address(numbers), numbers.strides[0]
+        self.told.of, self.told.at, self.told.size = (first + k * columns * line for k in range(3))
         self.told.names = ctypes.cast(self._names, ctypes.c_void_p)
         self.told.label = None if self._label is None else ctypes.cast(self._label, ctypes.c_void_p)
-        self.told.labels = None if self.labels is None else address(self.labels)
-        self.told.times = None if self.times is None else address(self.times)
+        self.told.labels = None if self.labels is None else first + 3 * columns * line
+        self.told.times = None if self.times is None else first + (lines - 1) * line
         self.told.taken = address(self.taken)
+
+    def begin(self, shift: int) -> None:
+        """C is asked now, for rows that are offset + shift."""
+        self.told.shift = shift
+        if not self._begun and self._record_bytes:
+            self.grow(self._record_bytes)
+        self._begun = True
 
     def grow(self, need: int) -> None:
         """Another memory for the next records, the first of them of `need` bytes.
 
         It is for all that are left, as large as those before, a slab at most: what does not fit into the rest of one
-        goes into the next, so that a lease is as well filled as by message.
+        goes into the next, so that a lease is as well filled as by message. Where it is known how large records are,
+        the first time takes memory for all of them, which C goes through by itself.
         """
-        self._bytes += self.told.filled
-        there = int(np.count_nonzero(self.taken))
-        each = max(need, self._bytes // there if there else 0)
-        memory = self._lease.room(max(need, min(self._lease.slab_bytes, each * (self._rows - there))))
-        self.told.memory, self.told.room, self.told.filled = address(memory), len(memory), 0
-        self.told.number = len(self._memories)
+        if not self._memories and self._record_bytes:
+            first, *others = self._ahead(need)
+            self._spare = (MemoryInC * len(others))(*map(self._added, others))
+            self.told.next, self.told.spare = self._spare, len(others)
+        else:
+            there = int(np.count_nonzero(self.taken))
+            known = int(self._cells[2].sum()) // there if there else 0
+            first = max(need, min(self._lease.slab_bytes, max(need, known) * (self._rows - there)))
+        now = self._added(first)
+        self.told.memory, self.told.room, self.told.number, self.told.filled = now.at, now.room, now.number, 0
+
+    def _ahead(self, need: int) -> list[int]:
+        """Bytes of each memory, the first for a record of `need`. A record that no longer fits leaves half of one."""
+        slab, each = self._lease.slab_bytes, max(self._record_bytes, need)
+        if each > slab // 2:
+            return [max(need, slab)]
+        whole, rest = divmod(self._rows, slab // each)
+        return [slab] * whole + [rest * each] * (rest > 0)
+
+    def _added(self, size: int) -> MemoryInC:
+        memory = self._lease.room(size)
         self._memories.append(memory)
+        return MemoryInC(address(memory), len(memory), len(self._memories) - 1)
 
     @property
     def whole(self) -> bool:
         """Whether Python has taken none."""
-        return self.begun and not self._left_out
+        return self._begun and not self._left_out
 
     def untake(self, rows: int | slice) -> None:
         """Python takes this one, or they are to be taken once more."""

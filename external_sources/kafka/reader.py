@@ -108,7 +108,7 @@ class KafkaReader:
         try:
             wanted = rows.wanted()
             if wanted is not None and by_column(wanted):
-                rows.filled = Filled(wanted, count, lease)
+                rows.filled = Filled(wanted, count, lease, self._received // max(1, self._passed))
             self.fill(extents, rows)
             rows.finish()
         except BaseException:

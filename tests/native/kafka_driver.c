@@ -63,7 +63,7 @@ static void make_events(void) {
         e->is_message = rnd(12) != 0;
         e->message.offset = offset;
         offset += rnd(6) ? 1 : rnd(4);
-        if (rnd(8)) e->message.payload = bytes(e->message.len = rnd(3) ? rnd(50) : rnd(3000));
+        if (rnd(8)) e->message.payload = bytes(e->message.len = rnd(3) ? rnd(50) : rnd(9000));
         if (rnd(3)) e->message.key = bytes(e->message.key_len = rnd(20));
         e->header_count = (int)rnd(HEADERS);
         for (int k = 0; k < e->header_count; k++) e->headers[k] = header(names[rnd(6)]);
@@ -129,9 +129,9 @@ typedef struct {
     uint8_t *memories[400];
     int64_t sizes[400];
     int count;
-} memory_t;
+} memories_t;
 
-static void cell(const rows_t *r, const memory_t *mem, int64_t column, int64_t row, const void *b, size_t size) {
+static void cell(const rows_t *r, const memories_t *mem, int64_t column, int64_t row, const void *b, size_t size) {
     int64_t at = column * r->rows + row, of = r->of[at];
     CHECK(r->size[at] == (int64_t)(b ? size : 0));
     if (!b) {
@@ -142,7 +142,7 @@ static void cell(const rows_t *r, const memory_t *mem, int64_t column, int64_t r
     }
 }
 
-static void compare(const event_t *e, const rows_t *r, const memory_t *mem, const char *const *names) {
+static void compare(const event_t *e, const rows_t *r, const memories_t *mem, const char *const *names) {
     int64_t row = e->message.offset + r->shift, column = 0;
     CHECK(!r->wants_value || e->message.len); /* else it wants thought */
     if (r->wants_value) cell(r, mem, column++, row, e->message.payload, e->message.len);
@@ -167,9 +167,15 @@ static int64_t *numbers(size_t count) {
     return made;
 }
 
+static memory_t room(memories_t *mem, int64_t size) {
+    memory_t made = {mem->memories[mem->count] = malloc(size ? size : 1), mem->sizes[mem->count] = size, mem->count};
+    mem->count++;
+    return made;
+}
+
 static void turn(void) {
     static const char *const all[NAMES] = {"a", "b", "\xff\xfe"};
-    memory_t mem = {.count = 0};
+    memories_t mem = {.count = 0};
     source_t from = {NULL, NULL, NULL};
     rows_t r = {.rows = 1 + rnd(ROWS), .headers = rnd(NAMES + 1), .wants_value = rnd(2), .wants_key = rnd(2)};
     int64_t untouched, start = rnd(10), columns = r.wants_value + r.wants_key + r.headers;
@@ -179,6 +185,8 @@ static void turn(void) {
     r.of = numbers(columns * r.rows), r.at = numbers(columns * r.rows), r.size = numbers(columns * r.rows);
     r.labels = r.label ? numbers(r.rows) : NULL, r.times = rnd(2) ? numbers(r.rows) : NULL;
     r.taken = calloc(r.rows, 1);
+    memory_t spare[3];
+    for (r.next = spare; r.spare < (int64_t)rnd(4); r.spare++) spare[r.spare] = room(&mem, rnd(12000));
     make_events();
     from.queue = dali_feed_kafka_open(&state, "t", 3);
     for (int empty = 0; run.want < run.stop && empty < 3;) {
@@ -195,9 +203,9 @@ static void turn(void) {
         }
         if (why == ROOM) {
             CHECK(run.need > 0 && mem.count < 400);
-            r.room = run.need + (rnd(2) ? rnd(200) : 0), r.filled = 0, r.number = mem.count;
-            mem.sizes[mem.count] = r.room;
-            r.memory = mem.memories[mem.count++] = malloc(r.room);
+            CHECK(!r.spare || r.next->room < run.need);
+            memory_t now = room(&mem, run.need + (rnd(2) ? rnd(200) : 0));
+            r.memory = now.at, r.room = now.room, r.number = now.number, r.filled = 0;
         }
     }
     dali_feed_kafka_close(&from);
