@@ -5,12 +5,13 @@
     plain         one consumer of confluent_kafka, all partitions assigned from their first offset, librdkafka's own
                   defaults, what is there taken at once, up to 64 records; values are counted and dropped
     C straight    read_c.c with our options: one consumer, all partitions at once, each payload copied once
-    C extents xN  read_c.c: N threads with a consumer each share extents of about 32 MB in random order
-    straight xN   KafkaTopic.reader(): N readers in as many threads share the extents, as the loader has them, in the
+    C in order xN read_c.c: N threads with a consumer each share extents of about 32 MB in the order of shuffle=False
+    C extents xN  the same in random order
+    straight xN   KafkaTopic.reader(): N readers in as many threads share these extents, as the loader has them, in the
                   order of shuffle=False, copied into slabs as blocks
     extents xN    the same in random order
 
-"of plain" and "of C" are ratios within a round: "of C" beside C straight, or C's extents by as many. "of goal" is of
+"of plain" and "of C" are ratios within a round: "of C" beside C's same reads by as many threads. "of goal" is of
 58,000 records/s, for records of 4 KB. "cpu of C" is the CPU time of a byte beside C's, less is better: a rate below
 C's where it is 1 is lost in waiting. What is asked of the topic before (its ends, a sample) is not counted. The broker
 runs on the same machine unless KAFKA_BOOTSTRAP names another; what it takes of the CPUs is a column of its own.
@@ -77,12 +78,12 @@ def plain(which: Topic) -> Found:
     return found
 
 
-def in_c(which: Topic, readers: int) -> Found:
+def in_c(which: Topic, readers: int, *, shuffled: bool = True) -> Found:
     """By read_c.c; `readers` 0: straight."""
     if readers:
         runs = [
             (int(p), int(a), int(b))
-            for each in extents_of(KafkaTopic(which.name, which.servers), shuffled=True)
+            for each in extents_of(KafkaTopic(which.name, which.servers), shuffled=shuffled)
             for p, a, b in zip(each.partition, each.start, each.stop, strict=True)
         ]
     else:
@@ -127,7 +128,7 @@ def beside(name: str, found: dict[str, list[dict[str, float]]], to: str | None, 
 def rival(name: str) -> str | None:
     """What stands beside it in C."""
     kind, _, readers = name.partition(" ")
-    return {"straight": "C straight", "extents": f"C extents {readers}"}.get(kind)
+    return {"straight": f"C in order {readers}", "extents": f"C extents {readers}"}.get(kind)
 
 
 def main() -> None:
@@ -149,7 +150,9 @@ def main() -> None:
         print(f"C: NOT MEASURED: {missing}")
     else:
         ways |= {"C straight": partial(in_c, readers=0)}
-        ways |= {f"C extents x{n}": partial(in_c, readers=n) for n in args.readers}
+        for n in args.readers:
+            names = {f"C in order x{n}": False, f"C extents x{n}": True}
+            ways |= {name: partial(in_c, readers=n, shuffled=shuffled) for name, shuffled in names.items()}
     for n in args.readers:
         ways |= {
             f"{name} x{n}": partial(ours, readers=n, shuffled=name == "extents") for name in ("straight", "extents")
