@@ -75,8 +75,12 @@ def rows(*runs: tuple[int, int, int]) -> Extents:
 def in_transactions(
     kafka: Kafka, topic: str, records: Sequence[Message], each: int, aborted: Callable[[int], bool]
 ) -> None:
-    """Publish in transactions of `each` records, the k-th of them aborted where `aborted(k)`."""
-    producer = Producer({"bootstrap.servers": kafka.servers, "transactional.id": topic})
+    """Publish in transactions of `each` records, the k-th of them aborted where `aborted(k)`; all have ended then.
+
+    A commit is answered before its markers stand in the partitions. Whoever begins with the same id waits for them.
+    """
+    options = {"bootstrap.servers": kafka.servers, "transactional.id": topic}
+    producer = Producer(options)
     producer.init_transactions(60)
     for k, first in enumerate(range(0, len(records), each)):
         producer.begin_transaction()
@@ -85,3 +89,4 @@ def in_transactions(
             producer.produce(topic, record.value, record.key, partition=record.partition or 0, headers=headers)
         producer.flush(60)
         (producer.abort_transaction if aborted(k) else producer.commit_transaction)(60)
+    Producer(options).init_transactions(60)
