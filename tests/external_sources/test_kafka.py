@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from broker.handle import Kafka, payloads, read, rows, value
+from broker.handle import Kafka, in_transactions, payloads, read, rows, value
 from confluent_kafka import Producer
 from limits import LONG
 
@@ -72,17 +72,11 @@ def test_holes_are_absent_rows(real_kafka: Kafka) -> None:
     """Control records and aborted data leave rows without payload, at the end of a partition too, and shift nothing."""
     kafka = real_kafka
     kafka.create(kafka.topic)
-    producer = Producer({"bootstrap.servers": kafka.servers, "transactional.id": kafka.topic})
-    producer.init_transactions(60)
+    records = [Message(value(n), headers=(("label", b"%d" % (n % 5)),)) for n in range(20)]
+    in_transactions(kafka, kafka.topic, records, 5, lambda k: k % 2 == 1)
     want: list[bytes | None] = []
-    for n, commit in enumerate([True, False, True, False]):
-        producer.begin_transaction()
-        for i in range(5):
-            producer.produce(kafka.topic, value(10 * n + i), headers=[("label", b"%d" % i)])
-            want.append(value(10 * n + i) if commit else None)
-        producer.flush(60)
-        (producer.commit_transaction if commit else producer.abort_transaction)(60)
-        want.append(None)  # the control record
+    for k in range(4):  # the last of each is its control record
+        want += [*(None if k % 2 else value(5 * k + n) for n in range(5)), None]
     source = KafkaTopic(kafka.topic, kafka.servers)
     snapshot = source.snapshot()
     assert snapshot.stops.tolist() == [24]
