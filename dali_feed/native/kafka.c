@@ -102,7 +102,6 @@ typedef struct {
     const char *label;        /* a header with a number in decimal digits, or NULL */
     int64_t *labels, *times;  /* NULL where not asked for */
     uint8_t *taken;           /* 1 for each row that was filled here */
-    int64_t used;             /* bytes of all of them */
 } rows_t;
 
 typedef struct {
@@ -222,7 +221,6 @@ static int take_one(const message_t *m, run_t *run, rows_t *rows)
         rows->times[row] = rd.timestamp(m, &type);
     }
     rows->taken[row] = 1;
-    rows->used += run->need;
     return DONE;
 }
 

@@ -100,7 +100,6 @@ class RowsInC(ctypes.Structure):
         *((name, _Pointer) for name in ("of", "at", "size")),
         *((name, _Int64) for name in ("wants_value", "wants_key", "headers")),
         *((name, _Pointer) for name in ("names", "label", "labels", "times", "taken")),
-        ("used", _Int64),
     )
 
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.errors import ConfigError
 from dali_feed.native.kafka import MOST_HEADERS, NO_HEADER, MemoryInC, RowsInC, address
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Lease
@@ -53,7 +51,7 @@ class Wanted:
 class Filled:
     """Rows that have nothing yet. `told` is for C.
 
-    record_bytes  of what is wanted of a record, as far as is known, or 0: so much memory is taken at once
+    record_bytes  of a record as far as is known, or 0: so much memory is taken at once
     """
 
     def __init__(self, wanted: Wanted, rows: int, lease: Lease, record_bytes: int = 0) -> None:
@@ -97,20 +95,17 @@ class Filled:
         """
         if not self._memories and self._record_bytes:
             first, *others = self._ahead(need)
-            now = self._added(first)
-            spare = list[MemoryInC]()
-            with suppress(ConfigError):  # more than a read may take: perhaps it takes less than it seems
-                spare.extend(map(self._added, others))
-            self._spare = (MemoryInC * len(spare))(*spare)
-            self.told.next, self.told.spare = self._spare, len(spare)
+            self._spare = (MemoryInC * len(others))(*map(self._added, others))
+            self.told.next, self.told.spare = self._spare, len(others)
         else:
             there = int(np.count_nonzero(self.taken))
-            each = max(need, self.told.used // there if there else 0)
-            now = self._added(max(need, min(self._lease.slab_bytes, each * (self._rows - there))))
+            known = int(self._cells[2].sum()) // there if there else 0
+            first = max(need, min(self._lease.slab_bytes, max(need, known) * (self._rows - there)))
+        now = self._added(first)
         self.told.memory, self.told.room, self.told.number, self.told.filled = now.at, now.room, now.number, 0
 
     def _ahead(self, need: int) -> list[int]:
-        """Bytes of each memory, the first for a record of `need`: as many whole records in each as go into a slab."""
+        """Bytes of each memory, the first for a record of `need`. A record that no longer fits leaves half of one."""
         slab, each = self._lease.slab_bytes, max(self._record_bytes, need)
         if each > slab // 2:
             return [max(need, slab)]
@@ -126,12 +121,6 @@ class Filled:
     def whole(self) -> bool:
         """Whether Python has taken none."""
         return self._begun and not self._left_out
-
-    @property
-    def used(self) -> int:
-        """Bytes of what C has filled, what is taken once more included."""
-        used: int = self.told.used
-        return used
 
     def untake(self, rows: int | slice) -> None:
         """Python takes this one, or they are to be taken once more."""

@@ -92,7 +92,6 @@ class KafkaReader:
         self._columns = False  # whether by column
         self._at = (-1, -1)  # the partition, and the offset from which everything is with the way or still to come
         self._passed = self._received = 0  # offsets, and bytes of their records
-        self._record_bytes = 0  # what is wanted of a record had in the last read, on average
         held(self)
 
     def read(self, extents: Extents) -> Block:
@@ -109,10 +108,8 @@ class KafkaReader:
         try:
             wanted = rows.wanted()
             if wanted is not None and by_column(wanted):
-                rows.filled = Filled(wanted, count, lease, self._record_bytes)
+                rows.filled = Filled(wanted, count, lease, self._received // max(1, self._passed))
             self.fill(extents, rows)
-            if rows.filled is not None and count:
-                self._record_bytes = -(-rows.filled.used // count)
             rows.finish()
         except BaseException:
             lease.release()

@@ -214,32 +214,6 @@ def test_records_of_another_size_than_those_before(embedded: Kafka, first: int, 
     assert pool.leased == 0
 
 
-def test_what_is_not_asked_for_takes_no_memory(embedded: Kafka) -> None:
-    """Readers that have seen how large values are take memory for what they are asked for alone."""
-    embedded.publish(embedded.topic, [(bytes(5_000), n) for n in range(40)], partitions=1)
-    source: Any = KafkaTopic(embedded.topic, embedded.servers)
-    reader = source.giving(None, ("timestamp",)).reader(SlabPool(1 << 14))
-    for start in (0, 20):
-        block = reader.read(Extents.one(0, start, start + 20))
-        assert block.lease.size == 0
-        block.lease.release()
-    reader.close()
-
-
-def test_memory_is_never_short_for_what_is_only_expected(embedded: Kafka) -> None:
-    """After large records a read of small ones fits into `Tuning(memory=)`, though as many large ones would not."""
-    values = [b"%02d" % n + bytes(4_000 if n < 12 else 1_500) for n in range(42)]
-    embedded.publish(embedded.topic, [(each, n) for n, each in enumerate(values)], partitions=1)
-    pool = SlabPool(1 << 14, most=1 << 16)
-    reader = KafkaTopic(embedded.topic, embedded.servers).reader(pool)
-    for start, stop in ((0, 12), (12, 42)):
-        block = reader.read(Extents.one(0, start, stop))
-        assert [bytes(view or b"") for view in block.payloads] == values[start:stop]
-        block.lease.release()
-    reader.close()
-    assert pool.leased == 0
-
-
 def test_a_read_that_is_too_large_leaves_the_reader_as_it_was(kafka: Kafka) -> None:
     """`Tuning(memory=)` ends a read in its middle, by an error; the next one is right, and no slab is missing."""
     kafka.publish(kafka.topic, [(value(n) * 40, n) for n in range(200)], partitions=1)
