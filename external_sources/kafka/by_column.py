@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
@@ -23,7 +23,6 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from dali_feed.errors import SourceError
 from dali_feed.external_sources.kafka.filled import Filled, Wanted
 from dali_feed.external_sources.kafka.options import SLICE_SECONDS
-from dali_feed.external_sources.kafka.records import Takes
 from dali_feed.external_sources.kafka.run import Event, Run
 from dali_feed.native.kafka import EMPTY, LOOK, ROOM, Found, Functions, Queue, RunInC, functions, newest_client, plugin
 
@@ -102,7 +101,7 @@ class _Head:
 
 
 class ByColumn:
-    """See `Way`. Its rows have `filled`."""
+    """See `Way`. Its runs have `filled`."""
 
     def __init__(self, consumer: Consumer, own: Functions, handle: int, topic: str) -> None:
         self._consumer, self._topic = consumer, topic
@@ -123,12 +122,12 @@ class ByColumn:
             self._left, self._queue, self._partition = self._queue, new, partition
         self._consumer.assign([TopicPartition(self._topic, partition, offset)])
 
-    def come(self, run: Run, rows: Takes, most: int) -> bool:
+    def come(self, run: Run, most: int) -> bool:
         """See `Way`."""
         del most
         if self._events:
             return True
-        queue, filled, told = self._queue, _filled(rows), self._run
+        queue, filled, told = self._queue, _filled(run), self._run
         if not queue:  # librdkafka has none of that partition
             self._hear(SLICE_SECONDS)
             return bool(self._events)
@@ -150,7 +149,7 @@ class ByColumn:
         while (message := self._consumer.poll(seconds)) is not None:
             self._events.append(message)
 
-    def look(self, run: Run, rows: Takes) -> Event | None:
+    def look(self, run: Run) -> Event | None:
         """See `Way`."""
         if self._events:
             first = self._events[0]
@@ -175,9 +174,9 @@ class ByColumn:
                 raise SourceError(msg)
             return Event(KafkaError(found.error, found.said, found.fatal), found.partition, found.offset)
         row = found.offset + run.shift
-        _filled(rows).untake(row)
+        _filled(run).untake(row)
         head: Any = _Head(found, self._topic)
-        rows.take(row, head)
+        run.rows.take(row, head)
         run.received += len(head)
         run.want = found.offset + 1
         queue.skip()
@@ -213,6 +212,8 @@ class ByColumn:
             queue.close()
 
 
-def _filled(rows: Takes) -> Filled:
-    found: Filled = cast("Any", rows).filled
-    return found
+def _filled(run: Run) -> Filled:
+    if run.filled is None:  # never: the reader takes such a run by message
+        msg = f"partition {run.partition}@{run.want}: rows that C does not fill must be read by message"
+        raise SourceError(msg)
+    return run.filled

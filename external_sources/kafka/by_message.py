@@ -5,7 +5,6 @@ from __future__ import annotations
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from dali_feed.external_sources.kafka.options import SLICE_SECONDS
-from dali_feed.external_sources.kafka.records import Takes
 from dali_feed.external_sources.kafka.run import Event, Run
 
 __all__ = ["ByMessage"]
@@ -24,9 +23,9 @@ class ByMessage:
         self.drop()
         self._consumer.assign([TopicPartition(self._topic, partition, offset)])
 
-    def come(self, run: Run, rows: Takes, most: int) -> bool:
+    def come(self, run: Run, most: int) -> bool:
         """What is there already; where nothing is, what comes next within a slice of time."""
-        del run, rows
+        del run
         if self._at < len(self._left):
             return True
         batch = self._consumer.consume(most, 0)
@@ -35,11 +34,11 @@ class ByMessage:
         self._left, self._at = batch, 0
         return bool(batch)
 
-    def look(self, run: Run, rows: Takes) -> Event | None:
+    def look(self, run: Run) -> Event | None:
         """See `Way`."""
-        left, take = self._left, rows.take
-        if (filled := getattr(rows, "filled", None)) is not None:  # meant for C, whose client could not be had
-            filled.untake(slice(0))
+        left, take = self._left, run.rows.take
+        if run.filled is not None:  # meant for C, whose client could not be had
+            run.filled.untake(slice(0))
         partition, want, stop, shift, received = run.partition, run.want, run.stop, run.shift, 0
         event = None
         for n in range(self._at, len(left)):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from dali_feed.errors import ConfigError, DeadLetterError, SourceDeniedError, SourceEmptyError
 from dali_feed.external_sources.kafka.addresses import addresses
 from dali_feed.external_sources.kafka.errors import QUIET, Trouble
+from dali_feed.external_sources.kafka.held import held
 from dali_feed.external_sources.kafka.messages import as_original, messages
 from dali_feed.external_sources.kafka.options import KafkaOptions, opened
 from dali_feed.external_sources.kafka.topic import KafkaTopic
@@ -114,14 +114,22 @@ class DeadLetterTopic:
 
 
 class _Writer:
+    """A child of the process that made it is refused, and leaves its producer alone."""
+
     def __init__(self, to: DeadLetterTopic) -> None:
-        self._to = to
+        self._to, self._pid = to, os.getpid()
         self._trouble = Trouble()
         self._producer: Producer | None = None
-        _LIVE.add(self)
+        held(self)
 
     def write(self, letters: Sequence[Letter]) -> None:
         """Produce them and wait until each is acknowledged."""
+        if self._pid != os.getpid():
+            msg = (
+                f"{self._to}: dead letters must be written in the process that made their writer; process "
+                f"{os.getpid()} was forked from {self._pid}; make a writer after the fork, or spawn"
+            )
+            raise DeadLetterError(msg)
         begin = time.monotonic()
         failed: list[tuple[Letter, str]] = []
         self._trouble.clear()
@@ -159,11 +167,17 @@ class _Writer:
         producer.poll(0)
 
     def close(self) -> None:
-        """Drop the connection and what has not been acknowledged."""
+        """Drop the connection and what has not been acknowledged; in a child nothing is done."""
+        if self._pid != os.getpid():
+            return
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.purge()
             producer.flush(0.5)
+
+    def clients(self) -> tuple[Any, ...]:
+        """What must not be destroyed in a child."""
+        return (self._producer,)
 
     def _connected(self) -> Producer:
         to = self._to
@@ -249,15 +263,3 @@ def _letter(message: Message) -> Letter:
 
 def _text(text: str) -> bytes:
     return text.encode(errors="surrogateescape")
-
-
-# As with readers: librdkafka's threads do not survive a fork, and the child keeps its parent's producers unused.
-_LIVE: weakref.WeakSet[_Writer] = weakref.WeakSet()
-_INHERITED: list[Any] = []
-
-
-def _after_fork() -> None:
-    _INHERITED.extend(writer._producer for writer in list(_LIVE))
-
-
-os.register_at_fork(after_in_child=_after_fork)

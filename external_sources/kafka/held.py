@@ -1,4 +1,4 @@
-"""What every reader of Kafka holds its clients to: ended in time, used in one process, and not after it is closed."""
+"""What users of Kafka hold their clients to: ended in time, used in one process, and not after they are closed."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ def check_usable(topic: str, pid: int, stop: threading.Event, *, closed: bool) -
 _LIVE: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def held(reader: Any) -> None:
-    """From now on a child keeps what the reader's `clients()` are."""
-    _LIVE.add(reader)
+def held(user: Any) -> None:
+    """From now on a child keeps what the `clients()` of this reader or writer are."""
+    _LIVE.add(user)
 
 
-def let_go(reader: Any) -> None:
+def let_go(user: Any) -> None:
     """It has none any more."""
-    _LIVE.discard(reader)
+    _LIVE.discard(user)
 
 
 def _after_fork() -> None:
-    for reader in list(_LIVE):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(reader.clients()))
+    for user in list(_LIVE):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(user.clients()))
 
 
 os.register_at_fork(after_in_child=_after_fork)

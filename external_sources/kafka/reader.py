@@ -109,7 +109,7 @@ class KafkaReader:
             wanted = rows.wanted()
             if wanted is not None and by_column(wanted):
                 rows.filled = Filled(wanted, count, lease, self._received // max(1, self._passed))
-            self.fill(extents, rows)
+            self._fill(extents, rows, rows.filled)
             rows.finish()
         except BaseException:
             lease.release()
@@ -118,6 +118,10 @@ class KafkaReader:
 
     def fill(self, extents: Extents, rows: Takes) -> None:
         """Give `rows` each record of `extents`, with the row that it stands in. Raises what `read` does."""
+        self._fill(extents, rows, None)
+
+    def _fill(self, extents: Extents, rows: Takes, filled: Filled | None) -> None:
+        """Give records to `rows`, or have C put them into what it fills of these."""
         self._guard()
         try:
             first = 0
@@ -125,7 +129,7 @@ class KafkaReader:
                 extents.partition.tolist(), extents.start.tolist(), extents.stop.tolist(), strict=True
             ):
                 if start < stop:
-                    self._run(partition, start, stop, rows, first)
+                    self._run(Run(partition, start, stop, first - start, rows, filled))
                 first += stop - start
             if len(extents) and not self._witness.vouches(self._identity.topic_id):
                 self._identify(int(extents.partition[0]), int(extents.start[0]))
@@ -174,12 +178,12 @@ class KafkaReader:
         near = gap <= NEAR if not self._received else gap * self._received <= NEAR_BYTES * self._passed
         return self._at[0] == partition and gap >= 0 and near
 
-    def _run(self, partition: int, start: int, stop: int, rows: Takes, first: int) -> None:
-        """Fill the rows from `first` on with the offsets start..stop-1."""
-        run = Run(partition, start, stop, first - start)
+    def _run(self, run: Run) -> None:
+        """Read all of it."""
+        partition, start, stop = run.partition, run.want, run.stop
         self._trouble.clear()
         wait = Wait(self._options.timeout)
-        columns = getattr(rows, "filled", None) is not None
+        columns = run.filled is not None
         if columns != self._columns:  # these are read in the other way
             self._drop()
             self._columns = columns
@@ -187,26 +191,26 @@ class KafkaReader:
             self._assign(partition, start)
         self._passed += stop - self._at[1]
         while run.want < stop:
-            self._more(run, rows, wait)
+            self._more(run, wait)
         self._received += run.received
         self._at = (partition, stop)
 
-    def _more(self, run: Run, rows: Takes, wait: Wait) -> None:
+    def _more(self, run: Run, wait: Wait) -> None:
         """The next records or events, where some come within a slice of time; waits as long as the timeout allows."""
         way, want = self._line(), run.want
         most = FIRST if not self._received else max(1, min(MORE, CACHED * self._passed // self._received))
-        came = way.come(run, rows, most)
+        came = way.come(run, most)
         if self._stop.is_set():
             msg = f"{self._where(run.partition, want)}: reading was stopped"
             raise ClosedError(msg)
         if self._witness.doubts(self._identity.topic_id):
-            if (filled := getattr(rows, "filled", None)) is not None:
-                filled.untake(slice(want + run.shift, run.want + run.shift))
+            if run.filled is not None:
+                run.filled.untake(slice(want + run.shift, run.want + run.shift))
             run.want = want
             return self._doubt(run.partition, want, wait)
         if not came:
             return self._silence(run.partition, want, run.stop, wait)
-        event = way.look(run, rows)
+        event = way.look(run)
         if run.want > want:
             wait.progress()
         if event is not None:

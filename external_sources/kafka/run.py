@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from confluent_kafka import KafkaError
 
+from dali_feed.external_sources.kafka.filled import Filled
 from dali_feed.external_sources.kafka.records import Takes
 
 __all__ = ["Event", "Run", "Way"]
@@ -19,6 +20,8 @@ __all__ = ["Event", "Run", "Way"]
 class Run:
     """The offsets want..stop-1 of a partition are still to come; a record's row is its offset + shift.
 
+    rows      where they go
+    filled    what C fills of these rows; None where they are read by message
     received  bytes of the records that came
     """
 
@@ -26,6 +29,8 @@ class Run:
     want: int
     stop: int
     shift: int
+    rows: Takes
+    filled: Filled | None = None
     received: int = 0
 
 
@@ -44,14 +49,14 @@ class Way(Protocol):
         """From now on records come from there; what came before is dropped."""
         ...
 
-    def come(self, run: Run, rows: Takes, most: int) -> bool:
+    def come(self, run: Run, most: int) -> bool:
         """Whether something is there, waiting for it for a slice of time. By column the rows that C fills are filled.
 
         `most` is how many records are best taken at once.
         """
         ...
 
-    def look(self, run: Run, rows: Takes) -> Event | None:
+    def look(self, run: Run) -> Event | None:
         """Deal with what is there and belongs to the run, up to an event, which stays there until `skip`."""
         ...
 

@@ -190,6 +190,14 @@ def test_floats_without_an_end_have_no_pass() -> None:
     assert levels_of(compile_host(Recipe((ToFloat(), Resize(9))))) is None
 
 
+def test_floats_that_become_other_floats_are_not_scaled_again() -> None:
+    """A conversion behind another and a resize has no bytes before it: the pass leaves it to the steps, all of them."""
+    ops, image = (Resize((30, 20)), ToFloat(), Resize((9, 8))), image_of(40, 56)
+    floats, _ = both(Recipe(ops), image)
+    for found in both(Recipe((*ops, ToFloat("float16"))), image):
+        assert torch.equal(found, floats.to(torch.float16))
+
+
 def sized(name: str) -> tuple[Op, ...]:
     """The steps of a case, behind a resize where images would differ in size; () where they do all the same."""
     steps = CASES[name] if compile_host(Recipe(CASES[name])).size else (Resize((60, 80)), *CASES[name])

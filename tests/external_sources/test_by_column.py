@@ -24,7 +24,6 @@ from dali_feed.external_sources.kafka import reader as reading
 from dali_feed.external_sources.kafka.by_column import ByColumn
 from dali_feed.external_sources.kafka.by_message import ByMessage
 from dali_feed.external_sources.kafka.reader import KafkaReader
-from dali_feed.external_sources.kafka.records import Takes
 from dali_feed.external_sources.kafka.run import Run
 from dali_feed.native.kafka import Queue
 from dali_feed.native.library import library
@@ -254,9 +253,9 @@ def test_a_long_read_looks_around(real_kafka: Kafka, monkeypatch: pytest.MonkeyP
     real_kafka.publish(real_kafka.topic, [(each, n) for n, each in enumerate(large)], partitions=1)
     received, come, stop = list[int](), ByColumn.come, threading.Event()
 
-    def noted(way: ByColumn, run: Run, filled: Takes, most: int) -> bool:
+    def noted(way: ByColumn, run: Run, most: int) -> bool:
         before = run.received
-        found = come(way, run, filled, most)
+        found = come(way, run, most)
         received.append(run.received - before)
         if stopping and run.received:
             stop.set()

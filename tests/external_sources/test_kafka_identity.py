@@ -15,7 +15,6 @@ from dali_feed.external_sources.kafka.by_column import ByColumn
 from dali_feed.external_sources.kafka.filled import Filled
 from dali_feed.external_sources.kafka.identity import Asker, Witness
 from dali_feed.external_sources.kafka.reader import KafkaReader
-from dali_feed.external_sources.kafka.records import Takes
 from dali_feed.external_sources.kafka.run import Run
 from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.external_sources.kafka.wait import Wait
@@ -113,8 +112,8 @@ def test_a_topic_made_anew_within_a_read_by_column(
     source.snapshot()
     come = ByColumn.come
 
-    def noted(way: ByColumn, run: Run, rows: Takes, most: int) -> bool:
-        found = come(way, run, rows, most)
+    def noted(way: ByColumn, run: Run, most: int) -> bool:
+        found = come(way, run, most)
         if run.received and not came:
             came.append(run.want)
             cluster.delete(kafka.topic)

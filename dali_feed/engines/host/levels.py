@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dali_feed.compiler.host import HostProgram, HostStep
 from dali_feed.engines.dtypes import DTYPES
-from dali_feed.engines.host.tail import split_tail
+from dali_feed.engines.host.tail import Cut, cut_of, split_tail
 from dali_feed.native.pixels import Pixels, steps_of, writer
 from dali_feed.transforms.base import OnPlanes, Op
 from dali_feed.transforms.flip import Flip
@@ -63,28 +63,19 @@ def _keys(flips: list[HostStep], axis: str) -> list[Key]:
 def levels_of(program: HostProgram) -> Levels | None:
     """The pass at the end of a program, where it can have one."""
     steps = program.steps
-    for cut, step in enumerate(steps):
-        if step.op.into_batch() is None:
-            continue
-        stop = cut
-        while stop < len(steps) and steps[stop].op.by_level:
-            stop += 1
-        behind = [each.on_planes() for each in steps[stop:]]
-        in_place = [apply for apply in behind if apply is not None]
-        if len(in_place) == len(behind):
-            break
-    else:
+    cut = cut_of(steps, by_level=True)
+    if cut is None:
         if program.dtype != "uint8":
             return None
-        cut = stop = len(steps)
-        in_place = []
-    table = _table(replace(program, steps=steps[cut:stop], layout="NCHW")) if cut < stop else None
-    computed = None if table is None else _computed([step.op for step in steps[cut:stop]], table)
+        cut = Cut(len(steps), len(steps), [])
+    taken = steps[cut.first : cut.behind]
+    table = _table(replace(program, steps=taken, layout="NCHW")) if taken else None
+    computed = None if table is None else _computed([step.op for step in taken], table)
     pixels = writer(table, steps=computed, channels_last=program.layout == "NHWC")
-    first = cut
+    first = cut.first
     while first and isinstance(steps[first - 1].op, Flip):
         first -= 1
-    return None if pixels is None else Levels(first, pixels, steps[first:cut], in_place, program)
+    return None if pixels is None else Levels(first, pixels, steps[first : cut.first], cut.in_place, program)
 
 
 def _computed(ops: list[Op], table: NDArray[Any]) -> Any:

@@ -1,0 +1,104 @@
+"""A process that forks while it has a writer of dead letters; the first argument is what the child does.
+
+The second are the servers. The parent then writes on, and the child has ended well. Where a child does something with
+its parent's client of librdkafka, that client says so on stderr.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import Producer
+
+from dali_feed.errors import DeadLetterError
+from dali_feed.external_sources import DeadLetterTopic
+from dali_feed.external_sources.kafka import dead_letter_topic
+from dali_feed.quarantine.letters import Letter
+
+TOPIC = "dead"
+
+
+def letter(n: int) -> Letter:
+    """A letter of position n."""
+    return Letter(f"s[0]@{n}", "s", 0, n, n, "screen", "why", b"payload %d" % n)
+
+
+def topic() -> DeadLetterTopic:
+    """Where to."""
+    return DeadLetterTopic(TOPIC, sys.argv[2])
+
+
+def speaking(config: dict[str, Any]) -> Producer:
+    """A client that writes all that is done with it to stderr, by itself: to the end of Python."""
+    del config["logger"]
+    return Producer({**config, "debug": "all"})
+
+
+def forked(child: Callable[[Any], None]) -> None:
+    """Fork with a writer that is connected, which modules hold, as long as they are there."""
+    stderr, silent = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 2)
+    vars(dead_letter_topic)["Producer"] = speaking
+    writer = globals()["left"] = topic().writer()
+    writer.write([letter(0)])
+    vars(dead_letter_topic)["Producer"] = Producer
+    if pid := os.fork():
+        status = os.waitpid(pid, 0)[1]
+        writer.write([letter(1)])
+        writer.close()
+        os.dup2(stderr, 2)
+        assert status == 0
+        assert {found.position for found in topic().read()} >= {0, 1}
+    else:
+        os.dup2(stderr, 2)
+        child(writer)
+
+
+def ends() -> None:
+    """It comes to the end of the script."""
+    forked(lambda _: None)
+
+
+def exits() -> None:
+    """It ends by sys.exit."""
+    forked(lambda _: sys.exit(0))
+
+
+def drops() -> None:
+    """It drops all that it has of it."""
+
+    def child(writer: Any) -> None:
+        del globals()["left"], writer.__dict__["_producer"]
+
+    forked(child)
+
+
+def closes() -> None:
+    """It closes it, as a `finally` that it is in does."""
+    forked(lambda writer: writer.close())
+
+
+def writes() -> None:
+    """It writes: refused at once, and what it makes by itself writes."""
+
+    def child(writer: Any) -> None:
+        found = ""
+        try:
+            writer.write([letter(2)])
+        except DeadLetterError as error:
+            found = str(error)
+        assert "forked" in found, found
+        own = topic().writer()
+        own.write([letter(3)])
+        own.close()
+
+    forked(child)
+
+
+if __name__ == "__main__":
+    faulthandler.enable()
+    globals()[sys.argv[1]]()
