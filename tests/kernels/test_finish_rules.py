@@ -47,10 +47,7 @@ READ_ONLY = {"data": (OUT.ctypes.data, True)}
         ({"layout": "CHWN"}, "layout must be one of NCHW, NHWC or None, found 'CHWN'"),
         ({"out": OnDevice(OUT, **READ_ONLY)}, "out must be writable"),
         ({"out": OnDevice(IMAGES), "layout": "NHWC"}, "out must not overlap images"),
-        (
-            {"out": OnDevice(OUT, data=(OUT.ctypes.data + 2, False))},
-            "multiple of its element size, 4 bytes",
-        ),
+        ({"out": OnDevice(OUT, data=(OUT.ctypes.data + 2, False))}, "multiple of its element size, 4 bytes"),
         ({"flip_x": OnDevice(np.zeros(3, np.int32))}, r"flip_x must have shape \(2,\), .* found \(3,\)"),
         ({"flip_y": OnDevice(np.zeros(2, np.int64))}, r"flip_y must have dtype int32 or uint8 or bool, found int64"),
         ({"flip_y": OnDevice(np.zeros(4, np.int32)[::2])}, "flip_y must be C contiguous"),

@@ -317,24 +317,12 @@ ROOM = scratch_for(RECORDS)
         ({"records": OnDevice(RECORDS[0])}, r"records must have shape .* found \(9,\)"),
         ({"records": OnDevice(RECORDS[:0])}, r"N, T >= 1, found \(0, 9\)"),
         ({"records": OnDevice(RECORDS[:, ::2])}, "records must have the tokens of a row side by side"),
-        (
-            {"records": OnDevice(RECORDS[::-1])},
-            r"number of tokens apart, found shape \(3, 9\), strides \(-18, 2\)",
-        ),
+        ({"records": OnDevice(RECORDS[::-1])}, r"number of tokens apart, found shape \(3, 9\), strides \(-18, 2\)"),
         ({"records": OnDevice(RECORDS, strides=(19, 2))}, "number of tokens apart"),
         ({"records": OnDevice(RECORDS, strides=(0, 2))}, "number of tokens apart"),
-        (
-            {"records": OnDevice(RECORDS, shape=(1, 2**31), strides=None)},
-            "must have fewer than 2,147,483,648 tokens",
-        ),
-        (
-            {"records": OnDevice(RECORDS, shape=(2**31, 9), strides=None)},
-            "must have fewer than 2,147,483,648 tokens",
-        ),
-        (
-            {"records": OnDevice(RECORDS, strides=(2**32, 2))},
-            "must have fewer than 2,147,483,648 tokens",
-        ),
+        ({"records": OnDevice(RECORDS, shape=(1, 2**31), strides=None)}, "must have fewer than 2,147,483,648 tokens"),
+        ({"records": OnDevice(RECORDS, shape=(2**31, 9), strides=None)}, "must have fewer than 2,147,483,648 tokens"),
+        ({"records": OnDevice(RECORDS, strides=(2**32, 2))}, "must have fewer than 2,147,483,648 tokens"),
         ({"inputs": None}, "outputs must be at least one of inputs, targets, positions, documents, found none"),
         ({"targets": OnDevice(NUMBERS)}, "targets must have dtype int64, found int32"),
         ({"documents": OnDevice(OUT)}, "documents must have dtype int32, found int64"),
@@ -354,10 +342,7 @@ ROOM = scratch_for(RECORDS)
         ({"ignore_index": None}, "ignore_index must be a whole number"),
         ({"scratch": OnDevice(OUT)}, "scratch must have dtype int32, found int64"),
         ({"scratch": OnDevice(ROOM[:23])}, r"scratch must have at least 24 elements, found \(23,\)"),
-        (
-            {"scratch": OnDevice(ROOM, data=(ROOM.ctypes.data + 4, False))},
-            "must begin at a multiple of 16 bytes",
-        ),
+        ({"scratch": OnDevice(ROOM, data=(ROOM.ctypes.data + 4, False))}, "must begin at a multiple of 16 bytes"),
         ({"scratch": OnDevice(ROOM, data=(OUT.ctypes.data // 16 * 16, False))}, "scratch must not overlap inputs"),
     ],
 )

@@ -320,10 +320,7 @@ BYTES = np.zeros((2, 3, 4, 6), np.uint8)
         ({"bits": 10}, r"records must have 0 \+ 90 bytes each"),
         ({"records": OnDevice(np.zeros((2, 160), np.uint8)[:, ::2])}, r"bytes of a record side by side, .* \(160, 2\)"),
         ({"records": OnDevice(RECORDS[::-1])}, r"each record after the one before it, found .* \(-80, 1\) bytes"),
-        (
-            {"records": OnDevice(RECORDS, strides=(2**31, 1))},
-            "must be fewer than 2,147,483,648, of fewer bytes",
-        ),
+        ({"records": OnDevice(RECORDS, strides=(2**31, 1))}, "must be fewer than 2,147,483,648, of fewer bytes"),
         ({"shape": (4, 6)}, r"shape must be \(height, width, channels\), each at least 1, found \(4, 6\)"),
         ({"shape": (4, 0, 3)}, "shape must be .* each at least 1"),
         ({"shape": (4, 6.5, 3)}, "shape must be .* found .*6.5"),
