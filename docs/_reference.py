@@ -110,7 +110,7 @@ ABOUT = {
     "Without torch": "`Feed` is the loader without torch, for JAX, CuPy or an engine of your own.",
     "DALI's iterators": "For a pipeline of your own: see [from-dali.md](from-dali.md).",
     "Watching a run": "Its numbers for Prometheus, TensorBoard and others: see [watching.md](watching.md).",
-    "Testing": "For the tests of your own pipeline or source. No training run needs anything here.",
+    "Testing": "For tests of your own pipeline or source. A training run needs nothing of this.",
     "Errors": """\
         All are in `dali_feed.errors`. A message names what it is about, the rule, what was found and what to do, in
         that order.""",
@@ -118,24 +118,24 @@ ABOUT = {
 
 # Who has to act; an error that is not here is as the one it is a kind of.
 ACTS = {
-    "DaliFeedError": "catching it catches all of them",
+    "DaliFeedError": "catch this one to catch all of them",
     "ConfigError": "you: change the argument that the message names",
-    "StateError": "you: load the state into a loader like the one that saved it, or begin anew",
-    "SourceError": "whoever keeps the data: the broker, the disk, the rights",
-    "SourceNotFoundError": "you: check the name; or whoever keeps the data",
-    "SourceEmptyError": "you: check the name; or whoever keeps the data",
-    "SourceUnreachableError": "whoever keeps the broker or the file system; a run goes on from its last state",
+    "StateError": "you: load the state into a loader with the same values as the one that saved it, or start again",
+    "SourceError": "whoever looks after the data: the broker, the disk, the rights",
+    "SourceNotFoundError": "you: check the name; or whoever looks after the data",
+    "SourceEmptyError": "you: check the name; or whoever looks after the data",
+    "SourceUnreachableError": "whoever runs the broker or the file system; then a run continues from its last state",
     "SourceDeniedError": "whoever gives the rights",
-    "SourceChangedError": "whoever writes the data: nothing may change under a run; then start again",
+    "SourceChangedError": "whoever writes the data: it must not change during a run; then start again",
     "DataLostError": "whoever sets the retention, or restores the files",
-    "ProduceError": "whoever keeps the broker; or end the other process that has the run",
+    "ProduceError": "whoever runs the broker; or you: end the other process that writes the same run",
     "BadRecordError": "whoever writes the records",
     "FormatError": "whoever writes the records; a run counts it as a bad record",
     "BadRecordLimitError": "whoever writes the records; or you: allow more in `BadRecords`",
-    "DeadLetterError": "whoever keeps the folder or topic of dead letters",
-    "EngineError": "whoever keeps the machine: its memory, GPU and driver; for your own graph, you",
+    "DeadLetterError": "whoever looks after the folder or topic of dead letters",
+    "EngineError": "whoever runs the machine: its memory, GPU and driver; for your own graph, you",
     "MissingPackageError": "you: the message has the command that installs it",
-    "WaitError": "whoever keeps the stage that the message names; the loop may ask again",
+    "WaitError": "whoever looks after what the message names, such as the broker; the loop may ask again",
     "ClosedError": "you: make a new loader, or use the newer iterator",
 }
 

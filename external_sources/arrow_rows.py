@@ -68,8 +68,8 @@ class ArrowRows:
     lists, structs and several columns of images can be asked for, and a null counts where it was asked for.
 
     Raises:
-        ConfigError: no such column, rows that the table does not have; at the first use without `columns=`, a column
-            of a type that is not supported.
+        ConfigError: no table, no such column, or rows that the table does not have; at the first use without
+            `columns=`, a column of a type that is not supported.
         SourceEmptyError: no row at all.
     """
 
@@ -82,6 +82,10 @@ class ArrowRows:
         name: str = "table",
         format: Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
     ) -> None:
+        if not hasattr(table, "schema"):
+            cure = "for files use ParquetRows or ArrowFiles; DataLoader takes a Hugging Face dataset as it is"
+            msg = f"ArrowRows: table must be a pyarrow Table; found {type(table).__name__} {table!r:.100}; {cure}"
+            raise ConfigError(msg)
         self._table, self._image, self._name = table, image, name
         self._columns, self._known = tuple(table.column_names), members_in(table.schema)
         self._forms = forms_of(format, None, f"ArrowRows({name})")

@@ -26,7 +26,7 @@ OPTIONS = ("--std=c++17", "-fmad=false")
 # CuPy adds these to whatever it compiles and cannot be told not to; a kernel whose last bits matter has to stand them.
 _CUPY_ADDS = ("-ftz=true", "--device-as-default-execution-space")
 _LOG_LINES = 12
-_NO_NVRTC = "torch brings NVRTC along; without it, install the CUDA toolkit's"
+_NO_NVRTC = "it comes with torch for CUDA, and with the CUDA toolkit: install one of them"
 
 _INCLUDE = re.compile(r'^#include "(_\w+\.cuh)"\n', re.MULTILINE)
 
@@ -102,7 +102,7 @@ def device_array(subject: str, name: str, array: object) -> DeviceArray:
     pointer, read_only = interface["data"]
     strides = interface.get("strides")
     if interface.get("mask") is not None:
-        msg = f"{subject}: {name} must not be masked, found a mask"
+        msg = f"{subject}: {name} must have no mask (give the data alone), found one"
         raise ConfigError(msg)
     if strides is None:
         strides, step = [], dtype.itemsize
@@ -111,7 +111,8 @@ def device_array(subject: str, name: str, array: object) -> DeviceArray:
             step *= size
     found = DeviceArray(int(pointer), shape, dtype.str, tuple(int(step) for step in strides), bool(read_only))
     if found.pointer % found.itemsize:
-        msg = f"{subject}: {name} must be aligned to its elements of {found.itemsize} bytes, found {found.pointer:#x}"
+        rule = f"must begin at a multiple of its element size, {found.itemsize} bytes"
+        msg = f"{subject}: {name} {rule}, found {found.pointer:#x}"
         raise ConfigError(msg)
     return found
 
@@ -131,7 +132,8 @@ def compile_ptx(name: str, arch: str, options: tuple[str, ...] = ()) -> bytes:
         return bytes(nvrtc.getPTX(program))
     except RuntimeError as error:  # NVRTCError is one, and so is CuPy's answer where the library is missing
         if program is None:
-            msg = f"kernel {name} for {arch}: needs NVRTC, which could not be loaded ({error}); {_NO_NVRTC}"
+            rule = "needs NVRTC, NVIDIA's compiler library, which could not be loaded"
+            msg = f"kernel {name} for {arch}: {rule} ({error}); {_NO_NVRTC}"
             raise EngineError(msg) from error
         raise _failed(name, arch, options, f"{error}\n{nvrtc.getProgramLog(program)}") from error
     finally:
@@ -188,8 +190,9 @@ def launch(job: Launch, *, stream: object = None) -> None:
             function(job.grid, job.block, job.arguments, stream=handle)
         except RuntimeError as error:  # CUDADriverError is one
             msg = (
-                f"kernel {job.kernel} on cuda:{device}: the launch was refused, grid {job.grid}, block {job.block}: "
-                f"{error}. An earlier asynchronous fault also shows here: run with CUDA_LAUNCH_BLOCKING=1"
+                f"kernel {job.kernel} on cuda:{device}: CUDA must accept the launch; it refuses grid {job.grid}, block "
+                f"{job.block}: {error}. An error of earlier work on this GPU shows here too: with "
+                "CUDA_LAUNCH_BLOCKING=1 in the environment it shows where it happens"
             )
             raise EngineError(msg) from error
 
@@ -210,11 +213,12 @@ def _device_of(job: Launch) -> int:
     places = {name: runtime.pointerGetAttributes(pointer) for name, pointer in job.pointers.items()}
     for name, place in places.items():
         if place.type not in (runtime.memoryTypeDevice, runtime.memoryTypeManaged):
-            msg = f"{job.kernel}: {name} must lie in a GPU's memory, found memory of CUDA type {place.type}"
+            found = f"memory of the host (CUDA memory type {place.type})"
+            msg = f"{job.kernel}: {name} must lie in a GPU's memory, found {found}"
             raise ConfigError(msg)
     if len({place.device for place in places.values()}) != 1:
         found = ", ".join(f"{name} on cuda:{place.device}" for name, place in places.items())
-        msg = f"{job.kernel}: all arrays must lie on one device, found {found}"
+        msg = f"{job.kernel}: all arrays must be on one device, found {found}"
         raise ConfigError(msg)
     return int(next(iter(places.values())).device)
 

@@ -20,6 +20,7 @@ ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "uint8": 1}
 # ml_dtypes spell it or as 16-bit integers.
 _TYPESTRS = {"float32": ("<f4",), "float16": ("<f2",), "bfloat16": ("|V2", "<u2", "<i2"), "uint8": ("|u1",)}
 _FROM_TYPESTR = {"<f4": "float32", "<f2": "float16", "|V2": "bfloat16", "|u1": "uint8"}
+_NAMES = {"|V2": "bfloat16"}  # NumPy's name of it is void16
 _IN_WORDS = {2: "two", 3: "three", 4: "four"}
 
 Factors = float | Sequence[float] | None
@@ -40,13 +41,14 @@ class Rules:
         """An array on a GPU of one of these types."""
         found = device_array(self._kernel, name, array)
         if found.typestr not in typestrs:
-            self.refuse(name, f"must have dtype {' or '.join(typestrs)}", found.typestr)
+            self.refuse(name, f"must have dtype {' or '.join(map(_named, typestrs))}", _named(found.typestr))
         return found
 
     def dense(self, name: str, array: DeviceArray) -> None:
         """C contiguous."""
         if not array.is_dense():
-            self.refuse(name, "must be C contiguous", f"shape {array.shape}, strides {array.strides} bytes")
+            found = f"shape {array.shape}, strides {array.strides} bytes"
+            self.refuse(name, "must be C contiguous (give a contiguous copy)", found)
 
     def parameter(
         self, name: str, array: object, typestrs: Sequence[str], shape: tuple[int, ...], *, of: str = "images"
@@ -66,11 +68,11 @@ class Rules:
         if kind is None or kind not in kinds or array.typestr not in _TYPESTRS[kind]:
             *most, last = kinds
             rule = (
-                f"must be {', '.join(most)} or {last} (bfloat16 as 16-bit integers needs dtype='bfloat16')"
+                f"must be {', '.join(most)} or {last} (for bfloat16 as 16-bit integers give dtype='bfloat16')"
                 if dtype is None
-                else f"must hold what dtype={dtype!r} says, one of {', '.join(kinds)}"
+                else f"must have the type that dtype={dtype!r} names, one of {', '.join(kinds)}"
             )
-            self.refuse(name, rule, array.typestr)
+            self.refuse(name, rule, _named(array.typestr))
         return kind
 
     def channels_last(
@@ -88,12 +90,12 @@ class Rules:
             self.refuse("layout", f"must be one of {', '.join(LAYOUTS)} or None", repr(layout))
         found = f"shape {out.shape}, strides {out.strides} bytes"
         if not fits:
-            self.refuse("out", f"must be dense, {planes} or {last} as {of} are", found)
+            self.refuse("out", f"must be dense, of shape {planes} or {last}, as {of} have these sizes", found)
         same = height * width == 1 or channels == 1  # then both orders are one
         if layout is None and len(set(fits)) == 2 and not same:
-            self.refuse("layout", f"must be given, one of {', '.join(LAYOUTS)}: out fits both", found)
+            self.refuse("layout", f"must be given, {' or '.join(LAYOUTS)}: out fits both", found)
         if layout is not None and layout not in fits and not same:
-            self.refuse("out", f"must lie in memory as layout={layout!r} says", found)
+            self.refuse("out", f"must have the order in memory that layout={layout!r} names", found)
         return (layout or fits[0]) == "NHWC"
 
     def writable(self, name: str, out: DeviceArray, *sources: tuple[str, DeviceArray]) -> None:
@@ -115,3 +117,8 @@ class Rules:
         if values.shape not in ((), (count,)) or not np.isfinite(values).all():
             self.refuse(name, f"must be {some}", repr(given))
         return list(np.broadcast_to(values, (count,)))
+
+
+def _named(typestr: str) -> str:
+    """The name that users know a type by: float32, and not <f4."""
+    return _NAMES.get(typestr) or np.dtype(typestr).name

@@ -105,7 +105,7 @@ def prepare(  # noqa: PLR0913 - the same as finish
     _RULES.dense("images", source)
     samples, height, width, _ = source.shape
     if max(height * width, samples) >= COUNT_LIMIT:
-        _RULES.refuse("images", f"must be fewer than {COUNT_LIMIT}, of fewer pixels each", source.shape)
+        _RULES.refuse("images", f"must be fewer than {COUNT_LIMIT:,}, of fewer pixels than that each", source.shape)
 
     target = device_array("finish", "out", out)
     kind = _RULES.kind("out", target, dtype)
@@ -218,7 +218,7 @@ def normalize_factors(mean: Sequence[float], std: Sequence[float]) -> tuple[tupl
     if len(mean) != 3 or len(std) != 3:
         _RULES.refuse("mean and std", "must have three values each", f"{len(mean)} and {len(std)}")
     if not all(math.isfinite(s) and s != 0 for s in std) or not all(math.isfinite(m) for m in mean):
-        _RULES.refuse("mean and std", "must be finite and std not 0", f"{mean} and {std}")
+        _RULES.refuse("mean and std", "must be finite, and no std 0", f"{mean} and {std}")
     return tuple(1 / (255 * s) for s in std), tuple(-m / s for m, s in zip(mean, std, strict=True))
 
 
@@ -233,14 +233,14 @@ def bytes_moved(shape: Sequence[int], dtype: str, *, mixed: float = 0.0) -> int:
 
 def _factors(kind: str, scale: Factors, bias: Factors) -> tuple[list[np.float32], list[np.float32]]:
     if kind == "uint8" and not (scale is None and bias is None):
-        _RULES.refuse("scale and bias", "must be None where out is uint8", f"{scale} and {bias}")
+        _RULES.refuse("scale and bias", "must be None if out is uint8", f"{scale} and {bias}")
     return _RULES.numbers("scale", scale, 1.0, 3), _RULES.numbers("bias", bias, 0.0, 3)
 
 
 def _erase_value(kind: str, erase: object, value: Factors) -> list[np.float32]:
     if erase is None and value is not None:
-        _RULES.refuse("erase_value", "must come with erase", repr(value))
+        _RULES.refuse("erase_value", "must be None without erase, which says where", repr(value))
     values = _RULES.numbers("erase_value", value, 0.0, 3)
     if kind == "uint8" and not all(v == np.rint(v) and 0 <= v <= 255 for v in values):
-        _RULES.refuse("erase_value", "must be whole and within 0..255 for uint8", repr(value))
+        _RULES.refuse("erase_value", "must be whole and from 0 to 255 if out is uint8", repr(value))
     return values

@@ -58,7 +58,7 @@ def prepare(images: object, out: object, steps: object) -> Launch:
     _RULES.dense("images", source)
     samples, height, width, _ = source.shape
     if max(height * width, samples) >= COUNT_LIMIT:
-        _RULES.refuse("images", f"must be fewer than {COUNT_LIMIT}, of fewer pixels each", source.shape)
+        _RULES.refuse("images", f"must be fewer than {COUNT_LIMIT:,}, of fewer pixels than that each", source.shape)
     target = _RULES.array("out", out, ("|u1",))
     if target.shape != source.shape:
         _RULES.refuse("out", f"must have the shape of images, {source.shape}", target.shape)

@@ -73,7 +73,7 @@ def prepare(images: object, out: object, mixing: Mix, *, dtype: str | None = Non
     source = _RULES.array("images", images, ("<f4", "<f2", "|V2", "<u2", "<i2"))
     kind = _RULES.kind("images", source, dtype, _KINDS)
     if len(source.shape) != 4 or 0 in source.shape:
-        _RULES.refuse("images", "must have shape (N, C, H, W) or (N, H, W, C), none of them 0", source.shape)
+        _RULES.refuse("images", "must have shape (N, C, H, W) or (N, H, W, C), each at least 1", source.shape)
     if layout not in (None, "NCHW", "NHWC"):
         _RULES.refuse("layout", "must be one of NCHW, NHWC or None", repr(layout))
     target = _RULES.array("out", out, (source.typestr,))
@@ -92,7 +92,7 @@ def prepare(images: object, out: object, mixing: Mix, *, dtype: str | None = Non
     _RULES.writable("out", target, ("images", source))
     elements = channels * height * width
     if max(elements, samples) >= COUNT_LIMIT:
-        _RULES.refuse("images", f"must be fewer than {COUNT_LIMIT}, of fewer elements each", source.shape)
+        _RULES.refuse("images", f"must be fewer than {COUNT_LIMIT:,}, of fewer elements than that each", source.shape)
     partner, weight, box = pointers(_RULES, mixing, samples)
 
     vector = _VECTOR // source.itemsize

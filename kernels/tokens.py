@@ -223,7 +223,8 @@ def _checked(records: object, given: Mapping[str, object], separator: int | None
     pitch = _pitch(source)
     rows, length = source.shape[0], source.shape[1] - 1
     if max(length + 1, pitch, rows * -(-length // _TILE)) >= COUNT_LIMIT:
-        rule = f"must have fewer than {COUNT_LIMIT} tokens in a row and from row to row, and runs of {_TILE} in all"
+        counts = f"tokens in a row, tokens from one row to the next, and blocks of {_TILE} tokens in all"
+        rule = f"must have fewer than {COUNT_LIMIT:,} {counts}"
         _RULES.refuse("records", rule, f"shape {source.shape}, strides {source.strides} bytes")
 
     span = dataclasses.replace(source, shape=((rows - 1) * pitch + length + 1,), strides=(source.itemsize,))
@@ -248,7 +249,7 @@ def _pitch(records: DeviceArray) -> int:
     rows, columns = records.shape
     step = columns * records.itemsize if rows == 1 else records.strides[0]
     if records.strides[1] != records.itemsize or step <= 0 or step % records.itemsize:
-        rule = "must have rows of neighbouring tokens, whole tokens apart"
+        rule = "must have the tokens of a row side by side, and rows a whole number of tokens apart"
         _RULES.refuse("records", rule, f"shape {records.shape}, strides {records.strides} bytes")
     return step // records.itemsize
 
@@ -258,13 +259,13 @@ def _scratch_pointer(scratch: object, task: _Task) -> int:
     if not task.looks_back:
         return 0
     if scratch is None:
-        rule = f"must be given, int32 of {task.scratch_size} elements, for positions and documents after a separator"
+        rule = f"must be int32 of {task.scratch_size} elements for positions or documents with a separator"
         _RULES.refuse("scratch", rule, "None")
     found = _RULES.array("scratch", scratch, ("<i4",))
     if found.nbytes < 4 * task.scratch_size:
         _RULES.refuse("scratch", f"must have at least {task.scratch_size} elements", found.shape)
     if found.pointer % 16:
-        _RULES.refuse("scratch", "must be aligned to 16 bytes", f"{found.pointer:#x}")
+        _RULES.refuse("scratch", "must begin at a multiple of 16 bytes", f"{found.pointer:#x}")
     _RULES.dense("scratch", found)
     _RULES.writable("scratch", found, ("records", task.span), *task.outputs.items())
     return found.pointer

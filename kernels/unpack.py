@@ -125,12 +125,12 @@ def prepare(  # noqa: PLR0913 - the same as unpack
     _must_hold(source.shape, form)
     samples, length = source.shape
     if (length != 1 and source.strides[1] != 1) or (samples != 1 and source.strides[0] < 0):
-        rule = "must have the bytes of a record side by side and the records in order"
+        rule = "must have the bytes of a record side by side, and each record after the one before it"
         _RULES.refuse("records", rule, f"shape {source.shape}, strides {source.strides} bytes")
     pitch = source.strides[0] if samples != 1 else 0
     if max(samples, pitch, form.payload) >= COUNT_LIMIT:
-        rule = f"must be fewer than {COUNT_LIMIT}, of fewer bytes each"
-        _RULES.refuse("records", rule, f"{samples} of {form.payload} bytes at a pitch of {pitch}")
+        rule = f"must be fewer than {COUNT_LIMIT:,}, of fewer bytes than that each"
+        _RULES.refuse("records", rule, f"{samples} records of {form.payload} bytes, {pitch} bytes from one to the next")
 
     target = device_array("unpack", "out", out)
     kind = _RULES.kind("out", target, dtype)
@@ -223,7 +223,7 @@ def _format(shape: Sequence[int], bits: int, order: str, endian: str, offset: in
     if len(sizes) != 3 or min(sizes) < 1:
         _RULES.refuse("shape", "must be (height, width, channels), each at least 1", repr(shape))
     if sizes[2] > _MAX_CHANNELS:
-        rule = f"must have at most {_MAX_CHANNELS} channels (more, plane by plane, can be read as more records or rows)"
+        rule = f"must have at most {_MAX_CHANNELS} channels (read planes of more channels as more records or rows)"
         _RULES.refuse("shape", rule, repr(shape))
     for name, value, allowed in (("bits", bits, _BITS), ("order", order, _ORDERS), ("endian", endian, _ENDIANS)):
         if value not in allowed:
@@ -245,7 +245,7 @@ def _must_hold(shape: tuple[int, ...], form: _Format) -> None:
         _RULES.refuse("records", "must have shape (N, bytes) with N >= 1", shape)
     if shape[1] < form.offset + form.payload:
         _RULES.refuse(
-            "records", f"must have {form.offset} + {form.payload} bytes each, as offset and shape say", shape[1]
+            "records", f"must have {form.offset} + {form.payload} bytes each, by offset, shape and bits", shape[1]
         )
 
 
@@ -269,9 +269,9 @@ def _block(groups: int) -> tuple[int, int, int]:
 def _factors(kind: str, form: _Format, scale: Factors, bias: Factors) -> tuple[list[np.float32], list[np.float32]]:
     """Four of each, for the kernel takes as many whatever the channels."""
     if kind == "uint8" and form.bits != 8:
-        _RULES.refuse("bits", "must be 8 where out is uint8", form.bits)
+        _RULES.refuse("bits", "must be 8 if out is uint8", form.bits)
     if kind == "uint8" and not (scale is None and bias is None):
-        _RULES.refuse("scale and bias", "must be None where out is uint8", f"{scale} and {bias}")
+        _RULES.refuse("scale and bias", "must be None if out is uint8", f"{scale} and {bias}")
     both = []
     for name, given, neutral in (("scale", scale, 1.0), ("bias", bias, 0.0)):
         numbers = _RULES.numbers(name, given, neutral, form.channels)

@@ -69,7 +69,7 @@ class _Ceiling(Steps):
     def __next__(self) -> int:
         result = self._engine.take()
         if result.bad:
-            msg = f"ceiling: every image must be decodable; found {next(iter(result.bad.values()))}; leave it out"
+            msg = f"ceiling: every image must be decodable; one is not: {next(iter(result.bad.values()))}; leave it out"
             raise EngineError(msg)
         images = _result_tensor(result, self._device)
         self._submit()

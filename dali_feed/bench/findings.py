@@ -51,11 +51,11 @@ def _limits(best: dict[str, Any], outcome: Outcome) -> list[str]:
         return []
     start = f"{best['who']} reaches {ratio:.2f} of the ceiling, which is the same engine fed from memory: "
     if ratio >= NEAR:
-        return [start + "decoding limits, and a faster source would change little."]
+        return [start + "decoding is the limit, and a faster source would change little."]
     waits = outcome.stages.get(best["who"], {})
     most = max(waits, key=lambda name: waits[name], default=None)
     what = {
-        "source": "its feed thread waits for the source most; try Tuning(readers=...), and see `dali-feed bench io`.",
-        "decode": "its feed thread waits for the decoder most, and what is lost is lost beside it.",
+        "source": "its feed thread waits most for the source; try Tuning(readers=...), and see `dali-feed bench io`.",
+        "decode": "its feed thread waits for the decoder most, and the rest is lost between the decoder and the loop.",
     }
-    return [start + what.get(most or "", "its batches wait for who takes them most.")]
+    return [start + what.get(most or "", "its batches wait most for the loop that takes them.")]

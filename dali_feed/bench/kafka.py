@@ -127,9 +127,9 @@ def others(
     for each in [FirstWay(peer) if quick else peer for peer in kafka_peers()]:
         reason = each.missing(job)
         if config:
-            reason = "it is not given --config; measure on a listener that asks for none"
+            reason = "it does not take --config; measure on a listener that needs no such options"
         elif mock and each.name == "kafka-python":
-            reason = "the mock broker does not answer it; give a broker, kafka://host:port"
+            reason = "it cannot talk to the embedded broker; give a real one, kafka://host:port"
         if reason is not None:
             missing[each.name] = reason
             continue
@@ -195,12 +195,16 @@ def findings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         share = rates["tensors"] / rates["at random"]
         start = f"A loop gets {rates['tensors']:,} images/s, {share:.2f} of what reading alone gives in random order: "
         if share >= NEAR:
-            found.append(start + "the topic limits; see Tuning(readers=...) and the broker's network and disks.")
+            found.append(
+                start + "reading the topic is the limit; see Tuning(readers=...) and the broker's network and disks."
+            )
         else:
-            found.append(start + "decoding limits, and a faster broker would change little; see bench loader.")
+            found.append(
+                start + "decoding is the limit, and a faster broker would change little; see `dali-feed bench loader`."
+            )
     if "plain" in rates and "at random" in rates:
         ratio = rates["at random"] / rates["plain"]
-        found.append(f"Our readers in random order give {ratio:.2f} times what a plain consumer gives in sequence.")
+        found.append(f"Our readers in random order give {ratio:.2f} times what a plain consumer gives in order.")
     peers = [row for row in rows if row["who"] not in {*ALONE, "tensors"} and row.get("of tensors")]
     if peers:
         fastest = max(peers, key=lambda row: float(row["of tensors"]))

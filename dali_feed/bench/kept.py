@@ -34,18 +34,18 @@ def from_json(text: str, name: str = "outcome") -> Outcome:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise ConfigError(_told(name, f"no JSON: {error}")) from error
+        raise ConfigError(_told(name, f"text that is not JSON: {error}")) from error
     if not isinstance(found, dict):
-        raise ConfigError(_told(name, f"a {type(found).__name__}"))
+        raise ConfigError(_told(name, f"JSON of type {type(found).__name__}, not an object"))
     known = {field.name: str(field.type) for field in dataclasses.fields(Outcome)}
     if unknown := sorted(set(found) - set(known)):
         raise ConfigError(_told(name, f"unknown fields {', '.join(unknown)}"))
     for field in ("kind", "about"):
         if field not in found:
-            raise ConfigError(_told(name, f"no {field!r}"))
+            raise ConfigError(_told(name, f"no field {field!r}"))
     for field, value in found.items():
         if not _fits(field, value):
-            raise ConfigError(_told(name, f"{field!r} of another shape"))
+            raise ConfigError(_told(name, f"another type of value in {field!r}"))
     return Outcome(**found)
 
 

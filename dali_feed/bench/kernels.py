@@ -35,7 +35,7 @@ def gpu() -> str:
     try:
         return str(cp.cuda.runtime.getDeviceProperties(0)["name"].decode())
     except cp.cuda.runtime.CUDARuntimeError as error:
-        msg = f"needs a GPU, and nothing was measured: {error}"
+        msg = f"it needs a GPU, and CUDA finds none ({error}); nothing was measured"
         raise EngineError(msg) from None
 
 

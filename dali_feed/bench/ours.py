@@ -133,7 +133,7 @@ class Ours(OneWay):
     def missing(self, job: Job) -> str | None:
         """Why the data is not there in this form."""
         if self.reads == "kafka" and job.data.topic is None:
-            return "no topic; bench kafka measures one"
+            return "this data is not in a topic; `dali-feed bench kafka` measures one"
         return None
 
     def turn(self, job: Job, way: str) -> AbstractContextManager[Steps]:

@@ -55,8 +55,8 @@ def own(records: Iterable[tuple[memoryview, int]], name: str, folder: Path, *, l
     taken = _Taken()
     paths = write_forms(folder, taken.images(records, limit))
     if not paths:
-        found = f"; of {taken.left_out} the last is left out for: {taken.why}" if taken.left_out else ""
-        msg = f"{name}: a bench of loaders needs images; found none that can be decoded{found}; name another source"
+        found = f"; {taken.left_out} were left out, the last because: {taken.why}" if taken.left_out else ""
+        msg = f"{name}: a bench of loaders needs images that can be decoded; found none{found}; give other data"
         raise SourceEmptyError(msg)
     shape = next(iter(taken.shapes)) if len(taken.shapes) == 1 else (0, 0)
     left = f", {taken.left_out} left out ({taken.why})" if taken.left_out else ""

@@ -28,7 +28,7 @@ def write(outcome: Outcome, folder: Path) -> list[Path]:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        msg = "plots: drawn with matplotlib; found none; pip install matplotlib, or take --report, which needs nothing"
+        msg = "--plots: matplotlib must be installed; it is not; pip install matplotlib, or use --report"
         raise ConfigError(msg) from error
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []

@@ -10,7 +10,7 @@ from dali_feed.bench.contract import Contestant, Job, Steps
 
 __all__ = ["FirstWay"]
 
-SLOW = "it takes longer to begin than --quick has; leave --quick out"
+SLOW = "it takes longer to start than --quick allows; leave --quick out"
 
 
 @dataclass(frozen=True, slots=True)

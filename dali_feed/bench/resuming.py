@@ -152,5 +152,7 @@ def findings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             continue
         said = f"{row['who']}: after {row['batches before']:,} batches the first one comes in {row['s']:.2f} s, "
         grows = f"{row['of start']:.1f} times what it takes at the start"
-        found.append(said + (grows if row["of start"] > FLAT else "as at the start: what is over costs nothing") + ".")
+        found.append(
+            said + (grows if row["of start"] > FLAT else "as at the start: the batches before it cost nothing") + "."
+        )
     return found

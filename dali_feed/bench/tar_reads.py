@@ -43,7 +43,9 @@ class TarReads:
         for (shard, at, size), end in zip(places.tolist(), ends.tolist(), strict=True):
             view = memory[end - size : end]
             if os.preadv(self._files[shard], (view.data,), at) != size:
-                msg = f"{self._shards[shard]}: must hold {size} bytes at {at}, as when it was listed; make it again"
+                msg = (
+                    f"{self._shards[shard]}: must have {size} bytes at byte {at}, as before; it was cut; write it again"
+                )
                 raise DataLostError(msg)
             found.append(view)
         return found

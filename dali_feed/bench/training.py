@@ -259,8 +259,8 @@ def findings(rows: Sequence[Mapping[str, Any]], told: Mapping[str, Mapping[str, 
         if ratio is not None:
             said += f" and gets {ratio:.2f} of what the network can take"
             if row["waited"] < HARDLY:
-                taken = "what is lost is CPU time that decoding takes from the network"
-                said += f": {'the network limits' if ratio > 1 - HARDLY else taken}"
+                taken = "the rest is CPU time that decoding takes from the network"
+                said += f": {'the network is the limit' if ratio > 1 - HARDLY else taken}"
         found.append(f"{said}.")
         if (its := told.get(row["who"])) is not None:
             own = row["own waited"]

@@ -23,7 +23,7 @@ __all__ = ["Listener", "Make", "Measured", "Turn", "quantiles", "rate_of", "rati
 
 WARM_STEPS = 6  # more than the batches that any contestant has in flight
 WARM_SECONDS = 0.5
-LATE = "the time of --quick was up before its turn; leave --quick out"
+LATE = "the time of --quick ended before its turn; leave --quick out"
 Make = Callable[[], AbstractContextManager[Steps]]
 
 

@@ -80,7 +80,7 @@ class Broker:
 
     def __init__(self, brokers: int = 1) -> None:
         if brokers < 1:
-            msg = f"brokers: at least 1 is needed; found {brokers}"
+            msg = f"brokers: must be 1 or more; found {brokers}"
             raise ConfigError(msg)
         self._library = _library()
         conf = self._library.rd_kafka_conf_new()
@@ -98,7 +98,7 @@ class Broker:
             signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         if not self._cluster:
             self._library.rd_kafka_destroy(self._handle)
-            msg = f"embedded broker: librdkafka could not open {brokers} listeners on 127.0.0.1"
+            msg = f"embedded broker: librdkafka could not listen on {brokers} ports of 127.0.0.1"
             raise SourceError(msg)
         self._lock = threading.Lock()
         self.brokers = brokers
@@ -152,11 +152,13 @@ class Broker:
     def _call(self, function: str, subject: str, *arguments: Any) -> None:
         with self._lock:
             if self._cluster is None:
-                msg = f"embedded broker: {subject}: it is closed"
+                msg = (
+                    f"embedded broker: {subject}: the broker must be open; it is closed; make another one with broker()"
+                )
                 raise ClosedError(msg)
             code = getattr(self._library, f"rd_kafka_mock_{function}")(self._cluster, *arguments)
         if code:
-            msg = f"embedded broker: {subject}: {self._library.rd_kafka_err2str(code).decode()}"
+            msg = f"embedded broker: {subject}: librdkafka refuses: {self._library.rd_kafka_err2str(code).decode()}"
             raise SourceError(msg)
 
 

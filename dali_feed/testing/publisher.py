@@ -73,7 +73,9 @@ def publish(
         count = _partitions(reader, servers, topic, trouble)
         if count == 0:
             if partitions is None:
-                msg = f"{topic}: a topic to publish to must exist; {servers} has none of that name; give partitions="
+                msg = (
+                    f"{topic}: the topic must exist at {servers}; there is none; make it, or give publish() partitions="
+                )
                 raise SourceNotFoundError(msg)
             _create(servers, topic, partitions)
             count = _partitions(reader, servers, topic, trouble)
@@ -84,9 +86,9 @@ def publish(
             low, high = _watermarks(reader, topic, p)
             if low > min(low_before[p], *offsets) or high <= max(offsets):
                 msg = (
-                    f"{topic}[{p}]: every published record must stay; offsets {min(offsets)}..{max(offsets)} were "
-                    f"acknowledged and the broker holds {low}..{high - 1}; the embedded broker keeps "
-                    f"{PARTITION_BYTES >> 20} MiB per partition: take more partitions"
+                    f"{topic}[{p}]: the broker must keep all records; it took offsets {min(offsets)}..{max(offsets)} "
+                    f"and holds {low}..{high - 1}; the embedded broker keeps at most {PARTITION_BYTES >> 20} MiB per "
+                    "partition: use more partitions"
                 )
                 raise SourceError(msg)
         return placed
@@ -119,7 +121,7 @@ def _create(servers: str, topic: str, partitions: int) -> None:
     deadline = time.monotonic() + TIMEOUT
     while (found := admin.list_topics(timeout=TIMEOUT).topics.get(topic)) is None or len(found.partitions) < partitions:
         if time.monotonic() > deadline:
-            msg = f"{topic}: the new topic did not show up at {servers} within {TIMEOUT:.0f} s"
+            msg = f"{topic}: a new topic must be there within {TIMEOUT:.0f} s; {servers} still has none of that name"
             raise SourceUnreachableError(msg)
 
 

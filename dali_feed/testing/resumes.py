@@ -171,7 +171,7 @@ class _Ranks:
         """The state, which must be the same on all ranks, through JSON."""
         states = [feed.state_dict() for feed in self.feeds]
         assert all(_position(state) == _position(states[0]) for state in states), (
-            f"world size {self.size}: ranks disagree about the state: {states}"
+            f"world size {self.size}: the state must be the same on all ranks; found {states}"
         )
         return dict(json.loads(json.dumps(states[0])))
 
@@ -189,8 +189,12 @@ class _Ranks:
             if not there:
                 return
             counts = [len(part) for part in there]
-            assert len(there) == len(parts), f"world size {self.size}: some ranks have a batch and others have none"
-            assert len(set(counts)) == 1, f"world size {self.size}: the ranks' batches hold {counts} slots"
+            assert len(there) == len(parts), (
+                f"world size {self.size}: all ranks must give as many batches; {len(there)} of {len(parts)} gave more"
+            )
+            assert len(set(counts)) == 1, (
+                f"world size {self.size}: the batches of a step must be of one size on all ranks; found {counts} slots"
+            )
             yield _Given(self._joined(there), packs)
 
     def _joined(self, parts: list[Slots]) -> Slots:
@@ -224,7 +228,9 @@ class _Check:
             for batch in ranks.batches():
                 given.append(batch)
                 states.append(ranks.state())
-            assert promised == {len(given)}, f"len() of the ranks is {sorted(promised)}; they gave {len(given)} batches"
+            assert promised == {len(given)}, (
+                f"len() must be the number of batches, {len(given)}, on all ranks; found {sorted(promised)}"
+            )
             given.append(next(ranks.batches()))
         run = _Run(world_size, given, states)
         self._as_planned(run)
@@ -239,7 +245,7 @@ class _Check:
             assert len(batch) == len(wanted), f"batch {n} must hold {len(wanted)} slots; found {len(batch)}"
             for k, (slot, sample) in enumerate(zip(batch, wanted, strict=True)):
                 assert not slot.ok or slot.sample == sample, (
-                    f"world size {run.world_size}, batch {n}, slot {k}: the plan deals {self._where(sample)};"
+                    f"world size {run.world_size}, batch {n}, slot {k}: must hold {self._where(sample)} by the plan;"
                     f" found {self._where(slot.sample)}"
                 )
 
@@ -248,15 +254,21 @@ class _Check:
         at = f"world size {world_size} beside {wanted.world_size}"
         self._compare(wanted.given, found.given, 0, at, in_order=False)
         for n, (a, b) in enumerate(zip(wanted.states, found.states, strict=True)):
-            assert _position(a) == _position(b), f"{at}: states after {n} batches differ: {a} and {b}"
+            assert _position(a) == _position(b), (
+                f"{at}: the state after {n} batches must be the same; found {a} and {b}"
+            )
 
     def restore(self, state: dict[str, Any], position: int, size: int, saved_at: int, wanted: _Run) -> None:
         """A new run from `state` on must give what the uninterrupted one gave, and read no more than it may."""
         at = f"saved after {position} batches at world size {saved_at}, restored at world size {size}"
         with _told(at), self._ranks(size) as ranks:
             ranks.load(state)
-            assert not any(watched.asked for watched in ranks.sources), f"{at}: load_state_dict() read records"
-            assert _position(ranks.state()) == _position(state), f"{at}: state_dict() is another: {ranks.state()}"
+            assert not any(watched.asked for watched in ranks.sources), (
+                f"{at}: load_state_dict() must read no records; it read some"
+            )
+            assert _position(ranks.state()) == _position(state), (
+                f"{at}: state_dict() must give the state that was loaded, {state}; found {ranks.state()}"
+            )
             rest = list(ranks.batches())
             for rank, watched in enumerate(ranks.sources):
                 self._read_little(watched.asked, rank, size, state, at)
@@ -276,8 +288,8 @@ class _Check:
                         may.update(self._borrowed(strand, lane, a, b))
         more = asked - may
         assert not more, (
-            f"{at}: rank {rank} may read the windows that its lanes stood in, and what follows, once;"
-            f" it read {more.total()} positions more, such as {self._where(next(iter(more)))}"
+            f"{at}: rank {rank} must read the windows that its lanes were in, and those after, once;"
+            f" found {more.total()} more reads, such as of {self._where(next(iter(more)))}"
         )
 
     def _borrowed(self, plan: EpochPlan | Strand, lane: int, first: int, stop: int) -> list[int]:
@@ -297,13 +309,13 @@ class _Check:
         for n, (one, other) in enumerate(zip(wanted, found, strict=False), first):
             a, b = one.slots, other.slots
             for k, (x, y) in enumerate(zip(a, b, strict=False)):
-                assert x == y, f"{at}: batch {n}, slot {k} differs: wanted {self._told(x)}; found {self._told(y)}"
+                assert x == y, f"{at}: batch {n}, slot {k} must be {self._told(x)}; found {self._told(y)}"
             assert len(a) == len(b), f"{at}: batch {n} must hold {len(a)} slots; found {len(b)}"
             rows, others = (one.packs, other.packs) if in_order else (sorted(one.packs), sorted(other.packs))
             for k, (row, another) in enumerate(zip(rows, others, strict=False)):
-                assert row == another, f"{at}: batch {n}, packed row {k} differs: wanted {row}; found {another}"
+                assert row == another, f"{at}: batch {n}, packed row {k} must be {row}; found {another}"
             assert len(rows) == len(others), f"{at}: batch {n} must hold {len(rows)} packed rows; found {len(others)}"
-        assert len(wanted) == len(found), f"{at}: {len(wanted)} batches must be left; found {len(found)}"
+        assert len(wanted) == len(found), f"{at}: {len(wanted)} batches must follow; found {len(found)}"
 
     def _ranks(self, world_size: int) -> _Ranks:
         return _Ranks(self._source, world_size, self._batch_size, self._options)

@@ -35,7 +35,7 @@ def assert_rows_are_pure(source: Source, snapshot: Snapshot, absent: int | None)
     seen = {sample: row for _, sample, row in in_order}
     missing = [sample for sample, row in seen.items() if row is None]
     assert absent is None or len(missing) == absent, (
-        f"{snapshot.source}: {absent} positions must hold no record; found {len(missing)},"
+        f"{snapshot.source}: with absent={absent} so many positions must hold no record; found {len(missing)},"
         f" such as {[_where(source, sample) for sample in missing[:3]]}"
     )
     backwards = [line[::-1][k : k + MIXED] for k in range(0, len(line), MIXED)]

@@ -99,7 +99,7 @@ class ScriptedSource:
         dealt = list(items)
         for k, item in enumerate(dealt):
             if not isinstance(plain_of(item), bytes | Corrupt | Gap | Abort):
-                msg = f"ScriptedSource: items are bytes, (bytes, label) or scripted faults; found {item!r} at {k}"
+                msg = f"ScriptedSource: items must be bytes, (bytes, label) or scripted faults; found {item!r} at {k}"
                 raise ConfigError(msg)
         extent = 8 if extent is None else extent
         if partitions < 1 or extent < 1 or first < 0:
@@ -154,7 +154,9 @@ class ScriptedSource:
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """All items. A pin is a ConfigError: the list already says what this source holds."""
         if pin is not None:
-            msg = f"{self._name}: a scripted source is fixed by its items and takes no pin; found {dict(pin)!r}"
+            msg = (
+                f"{self._name}: pin must be None, as the items of a scripted source do not change; found {dict(pin)!r}"
+            )
             raise ConfigError(msg)
         digest = hashlib.sha256(b"%d" % self._first)
         sizes = []
@@ -240,7 +242,7 @@ class ScriptedReader:
         items = self._source._items
         row = position - self._source._first
         if partition >= len(items) or not 0 <= row < len(items[partition]):
-            msg = f"{self._source.where(partition, position)}: extents must lie inside the snapshot; this does not"
+            msg = f"{self._source.where(partition, position)}: reads must lie inside the snapshot; this one does not"
             raise ConfigError(msg)
         return items[partition][row]
 

@@ -57,7 +57,8 @@ def _members(record: Record, key: str, suffix: str) -> Iterator[tuple[str, bytes
 def _header(name: str, size: int) -> bytes:
     encoded = name.encode()
     if len(encoded) > 100 or size >= 8**11:
-        msg = f"{name}: a ustar member has a name of at most 100 bytes and less than 8 GiB; found {size} bytes"
+        rule = "a member of a tar file must have a name of at most 100 bytes, and less than 8 GiB of data"
+        msg = f"{name}: {rule}; found a name of {len(encoded)} bytes, and {size:,} bytes of data"
         raise ConfigError(msg)
     fields = (
         encoded.ljust(100, b"\0"),

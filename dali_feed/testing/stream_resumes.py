@@ -60,7 +60,7 @@ def assert_stream_resumes(  # noqa: PLR0913  what a run is made of, as in LiveFe
         ConfigError: a source whose batches wait until they are full: its last records would never come.
     """
     if source.pace.timeout is None:
-        msg = "assert_stream_resumes: the source's pace must have a timeout, or its last records never come"
+        msg = "assert_stream_resumes: the source's pace must have a timeout, or its last records never come; found None"
         raise ConfigError(msg)
     given: dict[str, Any] = {"transform": transform, "seed": seed, "columns": columns, "tuning": QUICK}
     check = _Check(source, batch_size, given, timeout)
@@ -84,8 +84,8 @@ def assert_stream_resumes(  # noqa: PLR0913  what a run is made of, as in LiveFe
                         left = sum(
                             len(line) - len(before.get(p, ())) for p, line in wanted.items() if p % other == rank
                         )
-                        check.take(feed, found, f"{at}, gone on at {other}", until=left)
-                check.compare(wanted, found, f"{at}, gone on at {other}")
+                        check.take(feed, found, f"{at}, continued at world size {other}", until=left)
+                check.compare(wanted, found, f"{at}, continued at world size {other}")
 
 
 class _Check:
@@ -119,7 +119,7 @@ class _Check:
                 if slot.ok:  # else it stands in for a bad one
                     into.setdefault(unpack_id(slot.sample)[0], []).append(slot)
                     count += 1
-        assert count <= until, f"{at}: rank {feed.rank} must get {until} records; {count} came"
+        assert count <= until, f"{at}: rank {feed.rank} must get {until} records; found {count}"
 
     def compare(self, wanted: Lines, found: Lines, at: str) -> None:
         for partition in sorted({*wanted, *found}):
@@ -128,7 +128,9 @@ class _Check:
                 assert a == b, (
                     f"{at}: record {k} of partition {partition} must be {self._told(a)}; found {self._told(b)}"
                 )
-            assert len(one) == len(other), f"{at}: partition {partition} must give {len(one)}; found {len(other)}"
+            assert len(one) == len(other), (
+                f"{at}: partition {partition} must give {len(one)} records; found {len(other)}"
+            )
 
     def _told(self, slot: Slot) -> str:
         return f"{self._source.where(*unpack_id(slot.sample))} ({slot.fields}, pixels {slot.pixels})"

@@ -20,6 +20,9 @@ from dali_feed.external_sources.kafka.options import KafkaOptions, admin_options
 __all__ = ["AtTopic", "at_topic"]
 
 PAUSE_SECONDS = 0.05
+_CURES = {
+    KafkaError.INVALID_REPLICATION_FACTOR: "; each replica needs a broker of its own: take fewer, or leave it out",
+}
 _REFUSED = frozenset(
     {
         KafkaError.INVALID_CONFIG,
@@ -81,7 +84,8 @@ class AtTopic:
                 )
                 raise SourceDeniedError(msg) from error
             if code in _REFUSED:
-                msg = f"{topic}: {doing}: the cluster must accept it; {servers} refuses: {said}"
+                cure = _CURES.get(code, "")
+                msg = f"{topic}: {doing}: the cluster must accept it; {servers} refuses: {said}{cure}"
                 raise ConfigError(msg) from error
             if code in (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT):
                 raise unreachable(topic, servers, time.monotonic() - begun, self.trouble.last or said) from error

@@ -95,7 +95,9 @@ def test_a_target_that_is_none_is_one_line(target: str, words: str) -> None:
     assert "Traceback" not in done.output
 
 
-@pytest.mark.parametrize(("tensors", "words"), [(900, "the topic limits"), (300, "decoding limits")])
+@pytest.mark.parametrize(
+    ("tensors", "words"), [(900, "reading the topic is the limit"), (300, "decoding is the limit")]
+)
 def test_what_limits_is_said(tensors: int, words: str) -> None:
     """A loop near what reading alone gives is limited by the topic, another by its decoder."""
     rates = {"plain": 500, "at random": 1000, "tensors": tensors}
@@ -125,10 +127,10 @@ def test_other_loaders_of_a_topic_take_part_or_are_named(tmp_path: Path, topic: 
     makers, missing = others(job, {}, mock=True, quick=True)
     assert {*makers, *missing} == set(KAFKA)
     assert list(makers["confluent-kafka"]) == ["uint8 x1"]
-    assert "the mock broker does not answer it" in missing["kafka-python"]
+    assert "it cannot talk to the embedded broker" in missing["kafka-python"]
     assert "ray" in missing["ray-kafka"].lower()
     assert len(others(job, {}, mock=False, quick=False)[0]["confluent-kafka"]) == 3
     assert others(job, {"security.protocol": "ssl"}, mock=False, quick=False) == (
         {},
-        dict.fromkeys(KAFKA, "it is not given --config; measure on a listener that asks for none"),
+        dict.fromkeys(KAFKA, "it does not take --config; measure on a listener that needs no such options"),
     )

@@ -153,7 +153,7 @@ def test_sentences_say_who_is_faster_and_what_limits() -> None:
     first, second = findings(outcome)
     assert first == "dali_feed over tar gives 600 images/s, 2.00 times the fastest other loader, spdl."
     assert "0.60 of the ceiling" in second
-    assert "waits for the source most" in second
+    assert "waits most for the source" in second
     assert findings(Outcome("loader", {}, [row("torch", 200)])) == []
 
 

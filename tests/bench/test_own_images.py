@@ -62,7 +62,9 @@ def test_what_nobody_could_decode_is_left_out_and_told(tmp_path: Path) -> None:
 
 def test_no_image_is_a_named_error(tmp_path: Path) -> None:
     """With what was found, and the reason of the last."""
-    with pytest.raises(SourceEmptyError, match="mine: a bench of loaders needs images; found none .*of 1 the last"):
+    with pytest.raises(
+        SourceEmptyError, match="mine: a bench of loaders needs images .*; found none; 1 were left out, the last"
+    ):
         own([(memoryview(b"text"), 0)], "mine", tmp_path)
 
 

@@ -57,7 +57,7 @@ def test_an_epoch_without_a_batch_is_an_error() -> None:
     steps = Batches(epochs, lambda batch: batch)
     assert [len(steps.take()) for _ in range(3)] == [2, 2, 2]
     held.clear()
-    with pytest.raises(EngineError, match="an epoch without a batch: fewer images than a batch has"):
+    with pytest.raises(EngineError, match="an epoch must have a full batch; found none"):
         steps.take()
 
 

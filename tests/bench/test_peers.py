@@ -191,8 +191,8 @@ def test_a_missing_package_is_told_with_the_command(name: str, job: Job, monkeyp
 def test_a_reader_of_topics_asks_for_one(name: str, job: Job) -> None:
     """Where the data is in no topic, it says so, and turns away who begins it all the same."""
     peer = _peer(name)
-    assert "the data is in none" in str(peer.unable(job))
-    with pytest.raises(ConfigError, match="the data is in none"), peer.turn(job, peer.ways(job)[0]):
+    assert "this data is not in one" in str(peer.unable(job))
+    with pytest.raises(ConfigError, match="this data is not in one"), peer.turn(job, peer.ways(job)[0]):
         pass
 
 

@@ -111,8 +111,8 @@ def test_a_step_changes_the_network() -> None:
     ("waited", "ratio", "words"),
     [
         (0.3, 0.7, "ours: the loop waits for 30% of its time and gets 0.70 of what the network can take."),
-        (0.01, 0.99, "for 1% of its time and gets 0.99 of what the network can take: the network limits."),
-        (0.01, 0.6, "what is lost is CPU time that decoding takes from the network."),
+        (0.01, 0.99, "for 1% of its time and gets 0.99 of what the network can take: the network is the limit."),
+        (0.01, 0.6, "the rest is CPU time that decoding takes from the network."),
         (0.3, None, "ours: the loop waits for 30% of its time."),
     ],
 )

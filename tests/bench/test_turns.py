@@ -126,7 +126,7 @@ def test_no_turn_begins_when_the_time_is_up() -> None:
     take_turns(makers, found, repeats=2, seconds=1e-4, until=0.0)
     assert script.order == ["a/"]
     assert list(found.turns) == ["a"]
-    assert found.missing == {"b": "the time of --quick was up before its turn; leave --quick out"}
+    assert found.missing == {"b": "the time of --quick ended before its turn; leave --quick out"}
 
 
 def test_what_is_left_to_do_is_told_before_each_turn() -> None:

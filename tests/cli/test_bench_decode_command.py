@@ -39,7 +39,7 @@ def test_kernels_are_measured_or_compiled(gpu: bool) -> None:
     told = json.loads(done.stdout)
     if "GPU" in told["missing"]:
         assert not gpu
-        assert "needs a GPU, and nothing was measured" in told["missing"]["GPU"]
+        assert "nothing was measured" in told["missing"]["GPU"]
         assert all(row[arch].endswith(" bytes") for row in told["rows"] for arch in ("sm_80", "sm_90", "sm_100"))
     else:
         assert all(float(row["GB/s"]) > 0 for row in told["rows"])

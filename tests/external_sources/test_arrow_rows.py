@@ -265,3 +265,10 @@ def test_a_closed_and_a_stopped_reader_say_so() -> None:
     reader.close()
     with pytest.raises(ClosedError, match="closed"):
         reader.read(Extents.one(0, 0, 2))
+
+
+@pytest.mark.parametrize("given", ["photos.parquet", {"image": [b"jpeg"]}])
+def test_what_is_no_table_is_refused_by_name(given: Any) -> None:
+    """A path or a dict in the place of a table is a ConfigError that says what to use."""
+    with pytest.raises(ConfigError, match=r"^ArrowRows: table must be a pyarrow Table; found (str|dict) .*ParquetRows"):
+        ArrowRows(given)

@@ -17,7 +17,7 @@ from dali_feed.errors import ConfigError
 
 __all__ = ["NO_TOPIC", "KafkaPeer", "Records", "topic_of"]
 
-NO_TOPIC = "it reads a topic, and the data is in none; `dali-feed produce` puts it there"
+NO_TOPIC = "it reads a topic, and this data is not in one; `dali-feed produce` writes it into one"
 BUFFER = 1000  # records that a worker draws from: within a partition they come in their order
 
 

@@ -38,7 +38,7 @@ class Batches(Steps):
             try:
                 batch = next(self.epoch)
             except StopIteration:
-                msg = "an epoch without a batch: fewer images than a batch has, or none; make the batch smaller"
+                msg = "an epoch must have a full batch; found none, as there are too few images; make the batch smaller"
                 raise EngineError(msg) from None
         return self._made(batch)
 

@@ -52,7 +52,9 @@ class RayPeer(Peer):
         """As others; and not unless it was asked for, as a Ray that is begun again may end the process it runs in."""
         found = super().missing(job)
         if found is None and os.environ.get(TAKES_PART) != "1":
-            return f"Ray, begun again for each turn, may end this process with all that was measured; {TAKES_PART}=1"
+            return (
+                f"starting Ray for each turn may end this process and lose what was measured; {TAKES_PART}=1 allows it"
+            )
         return found
 
     @abstractmethod

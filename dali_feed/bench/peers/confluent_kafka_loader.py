@@ -37,7 +37,7 @@ class _Records(Records):
                 while left:
                     first = consumer.poll(PATIENCE)  # `consume` alone would wait until it has all it was asked for
                     if first is None:
-                        msg = f"confluent-kafka: {topic.name} at {topic.servers} gave no record in {PATIENCE:.0f} s"
+                        msg = f"{topic.name}: {topic.servers} must give a record within {PATIENCE:.0f} s; none came"
                         raise SourceUnreachableError(msg)
                     for message in (first, *consumer.consume(MANY, 0)):
                         partition, ended = message.partition(), message.error() is not None

@@ -59,7 +59,7 @@ def _written(job: Job) -> Path:
         process.start()
         process.join()
         if process.exitcode:
-            msg = f"litdata.optimize of {job.data.name} into {work} ended with {process.exitcode}, not 0"
+            msg = f"litdata.optimize of {job.data.name} into {work} must exit with 0; found {process.exitcode}"
             raise EngineError(msg)
         work.rename(folder)
     return folder

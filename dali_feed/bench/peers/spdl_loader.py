@@ -85,13 +85,13 @@ class Spdl(Peer):
     def unable(self, job: Job) -> str | None:
         """FFmpeg's libraries are found when an image is decoded."""
         if job.device != "cpu":
-            return "it decodes images on the CPU alone here: SPDL's wheels have no nvJPEG"
+            return "on a GPU it cannot be measured: SPDL's wheels have no nvJPEG, and decode on the CPU only"
         import spdl.io
 
         try:
             spdl.io.load_image(image_files(job.data.files)[0])
         except (RuntimeError, OSError) as error:
-            return f"spdl needs FFmpeg's shared libraries (Debian: apt install ffmpeg): {str(error)[:200]}"
+            return f"spdl needs FFmpeg's shared libraries; on Debian: apt install ffmpeg ({str(error)[:200]})"
         return None
 
     def ways(self, job: Job) -> Sequence[str]:
