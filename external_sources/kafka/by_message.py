@@ -39,7 +39,7 @@ class ByMessage:
         """See `Way`."""
         left, take = self._left, rows.take
         if (filled := getattr(rows, "filled", None)) is not None:  # meant for C, whose client could not be had
-            filled.untake(slice(0))
+            filled.leave_out(slice(0))
         partition, want, stop, shift, received = run.partition, run.want, run.stop, run.shift, 0
         event = None
         for n in range(self._at, len(left)):
