@@ -74,7 +74,7 @@ EXPORTED void *dali_feed_kafka_newest(void)
 
 enum { FETCHED = 2 };                   /* the kind of event that is a record */
 enum { LOOK_EACH = 16 };                /* records, after which there is a look at the clock */
-enum { MUCH = 1 << 20 };                /* bytes of a record, after which there is one too */
+enum { MUCH = 128 << 10 };              /* bytes of a record, after which there is one too */
 enum { NO_HEADER = -1, NO_BYTES = -2 }; /* in the place of a memory: none of that name, and one that holds null */
 
 /* A partition's queue, and at its head the event that nobody has had yet, with its record; NULL: none, or no record. */

@@ -78,10 +78,12 @@ class SlabLease:
     def back(self, views: list[memoryview], filled: int) -> None:
         """See `dali_feed.records.source.Lease.back`."""
         self._filled += filled
+        rest, self._rest = self._rest, None
+        if not views:
+            return
         unused = {id(view) for view in views}
-        if self._rest is not None and id(self._rest[0]) in unused and self._rest[2] is self._free:
-            self._free = max(self._rest[1], self._free, key=len)
-        self._rest = None
+        if rest is not None and id(rest[0]) in unused and rest[2] is self._free:
+            self._free = max(rest[1], self._free, key=len)
         given = [slab for slab in self._slabs if id(slab) in unused]
         self._slabs = [slab for slab in self._slabs if id(slab) not in unused]
         self._pool._give(given, 0)

@@ -144,9 +144,11 @@ class Filled:
     def _give_back(self, filled: int) -> None:
         """To the lease what it gave ahead and C has not come to."""
         unused = {each.number for each in self._spare()} & self._ahead.keys()
-        self._lease.back([self._ahead.pop(number) for number in unused], filled)
-        self._returned |= unused
-        self._line_up([each for each in self._spare() if each.number not in unused])
+        if unused or filled:
+            self._lease.back([self._ahead.pop(number) for number in unused], filled)
+        if unused:
+            self._returned |= unused
+            self._line_up([each for each in self._spare() if each.number not in unused])
 
     def settle(self) -> int:
         """All records have come: what was taken in vain goes back. Bytes of a row, for the read behind this one."""
