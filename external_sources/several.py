@@ -84,6 +84,14 @@ class _Held:
         """A writable view of `size` bytes that nobody else has."""
         return self._lease.room(size)
 
+    def ahead(self, size: int) -> list[memoryview]:
+        """Writable views of `size` bytes in all, or of fewer."""
+        return self._lease.ahead(size)
+
+    def back(self, views: list[memoryview], filled: int) -> None:
+        """Those of them that nothing was put into, given back."""
+        self._lease.back(views, filled)
+
     def release(self) -> None:
         """Nothing: the block's lease is given back as a whole."""
 

@@ -52,6 +52,14 @@ class _Part:
         self._filled += size
         return self._whole.lease.room(size)
 
+    def ahead(self, size: int) -> list[memoryview]:
+        """None: a batch ends where its slabs do, so that parts take what they need."""
+        del size
+        return []
+
+    def back(self, views: list[memoryview], filled: int) -> None:
+        """There are none."""
+
     def release(self) -> None:
         """Safe to call twice."""
         if self._held:

@@ -74,6 +74,7 @@ EXPORTED void *dali_feed_kafka_newest(void)
 
 enum { FETCHED = 2 };                   /* the kind of event that is a record */
 enum { LOOK_EACH = 16 };                /* records, after which there is a look at the clock */
+enum { MUCH = 128 << 10 };              /* bytes of a record, after which there is one too */
 enum { NO_HEADER = -1, NO_BYTES = -2 }; /* in the place of a memory: none of that name, and one that holds null */
 
 /* A partition's queue, and at its head the event that nobody has had yet, with its record; NULL: none, or no record. */
@@ -257,8 +258,10 @@ static int64_t now(void) /* in milliseconds */
 EXPORTED int dali_feed_kafka_take(source_t *from, run_t *run, rows_t *rows, int milliseconds)
 {
     int64_t until = now() + milliseconds, left;
+    if (!from->queue)
+        return EMPTY; /* it was closed, as by a signal's handler */
     for (int seen = 0; run->want < run->stop; seen++) {
-        if (seen >= LOOK_EACH) {
+        if (seen >= LOOK_EACH || (seen && run->need >= MUCH)) {
             if (now() >= until)
                 return LOOK;
             seen = 0;

@@ -39,6 +39,8 @@ class SlabLease:
         self._slabs: list[memoryview] = []
         self._free = _NO_ROOM
         self._filled = 0
+        # The piece that `ahead` gave, what it was cut from, and `_free` after that.
+        self._rest: tuple[memoryview, memoryview, memoryview] | None = None
 
     def room(self, size: int) -> memoryview:
         """A writable view of `size` bytes: the rest of the last slab, a new slab, or one of its own."""
@@ -46,16 +48,54 @@ class SlabLease:
         if size > len(self._free):
             self._check(size)
             if size > self._pool.slab_bytes // 2:  # a large record would waste most of a slab's rest
-                own = self._pool._take(max(size, self._pool.slab_bytes))
-                self._slabs.append(own)
+                own = self._added(max(size, self._pool.slab_bytes))
                 rest = own[size:]
                 if len(rest) > len(self._free):
                     self._free = rest
                 return own[:size]
-            self._free = self._pool._take(self._pool.slab_bytes)
-            self._slabs.append(self._free)
+            self._free = self._added(self._pool.slab_bytes)
         view, self._free = self._free[:size], self._free[size:]
         return view
+
+    def ahead(self, size: int) -> list[memoryview]:
+        """See `dali_feed.records.source.Lease.ahead`."""
+        slab = self._pool.slab_bytes
+        whole, rest = divmod(size, slab)
+        views = list[memoryview]()
+        if rest and (rest <= len(self._free) or self._may_take(slab)):
+            its, left = self._free, _NO_ROOM
+            if rest > len(its):
+                its, left = self._added(slab), self._free
+            view, after = its[:rest], its[rest:]
+            self._free = after if len(after) >= len(left) else left
+            self._rest = view, its, self._free
+            views.append(view)
+        while whole and self._may_take(slab):
+            views.append(self._added(slab))
+            whole -= 1
+        return views
+
+    def back(self, views: list[memoryview], filled: int) -> None:
+        """See `dali_feed.records.source.Lease.back`."""
+        self._filled += filled
+        rest, self._rest = self._rest, None
+        if not views:
+            return
+        unused = {id(view) for view in views}
+        if rest is not None and id(rest[0]) in unused and rest[2] is self._free:
+            self._free = max(rest[1], self._free, key=len)
+        given = [slab for slab in self._slabs if id(slab) in unused]
+        self._slabs = [slab for slab in self._slabs if id(slab) not in unused]
+        self._pool._give(given, 0)
+
+    def _added(self, size: int) -> memoryview:
+        taken = self._pool._take(size)
+        self._slabs.append(taken)
+        return taken
+
+    def _may_take(self, size: int) -> bool:
+        most = self._pool.most
+        return most is None or self.size + size <= most
 
     def _check(self, size: int) -> None:
         """Raise ConfigError where one read would take more than there is for all of them."""
@@ -79,7 +119,7 @@ class SlabLease:
 
     def release(self) -> None:
         """Give all slabs back."""
-        slabs, self._slabs, self._free = self._slabs, [], _NO_ROOM
+        slabs, self._slabs, self._free, self._rest = self._slabs, [], _NO_ROOM, None
         filled, self._filled = self._filled, 0
         self._pool._give(slabs, filled)
 

@@ -117,6 +117,17 @@ class Lease(Protocol):
         """A writable view of `size` bytes that nobody else has."""
         ...
 
+    def ahead(self, size: int) -> list[memoryview]:
+        """Writable views of `size` bytes in all, or of fewer where the lease may not take so many: never an error.
+
+        Slabs, and first a piece of one where `size` is no multiple. `back` is to be told what became of them.
+        """
+        ...
+
+    def back(self, views: list[memoryview], filled: int) -> None:
+        """Those of `ahead` that nothing was put into, given back; `filled` bytes were put into the others."""
+        ...
+
     def release(self) -> None:
         """Give the memory back; views into it must not be used again. Safe to call twice."""
         ...

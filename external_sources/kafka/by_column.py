@@ -136,6 +136,9 @@ class ByColumn:
         until = time.monotonic() + SLICE_SECONDS
         while (why := queue.take(told, filled.told, max(0, int((until - time.monotonic()) * 1000)))) == ROOM:
             filled.grow(told.need)
+            if time.monotonic() >= until:  # large records, each with memory of its own, never let C look at the clock
+                why = LOOK
+                break
         came = told.want > run.want or why not in (EMPTY, LOOK)
         run.want = told.want
         run.received += told.bytes
@@ -174,7 +177,7 @@ class ByColumn:
                 raise SourceError(msg)
             return Event(KafkaError(found.error, found.said, found.fatal), found.partition, found.offset)
         row = found.offset + run.shift
-        _filled(run).untake(row)
+        _filled(run).leave_out(row)
         head: Any = _Head(found, self._topic)
         run.rows.take(row, head)
         run.received += len(head)

@@ -38,7 +38,7 @@ class ByMessage:
         """See `Way`."""
         left, take = self._left, run.rows.take
         if run.filled is not None:  # meant for C, whose client could not be had
-            run.filled.untake(slice(0))
+            run.filled.leave_out(slice(0))
         partition, want, stop, shift, received = run.partition, run.want, run.stop, run.shift, 0
         event = None
         for n in range(self._at, len(left)):

@@ -21,6 +21,7 @@ from dali_feed.records.source import Lease
 __all__ = ["Filled", "Wanted", "merged"]
 
 _NOTHING = memoryview(b"")
+_MOST_AHEAD = 8  # slabs: records may have become small, and to ask C once per so many costs nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,11 @@ class Wanted:
 class Filled:
     """Rows that have nothing yet. `told` is for C.
 
-    record_bytes  of a record as far as is known, or 0: so much memory is taken at once
+    row_bytes  that C put into a row of the read before, or 0: so much memory is taken for all rows at once
     """
 
-    def __init__(self, wanted: Wanted, rows: int, lease: Lease, record_bytes: int = 0) -> None:
-        self.wanted, self._lease, self._rows, self._record_bytes = wanted, lease, rows, record_bytes
+    def __init__(self, wanted: Wanted, rows: int, lease: Lease, row_bytes: int = 0) -> None:
+        self.wanted, self._lease, self._rows, self._row_bytes = wanted, lease, rows, row_bytes
         columns = wanted.value + wanted.key + len(wanted.headers)
         lines = 3 * columns + (wanted.label is not None) + wanted.times
         numbers = np.zeros((lines, rows), np.int64)  # one array, of which C is told by one address
@@ -65,7 +66,10 @@ class Filled:
         self.labels = None if wanted.label is None else numbers[3 * columns]
         self.times = numbers[-1] if wanted.times else None
         self._memories: list[memoryview] = []
-        self._spare: ctypes.Array[MemoryInC] | None = None
+        self._ahead: dict[int, memoryview] = {}  # number -> those of them that the lease gave ahead
+        self._returned: set[int] = set()  # those that the lease has again
+        self._grown: list[MemoryInC] = []  # those that it gave one by one
+        self._next: list[MemoryInC] = []  # as C was told of them: it has gone through the first ones
         self._begun = self._left_out = False  # whether C has been asked, and whether Python has taken any all the same
         names = [name.encode() for name in wanted.headers]
         self._names = (ctypes.c_char_p * len(names))(*names)
@@ -81,50 +85,98 @@ class Filled:
 
     def begin(self, shift: int) -> None:
         """C is asked now, for rows that are offset + shift."""
-        self.told.shift = shift
-        if not self._begun and self._record_bytes:
-            self.grow(self._record_bytes)
-        self._begun = True
+        told = self.told
+        told.shift = shift
+        if not self._begun:
+            self._begun = True
+            self._take_ahead()
+        self._before = told.memory, told.room, told.filled, told.number
+        self._then = self._spare(), len(self._grown)
+
+    def _take_ahead(self) -> None:
+        """Memory for all rows, so that C is asked once. A record that no longer fits leaves half of a slab at most."""
+        slab, each = self._lease.slab_bytes, self._row_bytes
+        if 0 < each <= slab // 2:
+            whole, rest = divmod(self._rows, slab // each)
+            size = whole * slab + rest * each
+            memories = [self._numbered(view) for view in self._lease.ahead(min(size, _MOST_AHEAD * slab))]
+            self._ahead = {each.number: self._memories[each.number] for each in memories}
+            self._line_up(memories)
 
     def grow(self, need: int) -> None:
         """Another memory for the next records, the first of them of `need` bytes.
 
         It is for all that are left, as large as those before, a slab at most: what does not fit into the rest of one
-        goes into the next, so that a lease is as well filled as by message. Where it is known how large records are,
-        the first time takes memory for all of them, which C goes through by itself.
+        goes into the next, so that a lease is as well filled as by message. A large record leaves the rest to those
+        behind it.
         """
-        if not self._memories and self._record_bytes:
-            first, *others = self._ahead(need)
-            self._spare = (MemoryInC * len(others))(*map(self._added, others))
-            self.told.next, self.told.spare = self._spare, len(others)
+        told, spare, slab = self.told, self._spare(), self._lease.slab_bytes
+        fits = next((k for k, each in enumerate(spare) if each.room >= need), None)
+        if fits is None:
+            now, spare = self._grow(need), self._spare()
+            self._grown.append(now)
         else:
-            there = int(np.count_nonzero(self.taken))
-            known = int(self._cells[2].sum()) // there if there else 0
-            first = max(need, min(self._lease.slab_bytes, max(need, known) * (self._rows - there)))
-        now = self._added(first)
-        self.told.memory, self.told.room, self.told.number, self.told.filled = now.at, now.room, now.number, 0
+            now, spare = spare[fits], [*spare[fits + 1 :], *spare[:fits]]
+        if need > slab // 2 and told.filled < told.room:
+            spare.insert(0, self._numbered(self._memories[told.number][told.filled : told.room]))
+        self._line_up(spare)
+        told.memory, told.room, told.number, told.filled = now.at, now.room, now.number, 0
 
-    def _ahead(self, need: int) -> list[int]:
-        """Bytes of each memory, the first for a record of `need`. A record that no longer fits leaves half of one."""
-        slab, each = self._lease.slab_bytes, max(self._record_bytes, need)
-        if each > slab // 2:
-            return [max(need, slab)]
-        whole, rest = divmod(self._rows, slab // each)
-        return [slab] * whole + [rest * each] * (rest > 0)
+    def _grow(self, need: int) -> MemoryInC:
+        self._give_back(0)  # or they count against what one lease may take
+        there = int(np.count_nonzero(self.taken))
+        known = int(self._cells[2].sum()) // there if there else 0
+        size = max(need, min(self._lease.slab_bytes, max(need, known) * (self._rows - there)))
+        return self._numbered(self._lease.room(size))
 
-    def _added(self, size: int) -> MemoryInC:
-        memory = self._lease.room(size)
+    def _numbered(self, memory: memoryview) -> MemoryInC:
         self._memories.append(memory)
         return MemoryInC(address(memory), len(memory), len(self._memories) - 1)
+
+    def _spare(self) -> list[MemoryInC]:
+        """Those that C has not come to."""
+        return self._next[len(self._next) - self.told.spare :]
+
+    def _line_up(self, memories: list[MemoryInC]) -> None:
+        self._next = memories
+        self.told.next, self.told.spare = (MemoryInC * len(memories))(*memories), len(memories)
+
+    def _give_back(self, filled: int) -> None:
+        """To the lease what it gave ahead and C has not come to."""
+        unused = {each.number for each in self._spare()} & self._ahead.keys()
+        if unused or filled:
+            self._lease.back([self._ahead.pop(number) for number in unused], filled)
+        if unused:
+            self._returned |= unused
+            self._line_up([each for each in self._spare() if each.number not in unused])
+
+    def settle(self) -> int:
+        """All records have come: what was taken in vain goes back. Bytes of a row, for the read behind this one."""
+        unused = {each.number for each in self._spare()}
+        filled = sum(len(view) for number, view in self._ahead.items() if number not in unused)
+        if self.told.number in self._ahead:
+            filled -= self.told.room - self.told.filled
+        self._give_back(filled)
+        return int(self._cells[2].sum()) // max(1, self._rows)
 
     @property
     def whole(self) -> bool:
         """Whether Python has taken none."""
         return self._begun and not self._left_out
 
-    def untake(self, rows: int | slice) -> None:
-        """Python takes this one, or they are to be taken once more."""
+    def leave_out(self, rows: int | slice) -> None:
+        """Python takes these, with memory of its own from the lease."""
         self.taken[rows], self._left_out = 0, True
+        if self.told.spare:
+            self._give_back(0)
+
+    def undo(self, rows: slice) -> None:
+        """What C took since `begin`, these rows, is taken once more, into the same memory."""
+        told, (spare, grown) = self.told, self._then
+        self.taken[rows], self._cells[2, :, rows] = 0, 0
+        told.memory, told.room, told.filled, told.number = self._before
+        self._line_up([*(each for each in spare if each.number not in self._returned), *self._grown[grown:]])
+        del self._grown[grown:]
 
     def _column(self, number: int) -> Pieces:
         of, at, size = self._cells[:, number]

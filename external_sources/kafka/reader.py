@@ -92,6 +92,8 @@ class KafkaReader:
         self._columns = False  # whether by column
         self._at = (-1, -1)  # the partition, and the offset from which everything is with the way or still to come
         self._passed = self._received = 0  # offsets, and bytes of their records
+        self._row_bytes = 0  # that C put into a row of the last read: of what is asked for, holes too
+        self._use = threading.RLock()  # of the connection: another thread that closes waits for the read to end
         held(self)
 
     def read(self, extents: Extents) -> Block:
@@ -108,21 +110,27 @@ class KafkaReader:
         try:
             wanted = rows.wanted()
             if wanted is not None and by_column(wanted):
-                rows.filled = Filled(wanted, count, lease, self._received // max(1, self._passed))
-            self._fill(extents, rows, rows.filled)
+                rows.filled = Filled(wanted, count, lease, self._row_bytes)
+            self.fill(extents, rows, rows.filled)
             rows.finish()
+            if rows.filled is not None:
+                self._row_bytes = rows.filled.settle()
         except BaseException:
             lease.release()
             raise
         return Block(extents.ids(), rows.payloads, rows.columns(), lease, rows.faults)
 
-    def fill(self, extents: Extents, rows: Takes) -> None:
-        """Give `rows` each record of `extents`, with the row that it stands in. Raises what `read` does."""
-        self._fill(extents, rows, None)
-
-    def _fill(self, extents: Extents, rows: Takes, filled: Filled | None) -> None:
-        """Give records to `rows`, or have C put them into what it fills of these."""
+    def fill(self, extents: Extents, rows: Takes, filled: Filled | None = None) -> None:
+        """Give each record of `extents`, with its row, to `rows`, or to C for `filled`. Raises what `read` does."""
         self._guard()
+        with self._use:
+            try:
+                self._runs(extents, rows, filled)
+            finally:
+                if self._closed:  # by another thread, which may not have waited
+                    self._drop()
+
+    def _runs(self, extents: Extents, rows: Takes, filled: Filled | None) -> None:
         try:
             first = 0
             for partition, start, stop in zip(
@@ -157,16 +165,21 @@ class KafkaReader:
 
     def rest(self) -> None:
         """Take librdkafka's statistics, which pile up in it otherwise; see `records.source.Reader`."""
-        if self._consumer is not None and self._consumer.poll(0) is not None:
-            self._forget()  # a record came along; the next read assigns anew
+        with self._use:
+            if self._consumer is not None and self._consumer.poll(0) is not None:
+                self._forget()  # a record came along; the next read assigns anew
 
     def close(self) -> None:
-        """Close the connection, within two seconds whatever the broker does. Safe to call twice."""
+        """Close the connection, within two seconds whatever the broker does. Safe to call twice, and amid a read."""
         self._closed = True
         if self._pid == os.getpid():
             let_go(self)
-            self._drop()
-            self._asker = None
+            if self._use.acquire(timeout=5 * SLICE_SECONDS):
+                try:
+                    self._drop()
+                    self._asker = None
+                finally:
+                    self._use.release()
 
     def clients(self) -> tuple[Any, ...]:
         """What must not be destroyed in a child."""
@@ -197,16 +210,16 @@ class KafkaReader:
 
     def _more(self, run: Run, wait: Wait) -> None:
         """The next records or events, where some come within a slice of time; waits as long as the timeout allows."""
-        way, want = self._line(), run.want
+        way, want, received = self._line(), run.want, run.received
         most = FIRST if not self._received else max(1, min(MORE, CACHED * self._passed // self._received))
         came = way.come(run, most)
         if self._stop.is_set():
             msg = f"{self._where(run.partition, want)}: reading was stopped"
             raise ClosedError(msg)
         if self._witness.doubts(self._identity.topic_id):
-            if run.filled is not None:
-                run.filled.untake(slice(want + run.shift, run.want + run.shift))
-            run.want = want
+            if run.filled is not None and run.want > want:
+                run.filled.undo(slice(want + run.shift, run.want + run.shift))
+            run.want, run.received = want, received
             return self._doubt(run.partition, want, wait)
         if not came:
             return self._silence(run.partition, want, run.stop, wait)
