@@ -41,9 +41,9 @@ def described(
     """
     samples, megabytes = len(snapshot), snapshot.record_bytes / 1e6
     if sampled:
-        how = "in the sampler's order"
+        how = "the sampler's"
     elif not order.shuffled:
-        how = "in canonical order"
+        how = "the source's own, not shuffled"
     elif order.extent == 1:
         how = "shuffled uniformly: any sample may stand anywhere"
     else:
@@ -51,19 +51,24 @@ def described(
     size = f"about {snapshot.record_bytes:,} bytes each"
     read = f"about {order.extent * megabytes:,.1f} MB a read"
     mine = len(shares.mine)
-    held = f"about {window * megabytes:,.1f} MB in memory per lane; {shares.lanes} lanes, {mine} on this rank"
+    held = f"about {window * megabytes:,.1f} MB in memory per lane; {_many(shares.lanes, 'lane')}, {mine} on this rank"
     return "\n".join(
         (
-            f"{snapshot.source}: {samples:,} samples in {len(snapshot.names):,} partitions, {size}",
+            f"{snapshot.source}: {_many(samples, 'sample')} in {_many(len(snapshot.names), 'partition')}, {size}",
             *_parts(snapshot, epoch),
             *_holes(snapshot),
             f"order: {how}",
-            f"extents: {-(-samples // order.extent):,} of up to {order.extent:,} samples, {read}",
-            f"windows: {order.window:,} extents, {window:,} samples, {held}",
-            f"batches: {batches:,} of {shares.batch_size} per rank, {shares.world_size} ranks",
+            f"extents: {-(-samples // order.extent):,} of up to {_many(order.extent, 'sample')}, {read}",
+            f"windows: {_many(order.window, 'extent')}, {_many(window, 'sample')}, {held}",
+            f"batches: {batches:,} of {shares.batch_size} per rank, {_many(shares.world_size, 'rank')}",
             f"engine: {engine}",
         )
     )
+
+
+def _many(count: int, name: str) -> str:
+    """A count with its name: 1 lane, 8 lanes."""
+    return f"{count:,} {name}{'' if count == 1 else 's'}"
 
 
 def _parts(snapshot: Snapshot, epoch: int) -> list[str]:

@@ -163,6 +163,6 @@ class Cluster:
             near = f"its list of topics could not be read ({error.args[0].str()})"
         else:
             close = difflib.get_close_matches(topic, names, n=5, cutoff=0.5)
-            none = f"none of its {len(names)} topics has a similar name"
+            none = f"none of its topics ({len(names)}) has a similar name"
             near = f"did you mean {', '.join(close)}?" if close else none
         return SourceNotFoundError(f"{topic}: the topic must exist at {self._options.servers}; there is none; {near}")

@@ -148,7 +148,7 @@ def _missing(at: AtTopic, group: str, known: Mapping[str, str] | None) -> Source
     elif close := difflib.get_close_matches(group, known, n=5, cutoff=0.5):
         near = f"did you mean {', '.join(close)}?"
     else:
-        near = f"none of the {len(known)} groups that it lists has a similar name"
+        near = f"none of the groups that it lists ({len(known)}) has a similar name"
     return SourceNotFoundError(
         f"{at.options.topic}: group {group!r} must have committed offsets at {at.options.servers}; there is no such "
         f"group; {near}"

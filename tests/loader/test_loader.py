@@ -310,12 +310,18 @@ def test_describe_says_what_an_epoch_is_made_of() -> None:
     """Samples, extents, windows, memory, batches and engine, in words."""
     with _loader(shuffle=Shuffle(2, 3)) as mine:
         text = mine.describe()
-    for part in ("10 samples", "extents: 5 of up to 2", "3 extents, 6 samples", "MB in memory", "batches: 3"):
+    for part in (
+        "10 samples",
+        "extents: 5 of up to 2",
+        "3 extents, 6 samples",
+        "MB in memory",
+        "batches: 3 of 4 per rank, 1 rank\n",
+    ):
         assert part in text
     with _loader(shuffle=True) as mine:
         assert "uniformly" in mine.describe()
     with _loader() as mine:
-        assert "canonical order" in mine.describe()
+        assert "order: the source's own, not shuffled" in mine.describe()
     with _loader(sampler=[1, 2]) as mine:
         assert "sampler" in mine.describe()
 
