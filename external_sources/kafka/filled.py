@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.native.kafka import MOST_HEADERS, NO_HEADER, MemoryInC, RowsInC, address
+from dali_feed.external_sources.kafka.ahead import Memory
+from dali_feed.native.kafka import MOST_HEADERS, NO_HEADER, RowsInC, address
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Lease
 
 __all__ = ["Filled", "Wanted", "merged"]
 
 _NOTHING = memoryview(b"")
-_MOST_AHEAD = 8  # slabs: records may have become small, and to ask C once per so many costs nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Filled:
     """
 
     def __init__(self, wanted: Wanted, rows: int, lease: Lease, row_bytes: int = 0) -> None:
-        self.wanted, self._lease, self._rows, self._row_bytes = wanted, lease, rows, row_bytes
+        self.wanted, self._rows, self._row_bytes = wanted, rows, row_bytes
         columns = wanted.value + wanted.key + len(wanted.headers)
         lines = 3 * columns + (wanted.label is not None) + wanted.times
         numbers = np.zeros((lines, rows), np.int64)  # one array, of which C is told by one address
@@ -65,11 +65,6 @@ class Filled:
         self.taken = np.zeros(rows, np.uint8)
         self.labels = None if wanted.label is None else numbers[3 * columns]
         self.times = numbers[-1] if wanted.times else None
-        self._memories: list[memoryview] = []
-        self._ahead: dict[int, memoryview] = {}  # number -> those of them that the lease gave ahead
-        self._returned: set[int] = set()  # those that the lease has again
-        self._grown: list[MemoryInC] = []  # those that it gave one by one
-        self._next: list[MemoryInC] = []  # as C was told of them: it has gone through the first ones
         self._begun = self._left_out = False  # whether C has been asked, and whether Python has taken any all the same
         names = [name.encode() for name in wanted.headers]
         self._names = (ctypes.c_char_p * len(names))(*names)
@@ -82,81 +77,25 @@ class Filled:
         self.told.labels = None if self.labels is None else first + 3 * columns * line
         self.told.times = None if self.times is None else first + (lines - 1) * line
         self.told.taken = address(self.taken)
+        self._memory = Memory(self.told, lease)
 
     def begin(self, shift: int) -> None:
         """C is asked now, for rows that are offset + shift."""
-        told = self.told
-        told.shift = shift
+        self.told.shift = shift
         if not self._begun:
             self._begun = True
-            self._take_ahead()
-        self._before = told.memory, told.room, told.filled, told.number
-        self._then = self._spare(), len(self._grown)
-
-    def _take_ahead(self) -> None:
-        """Memory for all rows, so that C is asked once. A record that no longer fits leaves half of a slab at most."""
-        slab, each = self._lease.slab_bytes, self._row_bytes
-        if 0 < each <= slab // 2:
-            whole, rest = divmod(self._rows, slab // each)
-            size = whole * slab + rest * each
-            memories = [self._numbered(view) for view in self._lease.ahead(min(size, _MOST_AHEAD * slab))]
-            self._ahead = {each.number: self._memories[each.number] for each in memories}
-            self._line_up(memories)
+            self._memory.take_ahead(self._rows, self._row_bytes)
+        self._memory.mark()
 
     def grow(self, need: int) -> None:
-        """Another memory for the next records, the first of them of `need` bytes.
-
-        It is for all that are left, as large as those before, a slab at most: what does not fit into the rest of one
-        goes into the next, so that a lease is as well filled as by message. A large record leaves the rest to those
-        behind it.
-        """
-        told, spare, slab = self.told, self._spare(), self._lease.slab_bytes
-        fits = next((k for k, each in enumerate(spare) if each.room >= need), None)
-        if fits is None:
-            now, spare = self._grow(need), self._spare()
-            self._grown.append(now)
-        else:
-            now, spare = spare[fits], [*spare[fits + 1 :], *spare[:fits]]
-        if need > slab // 2 and told.filled < told.room:
-            spare.insert(0, self._numbered(self._memories[told.number][told.filled : told.room]))
-        self._line_up(spare)
-        told.memory, told.room, told.number, told.filled = now.at, now.room, now.number, 0
-
-    def _grow(self, need: int) -> MemoryInC:
-        self._give_back(0)  # or they count against what one lease may take
+        """More memory, for all rows that are left: as large as those before, the next of `need` bytes."""
         there = int(np.count_nonzero(self.taken))
         known = int(self._cells[2].sum()) // there if there else 0
-        size = max(need, min(self._lease.slab_bytes, max(need, known) * (self._rows - there)))
-        return self._numbered(self._lease.room(size))
-
-    def _numbered(self, memory: memoryview) -> MemoryInC:
-        self._memories.append(memory)
-        return MemoryInC(address(memory), len(memory), len(self._memories) - 1)
-
-    def _spare(self) -> list[MemoryInC]:
-        """Those that C has not come to."""
-        return self._next[len(self._next) - self.told.spare :]
-
-    def _line_up(self, memories: list[MemoryInC]) -> None:
-        self._next = memories
-        self.told.next, self.told.spare = (MemoryInC * len(memories))(*memories), len(memories)
-
-    def _give_back(self, filled: int) -> None:
-        """To the lease what it gave ahead and C has not come to."""
-        unused = {each.number for each in self._spare()} & self._ahead.keys()
-        if unused or filled:
-            self._lease.back([self._ahead.pop(number) for number in unused], filled)
-        if unused:
-            self._returned |= unused
-            self._line_up([each for each in self._spare() if each.number not in unused])
+        self._memory.grow(need, max(need, known) * (self._rows - there))
 
     def settle(self) -> int:
         """All records have come: what was taken in vain goes back. Bytes of a row, for the read behind this one."""
-        unused = {each.number for each in self._spare()}
-        filled = sum(len(view) for number, view in self._ahead.items() if number not in unused)
-        if self.told.number in self._ahead:
-            filled -= self.told.room - self.told.filled
-        self._give_back(filled)
+        self._memory.settle()
         return int(self._cells[2].sum()) // max(1, self._rows)
 
     @property
@@ -168,19 +107,16 @@ class Filled:
         """Python takes these, with memory of its own from the lease."""
         self.taken[rows], self._left_out = 0, True
         if self.told.spare:
-            self._give_back(0)
+            self._memory.give_back()
 
     def undo(self, rows: slice) -> None:
         """What C took since `begin`, these rows, is taken once more, into the same memory."""
-        told, (spare, grown) = self.told, self._then
         self.taken[rows], self._cells[2, :, rows] = 0, 0
-        told.memory, told.room, told.filled, told.number = self._before
-        self._line_up([*(each for each in spare if each.number not in self._returned), *self._grown[grown:]])
-        del self._grown[grown:]
+        self._memory.undo()
 
     def _column(self, number: int) -> Pieces:
         of, at, size = self._cells[:, number]
-        memories = self._memories or [_NOTHING]  # where all that was taken is of no bytes
+        memories = self._memory.pieces or [_NOTHING]  # where all that was taken is of no bytes
         return Pieces(memories, np.where(self.taken, of, NO_HEADER), at, size)
 
     @property
