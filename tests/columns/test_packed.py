@@ -129,7 +129,7 @@ class Across(Packed):
 def test_packing_across_lanes_is_seen(tmp_path: Path) -> None:
     """By the test of resume: then a step's rows would depend on the world size."""
     columns = {"tokens": Across("txt", repeated, 5)}
-    with pytest.raises(AssertionError, match=r"world size 2 beside 1: batch 0, packed row \d+ differs"):
+    with pytest.raises(AssertionError, match=r"world size 2 beside 1: batch 0, packed row \d+ must be"):
         assert_resumes_anywhere(shards(tmp_path), batch_size=4, lanes=4, positions=[0], columns=columns)
 
 
