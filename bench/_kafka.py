@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import sys
 import uuid
@@ -24,18 +23,11 @@ PARTITIONS = 4
 
 
 def broker_module() -> Any:
-    """tests/support/broker/real.py, whose folder is not where Python looks."""
-    name = "broker"
-    if name not in sys.modules:
-        folder = Path(__file__).parents[1] / "tests" / "support" / name
-        spec = importlib.util.spec_from_file_location(
-            name, folder / "__init__.py", submodule_search_locations=[str(folder)]
-        )
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return importlib.import_module(f"{name}.real")
+    """tests/kit/broker/real.py, whose folder is not where Python looks."""
+    tests = str(Path(__file__).parents[1] / "tests")
+    if tests not in sys.path:
+        sys.path.append(tests)
+    return importlib.import_module("kit.broker.real")
 
 
 def kafka_missing() -> str | None:

@@ -23,8 +23,8 @@ from statistics import median
 import numpy as np
 from _results import RESULTS, Rows
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
-from web import Web
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from kit.web import Web
 
 from dali_feed.bench.facts import facts
 from dali_feed.external_sources import ShardSet

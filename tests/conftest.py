@@ -26,22 +26,23 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or JAX takes 
 # Torch's threads wait for each other in a loop: on images as small as these it costs ten times what they compute, and
 # takes the CPUs from the other workers. It is read when torch is imported, here and in processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-from broker import real
-from broker.handle import Kafka
 from hypothesis import HealthCheck, settings
-from kept import Kept, PtxOf
-from warm import Warm
+from kit.broker import real
+from kit.broker.handle import Kafka
+from kit.kept import Kept, PtxOf
+from kit.warm import Warm
 
 from dali_feed.engines import choose
 from dali_feed.external_sources.kafka import reader
 from dali_feed.kernels import _module
 from dali_feed.testing import Broker, broker
 
-# Importlib mode adds no folder by itself: a test finds the helpers that stand beside it by name, and those of support/,
-# which pyproject.toml adds. The folder of this file stays off the path, or `import kernels` would find one of ours.
+# Importlib mode adds no folder by itself: pyproject.toml adds this one for `from kit.images import jpeg`, here for the
+# processes that tests start as well. Helpers that are no contract test's stand beside their users or in support/.
 _ROOMS = Path(__file__).parent
-_HELPERS = (path for path in _ROOMS.glob("*/**/*.py") if not path.name.startswith("test_"))
-sys.path[:0] = sorted({str(path.parent) for path in _HELPERS if "support" not in path.relative_to(_ROOMS).parts})
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOMS), os.environ.get("PYTHONPATH")]))
+_FOLDERS = {path.parent for path in _ROOMS.glob("*/**/*.py") if not path.name.startswith("test_")}
+sys.path[:0] = sorted(str(path) for path in _FOLDERS if not {"support", "kit"} & {*path.relative_to(_ROOMS).parts})
 
 gc.disable()  # while test modules and libraries are imported, none of which is ever garbage: a third of that time
 

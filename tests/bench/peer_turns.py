@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from limits import LONG
+from kit.limits import LONG
 from PIL import Image
 
 from dali_feed.bench.contract import Data, Job

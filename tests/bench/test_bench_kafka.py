@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker import real
-from broker.handle import Kafka
 from confluent_kafka.admin import AdminClient
+from kit.broker import real
+from kit.broker.handle import Kafka
 from toy_runs import QUICK, TOY, Run, cache, rows, run, toy, toy_photos
 from typer.testing import CliRunner
 

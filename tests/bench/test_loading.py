@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from member_shards import shards
+from kit.member_shards import shards
 
 from dali_feed.bench.chance import by_chance
 from dali_feed.bench.contract import Contestant, Data, Job, Outcome, Steps

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from limits import LONG
-from warm import Warm
+from kit.limits import LONG
+from kit.warm import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from broker.handle import Kafka
+from kit.broker.handle import Kafka
 from peer_turns import BATCH, COUNT, CROP, Turn, job_in, levels, turn_of
 from torchvision.transforms import v2
 

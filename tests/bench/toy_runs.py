@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from warm import Warm
+from kit.warm import Warm
 
 BENCH = Path(__file__).parents[2] / "bench"
 TOY = 24

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
-from record_files import tfrecord
-from tf_example import example_bytes
+from kit.record_files import tfrecord
+from kit.tf_example import example_bytes
 
 from dali_feed.cli.inspect import inspect_all
 from dali_feed.cli.verify import verify_all

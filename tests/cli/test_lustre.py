@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from command import Cli, assert_one_line, cli
+from kit.command import Cli, assert_one_line, cli
 
 from dali_feed.errors import ConfigError
 from dali_feed.storage import lustre

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import Cli, assert_one_line, cli
-from images import jpeg
+from kit.command import Cli, assert_one_line, cli
+from kit.images import jpeg
 from PIL import Image
 
 from dali_feed.external_sources import ShardSet

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 import pytest
-from command import Cli, assert_one_line, cli
-from images import jpeg
+from kit.command import Cli, assert_one_line, cli
+from kit.images import jpeg
 
 from dali_feed import DataLoader, Tuning
 from dali_feed.external_sources import FileList

@@ -11,9 +11,9 @@ import threading
 from typing import Any
 
 import pytest
-from command import Cli, assert_one_line, cli
-from images import QUICK, labelled
-from web import Web
+from kit.command import Cli, assert_one_line, cli
+from kit.images import QUICK, labelled
+from kit.web import Web
 
 from dali_feed import watching
 from dali_feed.cli import watch_state

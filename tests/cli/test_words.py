@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from images import jpeg
+from kit.images import jpeg
+from kit.written import npy
 from torchvision.transforms import v2
-from written import npy
 
 from dali_feed.cli.inspect_view import _sizes
 from dali_feed.cli.member_kinds import guess

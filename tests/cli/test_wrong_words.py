@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Cli, assert_one_line, cli
-from images import jpeg
+from kit.command import Cli, assert_one_line, cli
+from kit.images import jpeg
 
 from dali_feed.cli.pack import members_of
 from dali_feed.cli.sheet import put_whole

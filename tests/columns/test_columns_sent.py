@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from images import QUICK
-from member_shards import shards
+from kit.images import QUICK
+from kit.member_shards import shards
 from wire import Wire
 
 from dali_feed import DataLoader

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from images import QUICK, broken_png, encoded
+from kit.images import QUICK, broken_png, encoded
+from kit.torchvision_way import applied
 from torchvision.transforms import v2
-from torchvision_way import applied
 
 from dali_feed import BadRecords, DataLoader, Tuning
 from dali_feed.columns import Image, Kind, Mask, Number

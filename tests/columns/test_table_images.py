@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
-from images import QUICK, png
+from kit.images import QUICK, png
 from PIL import Image as Pillow
 from torchvision.transforms import v2
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from images import jpeg
+from kit.images import jpeg
 from nvidia.dali import fn, types
 from torchvision.transforms import v2
 

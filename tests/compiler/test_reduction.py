@@ -10,11 +10,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from images import jpeg
-from photographs import encoded, photographs
+from kit.images import jpeg
+from kit.photographs import encoded, photographs
+from kit.torchvision_way import ran
 from PIL import Image
 from torchvision.transforms import v2
-from torchvision_way import ran
 
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.reduction import reductions

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from dali_way import distance
-from images import QUICK, broken_png, labelled
-from photographs import photographs
+from kit.images import QUICK, broken_png, labelled
+from kit.photographs import photographs
+from kit.torchvision_way import ran
 from recipes import ANY, FLOAT, MAKERS, SMALL, simclr
 from torchvision.transforms import v2
-from torchvision_way import ran
 
 from dali_feed import BadRecords, DataLoader
 from dali_feed.compiler.dali import DaliProgram, compile_recipe

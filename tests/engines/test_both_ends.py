@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from images import jpeg
+from kit.images import jpeg
 
 from dali_feed.compiler.dali import compile_recipe
 from dali_feed.compiler.host import HostProgram, compile_host

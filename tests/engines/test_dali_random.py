@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dali_pipelines import CPU, augmented, plain
-from images import jpeg, labelled
+from kit.dali_pipelines import CPU, augmented, plain
+from kit.images import jpeg, labelled
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.backend import GetSchema, RegisteredCPUOps, RegisteredGPUOps, RegisteredMixedOps
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from images import bad_tables, jpeg, png
+from kit.images import bad_tables, jpeg, png
 
 from dali_feed.engines.host import decode
 from dali_feed.engines.host.decode import decoded, decoded_jpegs, jpegs, new_decoder

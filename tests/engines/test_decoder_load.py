@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from dali_pipelines import CPU
-from images import QUICK, labelled
+from kit.dali_pipelines import CPU
+from kit.images import QUICK, labelled
 from nvidia.dali import Pipeline, fn, pipeline_def
 from torchvision.transforms import v2
 

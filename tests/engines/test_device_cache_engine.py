@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from images import bad_tables, jpeg
+from kit.images import bad_tables, jpeg
 
 from dali_feed.compiler.drawless import Drawless, drawless
 from dali_feed.compiler.host import HostProgram, compile_host

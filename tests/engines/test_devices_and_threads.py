@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dali_pipelines import CPU
-from images import QUICK, broken_png, jpeg, labelled
-from limits import LONG
+from kit.dali_pipelines import CPU
+from kit.images import QUICK, broken_png, jpeg, labelled
+from kit.limits import LONG
 from nvidia.dali import Pipeline, fn, pipeline_def
 from torchvision.transforms import v2
 
@@ -169,7 +169,7 @@ def test_the_thread_that_drives_an_engine_takes_its_device_first(monkeypatch: py
 
 _RANK_1 = """
 import sys, pynvml, torch
-from images import broken_png, jpeg
+from kit.images import broken_png, jpeg
 from torchvision.transforms import v2
 from dali_feed import BadRecords, DataLoader
 from dali_feed.testing.scripted import ScriptedSource

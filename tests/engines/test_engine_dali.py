@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from images import bad_tables, broken_png, jpeg
+from kit.images import bad_tables, broken_png, jpeg
 from numpy.typing import NDArray
 from nvidia.dali.backend import GetSchema
 from torchvision.transforms import v2

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from dali_pipelines import CPU
-from images import QUICK, jpeg, labelled
+from kit.dali_pipelines import CPU
+from kit.images import QUICK, jpeg, labelled
 from nvidia.dali import fn, pipeline_def
 
 from dali_feed import DataLoader

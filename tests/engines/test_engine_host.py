@@ -11,14 +11,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from images import jpeg, png
-from photographs import decoded, encoded, files, photographs
+from kit.images import jpeg, png
+from kit.photographs import decoded, encoded, files, photographs
+from kit.torchvision_way import assert_equal, ran, theirs
 from PIL import Image
 from recipes import CASES, FLOAT
 from torchvision import transforms
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
-from torchvision_way import assert_equal, ran, theirs
 
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.outline import unfit

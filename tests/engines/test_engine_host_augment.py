@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from images import png
-from photographs import decoded, photographs
+from kit.images import png
+from kit.photographs import decoded, photographs
+from kit.torchvision_auto import replayed, with_weights
+from kit.torchvision_way import assert_equal, ran, together
 from recipes import MAKERS
 from torchvision import transforms as v1
 from torchvision.transforms import autoaugment, v2
 from torchvision.transforms.v2 import functional
-from torchvision_auto import replayed, with_weights
-from torchvision_way import assert_equal, ran, together
 
 from dali_feed.compiler.host import compile_host
 from dali_feed.transforms.flip import Flip

@@ -11,12 +11,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from images import png
-from photographs import photographs
+from kit.images import png
+from kit.photographs import photographs
+from kit.torchvision_way import assert_equal, ran, theirs, together
 from recipes import ANY, FLOAT, simclr
 from torchvision import transforms as v1
 from torchvision.transforms import v2
-from torchvision_way import assert_equal, ran, theirs, together
 
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.outline import unfit

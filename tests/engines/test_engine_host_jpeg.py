@@ -10,10 +10,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.photographs import encoded, photographs
+from kit.torchvision_way import ran, theirs
 from nvidia import nvimgcodec
-from photographs import encoded, photographs
 from PIL import Image
-from torchvision_way import ran, theirs
 
 from dali_feed.transforms.affine import RandomAffine
 from dali_feed.transforms.base import Op

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from images import bad_tables, jpeg
-from limits import LONG
+from kit.images import bad_tables, jpeg
+from kit.limits import LONG
 
 from dali_feed.compiler.host import compile_host
 from dali_feed.engines.choose import make_engine

@@ -14,12 +14,12 @@ import PIL
 import pytest
 import torch
 from gif_avif import AVIF, avif, avifs, coded, gif, gifs, hand_made, opened
-from images import QUICK, jpeg, png
-from photographs import decoded, photographs
+from kit.images import QUICK, jpeg, png
+from kit.photographs import decoded, photographs
+from kit.torchvision_way import applied
 from PIL import Image
 from recipes import CASES
 from torchvision.transforms import v2
-from torchvision_way import applied
 
 from dali_feed.compiler.host import compile_host
 from dali_feed.engines.choose import ENGINES, make_engine

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from images import jpeg, labelled
+from kit.images import jpeg, labelled
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.plugin.pytorch import DALIClassificationIterator as DalisIterator
 from nvidia.dali.plugin.pytorch import LastBatchPolicy as DalisPolicy

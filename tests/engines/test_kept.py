@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from limits import LONG
+from kit.limits import LONG
 from nvidia.dali.tensors import TensorCPU
 
 from dali_feed.engines.gpu import finish as gpu_tail

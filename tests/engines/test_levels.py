@@ -11,9 +11,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from photographs import photographs
+from kit.photographs import photographs
+from kit.torchvision_way import together
 from recipes import CASES
-from torchvision_way import together
 
 from dali_feed.compiler.host import compile_host
 from dali_feed.engines.host import levels

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 from dali_way import REGION, distance, run
+from kit.photographs import decoded, encoded, files, photographs
 from nvidia.dali import fn, pipeline_def, types
-from photographs import decoded, encoded, files, photographs
 from PIL import Image
 from torchvision.transforms import InterpolationMode as Mode
 from torchvision.transforms import v2

@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 import torch
 from dali_way import REGION, both, distance
-from photographs import photographs
+from kit.photographs import photographs
+from kit.torchvision_way import ran
 from recipes import FLOAT, SMALL, simclr
 from torchvision.transforms import v2
-from torchvision_way import ran
 
 from dali_feed.compiler.dali import compile_recipe
 from dali_feed.errors import TransformError

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from images import broken_png, jpeg, pixels, png
+from kit.images import broken_png, jpeg, pixels, png
 from numpy.typing import NDArray
 from PIL import Image
 from torchvision.transforms import v2

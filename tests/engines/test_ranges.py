@@ -6,7 +6,7 @@ import threading
 
 import pytest
 import torch
-from images import QUICK, labelled
+from kit.images import QUICK, labelled
 
 from dali_feed import DataLoader
 from dali_feed.engines import ranges

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from images import QUICK, encoded, pixels
+from kit.images import QUICK, encoded, pixels
+from kit.photographs import photographs
+from kit.torchvision_way import ran
 from nvidia.dali.tensors import TensorCPU
-from photographs import photographs
 from recipes import CASES
 from torchvision.transforms import v2
-from torchvision_way import ran
 
 from dali_feed.engines.dali.fed import prepared
 from dali_feed.engines.host import pillow

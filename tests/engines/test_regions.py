@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from images import jpeg
+from kit.images import jpeg
 from numpy.typing import NDArray
 from nvidia.dali import fn
 from PIL import Image

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from images import QUICK, labelled, seen
-from limits import LONG
+from kit.images import QUICK, labelled, seen
+from kit.limits import LONG
+from kit.warm import Warm
 from slow_jpegs import slow_jpeg
-from warm import Warm
 
 from dali_feed.engines.host import decode
 from dali_feed.engines.host import engine as host
@@ -123,8 +123,8 @@ def test_a_pass_left_among_slow_images_leaves_the_next_one_whole(engine: str, mo
 
 SCRIPT = """
 import sys, threading
-sys.path.insert(0, {tests!r})
-from images import labelled
+sys.path[:0] = [{tests!r}]
+from kit.images import labelled
 from slow_jpegs import slow_jpeg
 from dali_feed import DataLoader, Tuning
 from dali_feed.engines import choose

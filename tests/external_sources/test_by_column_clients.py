@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker.handle import Kafka, payloads, rows, value
+from kit.broker.handle import Kafka, payloads, rows, value
 
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import KafkaTopic

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from broker.handle import Kafka, payloads
+from kit.broker.handle import Kafka, payloads
 
 from dali_feed.errors import ClosedError
 from dali_feed.external_sources import KafkaTopic

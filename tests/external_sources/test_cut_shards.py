@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from images import jpeg
+from kit.images import jpeg
 
 from dali_feed.errors import DataLostError, SourceError
 from dali_feed.external_sources import ShardSet

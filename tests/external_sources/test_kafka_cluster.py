@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from broker.trio import NODES, Trio
-from images import Seen, jpeg, padded, seen
-from limits import LONG
-from produced import numbered, shard_of, values_in
+from kit.broker.trio import NODES, Trio
+from kit.images import Seen, jpeg, padded, seen
+from kit.limits import LONG
+from kit.produced import numbered, shard_of, values_in
 from torchvision.transforms import v2
 
 from dali_feed import Shuffle, Tuning

@@ -6,8 +6,8 @@ import logging
 from typing import Any
 
 import pytest
-from broker.handle import Kafka, payloads
-from broker.real import Cluster
+from kit.broker.handle import Kafka, payloads
+from kit.broker.real import Cluster
 
 from dali_feed.errors import SourceChangedError
 from dali_feed.external_sources.kafka import by_column

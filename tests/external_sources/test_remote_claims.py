@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from broker.handle import Kafka
-from produced import block_of
-from web import Web
+from kit.broker.handle import Kafka
+from kit.produced import block_of
+from kit.web import Web
 
 from dali_feed.errors import ConfigError, SourceDeniedError, SourceNotFoundError, SourceUnreachableError
 from dali_feed.external_sources import KafkaTopic

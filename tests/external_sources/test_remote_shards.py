@@ -15,8 +15,8 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
-from blocks import taken
-from web import Web
+from kit.blocks import taken
+from kit.web import Web
 
 from dali_feed.columns import Bytes, Number
 from dali_feed.errors import (

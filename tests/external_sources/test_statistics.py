@@ -8,9 +8,9 @@ import time
 from typing import Any
 
 import pytest
-from broker.handle import Kafka, payloads, read, rows
 from confluent_kafka import Consumer, Producer, TopicPartition
-from images import QUICK, jpeg
+from kit.broker.handle import Kafka, payloads, read, rows
+from kit.images import QUICK, jpeg
 
 from dali_feed import DataLoader
 from dali_feed.errors import DataLostError

@@ -6,10 +6,10 @@ import dataclasses
 import time
 
 import pytest
-from broker.handle import Kafka, in_transactions
-from broker.real import ALICE, PASSWORD, Cluster, RealBroker, free_ports
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+from kit.broker.handle import Kafka, in_transactions
+from kit.broker.real import ALICE, PASSWORD, Cluster, RealBroker, free_ports
 
 from dali_feed.errors import SourceDeniedError, SourceNotFoundError, SourceUnreachableError
 from dali_feed.external_sources.kafka.commit import commit_offsets

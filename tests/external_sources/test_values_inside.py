@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tf_example import example_bytes
+from kit.tf_example import example_bytes
 
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.external_sources import ArrayShards, ArrowRows

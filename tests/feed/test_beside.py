@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from images import QUICK, labelled
+from kit.images import QUICK, labelled
 from torchvision.transforms import v2
 from wire import Wire
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from images import QUICK, broken_png, jpeg, labelled, padded, seen
-from limits import LONG
-from shelves import opened
+from kit.images import QUICK, broken_png, jpeg, labelled, padded, seen
+from kit.limits import LONG
+from kit.shelves import opened
 
 from dali_feed.engines import choose
 from dali_feed.errors import ClosedError, DaliFeedError

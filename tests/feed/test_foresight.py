@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from beneath import Counting
-from images import QUICK, Seen, jpeg, labelled, padded, seen
-from member_shards import shards
+from kit.images import QUICK, Seen, jpeg, labelled, padded, seen
+from kit.member_shards import shards
 
 from dali_feed.columns import Image, Text
 from dali_feed.errors import ConfigError

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from images import QUICK, labelled, seen
+from kit.images import QUICK, labelled, seen
 
 from dali_feed.feed import Feed
 from dali_feed.testing.scripted import ScriptedSource

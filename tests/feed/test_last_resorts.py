@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cached_feeds import feed, scripted
+from kit.cached_feeds import feed, scripted
 
 from dali_feed.errors import StateError
 from dali_feed.feed.reached import reached

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from images import jpeg, labelled
+from kit.images import jpeg, labelled
 from torchvision.transforms import v2
 
 from dali_feed.feed import Feed

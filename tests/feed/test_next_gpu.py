@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from images import jpeg
+from kit.images import jpeg
 from nvidia.dali import fn, pipeline_def
 from torchvision.transforms import v2
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from images import Seen, jpeg, labelled, seen
+from kit.images import Seen, jpeg, labelled, seen
 from torchvision.transforms import v2
 
 from dali_feed.errors import ConfigError

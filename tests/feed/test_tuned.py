@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from feeds import feed_of
-from images import jpeg, labelled, padded, seen
-from warm import Warm
+from kit.feeds import feed_of
+from kit.images import jpeg, labelled, padded, seen
+from kit.warm import Warm
 
 from dali_feed import DataLoader
 from dali_feed.errors import ConfigError

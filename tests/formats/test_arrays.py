@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from written import npy
+from kit.written import npy
 
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats.arrays import Layout, array_from, batch_for, filler, layout_of

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from written import EXAMPLE, avro, example, message_class, npy
+from kit.written import EXAMPLE, avro, example, message_class, npy
 
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats import Avro, Json, MsgPack, Npy, Protobuf, bound

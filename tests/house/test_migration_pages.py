@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from images import jpeg
+from kit.images import jpeg
+from kit.warm import Warm
 from PIL import Image
 from torchvision.transforms import v2
-from warm import Warm
 
 from dali_feed import DataLoader
 from dali_feed.columns import Number, Text

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from warm import Warm
+from kit.warm import Warm
 
 from dali_feed.errors import DaliFeedError, MissingPackageError
 from dali_feed.packages import needed

@@ -6,8 +6,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from limits import LONG
-from warm import Warm
+from kit.limits import LONG
+from kit.warm import Warm
 
 README = Path(__file__).parents[2] / "README.md"
 

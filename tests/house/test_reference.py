@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import typer
-from warm import Warm
+from kit.warm import Warm
 
 from dali_feed.cli.app import app
 

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from limits import LONG
-from warm import Warm
+from kit.limits import LONG
+from kit.warm import Warm
 
 LAST = """
 import os

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from limits import LONG
+from kit.limits import LONG
 
-SUPPORT = Path(__file__).parents[1] / "support"
+SUPPORT = Path(__file__).parents[1]
 BROKER = """
 import sys
-from broker.real import RealBroker
+from kit.broker.real import RealBroker
 with RealBroker(brief=True) as broker:
     print(broker.pid, broker.home, flush=True)
     sys.stdin.read()

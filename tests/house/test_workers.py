@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from broker.begun import copy_storage, keep_storage, kept_folder
-from broker.real import free_ports, missing
+from kit.broker.begun import copy_storage, keep_storage, kept_folder
+from kit.broker.real import free_ports, missing
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

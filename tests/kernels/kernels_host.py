@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from kept import Kept
+from kit.kept import Kept
 
 from dali_feed.kernels._module import Launch
 

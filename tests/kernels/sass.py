@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from kept import Kept
+from kit.kept import Kept
 
 from dali_feed.kernels import _module
 

@@ -36,9 +36,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from in_turn import in_turn
-from kept import Kept, PtxOf
 from kernels_both import Kernel, both_ways
 from kernels_host import HostKernel, compile_for_host, compile_sanitized, run_sanitized
+from kit.kept import Kept, PtxOf
 from sass import instructions, named
 from torchvision.transforms import v2
 

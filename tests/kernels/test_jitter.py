@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from in_turn import in_turn
-from kept import Kept, PtxOf
 from kernels_both import Kernel, both_ways
 from kernels_host import HostKernel, OnDevice, compile_for_host, compile_sanitized, run_sanitized
+from kit.kept import Kept, PtxOf
 from sass import instructions, named
 from torchvision.transforms.v2 import functional as F
 

@@ -12,9 +12,9 @@ from finish_cases import MEAN, STD, Array, assert_same_bits, at_offset, random_m
 from hypothesis import given
 from hypothesis import strategies as st
 from in_turn import in_turn
-from kept import Kept, PtxOf
 from kernels_both import Kernel, both_ways, moved
 from kernels_host import HostKernel, OnDevice, compile_for_host, compile_sanitized, run_sanitized
+from kit.kept import Kept, PtxOf
 
 from dali_feed.errors import ConfigError
 from dali_feed.kernels._module import Launch

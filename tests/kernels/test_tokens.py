@@ -17,9 +17,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from in_turn import in_turn
-from kept import Kept, PtxOf
 from kernels_both import Kernel, both_ways
 from kernels_host import HostKernel, OnDevice, compile_for_host, compile_sanitized, run_sanitized
+from kit.kept import Kept, PtxOf
 from tokens_cases import (
     DTYPES,
     GPT2_END,

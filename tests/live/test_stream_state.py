@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from images import bad_tables, jpeg
-from limits import LONG
+from kit.images import bad_tables, jpeg
+from kit.limits import LONG
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from images import QUICK, labelled
+from kit.images import QUICK, labelled
 
 from dali_feed.errors import ClosedError, StateError
 from dali_feed.feed import Feed

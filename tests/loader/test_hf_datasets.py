@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from images import QUICK, jpeg, png
+from kit.images import QUICK, jpeg, png
+from kit.warm import Warm
 from PIL import Image as Pillow
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Subset, random_split
 from torchvision.io import decode_image
 from torchvision.transforms import v2
-from warm import Warm
 
 from dali_feed import DataLoader
 from dali_feed.errors import ConfigError

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scipy.io
 import torch
-from images import QUICK, pixels
+from kit.images import QUICK, pixels
 from PIL import Image
 from timm.data import ImageDataset, create_dataset
 from torch.utils.data import ConcatDataset, Subset

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dali_pipelines import plain
 from gif_avif import opened
-from images import QUICK, jpeg
-from kinds_bench import kinds
+from kit.dali_pipelines import plain
+from kit.images import QUICK, jpeg
+from kit.kinds_bench import kinds
+from kit.warm import Warm
 from numpy.typing import NDArray
 from odd_images import LEVELS, gray_tiff, odd_and_bad, quarantined
 from PIL import Image
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
-from warm import Warm
 
 from dali_feed import BadRecords, DataLoader
 from dali_feed.cli.survey import verify

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from images import QUICK, jpeg
+from kit.images import QUICK, jpeg
 from torch.utils.data import default_collate
 from torchvision.transforms import v2
 

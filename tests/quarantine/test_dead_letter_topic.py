@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker.handle import Kafka
-from broker.real import ALICE, PASSWORD, RealBroker, free_ports
-from images import QUICK, jpeg
-from shelves import letter
+from kit.broker.handle import Kafka
+from kit.broker.real import ALICE, PASSWORD, RealBroker, free_ports
+from kit.images import QUICK, jpeg
+from kit.shelves import letter
 
 from dali_feed.errors import DeadLetterError, SourceNotFoundError, SourceUnreachableError
 from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic, KafkaTopic

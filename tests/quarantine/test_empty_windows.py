@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from broker.handle import Kafka, in_transactions
-from images import QUICK, broken_png, jpeg, labelled
+from kit.broker.handle import Kafka, in_transactions
+from kit.images import QUICK, broken_png, jpeg, labelled
 from torchvision.transforms import v2
 
 from dali_feed.errors import BadRecordLimitError

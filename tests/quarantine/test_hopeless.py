@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from images import QUICK, broken_png, jpeg, labelled, text, truncated_jpeg
+from kit.images import QUICK, broken_png, jpeg, labelled, text, truncated_jpeg
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader

@@ -10,7 +10,7 @@ import pytest
 from gif_avif import AVIF, avif, avifs, box, coded, full, gifs, hand_made, on_canvas, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from images import jpeg, png
+from kit.images import jpeg, png
 from PIL import Image
 from verdicts import screened, verdict
 

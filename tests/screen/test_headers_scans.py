@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from images import jpeg, labelled, pixels
+from kit.images import jpeg, labelled, pixels
 from PIL import Image
 from slow_jpegs import slow_jpeg
 from torchvision.transforms import v2

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from blocks import taken
-from web import Web
+from kit.blocks import taken
+from kit.web import Web
 
 from dali_feed.errors import SourceChangedError
 from dali_feed.external_sources import DiskCache, ShardSet

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from blocks import taken
-from packed_images import packed_images
+from kit.blocks import taken
+from kit.packed_images import packed_images
+from kit.web import Web
 from striped_sets import striped
-from web import Web
 
 from dali_feed.errors import (
     ConfigError,

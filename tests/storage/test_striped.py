@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from blocks import taken
-from denied import denied
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packed_images import packed_images
+from kit.blocks import taken
+from kit.denied import denied
+from kit.packed_images import packed_images
 from striped_sets import striped
 
 from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChangedError, SourceDeniedError, StateError

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from denied import denied
-from images import jpeg
+from kit.denied import denied
+from kit.images import jpeg
 
 from dali_feed.errors import ConfigError, DaliFeedError, DataLostError, SourceDeniedError, SourceError
 from dali_feed.external_sources import (

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from photographs import photographs
+from kit.photographs import photographs
+from kit.torchvision_way import ran
 from PIL import Image
-from torchvision_way import ran
 
 from dali_feed.compiler.dali import compile_recipe
 from dali_feed.compiler.program import Program

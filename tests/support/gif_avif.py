@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from images import pixels
+from kit.images import pixels
 from numpy.typing import NDArray
 from PIL import Image
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from dali_way import both, distance
-from images import QUICK, labelled, pixels, png
-from photographs import decoded
+from kit.images import QUICK, labelled, pixels, png
+from kit.photographs import decoded
+from kit.torchvision_way import ran
 from recipes import FLOAT, SMALL
 from torchvision.transforms import v2
-from torchvision_way import ran
 
 from dali_feed import DataLoader
 from dali_feed.compiler.host import compile_host

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from images import QUICK, pixels, png
+from kit.images import QUICK, pixels, png
+from kit.torchvision_way import ran
 from PIL import Image
 from timm.data import create_transform
 from timm.data import transforms as timm_transforms
 from torchvision.transforms import v2
-from torchvision_way import ran
 
 from dali_feed import DataLoader
 from dali_feed.compiler.host import HostProgram, compile_host

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from images import QUICK, pixels, png
+from kit.images import QUICK, pixels, png
+from kit.torchvision_way import ran
 from torchvision.transforms import v2
-from torchvision_way import ran
 
 from dali_feed import DataLoader
 from dali_feed.compiler.host import compile_host

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 from dali_way import distance, run
-from images import QUICK, labelled, png
-from photographs import decoded, photographs
+from kit.images import QUICK, labelled, png
+from kit.photographs import decoded, photographs
+from kit.torchvision_way import ran
 from recipes import FLOAT, SMALL
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import _color
-from torchvision_way import ran
 
 from dali_feed import DataLoader
 from dali_feed.compiler.dali import compile_recipe

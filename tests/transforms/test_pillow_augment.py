@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from images import QUICK, jpeg, pixels, png
+from kit.images import QUICK, jpeg, pixels, png
+from kit.torchvision_way import ran
 from PIL import Image
 from timm.data import auto_augment, create_transform
 from torchvision.transforms.v2 import functional
-from torchvision_way import ran
 
 from dali_feed import DataLoader
 from dali_feed.compiler.host import compile_host

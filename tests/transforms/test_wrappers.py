@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from images import QUICK, jpeg, labelled
+from kit.images import QUICK, jpeg, labelled
 from torch.utils.data import DataLoader as TorchLoader
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder

@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from broker.handle import Kafka
-from images import QUICK, jpeg
-from watched_run import series
-from web import Web
+from kit.broker.handle import Kafka
+from kit.images import QUICK, jpeg
+from kit.watched_run import series
+from kit.web import Web
 
 from dali_feed import Cache, DataLoader, Tuning, watching
 from dali_feed.external_sources import KafkaTopic, ShardSet

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch.distributed.run
-from images import jpeg, text
-from warm import Warm
+from kit.images import jpeg, text
+from kit.warm import Warm
 
 from dali_feed.external_sources import ShardSet
 from dali_feed.plan.order import EpochPlan, resolve

@@ -6,8 +6,8 @@ import random
 from typing import Any
 
 import pytest
-from broker.handle import Kafka
-from images import jpeg
+from kit.broker.handle import Kafka
+from kit.images import jpeg
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Shuffle, Tuning

@@ -2,7 +2,7 @@
 
 What a rank is given is computed here from the plan alone, as the feed deals it: rank r holds the lanes l with
 l % R == r, and a batch takes equally many samples of each. No thread runs and nothing is decoded, so that many
-sources can be tried; tests/testing/test_resumes.py holds the feed itself to the same.
+sources can be tried; tests/contract/resume/test_resumes.py holds the feed itself to the same.
 """
 
 from __future__ import annotations

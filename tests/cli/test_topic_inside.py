@@ -1,0 +1,33 @@
+"""Insides that contract/cli/test_topic.py needs not: they go with what they test."""
+
+from __future__ import annotations
+
+import pytest
+
+from dali_feed.cli.amounts import bytes_of, seconds_of
+from dali_feed.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("1.5h", 5400), ("30m", 1800), ("2 min", 120), ("7d", 604_800)]
+)
+def test_times(text: str, seconds: float) -> None:
+    """As people write them."""
+    assert seconds_of("--run", text) == seconds
+    assert seconds_of("--run", "forever") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("1500", 1500), ("8MiB", 8 << 20), ("512MB", 512_000_000), ("1.5 GB", 1_500_000_000)]
+)
+def test_sizes(text: str, count: int) -> None:
+    """As people write them: MB of 10^6, MiB of 2^20."""
+    assert bytes_of("--segment", text) == count
+
+
+@pytest.mark.parametrize("text", ["", "0", "0h", "-1", "5 parsecs", "1e9", "MB", "8mb", "5H"])
+def test_what_is_no_amount(text: str) -> None:
+    """A ConfigError that names the option and what was found."""
+    for read in (seconds_of, bytes_of):
+        with pytest.raises(ConfigError, match="^--option: .* found "):
+            read("--option", text)

@@ -1,0 +1,28 @@
+"""`convert` as a command: it writes what Python writes, and says in one line what it will not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kit.command import Cli, assert_one_line, cli
+from kit.member_shards import shards
+
+from dali_feed.external_sources import MDS
+from dali_feed.packing import convert
+
+__all__ = ["cli"]  # a fixture
+
+
+def test_convert(cli: Cli, tmp_path: Path) -> None:
+    """The files are those that the function makes; what was done is told; again is refused."""
+    source = shards(tmp_path, 6)
+    done = cli("convert", *source.paths, tmp_path / "c" / "m", "--to", "mds", "--members", "picture=jpg,label=cls")
+    assert (done.code, "6 records" in done.out) == (0, True), done.err
+    assert done.out.startswith("folder ")
+    assert "set" not in done.out.replace(str(tmp_path), "")
+    convert(source, tmp_path / "p" / "m", "mds", members={"picture": "jpg", "label": "cls"})
+    for path in (tmp_path / "p" / "m").iterdir():
+        assert path.read_bytes() == (tmp_path / "c" / "m" / path.name).read_bytes()
+    assert [member.name for member in MDS(tmp_path / "c" / "m", image=None).members()] == ["picture", "label"]
+    assert_one_line(cli("convert", *source.paths, tmp_path / "c" / "m", "--to", "mds"), "this one exists already")
+    assert_one_line(cli("convert", *source.paths, tmp_path / "x", "--to", "zip"), "tar, tfrecord, mds")

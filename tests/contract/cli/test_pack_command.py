@@ -1,0 +1,72 @@
+"""`dali-feed pack` and `verify` of a set: what people read, and how it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kit.broker.handle import Kafka
+from kit.command import Cli, assert_one_line, cli
+from kit.images import jpeg
+from kit.inside import write_shard
+
+from dali_feed.external_sources import KafkaTopic, ShardSet
+
+__all__ = ["cli"]  # a fixture
+
+
+def test_a_folder_is_packed_verified_and_found_damaged(cli: Cli, tmp_path: Path) -> None:
+    """Packed with --verify, called again it does nothing; a flipped byte is told by `verify` with its record."""
+    for k in range(4):
+        (tmp_path / "images" / "ab"[k % 2]).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "images" / "ab"[k % 2] / f"{k}.jpg").write_bytes(jpeg(k, 16, 16))
+    command = ("pack", tmp_path / "images", tmp_path / "set", "--verify")
+    done = cli(*command)
+    words = " ".join(done.out.split())
+    assert (done.code, done.err) == (0, "")
+    assert f"set {tmp_path}/set/set.dfset written 4 records" in words
+    assert "shards 1 with 4 samples" in words
+    assert "continued at record 4 of 4 (everything was written already)" in " ".join(cli(*command).out.split())
+    shard = tmp_path / "set" / "set-000000.tar"
+    whole = bytearray(shard.read_bytes())
+    whole[600] ^= 1
+    shard.write_bytes(whole)
+    done = cli("verify", tmp_path / "set" / "set.dfset")
+    assert done.code == 1
+    assert "set-000000.tar: its SHA-256 is not that of the manifest, in #0" in done.out
+    assert_one_line(cli(*command, "--members", "a=b,c"), "--members: must be NAME,NAME or SUFFIX=NAME")
+
+
+def test_the_folder_of_a_set_is_answered_with_the_set(cli: Cli, tmp_path: Path) -> None:
+    """Who names the folder that `pack` wrote into is told the set in it, as `ShardSet` takes it."""
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "0.jpg").write_bytes(jpeg(0, 16, 16))
+    assert cli("pack", tmp_path / "images", tmp_path / "set").code == 0
+    assert_one_line(cli("inspect", tmp_path / "set"), f"for its shards write '{tmp_path}/set/set.dfset'")
+
+
+def test_sets_from_the_command_line(cli: Cli, tmp_path: Path) -> None:
+    """`shards split`, `merge` and `index`, and what is no part."""
+    write_shard(tmp_path / "a.tar", [{"txt": b"%d" % k} for k in range(20)])
+    done = cli("shards", "split", tmp_path / "a.tar", tmp_path / "p", "--part", "val=5", "--part", "train=rest")
+    assert (done.code, done.err) == (0, "")
+    assert "written 5 records" in " ".join(done.out.split())
+    assert "written 15 records" in " ".join(done.out.split())
+    done = cli("shards", "merge", tmp_path / "p" / "val.dfset", tmp_path / "p" / "train.dfset", tmp_path / "m.dfset")
+    assert (done.code, done.out) == (0, f"set {tmp_path / 'm.dfset'}\n")
+    assert cli("shards", "index", tmp_path / "m.dfset").out == "2 indexes written\n"
+    assert_one_line(cli("shards", "split", tmp_path / "a.tar", tmp_path / "q", "--part", "val"), "--part: must be NAME")
+    shares = ("--part", "val=0.5", "--part", "train=rest")
+    assert cli("shards", "split", tmp_path / "a.tar", tmp_path / "s", *shares).code == 0
+    twice = cli("shards", "split", tmp_path / "a.tar", tmp_path / "q", *shares, "--part", "val=0.1")
+    assert_one_line(twice, "a name of its own; found 'val' twice")
+
+
+def test_a_topic_from_the_command_line_is_the_one_of_a_training_run(cli: Cli, embedded: Kafka, tmp_path: Path) -> None:
+    """The set's fingerprint is that of KafkaTopic as a loader has it."""
+    topic = embedded.topic
+    embedded.publish(topic, [(jpeg(n), n) for n in range(6)], 2)
+    done = cli("pack", f"kafka://{embedded.servers}/{topic}", tmp_path / "x.dfset")
+    assert (done.code, done.err) == (0, "")
+    found = ShardSet(tmp_path / "x.dfset").snapshot()
+    wanted = KafkaTopic(topic, embedded.servers).snapshot()
+    assert (found.fingerprint, found.names, len(found)) == (wanted.fingerprint, wanted.names, 6)

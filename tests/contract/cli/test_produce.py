@@ -1,0 +1,114 @@
+"""`dali-feed produce`: what people read, and how it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kit.broker.handle import Kafka
+from kit.command import Cli, assert_one_line, cli
+from kit.produced import block_of, numbered, shard_of, values_in
+
+from dali_feed.external_sources import KafkaTopic
+
+__all__ = ["cli"]  # a fixture
+
+
+def test_a_source_from_the_command_line(
+    cli: Cli, embedded: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards into a topic, and that one into another; called again nothing is sent."""
+    monkeypatch.chdir(tmp_path)
+    values = numbered(9)
+    shard_of(tmp_path, values)
+    first, other = embedded.create(embedded.topic, 2), embedded.create(embedded.topic + "-2", 1)
+    command = ("produce", tmp_path / "s.tar", f"kafka://{embedded.servers}/{first}", "--payload", "bin")
+    done = cli(*command, "--key", "cls", "--by-turn", "--header", "txt")
+    words = " ".join(done.out.split())
+    assert (done.code, done.err) == (0, "")
+    assert (
+        f"kafka topic {first} at {embedded.servers} written 9 records, {sum(map(len, values))} bytes failed 0" in words
+    )
+    assert (tmp_path / f"{first}.produce").exists()
+    done = cli(*command, "--key", "cls", "--by-turn", "--header", "txt")
+    assert "continued at record 9 of 9" in " ".join(done.out.split())
+    assert_one_line(cli(*command), "must continue with the options that it began with", "key: 'cls', found None")
+    done = cli("produce", f"kafka://{embedded.servers}/{first}", f"kafka://{embedded.servers}/{other}", "--by-turn")
+    assert done.code == 0
+    block = block_of(KafkaTopic(other, embedded.servers).giving(None, ("key", "label", "txt")), 0)
+    assert sorted(map(bytes, block.fields["txt"])) == [b"text %d" % n for n in range(9)]
+    assert list(block.fields["key"]) == [bytes(view) for view in block.fields["label"]]
+    assert values_in(embedded.servers, first) == [values[::2], values[1::2]]
+
+
+def test_values_of_a_format_and_failures(cli: Cli, embedded: Kafka, tmp_path: Path) -> None:
+    """JSON of several members; records that cannot be written are listed, and it ends with 1."""
+    shard_of(tmp_path, [b"\xff" if n == 4 else b"%d" % n for n in range(6)])
+    topic = embedded.create(embedded.topic)
+    target = f"kafka://{embedded.servers}/{topic}"
+    done = cli(
+        "produce", tmp_path / "s.tar", target, "--format", "json", "--value", "text=bin", "--value", "cls",
+        "--journal", tmp_path / "journal",
+    )  # fmt: skip
+    assert done.code == 1
+    assert "failed 1" in " ".join(done.out.split())
+    assert "s.tar#4: json: text: must be text in UTF-8" in done.out
+    assert values_in(embedded.servers, topic)[0][:2] == [b'{"text":"0","cls":"0"}', b'{"text":"1","cls":"1"}']
+    (tmp_path / "r.avsc").write_text('{"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}')
+    other = embedded.create(f"{topic}-avro")
+    done = cli(
+        "produce", tmp_path / "s.tar", f"kafka://{embedded.servers}/{other}", "--format", "avro", "--schema",
+        tmp_path / "r.avsc", "--value", "n=cls", "--journal", tmp_path / "other",
+    )  # fmt: skip
+    assert done.code == 0
+    assert values_in(embedded.servers, other) == [[bytes([2 * n]) for n in range(6)]]
+
+
+def test_coordinates_as_keys(cli: Cli, embedded: Kafka, tmp_path: Path) -> None:
+    """--key where: each record's key says which one of the source it is, beside the headers or alone."""
+    values = numbered(6)
+    shard_of(tmp_path, values)
+    for k, more in enumerate(((), ("--header", "txt"), ("--format", "json", "--value", "n=cls"))):
+        topic = embedded.create(f"{embedded.topic}-{k}")
+        target = f"kafka://{embedded.servers}/{topic}"
+        journal = ("--journal", tmp_path / topic)
+        assert (
+            cli("produce", tmp_path / "s.tar", target, "--payload", "bin", "--key", "where", *journal, *more).code == 0
+        )
+        keys = block_of(KafkaTopic(topic, embedded.servers).giving(None, ("key",)), 0).fields["key"]
+        assert [bytes(key).decode() for key in keys] == [f"s.tar#{n}" for n in range(6)]
+
+
+def test_large_values_into_a_folder(cli: Cli, embedded: Kafka, tmp_path: Path) -> None:
+    """--claim and --claim-above: the topic has the small ones, the folder the others, and the bytes of both count."""
+    values, topic = numbered(9), embedded.create(embedded.topic)
+    shard_of(tmp_path, values)
+    command = ("produce", tmp_path / "s.tar", f"kafka://{embedded.servers}/{topic}", "--payload", "bin")
+    options = ("--claim-above", "110B", "--journal", tmp_path / "journal")
+    assert_one_line(cli(*command, *options, "--claim", tmp_path / "none"), "the folder must exist")
+    (tmp_path / "claims").mkdir()
+    done = cli(*command, *options, "--claim", tmp_path / "claims")
+    assert (done.code, done.err) == (0, "")
+    assert f"written 9 records, {sum(map(len, values))} bytes" in " ".join(done.out.split())
+    source = KafkaTopic(topic, embedded.servers, claims=tmp_path / "claims")
+    assert [bytes(view or b"") for view in block_of(source, 0).payloads] == values
+    assert values_in(embedded.servers, topic)[0].count(b"") == sum(len(value) > 110 for value in values)
+
+
+def test_mistakes_are_one_line(cli: Cli, embedded: Kafka, tmp_path: Path) -> None:
+    """No topic's address, no topic, two sources, options that do not belong together."""
+    shard_of(tmp_path, numbered(2))
+    shards, target, more = tmp_path / "s.tar", f"kafka://{embedded.servers}/x", ("--journal", tmp_path / "journal")
+    assert_one_line(cli("produce", shards, tmp_path), "kafka://host:port/topic", str(tmp_path))
+    assert_one_line(
+        cli("produce", shards, target, *more), "x: the topic must exist", "`dali-feed topic create kafka://"
+    )
+    assert_one_line(cli("produce", shards, target, target), "source: must be one topic, one folder, or tar shards")
+    assert_one_line(cli("produce", shards, target, "--value", "a"), "--value", "for --format, which must be given too")
+    assert_one_line(cli("produce", shards, target, "--acks", "2"), "acks must be one of 'all', '1'")
+    assert_one_line(
+        cli("produce", shards, target, "--format", "avro", "--value", "cls"),
+        "--schema",
+        "must be given with --format avro",
+    )
+    assert_one_line(cli("produce", target, target, "--payload", "jpg"), "--payload", "must be left out for a topic")

@@ -1,0 +1,211 @@
+"""Columns of topics, files and tables: the same kinds, from each source's own members; and all of them resume."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from kit.broker.handle import Kafka
+from kit.images import QUICK, jpeg
+from kit.inside import Source
+from kit.member_shards import shards
+from torchvision.transforms import v2
+
+from dali_feed import BadRecords, DataLoader, Shuffle, formats
+from dali_feed.columns import Array, Image, Json, Kind, Number, Text
+from dali_feed.errors import ConfigError
+from dali_feed.external_sources import ArrowRows, FileList, KafkaTopic
+from dali_feed.testing import Message, assert_resumes_anywhere
+
+
+def topic(kafka: Kafka, name: str) -> KafkaTopic:
+    """48 records: a JSON value, a key, two headers; number 7 has no header `name`."""
+    messages = [
+        Message(
+            json.dumps({"n": n}).encode(),
+            key=f"k{n}".encode(),
+            headers=(("n", str(n).encode()), *(() if n == 7 else (("name", f"é{n}".encode()),))),
+        )
+        for n in range(48)
+    ]
+    kafka.create(name, 2)
+    kafka.publish(name, messages)
+    return KafkaTopic(name, kafka.servers, label=None)
+
+
+def test_a_topics_records_give_value_key_timestamp_and_headers(kafka: Kafka) -> None:
+    """By name; what a header lacks costs the record's slot."""
+    columns = {
+        "value": Json("value"),
+        "key": Text("key"),
+        "time": Number("timestamp"),
+        "n": Number("n", "int32"),
+        "name": Text("name"),
+    }
+    source = topic(kafka, "members")
+    assert {"value", "key", "timestamp", "n", "name"} == {member.name for member in source.members()}
+    with DataLoader(source, 8, columns=columns, tuning=QUICK, bad=BadRecords(limit=1), info=True) as loader:
+        batches = list(loader)
+    assert sum(int((~info.ok).sum()) for _, info in batches) == 1
+    for batch, _ in batches:
+        numbers = batch["n"].tolist()
+        assert batch["value"] == [{"n": n} for n in numbers]
+        assert batch["key"] == [f"k{n}" for n in numbers]
+        assert batch["name"] == [f"é{n}" for n in numbers]
+        assert 7 not in numbers
+        assert (batch["time"] > 1_600_000_000_000).all()
+
+
+def test_arrays_of_a_topic_come_as_they_were(kafka: Kafka) -> None:
+    """Raw values of one shape, which the first record tells."""
+    rows = np.arange(40 * 12, dtype="<f4").reshape(40, 12)
+    kafka.create("arrays", 1)
+    kafka.publish("arrays", [Message(row.tobytes()) for row in rows])
+    source = KafkaTopic("arrays", kafka.servers, label=None)
+    with DataLoader(source, 16, columns=[Array("value", "float32")], tuning=QUICK) as loader:
+        found = np.concatenate([batch[0].numpy() for batch in loader])
+    assert np.array_equal(found, rows)
+
+
+def test_a_codec_and_columns_exclude_each_other(embedded: Kafka) -> None:
+    """Both would say what is made of a value."""
+    source = KafkaTopic("any", embedded.servers, codec=lambda value, key, headers: {"image": value, "label": 0})
+    with pytest.raises(ConfigError, match="codec= and columns"):
+        DataLoader(source, 2, columns={"a": Text("key")})
+
+
+def files(folder: Path) -> FileList:
+    """Twelve images with labels."""
+    paths = [folder / f"{n:02}.jpg" for n in range(12)]
+    for n, path in enumerate(paths):
+        path.write_bytes(jpeg(n))
+    return FileList(paths, np.arange(12))
+
+
+def table() -> ArrowRows:
+    """Sixteen rows: an image, a caption with a null, a number."""
+    captions = [None if n == 3 else f"row {n}" for n in range(16)]
+    return ArrowRows(
+        pa.table(
+            {
+                "image": pa.array([jpeg(n) for n in range(16)], pa.binary()),
+                "caption": pa.array(captions),
+                "n": pa.array(range(16), pa.int32()),
+            }
+        )
+    )
+
+
+def test_files_give_their_path(tmp_path: Path) -> None:
+    """Beside the image and the label."""
+    columns = {"path": Text("path"), "image": Image("bytes"), "label": Number("label")}
+    with DataLoader(files(tmp_path), 4, columns=columns, tuning=QUICK) as loader:
+        batches = list(loader)
+    assert [Path(path).name for batch in batches for path in batch["path"]] == [f"{n:02}.jpg" for n in range(12)]
+    assert [n for batch in batches for n in batch["label"].tolist()] == list(range(12))
+    assert all(batch["image"].shape[:2] == (4, 3) for batch in batches)
+
+
+def test_a_tables_columns_are_members() -> None:
+    """A null is a missing member only where its column was asked for."""
+    with DataLoader(table(), 4, columns={"n": Number("n")}, tuning=QUICK) as loader:
+        assert [n for batch in loader for n in batch["n"].tolist()] == list(range(16))
+    columns = {"n": Number("n"), "caption": Text("caption")}
+    with DataLoader(table(), 4, columns=columns, tuning=QUICK, bad=BadRecords(limit=1)) as loader:
+        assert [n for batch in loader for n in batch["n"].tolist()] == [0, 1, 2, 4, *range(4, 16)]
+
+
+@pytest.mark.parametrize("source", ["files", "table"])
+def test_a_name_that_is_no_member_is_told(tmp_path: Path, source: str) -> None:
+    """With those that there are."""
+    made = files(tmp_path) if source == "files" else table()
+    with pytest.raises(ConfigError, match="member 'nothing': .*found none"):
+        DataLoader(made, 2, columns={"a": Text("nothing")})
+
+
+WANTED: dict[str, dict[str, Kind]] = {
+    "shards": {"caption": Text("txt"), "image": Image("jpg"), "f": Array("f32", "float32", (6,)), "n": Number("cls")},
+    "records without an image": {"caption": Text("txt"), "f": Array("f32", "float32", (6,))},
+    "files": {"path": Text("path"), "image": Image("bytes"), "label": Number("label")},
+    "table": {"caption": Text("caption"), "n": Number("n")},
+}
+
+
+@pytest.mark.parametrize("name", list(WANTED))
+def test_columns_resume_anywhere(tmp_path: Path, name: str) -> None:
+    """A state taken after any batch gives the rest at world sizes 1, 2 and 4."""
+    if name == "table":
+        source: Source = table()
+    else:
+        source = files(tmp_path) if name == "files" else shards(tmp_path, broken={"5.txt": b"\xff"})
+    assert_resumes_anywhere(
+        source, columns=WANTED[name], shuffle=Shuffle(3, 2), lanes=4, world_sizes=(1, 2, 4), positions=3
+    )
+
+
+def test_a_topics_columns_resume_anywhere(kafka: Kafka) -> None:
+    """With its holes and a member that is missing."""
+    columns: dict[str, Kind] = {"value": Json("value"), "name": Text("name")}
+    source = topic(kafka, "resumed")
+    assert_resumes_anywhere(source, columns=columns, lanes=4, world_sizes=(1, 2, 4), positions=3)
+
+
+def test_a_format_finds_members_in_the_value(kafka: Kafka) -> None:
+    """By paths into JSON, images in base64 too; headers by their full name; what does not parse costs its slot."""
+    records = [
+        Message(
+            json.dumps(
+                {
+                    "body": {"features": [n, n + 0.5], "label": n % 4, "text": f"number {n}"},
+                    "image": base64.b64encode(jpeg(n % 16)).decode(),
+                }
+            ).encode()
+            if n != 5
+            else b"{no json",
+            headers=(("source", b"camera"),),
+        )
+        for n in range(24)
+    ]
+    kafka.create("formatted", 1)
+    kafka.publish("formatted", records)
+    source = KafkaTopic("formatted", kafka.servers, label=None, format=formats.Json(base64=("image",)))
+    columns: dict[str, Kind] = {
+        "image": Image("image", v2.CenterCrop(16)),
+        "x": Array("body.features", "float32"),
+        "label": Number("body.label"),
+        "text": Text("body.text"),
+        "from": Text("headers.source"),
+    }
+    with DataLoader(source, 6, columns=columns, tuning=QUICK, bad=BadRecords(limit=1)) as loader:
+        batches = list(loader)
+        told = loader.stats().recent_bad
+    assert [text for batch in batches for text in batch["text"]] == [f"number {6 if n == 5 else n}" for n in range(24)]
+    assert all(batch["x"].dtype == torch.float32 and batch["x"].shape == (6, 2) for batch in batches)
+    assert all(set(batch["from"]) == {"camera"} for batch in batches)
+    assert batches[0]["image"].shape == (6, 3, 16, 16)
+    assert len(told) == 1
+    assert told[0][1].startswith("json: ")
+
+
+def test_npy_files_of_a_topic_tell_dtype_and_shape(embedded: Kafka) -> None:
+    """Of the first record; one that differs is a bad record."""
+    arrays = [np.full((2, 3), n, np.int16) for n in range(12)]
+    arrays[4] = np.zeros((3, 2), np.int16)
+    messages = []
+    for array in arrays:
+        out = io.BytesIO()
+        np.save(out, array)
+        messages.append(Message(out.getvalue()))
+    embedded.create("npys", 1)
+    embedded.publish("npys", messages)
+    source = KafkaTopic("npys", embedded.servers, label=None)
+    with DataLoader(source, 4, columns=[Array("value")], tuning=QUICK, bad=BadRecords(limit=1)) as loader:
+        found = torch.cat([batch[0] for batch in loader])
+    assert found.dtype == torch.int16
+    assert found[:, 0, 0].tolist() == [5 if n == 4 else n for n in range(12)]

@@ -1,0 +1,264 @@
+"""Masks, boxes and keypoints are moved as their image is: torchvision's own results, on both engines, in any slot."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from kit.images import QUICK, encoded
+from PIL import Image as Pillow
+from torchvision import tv_tensors
+from torchvision.transforms import InterpolationMode, v2
+
+from dali_feed import BadRecords, DataLoader, Shuffle
+from dali_feed.columns import Boxes, Bytes, Counted, Image, Keypoints, Kind, Mask, Number
+from dali_feed.errors import ConfigError, TransformError
+from dali_feed.external_sources import ShardSet
+from dali_feed.testing import assert_resumes_anywhere
+
+COUNT = 8
+GEOMETRY: dict[str, Any] = {
+    "crop and resize": v2.RandomResizedCrop(20),
+    "flips": v2.Compose([v2.Resize((24, 28)), v2.RandomHorizontalFlip(), v2.RandomVerticalFlip()]),
+    "resize to an edge, middle": v2.Compose([v2.Resize(40), v2.CenterCrop(32)]),
+    "middle of what is smaller": v2.CenterCrop((60, 70)),
+    "crop with padding": v2.RandomCrop(30, padding=6),
+    "crop that pads if needed": v2.RandomCrop((48, 64), pad_if_needed=True),
+    "pad": v2.Compose([v2.Resize((24, 24)), v2.Pad((1, 2, 3, 4))]),
+    "rotation": v2.Compose([v2.Resize((30, 34)), v2.RandomRotation(40)]),
+    "affine": v2.Compose([v2.Resize((30, 34)), v2.RandomAffine(20, (0.1, 0.2), (0.8, 1.2), (-5, 5, -3, 3))]),
+    "perspective": v2.Compose([v2.Resize((30, 34)), v2.RandomPerspective(0.5, 0.9)]),
+    "nests": v2.Compose(
+        [
+            v2.Resize((30, 30)),
+            v2.RandomApply([v2.RandomRotation(30), v2.ColorJitter(0.3)], 0.5),
+            v2.RandomChoice([v2.RandomHorizontalFlip(1.0), v2.RandomVerticalFlip(1.0)]),
+        ]
+    ),
+    "colours alone": v2.Compose([v2.Resize((30, 30)), v2.ColorJitter(0.4, 0.4), v2.RandomGrayscale(0.5)]),
+    "floats, normalized and erased": v2.Compose(
+        [
+            v2.RandomResizedCrop(20),
+            v2.ToImage(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize([0.5], [0.5]),
+            v2.RandomErasing(1.0),
+        ]
+    ),
+}
+
+
+def classes(n: int) -> np.ndarray[Any, Any]:
+    """A mask of 40 or 50 by 56 or 44 pixels with regions of several classes."""
+    rng = np.random.default_rng(n)
+    high, wide = (40, 56) if n % 2 else (50, 44)
+    return rng.integers(0, 9, (high // 8 + 1, wide // 8 + 1), np.uint8).repeat(8, 0).repeat(8, 1)[:high, :wide]
+
+
+def boxes(n: int) -> list[list[float]]:
+    """N % 4 boxes as x, y, x, y, and a class."""
+    return [[2.0 + k, 3.0, 20.0 + k, 30.5, float(k)] for k in range(n % 4)]
+
+
+def points(n: int) -> list[list[float]]:
+    """N % 3 points."""
+    return [[5.0 * k + 1, 7.0 + n] for k in range(n % 3)]
+
+
+def pictured(folder: Path, **instead: bytes | None) -> ShardSet:
+    """A shard of images, masks (each second one a palette's), boxes, points; `instead`: of number 3's members."""
+    with tarfile.open(folder / "0.tar", "w") as tar:
+        for n in range(COUNT):
+            mask = classes(n)
+            members = {
+                "jpg": encoded(np.stack([mask * 20] * 3, axis=2)),
+                "mask": encoded(mask, palette=bool(n % 2)),
+                "boxes": json.dumps(boxes(n)).encode(),
+                "points": json.dumps(points(n)).encode(),
+                "cls": str(n).encode(),
+            }
+            for suffix, whole in members.items():
+                data = instead.get(suffix, whole) if n == 3 else whole
+                if data is not None:
+                    info = tarfile.TarInfo(f"{n:03}.{suffix}")
+                    info.size = len(data)
+                    tar.addfile(info, io.BytesIO(data))
+    return ShardSet(str(folder / "0.tar"), index_dir=folder)
+
+
+def columns(transform: Any) -> dict[str, Kind]:
+    """Image, mask, boxes, points and number."""
+    return {
+        "image": Image("jpg", transform),
+        "mask": Mask("mask"),
+        "boxes": Boxes("boxes", more=1),
+        "points": Keypoints("points"),
+        "n": Number("cls"),
+    }
+
+
+def test_a_nest_moves_what_follows_where_it_moved_the_image(tmp_path: Path) -> None:
+    """An image of its classes, turned and mirrored by nearest pixels, is its mask, whatever was picked."""
+    transform = v2.Compose(
+        [
+            v2.Resize((30, 30), InterpolationMode.NEAREST_EXACT),
+            v2.RandomApply([v2.RandomRotation(30)], 0.5),
+            v2.RandomChoice([v2.RandomHorizontalFlip(1.0), v2.RandomVerticalFlip(1.0)]),
+        ]
+    )
+    source = pictured(tmp_path)
+    plain = v2.Compose([v2.Resize((30, 30), InterpolationMode.NEAREST_EXACT)])
+    with DataLoader(source, 4, columns=columns(transform), engine="host", tuning=QUICK, seed=2) as loader:
+        found = [(a, b) for batch in loader for a, b in zip(batch["image"], batch["mask"], strict=True)]
+    with DataLoader(source, 4, columns=columns(plain), engine="host", tuning=QUICK, seed=2) as loader:
+        still = [b for batch in loader for b in batch["mask"]]
+    agree = [float((image[0] == mask * 20).float().mean()) for image, mask in found]
+    assert min(agree) > 0.85  # masks are resized by "nearest", the image by "nearest-exact": edges of classes differ
+    assert not any(torch.equal(mask, before) for (_, mask), before in zip(found, still, strict=True))
+
+
+def test_a_collate_fn_is_given_tensors_of_what_follows(tmp_path: Path) -> None:
+    """Masks and boxes of each sample, whose boxes differ in number."""
+    wanted = columns(GEOMETRY["crop and resize"])
+    with DataLoader(pictured(tmp_path), 8, columns=wanted, collate_fn=list, tuning=QUICK) as loader:
+        (samples,) = loader
+    assert all(isinstance(sample["boxes"], torch.Tensor) for sample in samples)
+    assert [sample["boxes"].shape for sample in samples] == [(n % 4, 5) for n in range(8)]
+    assert all(sample["mask"].shape == (20, 20) for sample in samples)
+
+
+def test_padded_rows_come_with_a_count(tmp_path: Path) -> None:
+    """One array for the batch; a record of more rows than `most` is a bad one."""
+    wanted: dict[str, Kind] = {
+        "image": Image("jpg", v2.CenterCrop(32)),
+        "boxes": Boxes("boxes", more=1, most=2),
+        "n": Number("cls"),
+    }
+    with DataLoader(pictured(tmp_path), 4, columns=wanted, tuning=QUICK, bad=BadRecords(limit=2)) as loader:
+        for batch in loader:
+            assert isinstance(batch["boxes"], Counted)
+            assert batch["boxes"].rows.shape == (4, 2, 5)
+            assert batch["boxes"].count.tolist() == [n % 4 for n in batch["n"].tolist()]
+            assert 3 not in batch["n"].tolist()
+
+
+def test_small_boxes_are_dropped_as_torchvision_drops_them(tmp_path: Path) -> None:
+    """`min_size` keeps what SanitizeBoundingBoxes keeps, with its class."""
+    transform = v2.RandomResizedCrop(20, scale=(0.05, 0.4))
+    wanted: dict[str, Kind] = {
+        "image": Image("jpg", transform),
+        "all": Boxes("boxes", more=1),
+        "kept": Boxes("boxes", more=1, min_size=3.0),
+    }
+    dropped = 0
+    with DataLoader(pictured(tmp_path), 4, columns=wanted, tuning=QUICK, seed=1) as loader:
+        for batch in loader:
+            for every, kept in zip(batch["all"], batch["kept"], strict=True):
+                given = {
+                    "boxes": tv_tensors.BoundingBoxes(every[:, :4], format="XYXY", canvas_size=(20, 20)),
+                    "labels": every[:, 4],
+                }
+                left = v2.SanitizeBoundingBoxes(min_size=3.0)(given) if len(every) else given
+                assert torch.equal(kept[:, :4], left["boxes"].as_subclass(torch.Tensor))
+                assert torch.equal(kept[:, 4], left["labels"])
+                dropped += len(every) - len(kept)
+    assert dropped
+
+
+def test_followers_resume_anywhere(tmp_path: Path) -> None:
+    """With their draws, and a bad mask."""
+    source = pictured(tmp_path, mask=b"junk")
+    padded: dict[str, Kind] = {"boxes": Boxes("boxes", more=1, most=3), "points": Keypoints("points", most=2)}
+    made = columns(v2.RandomResizedCrop(12)) | padded
+    assert_resumes_anywhere(source, columns=made, shuffle=Shuffle(2, 2), lanes=4, world_sizes=(1, 2, 4), positions=3)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error", "message"),
+    [
+        (
+            {"mask": Mask("mask")},
+            ConfigError,
+            "'mask' is changed together with the image column 'image', which must be there; found None",
+        ),
+        ({"picture": Image("jpg"), "mask": Mask("mask")}, ConfigError, "found 'picture'. Give of="),
+        (
+            {"image": Image("jpg", [v2.CenterCrop(8), v2.CenterCrop(9)]), "mask": Mask("mask")},
+            ConfigError,
+            "can be changed together with one image only, .*; found 2 views",
+        ),
+        (
+            {"image": Image("jpg", lambda images, draws: images), "boxes": Boxes("boxes")},
+            ConfigError,
+            "found a DALI graph function",
+        ),
+        (
+            {"image": Image("jpg", v2.RandomCrop(50, padding=20, padding_mode="reflect")), "boxes": Boxes("boxes")},
+            TransformError,
+            'boxes and points need padding_mode="constant"; found "reflect"',
+        ),
+        ({"image": Image("jpg", v2.RandAugment()), "mask": Mask("mask")}, TransformError, "RandAugment"),
+    ],
+)
+def test_what_nothing_can_follow_is_told_at_once(
+    tmp_path: Path, wanted: dict[str, Kind], error: type[Exception], message: str
+) -> None:
+    """When the loader is made, not in the middle of a run."""
+    with pytest.raises(error, match=message.replace("(", r"\(")):
+        DataLoader(pictured(tmp_path), 2, columns=wanted)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Mask("mask", dtype="float32"),
+        lambda: Boxes("boxes", format="xyx"),  # type: ignore[arg-type]
+        lambda: Boxes("boxes", min_size=-1.0),
+        lambda: Boxes("boxes", most=0),
+        lambda: Keypoints("points", more=-1),
+    ],
+)
+def test_a_follower_checks_itself(make: Any) -> None:
+    """A wrong value never reaches a record."""
+    with pytest.raises(ConfigError):
+        make()
+
+
+@pytest.mark.parametrize("engine", ["host", "dali"])
+def test_what_follows_a_turned_image_belongs_to_the_upright_one(tmp_path: Path, engine: str) -> None:
+    """With exif=True a mask has the upright image's size, a mask's own EXIF turns it too, and boxes are not turned."""
+    mask = np.arange(5 * 8, dtype=np.uint8).reshape(5, 8)
+    exif = Pillow.Exif()
+    exif[0x0112] = 6
+    files: list[dict[str, bytes]] = []
+    for own, size in ((True, (5, 8)), (False, (8, 5)), (False, (5, 8))):
+        image = encoded(np.stack([mask] * 3, axis=2), exif=exif)
+        shown = mask if own else (np.rot90(mask, -1) if size == (8, 5) else mask)
+        around = encoded(shown, exif=exif if own else None)
+        files.append({"png": image, "mask": around, "boxes": b"[[1, 2, 4, 7]]"})
+    with tarfile.open(tmp_path / "0.tar", "w") as tar:
+        for n, members in enumerate(files):
+            for suffix, data in members.items():
+                info = tarfile.TarInfo(f"{n:03}.{suffix}")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    source = ShardSet(str(tmp_path / "0.tar"), index_dir=tmp_path)
+    asked = {"image": Image("png"), "mask": Mask("mask"), "boxes": Boxes("boxes")}
+    with DataLoader(
+        source, 3, columns=asked, engine=engine, tuning=QUICK, exif=True, device="cpu", info=True
+    ) as loader:
+        ((batch, info),) = loader
+    assert info.ok.tolist() == [True, True, False]  # the last mask lies as its image is stored
+    upright = torch.from_numpy(np.rot90(mask, -1).copy())
+    for slot in range(2):
+        assert torch.equal(batch["image"][slot], upright.expand(3, -1, -1))
+        assert torch.equal(batch["mask"][slot], upright)
+        assert batch["boxes"][slot].tolist() == [[1, 2, 4, 7]]
+    with pytest.raises(ConfigError, match="exif: turns images, and no column is an Image"):
+        DataLoader(source, 3, columns={"boxes": Bytes("boxes")}, exif=True, device="cpu")

@@ -1,0 +1,213 @@
+"""Bytes(decode=f): f runs in the engine's threads, for records of a batch alone, on memory of its own."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from kit.feeds import feed_of
+from kit.images import QUICK, bad_tables, png
+from kit.inside import leased
+from kit.member_shards import shards
+from PIL import Image as Pillow
+from torchvision.transforms import v2
+
+from dali_feed import BadRecords, DataLoader, Shuffle, Tuning
+from dali_feed.columns import Bytes, Image, Kind, Mask, Number
+from dali_feed.errors import BadRecordLimitError, ConfigError, FormatError, WaitError
+from dali_feed.external_sources import FileList
+from dali_feed.testing import assert_resumes_anywhere
+
+COUNT = 24
+IN_ORDER = [*range(0, COUNT, 2), *range(1, COUNT, 2)]  # of the two shards
+TWO = Tuning(threads=2, readers=1, prefetch_next_epoch=False)  # calls are counted
+
+
+def number(data: memoryview) -> int:
+    """As decimal text has it."""
+    return int(bytes(data))
+
+
+def gray(edge: int) -> bytes:
+    """A mask."""
+    out = io.BytesIO()
+    Pillow.new("L", (edge, edge)).save(out, "PNG")
+    return out.getvalue()
+
+
+@pytest.fixture
+def go_on() -> Iterator[threading.Event]:
+    """What a function waits for; set at the end, so that no thread is left waiting."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+@pytest.mark.parametrize("image", [False, True])
+def test_functions_run_beside_each_other_in_threads_that_read_nothing(tmp_path: Path, *, image: bool) -> None:
+    """As many at once as `threads` says, in threads that read nothing; also where no image is asked for."""
+    meet, names = threading.Barrier(3, timeout=60), set()
+
+    def decode(data: memoryview) -> int:
+        if number(data) < 6:  # the first three records
+            meet.wait()
+        names.add(threading.current_thread().name)
+        return number(data)
+
+    columns: dict[str, Kind] = {"n": Bytes("cls", decode=decode)}
+    columns |= {"image": Image("jpg", v2.Resize((8, 8)))} if image else {}
+    with DataLoader(shards(tmp_path), 12, columns=columns, tuning=Tuning(threads=3, readers=1)) as loader:
+        assert [n for batch in loader for n in batch["n"]] == IN_ORDER
+    assert names == {f"dali_feed-late-{n}" for n in range(3)}
+
+
+def test_a_record_that_is_in_no_batch_costs_no_call(tmp_path: Path) -> None:
+    """Though it is read, to stand in for others; one that does stand in is decoded for each of its slots."""
+    calls: Counter[int] = Counter()
+
+    def decode(data: memoryview) -> int:
+        calls[number(data)] += 1
+        return number(data)
+
+    source = shards(tmp_path, broken={"4.txt": None})
+    columns = {"n": Bytes("cls", decode=decode), "text": Bytes("txt")}
+    how: dict[str, Any] = {"drop_last": True, "tuning": TWO, "bad": BadRecords(limit=1)}
+    with DataLoader(source, 10, columns=columns, **how) as loader:
+        given = [n for batch in loader for n in batch["n"]]
+    assert given == [6 if n == 4 else n for n in IN_ORDER][:20]
+    assert calls == Counter(given)
+
+
+def test_what_a_function_returns_may_be_a_view(tmp_path: Path) -> None:
+    """It lies in memory of its own, which torch may write to, when the batch's memory has long been used again."""
+    numbers = Bytes("f32", decode=lambda data: np.frombuffer(data, "<f4"))
+    columns = {"x": numbers, "raw": Bytes("f32", decode=lambda data: data)}
+    with DataLoader(shards(tmp_path), 4, columns=columns, tuning=TWO) as loader:
+        batches = [batch for _ in range(2) for batch in loader]
+    assert all(isinstance(batch["x"], list) for batch in batches)  # though all are of one shape
+    assert [float(x[0]) for batch in batches for x in batch["x"]] == IN_ORDER * 2
+    assert [np.frombuffer(raw, "<f4")[0] for batch in batches for raw in batch["raw"]] == IN_ORDER * 2
+
+
+@pytest.mark.parametrize("engine", ["host", "dali"])
+def test_what_a_function_raises_costs_the_records_slot(tmp_path: Path, engine: str) -> None:
+    """And no other's: beside an image that cannot be decoded, and a mask that cannot follow, each in its batch."""
+    masks: dict[str, Any] = {f"{n}.txt": gray(16 if n != 2 else 8) for n in range(COUNT)}
+    source = shards(tmp_path, broken={**masks, "10.jpg": bad_tables(), "8.f32": b"odd"})
+
+    def decode(data: memoryview) -> torch.Tensor:
+        if len(data) % 4:
+            msg = "no whole floats"
+            raise StopIteration(msg)  # which would end a loop
+        return torch.frombuffer(data, dtype=torch.float32)
+
+    columns = {
+        "image": Image("jpg", v2.Compose([v2.Resize((12, 12)), v2.RandomHorizontalFlip(0.5)])),
+        "mask": Mask("txt"),
+        "x": Bytes("f32", decode=decode),
+        "n": Number("cls"),
+    }
+    how: dict[str, Any] = {"tuning": TWO, "bad": BadRecords(limit=3), "info": True}
+    with DataLoader(source, 6, columns=columns, engine=engine, **how) as loader:
+        batches = list(loader)
+        told = [reason for _, reason in loader.stats().recent_bad]
+    instead = {2: 4, 8: 12, 10: 12}
+    assert [n for batch, _ in batches for n in batch["n"].tolist()] == [instead.get(n, n) for n in IN_ORDER]
+    assert [int(x[0]) for batch, _ in batches for x in batch["x"]] == [instead.get(n, n) for n in IN_ORDER]
+    ok = [good for _, info in batches for good in info.ok.tolist()]
+    assert [n for n, good in zip(IN_ORDER, ok, strict=True) if not good] == list(instead)
+    assert len(told) == 3
+    assert "a mask must have the size of its image" in told[0]
+    assert "column 'x' of member 'f32': StopIteration: no whole floats" in told
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ConfigError("use another codec")])
+def test_what_speaks_of_no_record_goes_on(tmp_path: Path, error: Any) -> None:
+    """An exit or an interrupt, and an error of ours by which a function says that the run cannot go on."""
+
+    def decode(data: memoryview) -> int:
+        if number(data) == 8:
+            raise error
+        return number(data)
+
+    columns = {"n": Bytes("cls", decode=decode)}
+    kind = error if isinstance(error, type) else type(error)
+    with DataLoader(shards(tmp_path), 4, columns=columns, tuning=TWO) as loader, pytest.raises(kind):
+        list(loader)
+
+
+def test_a_format_that_cannot_read_a_value_costs_the_slot(tmp_path: Path) -> None:
+    """FormatError is ours, and speaks of one value; where all are bad the budget ends the run with the reason."""
+
+    def decode(data: memoryview) -> int:
+        msg = "msgpack: no map"
+        raise FormatError(msg)
+
+    columns = {"n": Bytes("cls", decode=decode)}
+    with (
+        DataLoader(shards(tmp_path), 4, columns=columns, tuning=TWO) as loader,
+        pytest.raises(BadRecordLimitError, match="column 'n' of member 'cls': FormatError: msgpack: no map"),
+    ):
+        list(loader)
+
+
+@pytest.mark.parametrize("image", [False, True])
+def test_a_function_that_does_not_return_is_left_behind(tmp_path: Path, go_on: threading.Event, *, image: bool) -> None:
+    """A timeout names it and its record; the pass can be left, all memory is given back, and a next pass has all."""
+    calls: Counter[int] = Counter()
+
+    def decode(data: memoryview) -> int:
+        calls[n := number(data)] += 1
+        if n == 10 and calls[n] == 1:
+            go_on.wait()
+        return n
+
+    columns: dict[str, Kind] = {"n": Bytes("cls", decode=decode)}
+    columns |= {"image": Image("jpg", v2.Resize((8, 8)))} if image else {}
+    loader = DataLoader(shards(tmp_path), 4, columns=columns, tuning=QUICK, timeout=0.5)
+    batches = iter(loader)
+    assert next(batches)["n"] == [0, 2, 4, 6]
+    with pytest.raises(WaitError, match=r"what makes column 'n' is at .*0\.tar#5"):
+        next(batches)
+    loader.timeout = 60
+    assert [n for batch in loader for n in batch["n"]] == IN_ORDER
+    loader.close()
+    assert leased(feed_of(loader)) == 0
+    assert not go_on.is_set()
+
+
+def test_a_member_that_is_no_bytes_is_told(tmp_path: Path) -> None:
+    """Numbers of a table, which `bytes` would take for a count of zeros."""
+    paths = [tmp_path / f"{n}.png" for n in range(2)]
+    for n, path in enumerate(paths):
+        path.write_bytes(png(n))
+    source = FileList(paths, np.arange(2))
+    with (
+        DataLoader(source, 2, columns=[Bytes("label")], tuning=QUICK) as loader,
+        pytest.raises(ConfigError, match="all 2 records .* must be bytes; found int64"),
+    ):
+        next(iter(loader))
+
+
+def _odd(data: memoryview) -> bytes:
+    if number(data) % 5 == 3:
+        msg = "odd"
+        raise ValueError(msg)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("image", [False, True])
+def test_decoded_columns_resume_anywhere(tmp_path: Path, *, image: bool) -> None:
+    """With a function that refuses every fifth record, at world sizes 1, 2 and 4."""
+    columns: dict[str, Kind] = {"n": Bytes("cls", decode=_odd)}
+    columns |= {"image": Image("jpg", v2.RandomResizedCrop(8))} if image else {}
+    source = shards(tmp_path)
+    how: dict[str, Any] = {"lanes": 4, "world_sizes": (1, 2, 4), "positions": 2}
+    assert_resumes_anywhere(source, columns=columns, shuffle=Shuffle(3, 2), **how)

@@ -1,0 +1,145 @@
+"""MixUp and CutMix with columns: the image column and the labels of one Number are mixed as without columns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from kit.images import QUICK
+from kit.member_shards import shards
+from torchvision.transforms import v2
+
+from dali_feed import DataLoader, Mixing, Shuffle
+from dali_feed.columns import Array, Boxes, Image, Kind, Mask, Number, Text
+from dali_feed.errors import ConfigError
+
+FLOAT = v2.Compose([v2.RandomResizedCrop((12, 10)), v2.ToDtype(torch.float32, scale=True)])
+IMAGE = Image("jpg", FLOAT)
+BOTH = Mixing(mixup=0.4, cutmix=1.0, p=0.8, classes=30, smoothing=0.1)
+COLUMNS: dict[str, Kind] = {
+    "caption": Text("txt"),
+    "label": Number("cls"),
+    "image": IMAGE,
+    "x": Array("f32", "float32"),
+}
+HOW: dict[str, Any] = {"shuffle": Shuffle(4, 2), "seed": 3, "tuning": QUICK, "device": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "mixing"),
+    [
+        ("host", BOTH),
+        ("dali", BOTH),
+        ("host", v2.RandomChoice([v2.MixUp(num_classes=30), v2.CutMix(num_classes=30)])),
+        ("host", Mixing(mixup=1.0)),
+    ],
+)
+def test_columns_are_mixed_as_images_and_labels_are(tmp_path: Path, engine: str, mixing: Any) -> None:
+    """Bit for bit, in a dict and in a tuple; other columns pass."""
+    source = shards(tmp_path)
+    how = {**HOW, "engine": engine, "collate_fn": mixing}
+    with DataLoader(source, 6, transform=FLOAT, **how) as plain:
+        wanted = list(plain)
+    with DataLoader(source, 6, columns=COLUMNS, info=True, **how) as loader:
+        found = list(loader)
+    with DataLoader(source, 6, columns=[IMAGE, Number("cls", "int32")], **how) as loader:
+        pairs = list(loader)
+    for (images, labels), (batch, info), (same, again) in zip(wanted, found, pairs, strict=True):
+        assert list(batch) == list(COLUMNS)
+        assert torch.equal(batch["image"], images)
+        assert torch.equal(same, images)
+        for given in (batch["label"], again):
+            assert len(given) == len(labels)
+            assert all(map(torch.equal, given, labels))
+        assert [int(x) for x in batch["x"][:, 0]] == [int(text.split()[1]) for text in batch["caption"]]
+        assert len(info.ids) == len(images)
+
+
+def test_a_resumed_run_mixes_columns_as_it_would_have(tmp_path: Path) -> None:
+    """In the middle of an epoch, and on two ranks."""
+    source = shards(tmp_path)
+    how = {**HOW, "columns": {"image": IMAGE, "label": Number("cls")}, "collate_fn": BOTH, "lanes": 2}
+    with DataLoader(source, 4, **how) as whole:
+        wanted = list(whole)
+    with DataLoader(source, 4, **how) as first:
+        next(iter(first))
+        state = first.state_dict()
+    for rank in range(2):
+        with DataLoader(source, 2, rank=rank, world_size=2, **how) as part:
+            part.load_state_dict(state)
+            for batch, everything in zip(part, wanted[1:], strict=True):
+                mine = slice(rank * 2, rank * 2 + 2)
+                assert torch.equal(batch["image"], everything["image"][mine])
+                assert torch.equal(batch["label"], everything["label"][mine])
+
+
+@pytest.mark.parametrize("names", [("image", "n", "Labels", "label"), ("image", "n", "fine_LABEL")])
+def test_the_labels_are_those_that_torchvision_would_find(tmp_path: Path, names: tuple[str, ...]) -> None:
+    """By their column's name: torchvision's own class, given such a batch, mixes the same column."""
+    columns = {name: IMAGE if name == "image" else Number("cls") for name in names}
+    mixup = v2.MixUp(num_classes=30)
+    with DataLoader(shards(tmp_path), 6, columns=columns, **HOW) as loader:
+        theirs = mixup(next(iter(loader)))
+    with DataLoader(shards(tmp_path), 6, columns=columns, collate_fn=mixup, **HOW) as loader:
+        ours = next(iter(loader))
+    assert {name: ours[name].shape for name in names} == {name: theirs[name].shape for name in names}
+    assert ours[names[2]].shape == (6, 30)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"label": Number("cls")}, "columns must have one Image, found 'label'"),
+        ({"image": IMAGE, "n": Number("cls")}, "with 'label' in its name; found 'image', 'n'. Name it 'label'"),
+        ({"image": IMAGE, "label": Text("txt")}, "a column of whole Numbers .* found 'label'"),
+        ({"image": IMAGE, "label": Number("cls", "float32")}, "a column of whole Numbers .* found 'label'"),
+        (
+            {"image": IMAGE, "label_a": Number("cls"), "label_b": Number("cls")},
+            "found 'label_a', 'label_b', and one must be chosen. Name it 'labels'",
+        ),
+        ([Number("cls"), IMAGE], r"they are the second one, which must be a Number of whole numbers, found Image\("),
+        ([IMAGE], "they are the second one, which must be a Number of whole numbers, found none"),
+        (
+            {"image": IMAGE, "label": Number("cls"), "mask": Mask("txt"), "boxes": Boxes("json")},
+            "cannot mix masks, boxes and keypoints, as torchvision's cannot; found 'mask', 'boxes'",
+        ),
+        ({"image": Image("jpg", [FLOAT, FLOAT]), "label": Number("cls")}, "found several views"),
+        ({"image": Image("jpg", v2.CenterCrop(8)), "label": Number("cls")}, "mix floats; found images of torch.uint8"),
+    ],
+)
+def test_columns_that_cannot_be_mixed_are_refused(tmp_path: Path, columns: Any, message: str) -> None:
+    """When the loader is made, with the columns' names and the cure."""
+    with pytest.raises(ConfigError, match=message):
+        DataLoader(shards(tmp_path, 2), 2, columns=columns, collate_fn=BOTH, **HOW)
+
+
+def test_a_label_outside_the_classes_is_told_with_its_record(tmp_path: Path) -> None:
+    """As without columns."""
+    columns = {"image": IMAGE, "label": Number("cls")}
+    few = Mixing(1.0, classes=5)
+    with (
+        DataLoader(shards(tmp_path), 6, columns=columns, collate_fn=few, **HOW) as loader,
+        pytest.raises(ConfigError, match=r"labels must lie in 0\.\.4, .* found \d+ in \d\.tar#\d+"),
+    ):
+        list(loader)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("engine", ["dali", "host"])
+def test_columns_are_mixed_on_a_gpu_as_images_and_labels_are(tmp_path: Path, engine: str) -> None:
+    """Bit for bit those of a loader without columns on the same GPU, and the CPU's labels."""
+    source = shards(tmp_path)
+    how = {**HOW, "engine": engine, "collate_fn": BOTH}
+    with DataLoader(source, 6, transform=FLOAT, **{**how, "device": "cuda"}) as plain:
+        wanted = list(plain)
+    with DataLoader(source, 6, columns=COLUMNS, **how) as cpu:
+        labels = [batch["label"] for batch in cpu]
+    with DataLoader(source, 6, columns=COLUMNS, **{**how, "device": "cuda"}) as loader:
+        for batch, (images, same), soft in zip(loader, wanted, labels, strict=True):
+            assert batch["image"].is_cuda
+            assert batch["x"].is_cuda
+            assert torch.equal(batch["image"], images)
+            assert torch.equal(batch["label"], same)
+            assert torch.equal(batch["label"].cpu(), soft)

@@ -1,0 +1,214 @@
+"""Columns of tar samples: pairs, numbers, text, arrays, tokens; a bad member costs its slot; resume anywhere."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from kit.images import QUICK
+from kit.inside import Extents, Pieces, SlabPool
+from kit.member_shards import shards
+from torchvision.transforms import v2
+
+from dali_feed import BadRecords, DataLoader, Shuffle
+from dali_feed.columns import Array, Bytes, Image, Json, Kind, Number, Text, Tokens
+from dali_feed.errors import ConfigError
+
+CROP = v2.Compose([v2.RandomResizedCrop(8), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+
+
+EVERY: dict[str, Kind] = {
+    "image": Image("jpg;png", CROP),
+    "caption": Text("txt"),
+    "record": Json("json"),
+    "label": Number("cls"),
+    "features": Array("f32", "float32", (2, 3)),
+    "tokens": Tokens("txt", lambda text: [ord(c) for c in text], 6),
+    "raw": Bytes("f32", decode=len),
+}
+
+
+def test_a_batch_is_a_dict_of_what_was_asked_for_in_that_order(tmp_path: Path) -> None:
+    """Each kind gives its own, of the same record in a row."""
+    with DataLoader(shards(tmp_path), 6, shuffle=True, columns=EVERY, tuning=QUICK, info=True) as loader:
+        for batch, info in loader:
+            assert list(batch) == list(EVERY)
+            numbers = batch["label"].tolist()
+            assert batch["image"].shape == (6, 3, 8, 8)
+            assert batch["caption"] == [f"sample {n} é" for n in numbers]
+            assert [one["list"] for one in batch["record"]] == [[n, n] for n in numbers]
+            assert batch["features"].dtype == torch.float32
+            assert batch["features"][:, 1, 2].tolist() == [n + 5 for n in numbers]
+            assert batch["tokens"].ids[:, 0].tolist() == [ord("s")] * 6
+            assert batch["tokens"].mask.shape == (6, 6)
+            assert batch["raw"] == [24] * 6
+            assert info.ok.all()
+
+
+def test_images_are_those_of_a_loader_without_columns(tmp_path: Path) -> None:
+    """A column changes no pixel and no order."""
+    source = shards(tmp_path)
+    with DataLoader(source, 6, shuffle=True, transform=CROP, tuning=QUICK, seed=3) as plain:
+        wanted = [(images, labels) for images, labels in plain]
+    columns = (Image("jpg", CROP), Number("cls"))
+    with DataLoader(source, 6, shuffle=True, columns=columns, tuning=QUICK, seed=3) as loader:
+        found = list(loader)
+    assert all(isinstance(item, tuple) for item in found)
+    for (a, b), (c, d) in zip(wanted, found, strict=True):
+        assert torch.equal(a, c)
+        assert torch.equal(b, d)
+
+
+def test_without_an_image_no_engine_runs(tmp_path: Path) -> None:
+    """Records of text and numbers alone come in the same order, from bytes that no decoder was given."""
+    columns = {"caption": Text("txt"), "features": Array("f32", "float32")}
+    with DataLoader(shards(tmp_path), 8, columns=columns, tuning=QUICK) as loader:
+        batches = list(loader)
+        assert "engine: none" in loader.describe()
+    assert [text for batch in batches for text in batch["caption"]][:3] == ["sample 0 é", "sample 2 é", "sample 4 é"]
+    assert all(batch["features"].shape == (8, 6) for batch in batches)
+
+
+@pytest.mark.parametrize(
+    ("member", "data", "reason"),
+    [
+        ("4.txt", b"\xff\xfe", "column 'caption' of member 'txt': UnicodeDecodeError"),
+        ("4.txt", None, "column 'caption' of member 'txt': the record has no such member"),
+        ("4.json", b"{", "column 'record' of member 'json': JSONDecodeError"),
+        ("4.json", b"[NaN]", "column 'record' of member 'json': ValueError: NaN is not a number of JSON"),
+        ("4.cls", b"four", "column 'label' of member 'cls': a decimal number is needed; found 'four'"),
+        ("4.f32", b"123", "column 'features' of member 'f32': array: float32 (2, 3) must have 24 bytes; found 3"),
+        ("4.jpg", None, "the sample has no image member"),
+        ("4.jpg", b"no image at all", ""),
+    ],
+)
+def test_a_bad_member_costs_its_slot_and_no_other(tmp_path: Path, member: str, data: Any, reason: str) -> None:
+    """Whatever is wrong with a member, the record's slot goes to another good one, and the reason is kept."""
+    source = shards(tmp_path, broken={member: data})
+    with DataLoader(source, 6, columns=EVERY, tuning=QUICK, bad=BadRecords(limit=2), info=True) as loader:
+        batches = list(loader)
+        told = loader.stats().recent_bad
+    numbers = [n for batch, _ in batches for n in batch["label"].tolist()]
+    ok = [good for _, info in batches for good in info.ok.tolist()]
+    assert numbers == [6 if n == 4 else n for n in (*range(0, 24, 2), *range(1, 24, 2))]
+    assert [n for n, good in zip((*range(0, 24, 2), *range(1, 24, 2)), ok, strict=True) if not good] == [4]
+    assert len(told) == 1
+    assert reason in told[0][1]
+
+
+@pytest.mark.parametrize("columns", [EVERY, {"caption": Text("txt"), "features": Array("f32", "float32")}])
+def test_a_state_gives_the_rest(tmp_path: Path, columns: dict[str, Kind]) -> None:
+    """Stopped after any batch, the next loader gives what was left."""
+    source = shards(tmp_path, broken={"7.txt": b"\xff"})
+    bad = BadRecords(limit=None)
+
+    def made() -> DataLoader:
+        return DataLoader(source, 5, shuffle=True, columns=columns, tuning=QUICK, seed=1, bad=bad)
+
+    with made() as loader:
+        whole = [batch["caption"] for batch in loader]
+    for stop in range(len(whole)):
+        with made() as loader:
+            for _, _ in zip(range(stop), loader, strict=False):
+                pass
+            state = json.loads(json.dumps(loader.state_dict()))
+        with made() as again:
+            again.load_state_dict(state)
+            assert [batch["caption"] for batch in again] == whole[stop:]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({}, "columns: must name at least one"),
+        ({"a": "txt"}, r"columns: 'a' must be a class of dali_feed.columns such as Text\('txt'\); found 'txt'"),
+        ({"a": Text}, "columns: 'a' must be a class"),
+        ({"a": Text("txtt")}, r"member 'txtt': no sample has it; .* Did you mean 'txt'\?"),
+        (
+            {"a": Image("jpg"), "b": Image("jpg", draws="c")},
+            "columns: draws= of 'b' must name the image column whose random numbers it takes, one of 'a'; found 'c'",
+        ),
+        (
+            {"a": Image("jpg", draws="b"), "b": Image("jpg", draws="a")},
+            "columns: draws= of 'b' must name .*, one of 'a'; found 'a', which takes its own from this one",
+        ),
+        ({"a": Array("txt", "float64")}, r"Array\('txt'\): dtype and shape are taken from the first record"),
+    ],
+)
+def test_what_cannot_be_is_told(tmp_path: Path, columns: Any, message: str) -> None:
+    """With the rule, what was found, and the cure."""
+    with pytest.raises(ConfigError, match=message), DataLoader(shards(tmp_path), 2, columns=columns) as loader:
+        next(iter(loader))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Text(""),
+        lambda: Number("cls", "complex64"),
+        lambda: Array("x", ">f4"),
+        lambda: Array("x", "float32", (0,)),
+        lambda: Tokens("txt", lambda text: [1], 0),
+        lambda: Tokens("txt", "/nowhere/tokenizer.json", 8),
+    ],
+)
+def test_a_kind_checks_itself(make: Any) -> None:
+    """A wrong value never reaches a record."""
+    with pytest.raises(ConfigError):
+        make()
+
+
+def test_a_reads_members_are_pieces_of_one_memory(tmp_path: Path) -> None:
+    """As long as a slab holds them: then nothing is done row by row; where none does, they are the same bytes."""
+    source = shards(tmp_path, broken={"4.f32": None}).giving(None, ("f32", "cls"))
+    everything = Extents(np.array([0, 1]), np.array([0, 0]), np.array([12, 12]))
+    read = [source.reader(SlabPool(size)).read(everything).fields for size in (1 << 20, 64)]
+    assert all(isinstance(values, Pieces) for fields in read for values in fields.values())
+    assert [len(read[0]["f32"].memories), len(read[1]["f32"].memories) > 1] == [1, True]
+    for name in ("f32", "cls"):
+        one, several = ([view and bytes(view) for view in fields[name]] for fields in read)
+        assert one == several
+    assert [row for row, view in enumerate(read[0]["f32"]) if view is None] == [2]
+
+
+@pytest.mark.parametrize("shuffle", [False, Shuffle(extent=12, window=1)])
+def test_raw_bytes_and_npy_files_stand_in_one_batch(tmp_path: Path, shuffle: bool | Shuffle) -> None:
+    """Whether one read has both, or a batch takes from two windows of which one is raw and one is not."""
+    saved = {}
+    for n in range(1, 24, 2):  # all of the second shard
+        file = io.BytesIO()
+        np.save(file, np.arange(n, n + 6, dtype="<f4"))
+        saved[f"{n}.f32"] = file.getvalue()
+    columns = {"f": Array("f32", "float32", (6,)), "n": Number("cls")}
+    with DataLoader(shards(tmp_path, broken=saved), 8, shuffle=shuffle, columns=columns, tuning=QUICK) as loader:
+        batches = list(loader)
+    assert sorted(n for batch in batches for n in batch["n"].tolist()) == list(range(24))
+    assert all(torch.equal(batch["f"], batch["n"][:, None] + torch.arange(6.0)) for batch in batches)
+
+
+@pytest.mark.parametrize(
+    ("texts", "wanted"),
+    [
+        (("0", "12", "0123456789012345678"[1:]), [0, 12, 123456789012345678]),
+        (("7", "-3", "+8"), [7, -3, 8]),
+        (("1", " 2\n", "9223372036854775807"), [1, 2, 9223372036854775807]),
+    ],
+)
+def test_decimal_text_of_any_width_is_a_number(tmp_path: Path, texts: tuple[str, ...], wanted: list[int]) -> None:
+    """All digits, by a few calls for a whole read, or anything else that is a number, one by one."""
+    source = shards(tmp_path, 6, broken={f"{n}.cls": text.encode() for n, text in zip((0, 2, 4), texts, strict=True)})
+    with DataLoader(source, 3, columns={"n": Number("cls")}, tuning=QUICK) as loader:
+        assert next(iter(loader))["n"].tolist() == wanted
+
+
+def test_members_are_listed(tmp_path: Path) -> None:
+    """With the share of samples that have them, and their mean size."""
+    found = {member.name: member for member in shards(tmp_path, broken={"3.txt": None}).members()}
+    assert list(found)[-1] == "txt"
+    assert found["txt"].share == pytest.approx(23 / 24)
+    assert found["f32"].bytes == 24

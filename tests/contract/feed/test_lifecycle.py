@@ -1,0 +1,202 @@
+"""Threads, memory and processes: whatever state a loader is in, it closes soon and leaves nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from kit.feeds import feed_of
+from kit.images import QUICK, broken_png, jpeg, labelled
+from kit.inside import Corrupt, Feed, Stall, leased
+
+from dali_feed import BadRecords, DataLoader, Shuffle
+from dali_feed.errors import ClosedError, ConfigError
+from dali_feed.testing import ScriptedSource
+
+pytestmark = pytest.mark.usefixtures("each_engine")
+
+
+_others: set[threading.Thread] = set()  # of loaders that an earlier file holds: this file is about its own
+
+
+def _threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("dali_feed") and t not in _others]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _of_nobody_else() -> None:
+    """What earlier files left behind ends first, frozen or not: tests/conftest.py freezes the heap now and then."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    _others.update(threading.enumerate())
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    gc.collect()
+    assert _threads() == []
+    yield
+    gc.collect()
+    assert _threads() == []
+
+
+def _stalled(at: int) -> ScriptedSource:
+    items = labelled(64)
+    items[at] = Stall(threading.Event())
+    return ScriptedSource(items, extent=4)
+
+
+def _ended(loader: DataLoader) -> None:
+    """Closing must not wait for what never comes: the deadline is the promise, not a measurement."""
+    begun = time.monotonic()
+    loader.close()
+    assert time.monotonic() - begun < 2
+    assert _threads() == []
+    assert leased(feed_of(loader)) == 0
+    loader.close()
+
+
+ONE = Shuffle(4, 1)
+
+
+def test_closing_at_once_after_iter_never_waits_for_a_read() -> None:
+    """The feed thread may ask for a read after close() has begun: that read ends too."""
+    for _ in range(30):
+        loader = DataLoader(ScriptedSource([Stall(threading.Event())] * 8), 2, device="cpu", tuning=QUICK)
+        batches = iter(loader)
+        _ended(loader)
+        del batches
+
+
+def test_close_mid_epoch_is_no_end_of_the_epoch() -> None:
+    """An iterator of a closed loader raises; a silent end would pass for a whole epoch."""
+    loader = DataLoader(ScriptedSource(labelled(16)), 4, device="cpu", tuning=QUICK)
+    batches = iter(loader)
+    next(batches)
+    loader.close()
+    with pytest.raises(ClosedError):
+        next(batches)
+    assert loader.epoch == 0
+
+
+def test_the_with_statement_closes() -> None:
+    """Leaving it by an exception too."""
+    loader = DataLoader(_stalled(40), 4, device="cpu", shuffle=ONE, tuning=QUICK)
+    with pytest.raises(KeyError), loader:
+        raise KeyError([next(iter(loader))])
+    with pytest.raises(ClosedError):
+        iter(loader)
+
+
+def test_fifty_cycles_leave_nothing() -> None:
+    """Made, iterated a little and closed, in three ways, fifty times: no thread and no memory stays."""
+    source = ScriptedSource(labelled(32), extent=4)
+    for cycle in range(50):
+        loader = DataLoader(source, 4, device="cpu", shuffle=ONE, tuning=QUICK)
+        batches = iter(loader)
+        for _ in range(cycle % 4):
+            next(batches)
+        _ended(loader)
+
+
+@pytest.mark.parametrize("shuffle", [ONE, Shuffle(4, 3), True, False], ids=repr)
+@pytest.mark.parametrize("faults", [False, True])
+def test_memory_goes_back_after_every_pass(shuffle: Any, faults: bool) -> None:
+    """After whole passes, passes left at every batch, and passes that an error ended, nothing is leased."""
+    items = labelled(32)
+    if faults:
+        items[7], items[22] = Corrupt(), (broken_png(), 0)
+    source = ScriptedSource(items, extent=4)
+    options: dict[str, Any] = {"shuffle": shuffle, "lanes": 2, "bad": BadRecords(limit=None)}
+    with Feed(source, 4, tuning=replace(QUICK, prefetch=3), **options) as feed:
+        for stop in range(9):
+            for n, _batch in enumerate(feed):
+                if n == stop:
+                    break
+            feed.leave()
+            assert leased(feed) == 0
+    with Feed(source, 4, tuning=QUICK, **(options | {"bad": BadRecords(action="raise")})) as feed:
+        for _ in range(3):
+            if faults:
+                with pytest.raises(Exception, match="scripted"):
+                    list(feed)
+            else:
+                list(feed)
+            assert leased(feed) == 0
+
+
+def test_a_loader_that_is_collected_closes() -> None:
+    """Dropping loader and iterator mid-epoch ends all threads."""
+    loader = DataLoader(ScriptedSource(labelled(64), extent=4), 4, device="cpu", shuffle=ONE, tuning=QUICK)
+    batches = iter(loader)
+    next(batches)
+    assert "dali_feed-feed" in _threads()
+    del loader
+    next(batches)  # the iterator keeps it
+    del batches
+    gc.collect()
+    assert _threads() == []
+
+
+def test_another_thread_may_close_while_the_trainer_waits() -> None:
+    """The waiting trainer gets a ClosedError and not a hang."""
+    loader = DataLoader(ScriptedSource([Stall(threading.Event())] * 8), 2, device="cpu", tuning=QUICK)
+    batches = iter(loader)
+    found: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            next(batches)
+        except BaseException as error:  # noqa: BLE001  whatever it is
+            found.append(error)
+
+    trainer = threading.Thread(target=wait)
+    trainer.start()
+    loader.close()
+    trainer.join(5)
+    assert [type(error) for error in found] == [ClosedError]
+
+
+def test_a_timeout_loses_no_batch() -> None:
+    """After a TimeoutError the pass goes on with the batch that was late."""
+    held = threading.Event()
+    items = labelled(8)
+    items[5] = Stall(held, then=(jpeg(5), 5))
+    with DataLoader(ScriptedSource(items, extent=4), 4, device="cpu", timeout=0.05, tuning=QUICK) as loader:
+        batches = iter(loader)
+        with pytest.raises(TimeoutError, match=r"^DataLoader timed out after 0\.05 seconds"):
+            list(batches)
+        loader.timeout = 30
+        held.set()
+        rest = [labels.tolist() for _, labels in batches]
+        assert rest in ([[4, 5, 6, 7]], [[0, 1, 2, 3], [4, 5, 6, 7]])
+
+
+@pytest.mark.parametrize("error", [KeyError, StopIteration, TimeoutError])
+def test_a_batch_that_collate_fn_fails_on_is_not_counted(error: type[Exception]) -> None:
+    """The trainer never got it: a state taken then begins with it, and the pass is over."""
+    fails = [False, True, False]
+
+    def collate(samples: list[Any]) -> list[int]:
+        if fails.pop(0):
+            raise error
+        return [label for _, label in samples]
+
+    options: dict[str, Any] = {"device": "cpu", "tuning": QUICK, "collate_fn": collate}
+    with DataLoader(ScriptedSource(labelled(12)), 4, timeout=60, **options) as loader:
+        batches = iter(loader)
+        assert next(batches) == [0, 1, 2, 3]
+        with pytest.raises(ConfigError if error is StopIteration else error):
+            next(batches)
+        with pytest.raises(ClosedError):
+            next(batches)
+        state = loader.state_dict()
+    with DataLoader(ScriptedSource(labelled(12)), 4, **options) as other:
+        other.load_state_dict(state)
+        assert next(iter(other)) == [4, 5, 6, 7]

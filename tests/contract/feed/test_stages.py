@@ -1,0 +1,120 @@
+"""Stages, causes of waits and replay, of loaders that run."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from collections.abc import Callable
+
+import pytest
+from kit.images import QUICK, jpeg, labelled
+from kit.inside import Feed, Item, Stall
+from torchvision.transforms import v2
+
+from dali_feed import DataLoader, Tuning
+from dali_feed.errors import ConfigError
+from dali_feed.testing import ScriptedSource
+
+STAGES = ["read", "screen", "deal", "engine", "finish", "handover", "train"]
+
+
+def test_every_stage_counts_the_samples_that_it_worked_on() -> None:
+    """In the order of the way, with its threads, and the loop's last batch still under way."""
+    source = ScriptedSource([*labelled(32)], extent=8)
+    with DataLoader(source, 4, device="cpu", tuning=Tuning(threads=2, readers=3, prefetch_next_epoch=False)) as loader:
+        assert loader.stats().stages == ()
+        assert loader.stats().verdict.startswith("nothing is known yet")
+        for _ in loader:
+            pass
+        stats = loader.stats()
+    assert [stage.name for stage in stats.stages] == STAGES
+    assert [stage.samples for stage in stats.stages] == [32] * 7
+    assert [stage.threads for stage in stats.stages] == [3, 1, 1, 2, 1, 1, 1]
+    assert all(min(stage.worked, stage.waited, stage.blocked) >= 0 for stage in stats.stages)
+    assert all(stage.rate for stage in stats.stages)
+    assert stats.cpu is not None
+    assert stats.cpu.seconds >= stats.step_wait > 0
+    assert sum(each.seconds for each in stats.wait_causes) == pytest.approx(stats.step_wait)
+    assert str(stats).splitlines()[-1].split(maxsplit=1)[1] == stats.verdict
+
+
+def test_an_engine_that_does_not_say_what_its_threads_do_is_measured_from_outside() -> None:
+    """Only by batches that it was waited for: never by more than there were."""
+    source = ScriptedSource([*labelled(32)], extent=8)
+    with Feed(source, 4, engine="dali", transform=v2.CenterCrop(16), tuning=QUICK) as feed:
+        assert sum(map(len, feed)) == 32
+        (engine,) = (stage for stage in feed.stats().stages if stage.name == "engine")
+    assert engine.threads == 1
+    assert 0 <= engine.samples <= 32
+    assert (engine.worked > 0) == (engine.samples > 0)
+
+
+class _GoesOn(logging.Handler):
+    """Lets a stalled read go on when the watchdog has spoken of it."""
+
+    def __init__(self, go_on: Callable[[], None]) -> None:
+        super().__init__()
+        self._go_on = go_on
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """A line of the log."""
+        if "source: " in record.getMessage():
+            self._go_on()
+
+
+def test_a_wait_for_a_read_that_stalls_is_the_sources() -> None:
+    """It is among the long ones, with its batch; of a first batch the text says what was done in it."""
+    go_on = threading.Event()
+    items: list[Item] = [*labelled(32)]
+    items[18] = Stall(go_on, then=(jpeg(18), 18))
+    handler, log = _GoesOn(go_on.set), logging.getLogger("dali_feed")
+    log.addHandler(handler)
+    try:
+        tuning = Tuning(threads=1, readers=1, watchdog=0.1)
+        with DataLoader(ScriptedSource(items, extent=8), 4, device="cpu", tuning=tuning) as loader:
+            assert sum(len(labels) for _, labels in loader) == 32
+            first = loader.stats().long_waits[0]
+    finally:
+        go_on.set()
+        log.removeHandler(handler)
+    assert (first.epoch, first.batch, first.cause, first.during) == (0, 0, "first batch", "source")
+
+
+def test_a_replay_serves_the_last_batch_and_leaves_order_state_and_counts() -> None:
+    """As often as was asked for; the epoch goes on where it was."""
+    source = ScriptedSource([*labelled(16)], extent=8)
+    with DataLoader(source, 4, device="cpu", tuning=QUICK, info=True) as loader:
+        ids = []
+        for number, (images, labels, info) in enumerate(loader):
+            ids += info.ids.tolist()
+            if number == 1:
+                state, served = loader.state_dict(), list(loader.replay(3))
+                assert [len(batch) for batch in served] == [3, 3, 3]
+                assert all(batch[0] is images and batch[1] is labels for batch in served)
+                del served
+                assert loader.state_dict() == state
+        stats = loader.stats()
+    assert ids == [*range(16)]
+    assert (stats.batches, stats.samples) == (4, 16)
+    assert stats.replay is not None
+    assert (stats.replay.batches, stats.replay.samples) == (3, 12)
+    assert stats.stages[-1].samples == 16
+
+
+def test_a_replay_is_refused_where_nothing_was_taken_or_nothing_is_held() -> None:
+    """No memory is kept for it: a batch that the loop has let go of is gone."""
+    with Feed(ScriptedSource([*labelled(8)], extent=8), 4, tuning=QUICK) as feed:
+        with pytest.raises(
+            ConfigError, match=r"replay: gives the last batch of the loop again; found none that is still in memory"
+        ):
+            feed.replay()
+        batches = iter(feed)
+        batch = next(batches)
+        assert next(feed.replay(1)) is batch
+        with pytest.raises(ConfigError, match=r"replay\(batches=...\): must be"):
+            feed.replay(0)
+        del batch
+        gc.collect()
+        with pytest.raises(ConfigError, match="found none"):
+            feed.replay()

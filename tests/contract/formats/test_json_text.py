@@ -1,0 +1,118 @@
+"""`Json`: paths, base64, and the same members whichever library reads."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dali_feed.errors import ConfigError, FormatError
+from dali_feed.formats import Json, bound
+
+RECORD = {
+    "body": {"features": [1, 2.5, -3e2], "label": 7, "caption": "a dög", "ok": True, "none": None},
+    "images": [{"data": base64.b64encode(b"\xff\xd8 first").decode()}, {"data": "!"}],
+    "a.b": {"c": 1},
+}
+VALUE = json.dumps(RECORD).encode()
+
+
+def test_members_are_found_by_their_paths() -> None:
+    """Numbers, lists of them, texts, records and nulls, in the order asked for."""
+    paths = ["body.caption", "body.features", "body.label", "body.ok", "body.none", "images[0]", '["a.b"].c', "$"]
+    found = bound(Json(), paths)(VALUE)
+    assert found == ("a dög", [1, 2.5, -300.0], 7, True, None, RECORD["images"][0], 1, RECORD)  # type: ignore[index]
+    assert type(found[2]) is int
+
+
+def test_an_image_in_base64_is_given_as_bytes() -> None:
+    """Where it is said that it is base64, and no other text."""
+    read = bound(Json(base64=("images[0].data",)), ["images[0].data", "body.caption"])
+    image, caption = read(VALUE)
+    assert isinstance(image, memoryview)
+    assert (bytes(image), caption) == (b"\xff\xd8 first", "a dög")
+    assert bytes(Json(base64=("images[0].data",)).members(VALUE)["images[0].data"]) == b"\xff\xd8 first"
+
+
+@given(st.binary(max_size=300))
+@settings(deadline=None)
+def test_base64_comes_as_it_was(data: bytes) -> None:
+    """As one text, in lines as mail has it, and behind a data: address."""
+    read = bound(Json(base64=("x",)), ["x"])
+    one, lines = base64.b64encode(data).decode(), base64.encodebytes(data).decode()
+    for text in (one, lines, lines.replace("\n", "\r\n"), f"data:image/png;base64,{one}"):
+        assert bytes(read(json.dumps({"x": text}).encode())[0]) == data
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "!!!!",
+        "abc",
+        "ab=c",
+        "YQ==YQ==",
+        "ä",
+        "YWJj=",
+        "YWJj====",
+        "YWI=\\n=",
+        "-_-_",
+        "data:text/plain,abc",
+        "data:;base64",
+        "a b=",
+    ],
+)
+def test_what_is_no_base64_is_a_bad_record(text: str) -> None:
+    """Nothing is left out to make it fit."""
+    with pytest.raises(FormatError, match=r"^json: x: must be base64"):
+        bound(Json(base64=("x",)), ["x"])(json.dumps({"x": text}).encode())
+
+
+@pytest.mark.parametrize("held", [1, None, ["YQ=="], {"a": 1}])
+def test_base64_is_a_text(held: Any) -> None:
+    """A number or a list is not."""
+    with pytest.raises(FormatError, match=r"^json: x: must be base64 in a text; found"):
+        bound(Json(base64=("x",)), ["x"])(json.dumps({"x": held}).encode())
+
+
+@pytest.mark.parametrize("member", ["body..x", ""])
+def test_a_mistaken_path_is_told_at_once(member: str) -> None:
+    """When the function is made, for both kinds of paths."""
+    with pytest.raises(ConfigError, match="must be a path"):
+        bound(Json(), [member])
+    with pytest.raises(ConfigError, match="must be a path"):
+        Json(base64=(member,))
+
+
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(1 << 70), 1 << 70),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=10),
+)
+DOCUMENTS = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4)
+)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two documents are one, types of numbers included."""
+    return repr(one) == repr(other)
+
+
+@given(DOCUMENTS)
+@settings(deadline=None)
+def test_what_orjson_writes_comes_back(document: Any) -> None:
+    """Whole documents, from bytes and from a view."""
+    try:
+        text = orjson.dumps(document)
+    except TypeError:  # an integer above 64 bits, which it does not write
+        return
+    read = bound(Json(), ["$"])
+    assert same(read(text)[0], document)
+    assert same(read(memoryview(text))[0], document)

@@ -1,0 +1,158 @@
+"""`MsgPack`: members by path, views of bytes, and lists that are not taken at their word."""
+
+from __future__ import annotations
+
+import datetime as dt
+import subprocess
+import sys
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kit.written import example
+
+from dali_feed.errors import ConfigError, FormatError
+from dali_feed.formats import MsgPack, bound
+
+VALUE = msgpack.packb(example() | {"list": [{"a": 1}, {"a": 2}]})
+
+
+def test_members_are_found_by_their_paths() -> None:
+    """Numbers, lists, texts, bytes, records, and a member of one that is asked for too."""
+    paths = ["header.source", "body.features", "body", "body.label", "list[1].a", "header.timestamp"]
+    found = bound(MsgPack(), paths)(memoryview(VALUE))
+    body = example()["body"]
+    assert found == ("north gate", body["features"], body, -7, 2, 1_700_000_000_123)
+    assert bound(MsgPack(), ["$"])(VALUE) == (msgpack.unpackb(VALUE),)
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 65535, 65536, 100_000])
+def test_bytes_are_views_of_the_value(size: int) -> None:
+    """In each of the three ways that a length is written."""
+    image = np.random.default_rng(size).bytes(size)
+    value = msgpack.packb(example(image=image) | {"more": 1})
+    (found,) = bound(MsgPack(), ["body.image"])(value)
+    assert bytes(found) == image
+    assert isinstance(found, memoryview)
+    assert not size or np.shares_memory(np.frombuffer(found, np.uint8), np.frombuffer(value, np.uint8))
+
+
+DOCUMENTS = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 63), (1 << 64) - 1)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=40)
+    | st.binary(max_size=40)
+    | st.lists(st.booleans(), max_size=20),  # the shortest way to write a list, or a map, can hold 15
+    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(max_size=5), inner, max_size=20),
+    max_leaves=6,
+)
+
+
+@given(
+    st.dictionaries(st.text(st.characters(codec="utf-8", exclude_characters='"'), max_size=5), DOCUMENTS, min_size=1)
+)
+@settings(deadline=None)
+def test_what_the_library_writes_comes_back(record: dict[str, Any]) -> None:
+    """Every member of a record, by itself and all together."""
+    paths = [f'["{name}"]' for name in record]
+    value = msgpack.packb(record)
+    assert bound(MsgPack(), paths)(value) == tuple(record.values())
+    for path, held in zip(paths, record.values(), strict=True):
+        assert bound(MsgPack(), [path])(value) == (held,)
+
+
+def test_a_long_list_is_read_too() -> None:
+    """Longer than what is taken at its word."""
+    value = msgpack.packb({"a": list(range(50_000)), "b": 1})
+    assert bound(MsgPack(), ["a", "b"])(value) == (list(range(50_000)), 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "there"), [("label", "label"), ("list[2].a", r"list\[2\].a"), ("header.source.x", "x")]
+)
+def test_a_member_that_is_missing_is_named(path: str, there: str) -> None:
+    """The record is bad."""
+    with pytest.raises(FormatError, match=rf"^msgpack: .*{there}: no such member"):
+        bound(MsgPack(), ["body.label", path])(VALUE)
+
+
+def test_cut_anywhere_or_longer_is_a_bad_record() -> None:
+    """Also where what was asked for is whole."""
+    read = bound(MsgPack(), ["header.version"])
+    for size in range(len(VALUE)):
+        with pytest.raises(FormatError, match="^msgpack: cut off"):
+            read(VALUE[:size])
+    with pytest.raises(FormatError, match="must be one value; 1 of"):
+        read(VALUE + b"\xc0")
+
+
+def test_a_time_is_seconds_and_other_extensions_are_refused() -> None:
+    """A number, which a column can take; what nobody asked for is not looked at."""
+    when = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
+    value = msgpack.packb({"when": when, "odd": msgpack.ExtType(5, b"x")}, datetime=True)
+    assert bound(MsgPack(), ["when"])(value) == (when.timestamp(),)
+    with pytest.raises(FormatError, match="no extension types except timestamps; found type 5"):
+        bound(MsgPack(), ["odd"])(value)
+
+
+def test_keys_that_are_no_text() -> None:
+    """They stand in nobody's way, but are no record's."""
+    value = msgpack.packb({1: "a", "b": 2, "c": {3: 4}, (1, 2): 5})
+    assert bound(MsgPack(), ["b"])(value) == (2,)
+    with pytest.raises(FormatError, match="^MsgPack: ValueError"):
+        bound(MsgPack(), ["c"])(value)
+    assert bound(MsgPack(), ["a"])(msgpack.packb({"a": 1, b"a": 2})) == (1,)
+
+
+def test_text_that_is_no_utf8_is_a_bad_record() -> None:
+    """As its exception says."""
+    with pytest.raises(FormatError, match="UnicodeDecodeError"):
+        bound(MsgPack(), ["a"])(b"\x81\xa1a\xa1\xff")
+
+
+HOSTILE = """
+import resource
+from dali_feed.errors import FormatError
+from dali_feed.formats import MsgPack, bound
+read = bound(MsgPack(), ["$"])
+n = {size}
+value = (b"\\xdd" + n.to_bytes(4, "big")) * 500 + b"\\xc0" * n
+held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+try:
+    read(value)
+except FormatError as error:
+    print("bad", (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - held) >> 10)
+"""
+
+
+@pytest.mark.parametrize("size", [16_000, 1_000_000])
+def test_lists_in_lists_cannot_announce_gigabytes(size: int) -> None:
+    """500 lists of a million, one in the other, in one megabyte: msgpack before 1.2.4 makes room for 4 GB.
+
+    With a gigabyte to have, the value is a bad record and no MemoryError.
+    """
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", HOSTILE.format(size=size)], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.startswith("bad "), done.stderr
+
+
+@pytest.mark.parametrize("value", [b"\x91" * 100_000, b"\x81\xa1a" * 100_000 + b"\xc0", b"\x91" * 2000 + b"\xc0"])
+def test_nesting_is_bounded(value: bytes) -> None:
+    """Too deep is a bad record, and the process goes on."""
+    for members in (["$"], ["a"], ["[0]"]):
+        with pytest.raises(FormatError):
+            bound(MsgPack(), members)(value)
+
+
+def test_a_mistaken_path_is_told_at_once() -> None:
+    """When the function is made."""
+    with pytest.raises(ConfigError, match="must be a path"):
+        bound(MsgPack(), ["a..b"])
+    assert list(MsgPack().members(VALUE))[:2] == ["header.version", "header.timestamp"]

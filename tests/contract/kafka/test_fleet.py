@@ -1,0 +1,234 @@
+"""Workers of a fleet in one process: who has which record, and what is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewPartitions,
+    ResourcePatternType,
+    ResourceType,
+)
+from kit.broker.handle import Kafka
+from kit.broker.real import ALICE, PASSWORD, Cluster, RealBroker
+from kit.fleets import Worker, fleet_of_tests, seen, until
+
+from dali_feed.errors import ConfigError, DataLostError, SourceDeniedError, SourceNotFoundError, StateError
+from dali_feed.external_sources import Fleet, KafkaStream
+from dali_feed.testing import Message
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def kafka(real_broker: Cluster) -> Kafka:
+    """Apache Kafka: the embedded broker's groups are not those of a broker."""
+    return Kafka("real", real_broker)
+
+
+@pytest.fixture
+def workers() -> Iterator[list[Worker]]:
+    """To be closed at the end."""
+    made: list[Worker] = []
+    yield made
+    for each in made:
+        each.reader.close()
+
+
+def fill(kafka: Kafka, partitions: int = 4, each: int = 60, first: int = 0) -> set[tuple[int, int]]:
+    """Put records into each partition, the topic made first where `first` is 0; their places."""
+    records = [Message(b"%d" % n, partition=p) for p in range(partitions) for n in range(first, first + each)]
+    return set(kafka.publish(kafka.topic, records, partitions=None if first else partitions))
+
+
+def admin_of(kafka: Kafka) -> AdminClient:
+    """Of Apache Kafka."""
+    assert isinstance(kafka.cluster, Cluster)
+    return kafka.cluster.admin
+
+
+def committed(kafka: Kafka, partitions: int = 4) -> dict[int, int]:
+    """The group's offsets; it has the topic's name."""
+    asked = [TopicPartition(kafka.topic, p) for p in range(partitions)]
+    (future,) = admin_of(kafka).list_consumer_group_offsets([ConsumerGroupTopicPartitions(kafka.topic, asked)]).values()
+    return {each.partition: each.offset for each in future.result(60).topic_partitions if each.offset >= 0}
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_workers_that_come_and_leave_in_order_read_each_record_once(
+    kafka: Kafka, workers: list[Worker], protocol: Any
+) -> None:
+    """A second worker comes in the middle and leaves again; nothing is lost and nothing comes twice."""
+    records = fill(kafka)
+    one = Worker(kafka.topic, kafka.servers, fleet_of_tests(kafka.topic, protocol))
+    two = Worker(kafka.topic, kafka.servers, fleet_of_tests(kafka.topic, protocol))
+    workers += [one, two]
+    until(lambda: len(one.got) > 20, one.turn)
+    until(lambda: len(one.partitions) == len(two.partitions) == 2, one.turn, two.turn)
+    records |= fill(kafka, first=60)
+    until(lambda: seen([one, two]).keys() == records, one.turn, two.turn)
+    two.close()
+    records |= fill(kafka, first=120)
+    until(lambda: seen([one, two]).keys() == records, one.turn)
+    assert two.got
+    assert set(seen([one, two]).values()) == {1}
+    one.close()
+    assert committed(kafka) == dict.fromkeys(range(4), 180)
+
+
+def test_a_loop_that_takes_its_time_stays_a_member_and_gives_up_what_others_get(
+    kafka: Kafka, workers: list[Worker]
+) -> None:
+    """The first wants no records: the second gets its share, and only what the first has in hand comes twice."""
+    records = fill(kafka)
+    fleet = fleet_of_tests(kafka.topic, drain=0.1)
+    slow = {"max.poll.interval.ms": 1000}
+    one = Worker(kafka.topic, kafka.servers, fleet, config=slow)
+    two = Worker(kafka.topic, kafka.servers, fleet, config=slow)
+    workers += [one, two]
+    until(lambda: len(one.got) > 20, one.turn)
+    hand = dict(one.held)
+    until(lambda: len(two.partitions) == 2, two.turn, one.look)
+    assert len(one.partitions) == 2
+    until(lambda: seen([one, two]).keys() == records, one.turn, two.turn)
+    twice = {place for place, times in seen([one, two]).items() if times > 1}
+    assert {p for p, _ in twice} <= hand.keys()
+    assert len(twice) <= 8
+
+
+def test_latest_is_looked_up_once_and_a_new_partition_has_its_beginning(kafka: Kafka, workers: list[Worker]) -> None:
+    """A worker that ends before it has finished anything costs nothing; `start` is about a group that is new."""
+    fill(kafka, 1)
+    one = Worker(kafka.topic, kafka.servers, fleet_of_tests(kafka.topic), "latest")
+    workers.append(one)
+    until(lambda: one.partitions == (0,), one.turn)
+    one.close()
+    assert committed(kafka, 1) == {0: 60}
+    kafka.publish(kafka.topic, [Message(b"x", partition=0)])
+    admin_of(kafka).create_partitions([NewPartitions(kafka.topic, 2)])[kafka.topic].result(60)
+    kafka.publish(kafka.topic, [Message(b"y", partition=1)])
+    two = Worker(kafka.topic, kafka.servers, fleet_of_tests(kafka.topic), "latest")
+    workers.append(two)
+    until(lambda: len(two.got) == 2, two.turn)
+    assert set(two.got) == {(0, 60), (1, 0)}
+
+
+def test_offsets_that_retention_took_are_an_error(kafka: Kafka, workers: list[Worker]) -> None:
+    """The group's offset is gone: a named error with the offsets, and no jump."""
+    fill(kafka, 1)
+    one = Worker(kafka.topic, kafka.servers, fleet_of_tests(kafka.topic))
+    workers.append(one)
+    until(lambda: len(one.got) == 8, one.turn)
+    one.commit()
+    one.close()
+    kafka.delete_records(kafka.topic, 0, 20)
+    two = Worker(kafka.topic, kafka.servers, fleet_of_tests(kafka.topic))
+    workers.append(two)
+    with pytest.raises(DataLostError, match=rf"{kafka.topic}\[0\]@8: offsets 8\.\.19 .*broker holds 20\.\.59"):
+        until(lambda: False, two.turn)
+    assert not two.got
+
+
+def test_a_group_that_must_have_offsets_and_has_none(kafka: Kafka, workers: list[Worker]) -> None:
+    """With start="group" nothing is begun by itself."""
+    fill(kafka, 1)
+    one = Worker(kafka.topic, kafka.servers, fleet_of_tests(kafka.topic), "group")
+    workers.append(one)
+    with pytest.raises(DataLostError, match=rf"{kafka.topic}\[0\]: the group .* must have an offset of it"):
+        until(lambda: False, one.turn)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_worker_with_a_name_comes_back_to_its_partitions(kafka: Kafka, workers: list[Worker], protocol: Any) -> None:
+    """Static membership: a restart moves no partition of others; two at once with one name are refused."""
+    records = fill(kafka)
+    one, two, again = (
+        Worker(kafka.topic, kafka.servers, Fleet(kafka.topic, protocol, instance=name))
+        for name in ("one", "two", "two")
+    )
+    workers += [one, two, again]
+    until(lambda: len(one.partitions) == len(two.partitions) == 2, one.turn, two.turn)
+    before = one.partitions, two.partitions
+    two.close()
+    until(lambda: len(again.partitions) == 2, one.turn, again.turn)
+    assert (one.partitions, again.partitions) == before
+    until(lambda: seen([one, two, again]).keys() == records, one.turn, again.turn)
+    assert set(seen([one, two, again]).values()) == {1}
+    fourth = Worker(kafka.topic, kafka.servers, Fleet(kafka.topic, protocol, instance="two"))
+    workers.append(fourth)
+    with pytest.raises(ConfigError, match="one worker at a time may use the name of an instance"):
+        until(lambda: False, again.turn, fourth.turn)
+
+
+def test_nothing_is_committed_below_where_a_worker_began_or_of_what_is_not_its_own(
+    kafka: Kafka, workers: list[Worker]
+) -> None:
+    """A loop that is behind what others did in the meantime sets nothing back."""
+    fill(kafka, 2)
+    one = Worker(kafka.topic, kafka.servers, fleet_of_tests(kafka.topic))
+    workers.append(one)
+    until(lambda: len(one.got) > 100, one.turn)
+    one.reader.commit({0: 50, 1: 40, 7: 3})
+    one.reader.commit({0: 30, 1: 45})
+    assert committed(kafka, 2) == {0: 50, 1: 45}
+
+
+def test_a_missing_topic_is_named(kafka: Kafka, workers: list[Worker]) -> None:
+    """As for a bounded topic."""
+    kafka.create(kafka.topic)
+    one = Worker(f"{kafka.topic}x", kafka.servers, Fleet("g"))
+    workers.append(one)
+    with pytest.raises(SourceNotFoundError, match=kafka.topic):
+        one.turn()
+
+
+def stream(**more: Any) -> KafkaStream:
+    """A fleet's."""
+    return KafkaStream("t", "nowhere:1", fleet="g", **more)
+
+
+def test_two_kinds_of_position_do_not_mix() -> None:
+    """A fleet's state names its group; positions are refused by a fleet, and a fleet's state by a stream without."""
+    fleet, alone = stream(), KafkaStream("t", "nowhere:1")
+    mark = fleet.mark({0: 5})
+    assert mark == {"topic": "t", "fleet": "g"}
+    assert repr(fleet) == "KafkaStream('t', 'nowhere:1', fleet='g', at least once)"  # with which describe() begins
+    assert fleet.merged([mark, mark]) == mark
+    fleet.live(mark).close()
+    position = alone.mark({0: 5})
+    for wrong in (position, {"topic": "t", "fleet": "h"}):
+        with pytest.raises(StateError, match="continues at the offsets of the group"):
+            fleet.live(wrong)
+        with pytest.raises(StateError, match="continues at the offsets of the group"):
+            fleet.merged([mark, wrong])
+    with pytest.raises(StateError, match="a fleet's state"):
+        alone.live(mark)
+
+
+def test_a_group_that_may_not_be_joined_is_named(real_broker: Cluster, workers: list[Worker]) -> None:
+    """The right Read on the topic is not enough."""
+    if not isinstance(real_broker, RealBroker):
+        pytest.skip("the given broker has users of its own")
+    kafka = Kafka("real", real_broker)
+    fill(kafka, 1)
+    rule = AclBinding(
+        ResourceType.TOPIC, kafka.topic, ResourcePatternType.LITERAL, "User:alice", "*", AclOperation.READ,
+        AclPermissionType.ALLOW,
+    )  # fmt: skip
+    for made in real_broker.admin.create_acls([rule]).values():
+        made.result(30)
+    config = {**ALICE, "sasl.password": PASSWORD}
+    said = ""
+    while "joining a group needs the right Read" not in said:  # an ACL reaches the broker a moment after it was made
+        one = Worker(kafka.topic, real_broker.sasl_servers, fleet_of_tests(kafka.topic), config=config)
+        workers.append(one)
+        with pytest.raises(SourceDeniedError, match=kafka.topic) as caught:
+            until(lambda: False, one.turn)
+        said = str(caught.value)

@@ -1,0 +1,229 @@
+"""KafkaTopic and its reader, on the embedded and on the real broker."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import numpy as np
+import pytest
+from confluent_kafka import Producer
+from kit.broker.handle import Kafka, in_transactions, payloads, read, rows, value
+from kit.inside import Extents, SlabPool, pack_ids
+from kit.limits import LONG
+
+from dali_feed.errors import (
+    ClosedError,
+    SourceChangedError,
+    StateError,
+)
+from dali_feed.external_sources import KafkaTopic
+from dali_feed.testing import Message
+
+
+def test_roundtrip_gives_values_labels_and_ids(kafka: Kafka) -> None:
+    """Every published record comes back once, under its partition and offset, with its label."""
+    placed = kafka.publish(kafka.topic, [(value(i), i) for i in range(100)], partitions=3)
+    source = KafkaTopic(kafka.topic, kafka.servers)
+    snapshot = source.snapshot()
+    assert (len(snapshot), snapshot.names[2], snapshot.interleaved) == (100, f"{kafka.topic}[2]", True)
+    block = read(source, Extents(np.arange(3), snapshot.starts, snapshot.stops))
+    order = sorted(range(100), key=lambda i: placed[i])
+    assert payloads(block) == [value(i) for i in order]
+    assert block.fields["label"].tolist() == order
+    assert block.fields["label"].dtype == np.int64
+    assert block.ids.tolist() == [int(pack_ids(*placed[i])) for i in order]
+    assert not block.faults
+    assert source.where(2, 7) == f"{kafka.topic}[2]@7"
+
+
+def test_random_extents_equal_sequential_ones(kafka: Kafka) -> None:
+    """Extents read in any order, several at a time, adjacent or not, hold what their offsets hold."""
+    placed = kafka.publish(kafka.topic, [(value(i), i) for i in range(900)], partitions=3)
+    held = {place: i for i, place in enumerate(placed)}
+    runs = [(p, a, min(a + 16, 300)) for p in range(3) for a in range(0, 300, 16)]
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(len(runs)) if seed else np.arange(len(runs))
+        reader = KafkaTopic(kafka.topic, kafka.servers).reader()
+        for k in range(0, len(runs), 3):
+            chosen = [runs[n] for n in order[k : k + 3]]
+            block = reader.read(rows(*chosen))
+            want = [held[p, o] for p, a, b in chosen for o in range(a, b)]
+            assert block.fields["label"].tolist() == want
+            assert payloads(block) == [value(i) for i in want]
+            block.lease.release()
+        reader.close()
+
+
+def test_overlapping_and_repeated_extents_are_read_as_asked(kafka: Kafka) -> None:
+    """A run that goes back, repeats or overlaps the last one in the same partition is read again in full."""
+    kafka.publish(kafka.topic, [(value(i), i) for i in range(60)], partitions=1)
+    reader = KafkaTopic(kafka.topic, kafka.servers).reader()
+    for a, b in [(10, 20), (10, 20), (15, 30), (30, 31), (31, 60), (0, 60), (5, 5), (59, 60)]:
+        assert reader.read(Extents.one(0, a, b)).fields["label"].tolist() == list(range(a, b))
+    reader.close()
+
+
+def test_holes_are_absent_rows(real_kafka: Kafka) -> None:
+    """Control records and aborted data leave rows without payload, at the end of a partition too, and shift nothing."""
+    kafka = real_kafka
+    kafka.create(kafka.topic)
+    records = [Message(value(n), headers=(("label", b"%d" % (n % 5)),)) for n in range(20)]
+    in_transactions(kafka, kafka.topic, records, 5, lambda k: k % 2 == 1)
+    want: list[bytes | None] = []
+    for k in range(4):  # the last of each is its control record
+        want += [*(None if k % 2 else value(5 * k + n) for n in range(5)), None]
+    source = KafkaTopic(kafka.topic, kafka.servers)
+    snapshot = source.snapshot()
+    assert snapshot.stops.tolist() == [24]
+    assert payloads(read(source, Extents.one(0, 0, 24))) == want
+    reader = source.reader()
+    for a, b in [(6, 11), (22, 24), (4, 7), (7, 13), (13, 24), (0, 6)]:  # some end in a hole or are nothing else
+        assert payloads(reader.read(Extents.one(0, a, b))) == want[a:b]
+    reader.close()
+
+
+def test_open_transactions_are_not_in_the_snapshot(real_kafka: Kafka) -> None:
+    """A snapshot ends at the last stable offset, so a read never waits for somebody's commit."""
+    kafka = real_kafka
+    kafka.publish(kafka.topic, [(b"x", 1)] * 3, partitions=1)
+    producer = Producer({"bootstrap.servers": kafka.servers, "transactional.id": kafka.topic})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(kafka.topic, b"open")
+    producer.flush(60)
+    assert KafkaTopic(kafka.topic, kafka.servers).snapshot().stops.tolist() == [3]
+    producer.abort_transaction(60)
+
+
+def test_bad_records_are_rows_with_faults(kafka: Kafka) -> None:
+    """A bad or missing label, a tombstone: faults of their rows, with the found value; the others stay whole."""
+    odd = [b"x", b"1_0", b" 7", b"", b"99999999999999999999", b"-3", b"00012", b"1" * 50]
+    records = [Message(b"img", headers=(("label", text),)) for text in odd]
+    records += [Message(b"img"), Message(None, key=b"k", headers=(("label", b"1"),)), Message(b"")]
+    records += [Message(b"img", headers=(("label", b"1"), ("other", b"x"), ("label", b"2")))]
+    kafka.publish(kafka.topic, records, partitions=1)
+    block = read(KafkaTopic(kafka.topic, kafka.servers), Extents.one(0, 0, len(records)))
+    assert sorted(block.faults) == [0, 1, 2, 3, 4, 7, 8, 9, 10]
+    assert block.faults[0] == "header label: a decimal number is needed; found b'x'"
+    assert "no such header" in block.faults[8]
+    assert "tombstone" in block.faults[9]
+    assert len(block.faults[7]) < 120
+    assert block.fields["label"][[5, 6, 11]].tolist() == [-3, 12, 2]
+    assert payloads(block) == [b"img"] * 9 + [b"", b"", b"img"]
+
+
+def test_without_label(kafka: Kafka) -> None:
+    """label=None asks no header and gives no field; a zero-byte payload is a payload."""
+    kafka.publish(kafka.topic, [(b"a", None), (b"", None)], partitions=1)
+    source = KafkaTopic(kafka.topic, kafka.servers, label=None)
+    block = read(source, Extents.one(0, 0, 2))
+    assert (source.fields, block.fields, block.faults, payloads(block)) == ((), {}, {}, [b"a", b""])
+
+
+def test_empty_values_at_the_start_are_rows_of_no_bytes(kafka: Kafka) -> None:
+    """A topic that begins with a value of no bytes is read, by a codec too, and its other records are what they are."""
+    records = [Message(b""), Message(None), Message(b"img", headers=(("label", b"4"),))]
+    kafka.publish(kafka.topic, [Message(m.value, headers=m.headers, partition=0) for m in records], partitions=2)
+    source = KafkaTopic(kafka.topic, kafka.servers, label=None)
+    assert len(source.snapshot()) == 3
+    assert payloads(read(source, Extents.one(0, 0, 3))) == [b"", b"", b"img"]
+    coded = KafkaTopic(kafka.topic, kafka.servers, codec=lambda value, _key, _headers: {"image": value}, fields=())
+    assert payloads(read(coded, Extents.one(0, 0, 3))) == [b"", b"", b"img"]
+
+
+def test_codec_gives_image_and_fields(kafka: Kafka) -> None:
+    """A codec's image, label and fields arrive; what it raises is that record's fault with the exception's text."""
+
+    def codec(data: memoryview, key: bytes | None, headers: list[tuple[str, bytes]]) -> dict[str, object]:
+        if key == b"bad":
+            msg = "no such class: dragon"
+            raise LookupError(msg)
+        if key == b"short":
+            return {"image": data}
+        return {"image": data[2:], "label": data[0], "key": key, "n": len(headers)}
+
+    keys = [b"a", b"bad", b"short", None]
+    kafka.publish(kafka.topic, [Message(b"\x05-image", key=k, headers=(("h", b"1"),)) for k in keys], partitions=1)
+    source = KafkaTopic(kafka.topic, kafka.servers, codec=codec, fields=("label", "key", "n"))
+    block = read(source, Extents.one(0, 0, 4))
+    assert source.fields == ("label", "key", "n")
+    assert payloads(block) == [b"image", b"\x05-image", b"\x05-image", b"image"]
+    line = codec.__code__.co_firstlineno  # its raise, and of a value that it did not give the codec itself
+    assert block.faults == {
+        1: f"codec: LookupError: no such class: dragon, at {__file__}:{line + 3} in codec",
+        2: f"codec: KeyError: 'label' is missing, at {__file__}:{line} in codec",
+    }
+    assert block.fields["label"].tolist() == [5, 0, 0, 5]
+    assert block.fields["key"] == [b"a", None, None, None]
+    assert block.fields["n"] == [1, None, None, 1]
+
+
+def test_payloads_lie_in_the_given_slabs(kafka: Kafka) -> None:
+    """Blocks take their memory from the caller's pool and give it back with the lease, after a failure too."""
+    kafka.publish(kafka.topic, [(value(i), i) for i in range(20)], partitions=1)
+    pool, stop = SlabPool(1 << 16), threading.Event()
+    reader = KafkaTopic(kafka.topic, kafka.servers).reader(pool, stop)
+    block = reader.read(Extents.one(0, 0, 20))
+    assert pool.leased == 1 << 16
+    block.lease.release()
+    threading.Timer(0.2, stop.set).start()
+    with pytest.raises(ClosedError):
+        reader.read(Extents.one(0, 0, 21))
+    assert pool.leased == 0
+    assert pool.peak == 1 << 16
+    reader.close()
+
+
+def test_pin_restores_the_snapshot_after_the_topic_grew(kafka: Kafka) -> None:
+    """A pin, through JSON, makes the very same snapshot, whatever was published since; bad pins are refused."""
+    kafka.publish(kafka.topic, [(value(i), i) for i in range(40)], partitions=2)
+    source = KafkaTopic(kafka.topic, kafka.servers)
+    first = source.snapshot()
+    pin = json.loads(json.dumps(first.pin))
+    kafka.publish(kafka.topic, [(bytes(100_000), 1)] * 4)
+    again, grown = source.snapshot(pin), source.snapshot()
+    assert (again.fingerprint, again.extent, again.stops.tolist()) == (first.fingerprint, first.extent, [20, 20])
+    assert (grown.stops.tolist(), grown.fingerprint != first.fingerprint) == ([22, 22], True)
+    with pytest.raises(SourceChangedError, match="now at 22"):
+        source.snapshot({**pin, "ends": [20, 25]})
+    with pytest.raises(SourceChangedError, match="3 partitions and the topic now 2"):
+        source.snapshot({**pin, "starts": [0, 0, 0], "ends": [1, 1, 1]})
+    with pytest.raises(StateError):
+        source.snapshot({**pin, "topic": "other"})
+    with pytest.raises(StateError):
+        source.snapshot({"starts": "nonsense"})
+
+
+def test_extent_size_follows_the_first_records(kafka: Kafka) -> None:
+    """An extent is the power of two of positions that comes nearest to 32 MB, and the same each time."""
+    kafka.publish(kafka.topic, [(bytes(50_000), 1), (bytes(70_000), 1)] * 4, partitions=2)
+    source = KafkaTopic(kafka.topic, kafka.servers)
+    found = [(s.record_bytes, s.extent) for s in (source.snapshot(), source.snapshot())]
+    assert found == [(60_000, 512), (60_000, 512)]
+
+
+def test_two_readers_in_two_threads(kafka: Kafka) -> None:
+    """Readers share nothing but the pool: two threads read all extents between them, each right."""
+    placed = kafka.publish(kafka.topic, [(value(i), i) for i in range(400)], partitions=4)
+    held = {place: i for i, place in enumerate(placed)}
+    source, pool = KafkaTopic(kafka.topic, kafka.servers), SlabPool(1 << 16)
+    runs = [(p, a, a + 20) for p in range(4) for a in range(0, 100, 20)]
+    wrong: list[object] = []
+
+    def work(mine: list[tuple[int, int, int]]) -> None:
+        reader = source.reader(pool)
+        for p, a, b in mine:
+            block = reader.read(Extents.one(p, a, b))
+            if payloads(block) != [value(held[p, o]) for o in range(a, b)]:
+                wrong.append((p, a, b))
+            block.lease.release()
+        reader.close()
+
+    threads = [threading.Thread(target=work, args=(runs[k::2],)) for k in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+    assert not wrong
+    assert pool.leased == 0

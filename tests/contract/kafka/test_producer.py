@@ -1,0 +1,296 @@
+"""Records of each source into a topic, and what is said of those that did not come there."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from kit.broker.handle import Kafka, in_transactions
+from kit.broker.real import ALICE, PASSWORD, Cluster, RealBroker
+from kit.inside import write_shard
+from kit.killed_producer import killed_at, producer
+from kit.produced import block_of, numbered, shard_of, values_in
+from kit.written import message_class, npy
+
+from dali_feed.errors import (
+    ConfigError,
+    ProduceError,
+    SourceDeniedError,
+    SourceNotFoundError,
+    SourceUnreachableError,
+)
+from dali_feed.external_sources import ArrowRows, Copied, FileList, KafkaTopic, Payload, Producer, ShardSet, Values
+from dali_feed.formats import Avro, Json, Protobuf
+from dali_feed.testing import Broker, Message
+
+
+def _sent(values: list[bytes], partitions: int) -> list[list[bytes]]:
+    """Where they lie, dealt in turn."""
+    return [values[p::partitions] for p in range(partitions)]
+
+
+def test_a_topic_holds_the_records_of_its_source_in_order_with_their_labels(kafka: Kafka, tmp_path: Path) -> None:
+    """Partitions take records in turn; KafkaTopic reads each payload and label as the source has them."""
+    values = numbered(40)
+    topic = kafka.create(kafka.topic, 3)
+    done = Producer(shard_of(tmp_path, values), topic, kafka.servers).run()
+    assert (done.total, done.begun, done.position) == (40, 0, 40)
+    assert (done.tally.records, done.tally.size, done.tally.failed) == (40, sum(map(len, values)), 0)
+    for p in range(3):
+        block = block_of(KafkaTopic(topic, kafka.servers), p)
+        assert [bytes(view or b"") for view in block.payloads] == values[p::3]
+        assert block.fields["label"].tolist() == list(range(40))[p::3]
+
+
+def test_files_tables_and_topics_are_sources_too(embedded: Kafka, tmp_path: Path) -> None:
+    """Each gives its payloads and labels; offsets without a record are left out and counted."""
+    values = numbered(10)
+    for n, value in enumerate(values):
+        (tmp_path / f"{n}.jpg").write_bytes(value)
+    files = FileList([tmp_path / f"{n}.jpg" for n in range(10)], range(10))
+    rows = ArrowRows(pa.table({"image": pa.array(values, pa.binary()), "label": list(range(10))}))
+    sources: list[Any] = [files, rows]
+    for k, source in enumerate(sources):
+        topic = embedded.create(f"{embedded.topic}-{k}")
+        assert Producer(source, topic, embedded.servers).run().tally.records == 10
+        sources[k + 1 : k + 2] = [KafkaTopic(topic, embedded.servers)] if k < 2 else []
+        block = block_of(KafkaTopic(topic, embedded.servers), 0)
+        assert [bytes(view or b"") for view in block.payloads] == values
+        assert block.fields["label"].tolist() == list(range(10))
+
+
+@pytest.mark.parametrize("holes", ["replace", "scan"])
+def test_a_topic_is_copied_whole_but_for_what_was_aborted(real_kafka: Kafka, holes: Literal["replace", "scan"]) -> None:
+    """Keys and all headers are there; aborted records are not, and count as absent where nobody looked before."""
+    to = real_kafka.create(f"{real_kafka.topic}-to", 1)
+    records = [Message(b"%d" % n, b"key %d" % n, (("a", b"1"), ("a", b"%d" % n)), 0) for n in range(20)]
+    in_transactions(real_kafka, real_kafka.create(real_kafka.topic), records, 5, lambda k: k == 1)
+    source = KafkaTopic(real_kafka.topic, real_kafka.servers, label=None, holes=holes)
+    done = Producer(source, to, real_kafka.servers, writes=Copied()).run()
+    assert (done.tally.records, done.tally.absent, done.position) == (
+        (15, 9, 24) if holes == "replace" else (15, 0, 15)
+    )
+    copied = KafkaTopic(to, real_kafka.servers)
+    found = [copied.original(0, n) for n in range(15)]
+    kept = [each for n, each in enumerate(records) if n // 5 != 1]
+    assert [(o.key, o.value, o.headers) for o in found if o] == [(m.key, m.value, m.headers) for m in kept]
+
+
+def test_keys_and_headers_are_members(embedded: Kafka, tmp_path: Path) -> None:
+    """Equal keys meet in one partition, in order; with by="turn" partitions are equally long all the same."""
+    topic = embedded.create(embedded.topic, 3)
+    values = numbered(30)
+    source = ArrowRows(pa.table({"image": pa.array(values, pa.binary()), "who": [f"w{n % 5}" for n in range(30)]}))
+    writes = Payload(key="who", headers=("who",), label=None)
+    Producer(source, topic, embedded.servers, writes=writes).run()
+    found = [
+        block_of(KafkaTopic(topic, embedded.servers, label=None).giving(None, ("key", "who")), p) for p in range(3)
+    ]
+    places = {bytes(key): p for p, block in enumerate(found) for key in block.fields["key"]}
+    assert sorted(places) == [b"w%d" % n for n in range(5)]
+    for block in found:
+        assert [bytes(key) for key in block.fields["key"]] == [bytes(view) for view in block.fields["who"]]
+    whole = values_in(embedded.servers, topic)
+    assert [sorted(part) == part for part in whole] == [True] * 3
+    turn = embedded.create(f"{topic}-turn", 3)
+    Producer(source, turn, embedded.servers, writes=writes, by="turn").run()
+    assert values_in(embedded.servers, turn) == _sent(values, 3)
+
+
+def test_several_members_in_one_value_are_read_by_the_format(embedded: Kafka, tmp_path: Path) -> None:
+    """JSON with base64, and MessagePack: columns of KafkaTopic(format=...) have what the source had."""
+    values = numbered(6)
+    source = shard_of(tmp_path, values)
+    members = {"image": "bin", "n": "cls", "text": "txt"}
+    for form, base64 in (("json", ("image",)), ("msgpack", ())):
+        topic = embedded.create(f"{embedded.topic}-{form}")
+        Producer(source, topic, embedded.servers, writes=Values(form, members, base64)).run()
+        reads: Any = Json(base64=("image",)) if form == "json" else form
+        there = KafkaTopic(topic, embedded.servers, label=None, format=reads)
+        block = block_of(there.giving("image", ("n", "text")), 0)
+        assert [bytes(view or b"") for view in block.payloads] == values
+        texts = [
+            [each if isinstance(each, str) else bytes(each).decode() for each in row] for row in block.fields.values()
+        ]
+        assert texts == [[str(n) for n in range(6)], [f"text {n}" for n in range(6)]]
+    with pytest.raises(ConfigError, match=r"Avro\(schema\) or Protobuf\(message\); found 'avro'"):
+        Values("avro", ("cls",))
+    with pytest.raises(ConfigError, match=r"found \['a.b'\]"):
+        Values("json", ("a.b",))
+
+
+def test_what_a_schema_says_is_read_by_the_same_format(embedded: Kafka, tmp_path: Path) -> None:
+    """Avro, Protobuf and .npy: a shard's texts become the fields' numbers; a record that does not fit costs itself."""
+    arrays = [np.arange(n, n + 3, dtype=np.float32) for n in range(5)]
+    rows = [{"npy": npy(each), "cls": b"%d" % n, "bin": b"\xff%d" % n} for n, each in enumerate(arrays)]
+    rows[3]["npy"] = b"no array"
+    write_shard(tmp_path / "s.tar", rows)
+    source = ShardSet(tmp_path / "s.tar", image=("bin",), index_dir=tmp_path)
+    schema = {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": "label", "type": "int"},
+            {"name": "image", "type": ["null", "bytes"]},
+            {"name": "features", "type": {"type": "array", "items": "float"}},
+        ],
+    }
+    fields = {"body.label": "cls", "body.image": "bin", "body.features": "npy"}
+    forms: list[tuple[Any, dict[str, str]]] = [
+        (Avro(schema), {name.removeprefix("body."): member for name, member in fields.items()}),
+        (Protobuf(message_class()), fields),
+        ("npy", {"array": "npy"}),
+    ]
+    for n, (form, names) in enumerate(forms):
+        topic = embedded.create(f"{embedded.topic}-{n}")
+        done = Producer(source, topic, embedded.servers, writes=Values(form, names), journal=tmp_path / f"{n}").run()
+        assert (done.tally.records, done.tally.failed) == (4, 1)
+        ((reason, _),) = done.tally.failures.items()
+        assert "must be" in reason
+        there = KafkaTopic(topic, embedded.servers, label=None, format=form)
+        found = block_of(there.giving(None, tuple(names)), 0).fields
+        kept = [k for k in range(5) if k != 3]
+        *others, features = (found[name] for name in names)
+        assert [each.tolist() for each in features] == [arrays[k].tolist() for k in kept]
+        if others:
+            assert (others[0], list(map(bytes, others[1]))) == (kept, [b"\xff%d" % k for k in kept])
+
+
+def test_a_full_queue_is_waited_for(kafka: Kafka, tmp_path: Path) -> None:
+    """Far more records than the queue holds, and none is lost."""
+    values = numbered(60, 30_000)
+    topic = kafka.create(kafka.topic, 4)
+    done = Producer(shard_of(tmp_path, values), topic, kafka.servers, queue_bytes=100_000, linger=0).run()
+    assert (done.tally.records, done.tally.failed) == (60, 0)
+    assert values_in(kafka.servers, topic) == _sent(values, 4)
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize("config", [{}, {"message.max.bytes": 1_000_000, "batch.size": 10_000}])
+def test_a_record_that_is_too_large_costs_itself(
+    real_broker: Cluster, tmp_path: Path, transactional: bool, config: dict[str, int]
+) -> None:
+    """Whether it is known before or the broker refuses it: it is counted, with its place, and the others arrive."""
+    topic = f"large-{tmp_path.name}"
+    real_broker.create(topic, 2, {"max.message.bytes": "20000"})
+    values = numbered(20)
+    rng = np.random.default_rng(0)
+    values[7], values[8] = rng.bytes(30_000), rng.bytes(40_000)
+    source, servers = shard_of(tmp_path, values), real_broker.servers
+    done = Producer(source, topic, servers, config=config, transactional=transactional).run()
+    assert (done.position, done.tally.records, done.tally.failed) == (20, 18, 2)
+    ((reason, kind),) = done.tally.failures.items()
+    assert "max.message.bytes" in reason
+    assert [first.split(":")[0] for first in kind.first] == ["s.tar#7", "s.tar#8"]
+    assert sorted(itertools.chain(*values_in(servers, topic))) == sorted(v for v in values if len(v) < 20_000)
+
+
+def test_what_cannot_be_made_is_counted_by_reason(embedded: Kafka, tmp_path: Path) -> None:
+    """A file that is gone, and a map that raises; the reasons say where, the others are what map made of them."""
+    paths = [tmp_path / f"{n}.jpg" for n in range(5)]
+    for n, path in enumerate(paths):
+        path.write_bytes(b"%d" % n)
+    source = FileList(paths, range(5))
+    source.snapshot()
+    paths[1].unlink()
+
+    def doubled(payload: bytes) -> bytes:
+        return payload * 2 if payload != b"3" else bytes(payload[9])
+
+    topic = embedded.create(embedded.topic)
+    done = Producer(source, topic, embedded.servers, map=doubled).run()
+    assert (done.tally.records, done.tally.failed, done.position) == (3, 2, 5)
+    firsts = [kind.first[0] for kind in done.tally.failures.values()]
+    assert [text.partition(": ")[0] for text in firsts] == [str(paths[1]), str(paths[3])]
+    assert "map: IndexError: " in firsts[1]
+    assert f"{__file__}:" in firsts[1]
+    assert values_in(embedded.servers, topic) == [[b"00", b"22", b"44"]]
+
+
+def test_no_such_topic(kafka: Kafka, tmp_path: Path) -> None:
+    """The error names a topic that is called alike, and the command that makes one; none is made."""
+    kafka.create(kafka.topic)
+    source = shard_of(tmp_path, numbered(2))
+    for _ in range(2):
+        with pytest.raises(
+            SourceNotFoundError, match=rf"did you mean {kafka.topic}\b.*\?; `dali-feed topic create kafka://"
+        ):
+            Producer(source, kafka.topic + "x", kafka.servers).run()
+
+
+def test_a_broker_that_is_silent_ends_the_run(embedded: Kafka, tmp_path: Path) -> None:
+    """The error comes after `timeout`; the journal has what was acknowledged, and a later run sends the rest."""
+    values = numbered(60, 20_000)
+    topic, source, cluster = embedded.create(embedded.topic, 2), shard_of(tmp_path, values), embedded.cluster
+    assert isinstance(cluster, Broker)
+    options: dict[str, Any] = {"queue_bytes": 100_000, "linger": 0, "journal": tmp_path / "journal", "every": 0}
+    with pytest.raises(SourceUnreachableError, match=f"^{topic}: the broker must answer"):
+        Producer(source, topic, embedded.servers, timeout=1.0, **options).run(lambda _: cluster.down())
+    cluster.up()
+    done = Producer(source, topic, embedded.servers, **options).run()
+    assert done.begun < 60
+    assert (done.position, done.tally.records) == (60, 60)
+    assert [sorted(set(part)) for part in values_in(embedded.servers, topic)] == _sent(values, 2)
+
+
+def test_no_right_to_write(real_broker: RealBroker, tmp_path: Path) -> None:
+    """A wrong password, and a user whom no ACL lets write: the error names the rights, and no password."""
+    topic, source = f"denied-{tmp_path.name}", shard_of(tmp_path, numbered(2))
+    real_broker.create(topic)
+    for password in ("wrong", PASSWORD):
+        with pytest.raises(SourceDeniedError, match=f"^{topic}: ") as told:
+            Producer(source, topic, real_broker.sasl_servers, config={**ALICE, "sasl.password": password}).run()
+        assert password not in str(told.value)
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_killed_run_goes_on(real_kafka: Kafka, tmp_path: Path, transactional: bool) -> None:
+    """After kill -9 at several records every record is there; with transactions none is there twice."""
+    values, topic = numbered(60), real_kafka.create(real_kafka.topic, 3)
+    shard_of(tmp_path, values)
+    run = (tmp_path / "s.tar", real_kafka.servers, topic, tmp_path / "journal", transactional)
+    for record in (13, 59):
+        assert killed_at(record, *run) == -9
+    done = producer(*run).run()
+    assert (done.position, done.tally.records, done.tally.size) == (60, 60, sum(map(len, values)))
+    found = values_in(real_kafka.servers, topic)
+    assert [sorted(set(part)) for part in found] == _sent(values, 3)
+    if transactional:
+        assert found == _sent(values, 3)
+    again = producer(*run).run()
+    assert (again.begun, again.tally.records) == (60, 60)
+    assert values_in(real_kafka.servers, topic) == found
+
+
+def test_the_embedded_broker_keeps_no_position_in_transactions(embedded: Kafka, tmp_path: Path) -> None:
+    """It says so before anything is sent."""
+    topic = embedded.create(embedded.topic)
+    with pytest.raises(ProduceError, match="leave transactional=True out"):
+        Producer(shard_of(tmp_path, numbered(2)), topic, embedded.servers, transactional=True).run()
+    assert values_in(embedded.servers, topic) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"acks": "0"}, "acks must be one of 'all', '1'"),
+        ({"acks": "1", "transactional": True}, "acks='all'"),
+        ({"by": "label"}, "by must be"),
+        ({"compression": "zip"}, "compression must be"),
+        ({"config": {"transactional.id": "x"}}, "found transactional.id"),
+        ({"every": -1}, "every must be"),
+        ({"map": bytes, "writes": Values("json", ("bytes",), ("bytes",))}, "writes none"),
+        ({"queue_bytes": 10}, "queue_bytes must be"),
+        ({"readers": 0}, "readers must be"),
+        ({"writes": Copied()}, "must be a KafkaTopic"),
+        ({"writes": Payload(key="nobody")}, "member 'nobody'"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused_at_once(arguments: dict[str, Any], words: str) -> None:
+    """Nobody listens at the address."""
+    with pytest.raises(ConfigError, match=words):
+        Producer(FileList(["a.jpg"]), "t", "127.0.0.1:1", **arguments)

@@ -1,0 +1,286 @@
+"""KafkaStream and its reader: what is given, in which order, and where it goes on."""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewPartitions
+from kit.broker.handle import Kafka, in_transactions, payloads, read, value
+from kit.inside import Extents
+from kit.streamed import Gathered, gather, streamed
+
+from dali_feed.columns import Number
+from dali_feed.errors import ClosedError, ConfigError, SourceEmptyError, SourceError, StateError
+from dali_feed.external_sources import KafkaStream
+from dali_feed.testing import Message, assert_resumes_anywhere
+
+INF = float("inf")
+
+
+def _grow(kafka: Kafka, partitions: int) -> None:
+    for each in kafka.cluster.admin.create_partitions([NewPartitions(kafka.topic, partitions)]).values():  # type: ignore[union-attr]
+        each.result(60)
+
+
+def test_all_that_is_there_and_then_what_comes(kafka: Kafka) -> None:
+    """From the earliest record on each comes once, in its partition's order, with offset and label; new ones follow."""
+    placed = kafka.publish(kafka.topic, [(value(i), i) for i in range(90)], partitions=3)
+    reader = KafkaStream(kafka.topic, kafka.servers, start="earliest").live()
+    found = gather(reader, lambda found: len(found) == 90, records=16)
+    want: dict[int, list[tuple[int, bytes, int]]] = {p: [] for p in range(3)}
+    for i, (partition, offset) in enumerate(placed):
+        want[partition].append((offset, value(i), i))
+    assert found.records == want
+    assert found.position == {0: 30, 1: 30, 2: 30}
+    kafka.publish(kafka.topic, [(value(i), i) for i in range(90, 93)])
+    assert gather(reader, lambda found: len(found) == 93, found).labels == list(range(93))
+    reader.close()
+    with pytest.raises(ClosedError):
+        reader.poll(1, INF, 0)
+
+
+def test_latest_is_where_the_topic_ends_when_the_reader_is_made(kafka: Kafka) -> None:
+    """What was there is not given, what comes after `live` is; the first block says where every partition stands."""
+    kafka.publish(kafka.topic, [(value(i), i) for i in range(8)], partitions=2)
+    reader = KafkaStream(kafka.topic, kafka.servers).live()
+    kafka.publish(kafka.topic, [Message(value(8), None, ((("label"), b"8"),), 1)])
+    found = gather(reader, lambda found: len(found) == 1)
+    assert (found.records, found.position) == ({1: [(4, value(8), 8)]}, {0: 4, 1: 5})
+    reader.close()
+    reader = KafkaStream(kafka.topic, kafka.servers).live()
+    first, second = reader.poll(4, INF, 0), reader.poll(4, INF, 0)
+    assert (len(first.block.ids), first.position, second.position) == (0, {0: 4, 1: 5}, {})
+    reader.close()
+
+
+def test_a_block_is_full_by_records_or_bytes(kafka: Kafka) -> None:
+    """It ends at the last record that fits; one that is larger by itself comes alone; nothing is left out."""
+    sizes = [10, 10, 10, 90, 10, 25, 5, 30, 1]
+    kafka.publish(kafka.topic, [(bytes(n), k) for k, n in enumerate(sizes)], partitions=1)
+    reader = KafkaStream(kafka.topic, kafka.servers, start="earliest").live()
+    blocks: list[list[int]] = []
+    while sum(map(len, blocks)) < len(sizes):
+        got = reader.poll(3, 30, 1.0)
+        blocks.append([len(each or b"") for each in got.block.payloads])
+        assert got.position == {0: sum(map(len, blocks))}
+    assert blocks == [[10, 10, 10], [90], [10], [25, 5], [30], [1]]
+    reader.close()
+
+
+@pytest.mark.parametrize("worlds", [(1, 2), (3, 2), (2, 5)])
+def test_any_world_size_goes_on_from_the_marks_of_any_other(kafka: Kafka, worlds: tuple[int, int]) -> None:
+    """Stopped in the middle on every rank, and gone on with at another number of ranks: each record once."""
+    before, after = worlds
+    kafka.publish(kafka.topic, [(value(i), i) for i in range(120)], partitions=4)
+    source = KafkaStream(kafka.topic, kafka.servers, start="earliest")
+    marks, seen, ends = [], list[int](), dict[int, int]()
+    for rank in range(before):
+        reader = source.live(rank=rank, world_size=before)
+        got = gather(reader, lambda found: len(found) >= 14, records=7)  # the reader has read further than that
+        marks.append(json.loads(json.dumps(source.mark(got.position, rank=rank, world_size=before))))
+        seen += got.labels
+        reader.close()
+    source = KafkaStream(kafka.topic, kafka.servers)
+    for rank in range(after):
+        reader, mine = source.live(source.merged(marks), rank=rank, world_size=after), range(rank, 4, after)
+        got = gather(reader, functools.partial(_at_end, dict.fromkeys(mine, 30)))
+        seen, ends = seen + got.labels, ends | got.position
+        reader.close()
+    assert sorted(seen) == list(range(120))
+    assert ends == dict.fromkeys(range(4), 30)
+
+
+def _at_end(end: dict[int, int], found: Gathered) -> bool:
+    return found.position == end
+
+
+def test_a_rank_without_partitions_waits_and_takes_up_new_ones(real_kafka: Kafka) -> None:
+    """It gives empty blocks in time; a partition that is added is read from its beginning, after a resume too."""
+    kafka = real_kafka
+    kafka.publish(kafka.topic, [(value(0), 0)], partitions=1)
+    source = KafkaStream(kafka.topic, kafka.servers, start="latest")
+    first, second = source.live(rank=0, world_size=2), source.live(rank=1, world_size=2)
+    got = second.poll(4, INF, 0.01)
+    assert (len(got.block.ids), got.position, first.poll(4, INF, 0).position) == (0, {}, {0: 1})
+    old = [source.mark({0: 1}, rank=0, world_size=2), source.mark({}, rank=1, world_size=2)]
+    _grow(kafka, 4)
+    kafka.publish(kafka.topic, [Message(value(n), None, (("label", b"%d" % n),), n) for n in (1, 2, 3)])
+    for reader, want in ((first, {0: 1, 2: 1}), (second, {1: 1, 3: 1})):
+        new = gather(reader, functools.partial(_at_end, want), Gathered(position={0: 1} if reader is first else {}))
+        assert new.labels == [p for p in want if p]
+        reader.close()
+    again = streamed(source, 3, at=source.merged(old))
+    assert (again.labels, again.position) == ([1, 2, 3], {0: 1, 1: 1, 2: 1, 3: 1})
+    with pytest.raises(StateError, match=r"rank 0 of 1; it lacks 1, 3, .*; give the states of ranks 1"):
+        source.live(old[0])
+
+
+def test_a_time_and_a_groups_offsets_as_beginnings(real_kafka: Kafka) -> None:
+    """The first record of a time or later; the group's offsets, which must be there or have a stand-in; a mark."""
+    kafka = real_kafka
+    kafka.create(kafka.topic, 2)
+    producer = Producer({"bootstrap.servers": kafka.servers})
+    for n in range(20):
+        at = 1_700_000_000_000 + 1000 * n
+        producer.produce(kafka.topic, value(n), partition=n % 2, headers=[("label", b"%d" % n)], timestamp=at)
+    producer.flush(60)
+
+    def begun(start: object, group: str | None = None) -> Gathered:
+        found = Gathered()
+        reader = KafkaStream(kafka.topic, kafka.servers, start=start, group=group).live()  # type: ignore[arg-type]
+        gather(reader, lambda found: bool(found.position) and sum(found.position.values()) == 20, found)
+        reader.close()
+        return found
+
+    assert begun(1_700_000_009).labels == list(range(9, 20))
+    assert begun(1_700_000_008.5).labels == list(range(9, 20))
+    assert begun(datetime.fromtimestamp(1_700_000_018, UTC)).labels == [18, 19]
+    assert begun(1_700_000_018.001).records.keys() == {1}
+    assert begun(1_800_000_000).labels == []
+    with pytest.raises(SourceError, match=rf"the group '{kafka.topic}' must have an offset .*none of 0, 1"):
+        begun("group", kafka.topic)
+    reader = KafkaStream(kafka.topic, kafka.servers, group=kafka.topic).live()
+    reader.commit({1: 7})
+    with pytest.raises(SourceError, match="none of 0"):
+        begun("group", kafka.topic)
+    assert begun("group or latest", kafka.topic).labels == [15, 17, 19]
+    assert begun("group or earliest", kafka.topic).labels == sorted([*range(0, 20, 2), 15, 17, 19])
+    reader.commit({0: 10, 1: 9})
+    reader.close()
+    assert begun("group", kafka.topic).labels == [19]
+    assert begun(KafkaStream(kafka.topic, kafka.servers).mark({0: 9, 1: 9})).labels == [18, 19]
+
+
+def test_offsets_without_a_record_move_the_position(real_kafka: Kafka) -> None:
+    """Aborted records and markers of transactions are not given; where they end the stream stands behind them."""
+    kafka = real_kafka
+    kafka.create(kafka.topic)
+    records = [Message(value(n), None, (("label", b"%d" % n),)) for n in range(15)]
+    in_transactions(kafka, kafka.topic, records, 5, lambda k: k > 0)
+    source = KafkaStream(kafka.topic, kafka.servers, start="earliest")
+    reader = source.live()
+    found = gather(reader, lambda found: found.position == {0: 18})
+    assert [offset for offset, *_ in found.records[0]] == list(range(5))
+    reader.close()
+    kafka.publish(kafka.topic, [(value(99), 99)])
+    assert streamed(source, 1, at=source.mark(found.position)).records == {0: [(18, value(99), 99)]}
+
+
+def test_a_full_partition_does_not_starve_others(real_kafka: Kafka) -> None:
+    """While megabytes of one partition wait, what comes to another is given before they are through."""
+    kafka = real_kafka
+    large = [Message(bytes(100_000), None, (("label", b"0"),), 0) for _ in range(600)]  # many fetches
+    kafka.publish(kafka.topic, large, partitions=2)
+    reader = KafkaStream(kafka.topic, kafka.servers, start="earliest").live()
+    found = gather(reader, lambda found: len(found) > 0, records=1)
+    kafka.publish(kafka.topic, [Message(b"small", None, (("label", b"1"),), 1)] * 3)
+    gather(reader, lambda found: len(found.records.get(1, [])) == 3, found, records=8)
+    assert len(found.records[0]) < 500
+    reader.close()
+
+
+def test_a_replay_is_the_stretch_between_two_marks(kafka: Kafka) -> None:
+    """A bounded topic of the same records under the same ids, which resumes anywhere and never grows."""
+    kafka.publish(kafka.topic, [(value(i), i) for i in range(120)], partitions=2)
+    source = KafkaStream(kafka.topic, kafka.servers, start="earliest")
+    reader = source.live()
+    got = gather(reader, lambda found: len(found) >= 10, records=10)
+    a = source.mark(dict(got.position))
+    rest = gather(reader, lambda found: len(found) >= 60, Gathered(), records=10)
+    b = source.mark(got.position | rest.position)
+    reader.close()
+    replay = source.replay({"version": 1, "stream": a}, [b])  # a loader's state; those of all ranks
+    snapshot = replay.snapshot()
+    assert len(snapshot) == len(rest)
+    held = read(replay, Extents(np.arange(2), snapshot.starts, snapshot.stops))
+    assert payloads(held) == [each for p in (0, 1) for _, each, _ in rest.records.get(p, [])]
+    assert replay.snapshot(json.loads(json.dumps(snapshot.pin))).fingerprint == snapshot.fingerprint
+    if kafka.name == "embedded":
+        assert_resumes_anywhere(
+            replay, columns={"n": Number("label")}, batch_size=8, lanes=1, world_sizes=(1,), positions=1
+        )
+
+
+def test_stop_ends_a_wait(kafka: Kafka) -> None:
+    """A poll that waits for records ends with ClosedError when the stop event is set."""
+    kafka.create(kafka.topic)
+    stop = threading.Event()
+    reader = KafkaStream(kafka.topic, kafka.servers).live(stop=stop)
+    threading.Timer(0.2, stop.set).start()
+    with pytest.raises(ClosedError):
+        reader.poll(1, INF, 60)
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"start": "newest"}, 'start must be "earliest", "latest"'),
+        ({"start": True}, "start must be"),
+        ({"start": 1_700_000_000_123}, "milliseconds: give start=1700000000.123"),
+        ({"start": datetime(2026, 1, 1)}, "must have a time zone"),  # noqa: DTZ001  that is the mistake
+        ({"start": "group"}, "give its name, group="),
+        ({"batch_bytes": 0}, "batch_bytes must be above 0"),
+        ({"batch_timeout": -1}, "batch_timeout must be above 0"),
+        ({"timeout": 0}, "timeout must be above 0 seconds"),
+        ({"config": {"auto.offset.reset": "latest"}}, "must not set the options that decide"),
+    ],
+)
+def test_values_that_are_not_allowed(options: dict[str, object], said: str) -> None:
+    """Each is a ConfigError before anything is connected to."""
+    with pytest.raises(ConfigError, match=said):
+        KafkaStream("t", "nowhere:1", **options)  # type: ignore[arg-type]
+
+
+def test_marks_that_do_not_fit() -> None:
+    """A mark of another topic, of other partitions than the rank's, of two runs or twice of a rank is an error."""
+    source = KafkaStream("t", "nowhere:1")
+    mark = source.mark({0: 3, 2: 4}, rank=0, world_size=2)
+    assert mark == {"topic": "t", "id": "", "world_size": 2, "ranks": [0], "positions": {"0": 3, "2": 4}}
+    with pytest.raises(ConfigError, match=r"all partitions of rank 1 of 2, .* found \[0, 2\]"):
+        source.mark({0: 3, 2: 4}, rank=1, world_size=2)
+    with pytest.raises(ConfigError, match=r"found \[0, 2\]"):
+        source.mark({0: 3, 2: 4})
+    with pytest.raises(StateError, match="it is of t"):
+        KafkaStream("u", "nowhere:1").merged([mark])
+    with pytest.raises(StateError, match="different ranks of one run; found ranks 0, 0"):
+        source.merged([mark, mark])
+    with pytest.raises(StateError, match="ranks of one world size; found 2, 3"):
+        source.merged([mark, source.mark({1: 1}, rank=1, world_size=3)])
+    with pytest.raises(StateError, match="taken before anything was read"):
+        source.replay({"version": 1, "stream": None}, mark)
+    with pytest.raises(StateError, match="it has no 'positions'"):
+        source.merged([{"topic": "t"}])
+
+
+def test_a_stretch_that_cannot_be_says_why() -> None:
+    """`b` before `a`, in all partitions or in some; nothing in between; what is no state: each before any broker."""
+
+    def at(**positions: int) -> dict[str, Any]:
+        of = {p[1:]: at for p, at in positions.items()}
+        return {"topic": "t", "id": "", "world_size": 1, "ranks": [0], "positions": of}
+
+    wrong: list[tuple[Any, Any, str]] = [
+        (
+            at(p0=6, p1=6),
+            at(p0=3, p1=6),
+            r"found them at 6 and at 3 in partition 0. They are the wrong way round: give",
+        ),
+        (at(p0=6, p1=6), at(p0=9, p1=5), r"at 6 and at 5 in partition 1. Give the states of one run, the earlier"),
+        (at(p0=6, p1=6, p2=6), at(p0=9), r"at 6 and without it in partition 1, and 1 more. Give the states"),
+        (7, at(p0=1), "must be what a loader's state_dict.. gave, a list of all ranks', or a mark; found int"),
+        ("state.json", at(p0=1), "found str"),
+    ]
+    source = KafkaStream("t", "nowhere:1")
+    for a, b, said in wrong:
+        with pytest.raises(StateError, match=said):
+            source.replay(a, b)
+    with pytest.raises(SourceEmptyError, match="found both at the same place in each of 2 partitions. Give a later"):
+        source.replay(at(p0=6, p1=0), at(p0=6))

@@ -1,0 +1,143 @@
+"""Our shards in the hands of webdataset and DALI, and webdataset's in ours: the same samples, byte for byte."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import subprocess
+import sys
+import tarfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kit.inside import Extents, write_shard
+from kit.member_shards import shards
+
+from dali_feed.errors import ConfigError
+from dali_feed.external_sources import ShardSet
+from dali_feed.packing import dali_index, pack
+
+SUFFIXES = ("jpg", "txt", "json", "cls", "f32")
+Sample = dict[str, bytes]
+
+
+def ours(source: ShardSet, suffixes: tuple[str, ...] = SUFFIXES) -> list[Sample]:
+    """The members of all samples, in order, as ShardSet gives them."""
+    asked = source.giving(None, suffixes)
+    snapshot, reader, found = asked.snapshot(), asked.reader(), []
+    for k, stop in enumerate(snapshot.stops.tolist()):
+        block = reader.read(Extents.one(k, 0, stop))
+        assert block.faults == {}
+        found += [
+            {name: bytes(block.fields[name][row]) for name in suffixes if block.fields[name][row] is not None}
+            for row in range(stop)
+        ]
+        block.payloads.clear()
+        block.lease.release()
+    reader.close()
+    return found
+
+
+def webdataset() -> Any:
+    """The package; it warns of what others do."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return importlib.import_module("webdataset")
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> list[str]:
+    """A set of ours, of several shards, with short keys, and a long one in pax headers."""
+    shards(tmp_path)
+    with tarfile.open(tmp_path / "2.tar", "w") as tar:
+        for suffix in SUFFIXES:
+            info = tarfile.TarInfo(f"{'é' * 80}.{suffix}")
+            info.size = 3
+            tar.addfile(info, io.BytesIO(b"123"))
+    pack(ShardSet(str(tmp_path / "*.tar")), tmp_path / "set" / "x.dfset", shard_bytes=30_000)
+    paths = sorted(map(str, (tmp_path / "set").glob("*.tar")))
+    assert len(paths) > 1
+    return paths
+
+
+def test_webdataset_reads_ours(packed: list[str]) -> None:
+    """Keys and all members of all samples, in order."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = list(webdataset().WebDataset(packed, shardshuffle=False, empty_check=False))
+    assert [{name: each[name] for name in SUFFIXES} for each in found] == ours(ShardSet(packed))
+    assert len({each["__key__"] for each in found}) == 25
+
+
+def test_dali_reads_ours_by_the_index_that_we_export(packed: list[str], tmp_path: Path) -> None:
+    """DALI's webdataset reader on its CPU backend gives all samples, in order."""
+    from nvidia.dali import fn, pipeline_def
+
+    indexes = dali_index(packed, tmp_path / "idx")
+
+    @pipeline_def(batch_size=5, num_threads=1, device_id=None)  # type: ignore[untyped-decorator]
+    def graph() -> Any:
+        return tuple(
+            fn.readers.webdataset(
+                paths=packed,
+                index_paths=list(map(str, indexes)),
+                ext=list(SUFFIXES),
+                missing_component_behavior="error",
+            )
+        )
+
+    wanted, pipe = ours(ShardSet(packed)), graph()
+    found: list[Sample] = []
+    pipe.build()
+    while len(found) < len(wanted):
+        columns = pipe.run()
+        found += [
+            {name: bytes(column.at(row)) for name, column in zip(SUFFIXES, columns, strict=True)} for row in range(5)
+        ]
+    assert found[: len(wanted)] == wanted
+
+
+def test_the_index_is_that_of_dalis_own_tool(packed: list[str], tmp_path: Path) -> None:
+    """Byte for byte, where GNU tar lists the archive for it; a long name in a pax header too."""
+    (mine,) = dali_index(packed[-1:], tmp_path / "idx")
+    by_set = dali_index(tmp_path / "set" / "x.dfset", tmp_path / "by set")
+    assert [path.name for path in by_set] == [Path(path).with_suffix(".idx").name for path in packed]
+    assert by_set[-1].read_bytes() == mine.read_bytes()
+    theirs = tmp_path / "theirs.idx"
+    subprocess.run([sys.executable, "-m", "wds2idx", packed[-1], str(theirs)], check=True, capture_output=True)
+    assert mine.read_bytes() == theirs.read_bytes()
+
+
+def test_what_an_index_of_dalis_cannot_hold(tmp_path: Path) -> None:
+    """A path with a blank, or two shards of one name: said, and nothing half written."""
+    write_shard(tmp_path / "a.tar", [{"__key__": b"a b", "jpg": b"x"}])
+    (tmp_path / "c").mkdir()
+    write_shard(tmp_path / "c" / "a.tar", [b"x"])
+    with pytest.raises(ConfigError, match=r"must have no spaces; found 'a b\.jpg'"):
+        dali_index(tmp_path / "a.tar", tmp_path / "idx")
+    with pytest.raises(ConfigError, match=r"a\.idx would be the index of two"):
+        dali_index([tmp_path / "a.tar", tmp_path / "c" / "a.tar"], tmp_path / "idx")
+    assert list((tmp_path / "idx").iterdir()) == []
+
+
+KEYS = st.text("abcXYZ09_- é", min_size=1, max_size=20).filter(str.strip)
+MEMBERS = st.dictionaries(st.sampled_from(["jpg", "cls", "a.b", "JSON", "bin"]), st.binary(max_size=1500), min_size=1)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@given(st.dictionaries(KEYS, MEMBERS, min_size=1, max_size=5))
+def test_what_webdatasets_writer_wrote_is_read(tmp_path: Path, samples: dict[str, Sample]) -> None:
+    """Any keys, suffixes and bytes that TarWriter takes: the same members."""
+    path = tmp_path / "w.tar"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with webdataset().TarWriter(str(path), encoder=False) as writer:
+            for key, members in samples.items():
+                writer.write({"__key__": key, **members})
+    wanted = [{name.lower(): data for name, data in members.items()} for members in samples.values()]
+    suffixes = tuple({name for members in wanted for name in members})
+    assert ours(ShardSet(str(path), label=None, index_dir=tmp_path), suffixes) == wanted

@@ -1,0 +1,131 @@
+"""ScriptedSource: faults as items in the data."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from kit.blocks import taken
+from kit.inside import GARBAGE, Abort, Corrupt, Extents, Gap, SlabPool, Stall, unpack_ids
+
+from dali_feed.errors import ClosedError, ConfigError, SourceError
+from dali_feed.testing import ScriptedSource
+
+
+def test_items_are_dealt_in_contiguous_parts_and_read_back() -> None:
+    """Payloads, labels, ids, gaps and known faults stand in the rows of their positions."""
+    source = ScriptedSource(
+        [b"a", (b"b", 7), Corrupt(), Gap(), Corrupt("torn", b"t"), b"f", b"g"], partitions=2, first=10
+    )
+    snapshot = source.snapshot()
+    assert snapshot.starts.tolist() == [10, 10]
+    assert snapshot.stops.tolist() == [13, 14]
+    block = source.reader().read(Extents(np.array([1, 0]), np.array([10, 10]), np.array([14, 13])))
+    payloads = [None if p is None else bytes(p) for p in block.payloads]
+    assert payloads == [None, b"t", b"f", b"g", b"a", b"b", GARBAGE]
+    assert block.fields["label"].tolist() == [-1, -1, -1, -1, -1, 7, -1]
+    assert block.faults == {1: "torn"}
+    assert [c.tolist() for c in unpack_ids(block.ids)] == [[1] * 4 + [0] * 3, [10, 11, 12, 13, 10, 11, 12]]
+    assert source.where(1, 12) == "scripted[1]@12"
+    assert source.reads == [(1, 10, 14), (0, 10, 13)]
+    assert source.bytes_read == sum(len(p) for p in payloads if p)
+
+
+def test_without_labels_there_is_no_label_field() -> None:
+    """A source of bare bytes has no field."""
+    source = ScriptedSource([b"a", Gap()])
+    assert source.fields == ()
+    assert source.reader().read(Extents.one(0, 0, 2)).fields == {}
+    assert ScriptedSource([Stall(threading.Event(), then=(b"a", 1))]).fields == ("label",)
+
+
+def test_a_stall_waits_for_its_event() -> None:
+    """The read is under way and not done until the event is set; then it gives what follows."""
+    event = threading.Event()
+    source = ScriptedSource([b"a", Stall(event, then=(b"late", 3)), Stall(event)])
+    done = []
+    thread = threading.Thread(target=lambda: done.append(source.reader().read(Extents.one(0, 0, 3))))
+    thread.start()
+    while not source.reads:
+        pass
+    assert not done
+    event.set()
+    thread.join()
+    assert [p and bytes(p) for p in done[0].payloads] == [b"a", b"late", None]
+    assert done[0].fields["label"].tolist() == [-1, 3, -1]
+
+
+def test_a_stop_ends_a_stall_and_the_memory_goes_back() -> None:
+    """The waiting read raises ClosedError with its coordinates."""
+    stop, pool, errors = threading.Event(), SlabPool(), []
+    source = ScriptedSource([b"a", Stall(threading.Event())])
+
+    def read() -> None:
+        try:
+            source.reader(pool, stop).read(Extents.one(0, 0, 2))
+        except ClosedError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    stop.set()
+    thread.join()
+    assert len(errors) == 1
+    assert "was stopped" in errors[0]
+    assert pool.leased == 0
+
+
+def test_an_abort_raises_what_it_says() -> None:
+    """Its own exception, or a SourceError with the coordinates; the memory goes back, the rest stays readable."""
+    pool = SlabPool()
+    source = ScriptedSource([b"a", Abort(), Abort(OSError("torn cable")), b"d"])
+    reader = source.reader(pool)
+    with pytest.raises(SourceError, match=r"scripted\[0\]@1"):
+        reader.read(Extents.one(0, 0, 2))
+    with pytest.raises(OSError, match="torn cable"):
+        reader.read(Extents.one(0, 2, 3))
+    assert pool.leased == 0
+    assert taken(reader.read(Extents.one(0, 3, 4)).payloads[0]) == b"d"
+    reader.close()
+    with pytest.raises(ClosedError):
+        reader.read(Extents.one(0, 3, 4))
+
+
+def test_the_snapshot_passes_its_options_on_and_knows_its_items() -> None:
+    """Extent, access and order are as asked; the fingerprint is of items, labels, faults and partitions."""
+    snapshot = ScriptedSource([b"abc"] * 4, extent=3, random_access=False, interleaved=True, name="s").snapshot()
+    assert (snapshot.extent, snapshot.random_access, snapshot.interleaved) == (3, False, True)
+    assert (snapshot.record_bytes, snapshot.names) == (3, ("s[0]",))
+    sources = [
+        ScriptedSource([b"a", b"b"]),
+        ScriptedSource([b"ab"]),
+        ScriptedSource([b"b", b"a"]),
+        ScriptedSource([(b"a", 1), b"b"]),
+        ScriptedSource([Gap(), b"b"]),
+        ScriptedSource([Corrupt(payload=b"a"), b"b"]),
+        ScriptedSource([b"a", b"b"], partitions=2),
+        ScriptedSource([b"a", b"b"], first=1),
+    ]
+    assert len({source.snapshot().fingerprint for source in sources}) == len(sources)
+    assert sources[0].snapshot().fingerprint == ScriptedSource([b"a", b"b"], name="other").snapshot().fingerprint
+
+
+def test_wrong_arguments_are_refused() -> None:
+    """Items of another type, no partition, a pin, an extent beyond the items."""
+    cases: list[tuple[list[Any], dict[str, Any]]] = [
+        ([3], {}),
+        ([("a", 1)], {}),
+        ([b"a"], {"partitions": 0}),
+        ([b"a"], {"extent": 0}),
+    ]
+    for items, options in cases:
+        with pytest.raises(ConfigError, match="ScriptedSource"):
+            ScriptedSource(items, **options)
+    source = ScriptedSource([b"a"], first=5)
+    with pytest.raises(ConfigError, match="pin"):
+        source.snapshot({"a": 1})
+    for run in ((0, 4, 5), (0, 5, 7), (1, 5, 6)):
+        with pytest.raises(ConfigError, match="inside the snapshot"):
+            source.reader().read(Extents.one(*run))

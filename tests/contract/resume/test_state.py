@@ -1,0 +1,346 @@
+"""Resume: a state taken after any batch, through JSON, in a new loader, gives the rest bit for bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.images import QUICK, Seen, jpeg, labelled, seen, text
+from kit.inside import Corrupt, Feed, Gap, write_shard
+from torchvision.transforms import v2
+
+from dali_feed import BadRecords, Shuffle
+from dali_feed.errors import ClosedError, ConfigError, StateError
+from dali_feed.external_sources import FileList, ShardSet
+from dali_feed.testing import ScriptedSource
+
+pytestmark = pytest.mark.usefixtures("each_engine")
+
+CROP = v2.Compose([v2.RandomResizedCrop(16, scale=(0.3, 1.0)), v2.RandomHorizontalFlip()])
+
+
+def _items(count: int = 37) -> list[Any]:
+    items: list[Any] = labelled(count, sizes=True)
+    items[0], items[10], items[11], items[12], items[17], items[35] = (
+        Gap(), Corrupt(), Gap(), Corrupt("torn"), (text(), 1), Gap(),
+    )  # fmt: skip
+    return items
+
+
+def _feed(source: Any = None, batch_size: int = 4, **options: Any) -> Feed:
+    source = source or ScriptedSource(_items(), partitions=2, extent=3)
+    options = {"transform": CROP, "shuffle": Shuffle(3, 2), "bad": BadRecords(limit=None), "tuning": QUICK} | options
+    return Feed(source, batch_size, **options)
+
+
+def _through_json(feed: Feed) -> Any:
+    return json.loads(json.dumps(feed.state_dict()))
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "windows": {},
+    "drop_last": {"drop_last": True},
+    "lanes": {"lanes": 4},
+    "lanes, drop_last": {"lanes": 2, "drop_last": True, "batch_size": 6},
+    "one window": {"shuffle": Shuffle(3, 100)},
+    "uniform": {"shuffle": True},
+    "in order": {"shuffle": False},
+    "sampler": {"shuffle": False, "sampler": [5, 1, 0, 36, 9, 10, 3, 3, 30, 12, 20]},
+    "odd batches": {"batch_size": 5, "seed": 3},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_rest_is_equal_after_any_batch(case: str) -> None:
+    """Mid-epoch, at the last batch and over the epoch's end: ids, labels, ok and pixels go on as they would have."""
+    options = CASES[case]
+    with _feed(**options) as feed:
+        states: list[Any] = [_through_json(feed)]
+        batches: list[Seen] = []
+        for _ in range(2):
+            for batch in feed:
+                batches.append(seen(batch))
+                states.append(_through_json(feed))
+        ended = _through_json(feed)
+    assert ended["epoch"] == 2
+    assert ended["consumed"] == 0
+    per_epoch = len(batches) // 2
+    with _feed(**options) as other:
+        for n, state in enumerate(states):
+            other.load_state_dict(state)
+            assert other.state_dict() == state
+            rest = [seen(batch) for batch in other]
+            over = n and n % per_epoch == 0  # at the last batch: what is left of its epoch is nothing
+            assert rest == ([] if over else batches[n : (n // per_epoch + 1) * per_epoch])
+            if n < per_epoch:
+                assert [seen(batch) for batch in other] == batches[per_epoch:]
+
+
+def test_a_restored_state_goes_on_at_another_world_size() -> None:
+    """What one rank with two lanes began, two ranks finish: the same samples per lane."""
+    with _feed(lanes=2) as feed:
+        batches = iter(feed)
+        for _ in range(3):
+            next(batches)
+        state = _through_json(feed)
+        rest = [seen(batch) for batch in batches]
+    halves: list[list[Any]] = []
+    for rank in (0, 1):
+        with _feed(lanes=2, batch_size=2, rank=rank, world_size=2) as half:
+            half.load_state_dict(state)
+            halves.append([seen(batch) for batch in half])
+    joined = [tuple(x + y for x, y in zip(a, b, strict=True)) for a, b in zip(halves[0], halves[1], strict=True)]
+    assert joined == rest
+
+
+def test_restored_to_another_batch_size_the_line_goes_on() -> None:
+    """A position is samples, not batches: the rest of the line is the same in batches of any size."""
+    with _feed() as feed:
+        batches = iter(feed)
+        for _ in range(2):
+            next(batches)
+        state = _through_json(feed)
+        rest = [n for batch in batches for n in batch.ids.tolist()]
+    with _feed(batch_size=7) as other:
+        other.load_state_dict(state)
+        assert [n for batch in other for n in batch.ids.tolist()] == rest
+
+
+@pytest.mark.parametrize("kind", ["files", "shards"])
+def test_real_sources_resume_too(kind: str, tmp_path: Path) -> None:
+    """A folder of files and a set of shards: the state goes through JSON and the rest is equal."""
+    images = [jpeg(n) for n in range(22)]
+    if kind == "files":
+        for n, image in enumerate(images):
+            (tmp_path / f"{n % 2}").mkdir(exist_ok=True)
+            (tmp_path / f"{n % 2}" / f"{n:02}.jpg").write_bytes(image)
+    else:
+        for shard in range(2):
+            write_shard(tmp_path / f"s-{shard}.tar", [(images[n], n) for n in range(shard, 22, 2)])
+
+    def source() -> Any:
+        return FileList.from_folder(str(tmp_path)) if kind == "files" else ShardSet(str(tmp_path / "s-*.tar"))
+
+    for shuffle in (True, Shuffle(4, 2), False):
+        with _feed(source(), shuffle=shuffle) as feed, _feed(source(), shuffle=shuffle) as other:
+            states, batches = [], []
+            for batch in feed:
+                batches.append(seen(batch))
+                states.append(_through_json(feed))
+            for n in (0, 2, len(batches) - 2):
+                other.load_state_dict(states[n])
+                assert [seen(batch) for batch in other] == batches[n + 1 :]
+
+
+def test_restoring_at_the_end_reads_nothing() -> None:
+    """At the last batch of an epoch there is nothing to read again."""
+    with _feed() as feed:
+        batches = iter(feed)
+        for _ in range(len(feed)):
+            next(batches)
+        state = _through_json(feed)
+    assert (state["epoch"], state["consumed"]) == (0, 37)
+    source = ScriptedSource(_items(), partitions=2, extent=3)
+    with _feed(source) as other:
+        other.load_state_dict(state)
+        assert list(other) == []
+        assert source.bytes_read == 0
+        assert other.epoch == 1
+
+
+def test_set_epoch_continues_the_restored_epoch_and_restarts_another() -> None:
+    """A training loop that calls set_epoch before each pass resumes mid-epoch; another epoch begins at its start."""
+    with _feed() as feed:
+        epochs = [[seen(batch) for batch in feed] for _ in range(3)]
+    with _feed() as feed:
+        batches = iter(feed)
+        for _ in range(3):
+            next(batches)
+        state = _through_json(feed)
+    with _feed() as other:
+        other.load_state_dict(state)
+        other.set_epoch(0)
+        assert [seen(batch) for batch in other] == epochs[0][3:]
+        other.load_state_dict(state)
+        other.set_epoch(2)
+        assert [seen(batch) for batch in other] == epochs[2]
+        other.set_epoch(1)
+        assert [seen(batch) for batch in other] == epochs[1]
+
+
+def test_set_epoch_ends_the_pass_under_way() -> None:
+    """Batches of the old epoch must not be counted in the new one."""
+    with _feed() as feed:
+        batches = iter(feed)
+        next(batches)
+        feed.set_epoch(0)
+        assert feed.state_dict()["consumed"] == 0
+        with pytest.raises(ClosedError, match="set_epoch"):
+            next(batches)
+        assert feed.state_dict()["consumed"] == 0
+
+
+def test_a_pass_left_early_is_over() -> None:
+    """After a break the next pass is that of the next epoch, and the old iterator says that it is closed."""
+    with _feed() as feed, _feed() as other:
+        epochs = [[seen(batch) for batch in other] for _ in range(2)]
+        old = iter(feed)
+        next(old)
+        next(old)
+        assert feed.state_dict()["consumed"] == 8
+        assert [seen(batch) for batch in feed] == epochs[1]
+        with pytest.raises(ClosedError, match="newer pass"):
+            next(old)
+        for _batch in feed:
+            break
+        assert feed.state_dict()["epoch"] == 2
+        assert feed.state_dict()["consumed"] == 4
+
+
+def test_state_counts_what_the_trainer_received() -> None:
+    """Prefetched batches are not in the state."""
+    with _feed() as feed:
+        batches = iter(feed)
+        for n in range(3):
+            assert feed.state_dict()["consumed"] == 4 * n
+            next(batches)
+
+
+MISMATCHES = [
+    ({"seed": 9}, ["seed: the state has 0, this loader 9"]),
+    ({"lanes": 4}, ["lanes: the state has 1, this loader 4"]),
+    ({"shuffle": False}, ["shuffle: the state has True, this loader False", "window"]),
+    ({"shuffle": Shuffle(2, 5)}, ["extent: the state has 3, this loader 2", "window: the state has 2, this loader 5"]),
+    ({"drop_last": True}, ["drop_last: the state has False, this loader True"]),
+    ({"shuffle": False, "sampler": range(37)}, ["sampler: the state has None, this loader '"]),
+    ({"source": ScriptedSource(labelled(37), partitions=2, extent=3)}, ["source: the state has '"]),
+    ({"seed": 9, "lanes": 4, "drop_last": True}, ["seed: ", "lanes: ", "drop_last: "]),
+]
+
+
+@pytest.mark.parametrize(("options", "told"), MISMATCHES)
+def test_a_mismatch_lists_every_difference(options: dict[str, Any], told: list[str]) -> None:
+    """One StateError names each thing that differs, with both values, and the loader goes on as it was."""
+    with _feed() as feed:
+        next(iter(feed))
+        state = _through_json(feed)
+    with _feed(**options) as other:
+        before = other.state_dict()
+        with pytest.raises(StateError) as caught:
+            other.load_state_dict(state)
+        for one in told:
+            assert one in str(caught.value)
+        assert other.state_dict() == before
+        next(iter(other))
+
+
+def test_a_state_that_is_refused_leaves_a_running_pass_alone() -> None:
+    """The pass under way goes on where it was, also with a sampler that differs per epoch."""
+
+    class Sampler:
+        epoch = 0
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(self.epoch, 37))
+
+    with _feed(shuffle=False, sampler=Sampler()) as feed:
+        batches = iter(feed)
+        next(batches)
+        before = feed.state_dict()
+        with pytest.raises(StateError, match="seed"):
+            feed.load_state_dict(before | {"epoch": 5, "made_for": before["made_for"] | {"seed": 1}})
+        assert feed.state_dict() == before
+        assert next(batches).ids.tolist() != []
+        assert feed.state_dict()["consumed"] == 8
+
+
+def test_a_sampler_that_fails_leaves_no_half_loaded_state() -> None:
+    """An exception of the sampler while a state is loaded comes through, and the position stays."""
+
+    class Sampler:
+        broken = False
+
+        def __iter__(self) -> Iterator[int]:
+            if self.broken:
+                msg = "mine"
+                raise ValueError(msg)
+            return iter(range(37))
+
+    sampler = Sampler()
+    with _feed(shuffle=False, sampler=sampler) as feed:
+        before = feed.state_dict()
+        sampler.broken = True
+        with pytest.raises(ValueError, match="mine"):
+            feed.load_state_dict(before | {"epoch": 3, "consumed": 4})
+        sampler.broken = False
+        assert feed.state_dict() == before
+        assert len(list(feed)) == 10
+
+
+GARBAGE: list[Any] = [
+    None,
+    [],
+    "state",
+    {},
+    {"version": 1},
+    {"version": 2},
+    {"epoch": -1},
+    {"epoch": "0"},
+    {"epoch": True},
+    {"epoch": 1 << 40},
+    {"epoch": 1 << 200},
+    {"epoch": 0.5},
+    {"consumed": -4},
+    {"consumed": None},
+    {"consumed": 10**9},
+    {"consumed": 1 << 80},
+    {"made_for": []},
+    {"made_for": {}},
+    {"made_for": {"seed": {"a": [1]}}},
+    {"source": None},
+    {"source": {"pin": 7}},
+    {"source": {"pin": [1]}},
+]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=repr)
+def test_garbage_is_a_state_error(garbage: Any) -> None:
+    """Whatever is given as a state, the answer is a StateError, and the loader still works."""
+    with _feed() as feed:
+        good = feed.state_dict()
+        state = good | garbage if isinstance(garbage, dict) and garbage and set(garbage) <= set(good) else garbage
+        if garbage == {"version": 1}:
+            state = garbage
+        with pytest.raises(StateError):
+            feed.load_state_dict(state)
+        assert feed.state_dict() == good
+        next(iter(feed))
+
+
+def test_a_whole_checkpoint_is_no_state() -> None:
+    """A checkpoint with a loader's state in it says where that lies; any other dict says what it has."""
+    with _feed() as feed:
+        for given, said in (
+            ({"model": {}, "loader": feed.state_dict()}, "found one with 'model', 'loader'. Give what is at 'loader'"),
+            ({"model": {}}, "found one with 'model'. Give what state_dict"),
+            ({}, "found one with no keys"),
+        ):
+            with pytest.raises(StateError, match=said):
+                feed.load_state_dict(given)
+
+
+def test_the_sampler_is_part_of_the_state() -> None:
+    """Another list of indices is a mismatch; an index outside the source is a ConfigError that names it."""
+    with _feed(shuffle=False, sampler=[1, 2, 3]) as feed:
+        state = _through_json(feed)
+    with _feed(shuffle=False, sampler=[1, 2, 4]) as other, pytest.raises(StateError, match="sampler"):
+        other.load_state_dict(state)
+    for bad in ([0, 37], [-1], ["a"], [True], [1.5]):
+        with _feed(shuffle=False, sampler=bad) as other, pytest.raises(ConfigError, match="sampler"):
+            next(iter(other))

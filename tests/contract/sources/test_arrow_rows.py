@@ -1,0 +1,232 @@
+"""ArrowRows: images in a pyarrow table, read where they lie."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from kit.blocks import taken
+from kit.images import QUICK, jpeg, labelled, png
+from kit.inside import Block, Extents, SlabPool
+
+from dali_feed import BadRecords, DataLoader, Shuffle
+from dali_feed.errors import ClosedError, ConfigError, SourceEmptyError, SourceNotFoundError
+from dali_feed.external_sources import ArrowRows
+from dali_feed.testing import assert_resumes_anywhere
+
+pa = pytest.importorskip("pyarrow")
+
+IMAGES = [png(n) if n % 3 == 2 else jpeg(n) for n in range(20)]
+
+
+def table(images: Any = IMAGES, **columns: Any) -> Any:
+    """A table of images, numbers and texts, unless `columns` says otherwise."""
+    count = len(images)
+    beside = columns or {"label": list(range(count)), "text": [f"picture {n}" for n in range(count)]}
+    return pa.table({"image": images, **beside})
+
+
+def read(source: ArrowRows, start: int = 0, stop: int | None = None) -> Block:
+    """The block of positions start..stop-1."""
+    return source.reader().read(Extents.one(0, start, len(source) if stop is None else stop))
+
+
+def payloads(source: ArrowRows) -> list[bytes]:
+    """All of them, as bytes."""
+    return [taken(view) for view in read(source).payloads]
+
+
+def structs(values: list[Any], *parts: str) -> Any:
+    """Images as Hugging Face's datasets keep them."""
+    kinds = {"bytes": pa.binary(), "path": pa.string()}
+    return pa.array(values, pa.struct([(name, kinds[name]) for name in parts or kinds]))
+
+
+def test_rows_give_bytes_numbers_and_texts() -> None:
+    """Each row has its own, in any order and as often as it is asked for."""
+    source = ArrowRows(table(score=np.linspace(0, 1, 20, dtype=np.float32), flag=[n % 2 == 0 for n in range(20)]))
+    assert source.fields == ("score", "flag")
+    assert source.columns == ("image", "score", "flag")
+    block = read(source, 3, 9)
+    assert [taken(view) for view in block.payloads] == IMAGES[3:9]
+    assert block.fields["score"].dtype == np.float32
+    assert block.fields["flag"].tolist() == [False, True] * 3
+    some = ArrowRows(table(), rows=[7, 0, 7])
+    assert payloads(some) == [IMAGES[7], IMAGES[0], IMAGES[7]]
+    assert read(some).fields["text"] == ["picture 7", "picture 0", "picture 7"]
+    assert read(some).fields["label"].tolist() == [7, 0, 7]
+    assert [some.where(0, k) for k in range(3)] == ["table#7", "table#0", "table#7"]
+    assert payloads(some.chosen(np.array([-2, 0]))) == [IMAGES[0], IMAGES[7]]
+
+
+@pytest.mark.parametrize("kind", ["binary", "large_binary", "struct", "bytes alone"])
+def test_images_are_not_copied(kind: str) -> None:
+    """Whatever the column's type, a payload lies in the table's buffer, and nothing in a slab."""
+    column = {
+        "binary": lambda: pa.array(IMAGES, pa.binary()),
+        "large_binary": lambda: pa.array(IMAGES, pa.large_binary()),
+        "struct": lambda: structs([{"bytes": image, "path": None} for image in IMAGES]),
+        "bytes alone": lambda: structs([{"bytes": image} for image in IMAGES], "bytes"),
+    }[kind]()
+    whole = (column.field("bytes") if pa.types.is_struct(column.type) else column).buffers()[-1]
+    source, pool = ArrowRows(pa.table({"image": column})), SlabPool()
+    block = source.reader(pool).read(Extents.one(0, 0, 20))
+    assert [taken(view) for view in block.payloads] == IMAGES
+    first = np.frombuffer(block.payloads[5] or b"", np.uint8).__array_interface__["data"][0]
+    assert whole.address <= first < whole.address + whole.size
+    assert pool.peak == 0
+
+
+def test_slices_and_chunks_are_one_table() -> None:
+    """Slices begin inside a buffer, joined tables have many chunks, some empty; the fingerprint sees none of it."""
+    cut = [table().slice(a, b - a) for a, b in ((0, 3), (3, 3), (3, 11), (11, 20))]
+    joined = ArrowRows(pa.concat_tables(cut))
+    assert payloads(joined) == IMAGES
+    assert read(joined).fields["text"] == [f"picture {n}" for n in range(20)]
+    assert payloads(ArrowRows(cut[2])) == IMAGES[3:11]
+    in_structs = pa.table({"image": structs([{"bytes": image, "path": None} for image in IMAGES])})
+    assert payloads(ArrowRows(in_structs.slice(4, 6))) == IMAGES[4:10]
+    assert joined.snapshot().fingerprint == ArrowRows(table()).snapshot().fingerprint
+
+
+def test_images_in_files_are_read(tmp_path: Path) -> None:
+    """Paths where there are no bytes; a file that is gone costs its own row, and is named."""
+    for n in (0, 2):
+        (tmp_path / f"{n}.jpg").write_bytes(IMAGES[n])
+    rows: list[Any] = [
+        {"bytes": None, "path": str(tmp_path / "0.jpg")},
+        {"bytes": IMAGES[1], "path": "1.jpg"},
+        {"bytes": None, "path": str(tmp_path / "2.jpg")},
+        {"bytes": None, "path": str(tmp_path / "gone.jpg")},
+        {"bytes": None, "path": None},
+        None,
+    ]
+    source = ArrowRows(pa.table({"image": structs(rows)}))
+    block = read(source)
+    assert [taken(view) for view in block.payloads] == [*IMAGES[:3], b"", b"", b""]
+    assert block.faults == {
+        3: "the file cannot be opened: No such file or directory",
+        4: "the image is null",
+        5: "the image is null",
+    }
+    assert source.where(0, 3) == f"table#3 ({tmp_path}/gone.jpg)"
+    assert source.where(0, 1) == "table#1"
+    plain = ArrowRows(pa.table({"image": [rows[0]["path"]]}))
+    assert payloads(plain) == IMAGES[:1]
+    assert plain.snapshot().record_bytes == len(IMAGES[0])
+    with pytest.raises(SourceNotFoundError, match="none of the 1"):
+        ArrowRows(pa.table({"image": [str(tmp_path / "gone.jpg")]})).snapshot()
+
+
+def test_a_null_in_any_column_is_a_bad_record() -> None:
+    """As torch's collate cannot take it; the rest of the table is whole, and integers stay integers."""
+    columns = {"label": [0, None, 2, 3], "text": ["a", "b", None, "d"], "flag": [True, True, None, False]}
+    source = ArrowRows(table(IMAGES[:4], **columns))
+    block = read(source)
+    assert block.faults == {1: "column 'label' is null", 2: "column 'text' is null"}
+    assert block.fields["label"].tolist() == [0, 0, 2, 3]
+    assert block.fields["label"].dtype == np.int64
+    with DataLoader(source, 4, device="cpu", tuning=QUICK, bad=BadRecords(limit=None), info=True) as loader:
+        batch, info = next(iter(loader))
+    assert info.ok.tolist() == [True, False, False, True]
+    assert batch["label"].tolist() == [0, 3, 3, 3]
+
+
+def test_batches_are_dicts_of_columns() -> None:
+    """The images under their own name; collate_fn gets a dict per sample."""
+    source = ArrowRows(table().rename_columns(["picture", "label", "text"]), "picture")
+    with DataLoader(source, 5, device="cpu", tuning=QUICK) as loader:
+        batch = next(iter(loader))
+    assert list(batch) == ["picture", "label", "text"]
+    assert batch["picture"].shape == (5, 3, 16, 16)
+    assert torch.equal(batch["label"], torch.arange(5))
+    assert batch["text"] == [f"picture {n}" for n in range(5)]
+    with DataLoader(source, 5, device="cpu", tuning=QUICK, collate_fn=list) as loader:
+        samples = next(iter(loader))
+    assert [(sample["label"], sample["text"]) for sample in samples] == [(n, f"picture {n}") for n in range(5)]
+    assert torch.equal(torch.stack([sample["picture"] for sample in samples]), batch["picture"])
+
+
+def test_it_resumes_anywhere() -> None:
+    """The law of resume, over chunks and chosen rows, at several world sizes."""
+    items = [item[0] for item in labelled(45) if isinstance(item, tuple)]
+    parts = [
+        table(items[a : a + 15], label=list(range(a, a + 15)), text=list(map(str, range(15)))) for a in (0, 15, 30)
+    ]
+    rows = np.random.default_rng(0).permutation(45)[:40]
+    source = ArrowRows(pa.concat_tables(parts), rows=rows)
+    assert_resumes_anywhere(source, shuffle=Shuffle(3, 2), lanes=4, world_sizes=(1, 2, 4), absent=0)
+
+
+def test_engine_dali_takes_views_of_a_table() -> None:
+    """They are read-only, and DALI reads them where they are."""
+    with DataLoader(ArrowRows(table()), 5, device="cpu", engine="dali", tuning=QUICK) as loader:
+        mine = torch.cat([batch["image"] for batch in loader])
+    with DataLoader(ArrowRows(table()), 5, device="cpu", tuning=QUICK) as loader:
+        assert (mine.int() - torch.cat([batch["image"] for batch in loader]).int()).abs().max() <= 3
+
+
+def test_it_can_be_pickled_after_use() -> None:
+    """Views of buffers are left out and made again."""
+    source = ArrowRows(table(), rows=[3, 1])
+    source.snapshot()
+    again = pickle.loads(pickle.dumps(source))
+    assert payloads(again) == [IMAGES[3], IMAGES[1]]
+
+
+def test_what_cannot_be_is_refused() -> None:
+    """Columns, types, rows, pins and extents, each with what was found."""
+    whole = table()
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        (whole.drop_columns(["image"]), {}, "must have one column 'image'"),
+        (whole, {"image": "label"}, "found column 'label' of int64; cast it"),
+        (pa.table({"image": IMAGES, "boxes": [[1, 2]] * 20}), {}, "found column 'boxes' of list<.*drop_columns"),
+        (pa.table([IMAGES, [0] * 20, [1] * 20], names=["image", "x", "x"]), {}, "no two columns of the same name"),
+        (
+            pa.table({"image": structs([{"bytes": b""}], "bytes").cast(pa.struct([("data", pa.binary())]))}),
+            {},
+            "struct",
+        ),
+        (whole, {"rows": [20]}, r"0\.\.19; found 20\.\.20"),
+        (whole, {"rows": [-1]}, r"found -1\.\.-1"),
+        (whole, {"rows": [0.5]}, "found float64"),
+        (whole, {"rows": [[1]]}, r"of shape \(1, 1\)"),
+    ]
+    for made, options, message in cases:
+        with pytest.raises(ConfigError, match=message):
+            ArrowRows(made, **options).reader()
+    for empty, rows in ((whole.slice(0, 0), None), (whole, [])):
+        with pytest.raises(SourceEmptyError, match="at least one row"):
+            ArrowRows(empty, rows=rows)
+    with pytest.raises(ConfigError, match="fit in signed 64 bits; found 18446744073709551615"):
+        ArrowRows(table(IMAGES[:1], label=pa.array([2**64 - 1], pa.uint64()))).snapshot()
+    source = ArrowRows(whole)
+    with pytest.raises(ConfigError, match="takes no pin"):
+        source.snapshot({"a": 1})
+    for run in ((0, 0, 21), (1, 0, 1), (0, -1, 1)):
+        with pytest.raises(ConfigError, match="inside the snapshot"):
+            source.reader().read(Extents.one(*run))
+
+
+def test_a_closed_and_a_stopped_reader_say_so() -> None:
+    """Both raise ClosedError."""
+    stop = threading.Event()
+    reader = ArrowRows(table()).reader(None, stop)
+    stop.set()
+    with pytest.raises(ClosedError, match="stopped"):
+        reader.read(Extents.one(0, 0, 2))
+    reader.close()
+    with pytest.raises(ClosedError, match="closed"):
+        reader.read(Extents.one(0, 0, 2))
+
+
+@pytest.mark.parametrize("given", ["photos.parquet", {"image": [b"jpeg"]}])
+def test_what_is_no_table_is_refused_by_name(given: Any) -> None:
+    """A path or a dict in the place of a table is a ConfigError that says what to use."""
+    with pytest.raises(ConfigError, match=r"^ArrowRows: table must be a pyarrow Table; found (str|dict) .*ParquetRows"):
+        ArrowRows(given)

@@ -1,0 +1,167 @@
+"""Concat: several sources as one, with the ids, names, order and errors that follow from theirs."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kit.broker.handle import Kafka
+from kit.images import jpeg, labelled
+from kit.inside import Corrupt, Feed, Gap, unpack_ids, write_shard
+from torchvision.transforms import v2
+
+from dali_feed import Shuffle, Tuning
+from dali_feed.columns import Bytes, Image, Text
+from dali_feed.errors import ConfigError, StateError
+from dali_feed.external_sources import Concat, FileList, KafkaTopic, ShardSet
+from dali_feed.testing import ScriptedSource, assert_resumes_anywhere
+
+QUICK = Tuning(threads=1, readers=1)
+CROP = v2.RandomResizedCrop(8, scale=(0.3, 1.0))
+
+
+def scripted(count: int, name: str = "s", **options: Any) -> ScriptedSource:
+    """`count` images whose labels count from 0."""
+    return ScriptedSource(labelled(count), name=name, **options)
+
+
+def files(folder: Path, count: int) -> FileList:
+    """`count` files with labels from 100 on."""
+    folder.mkdir(exist_ok=True)
+    paths = [folder / f"{n}.jpg" for n in range(count)]
+    for n, path in enumerate(paths):
+        path.write_bytes(jpeg(n))
+    return FileList(paths, list(range(100, 100 + count)))
+
+
+def test_in_order_each_source_comes_after_the_one_before() -> None:
+    """Partitions are shifted, those of a source that takes its partitions in turn stay in turn; ids say which is it."""
+    both = Concat([scripted(5, "a", partitions=2, extent=1, interleaved=True), scripted(3, "b")])
+    with Feed(both, 4, transform=v2.CenterCrop(8), tuning=QUICK) as feed:
+        batches = list(feed)
+    assert np.concatenate([batch.fields["label"] for batch in batches]).tolist() == [0, 2, 1, 3, 4, 0, 1, 2]
+    partitions = unpack_ids(np.concatenate([batch.ids for batch in batches]))[0]
+    assert partitions.tolist() == [0, 1, 0, 1, 1, 2, 2, 2]
+    assert [both.where(2, 1), both.where(1, 3)] == ["b[0]@1", "a[1]@3"]
+
+
+def test_a_sampler_counts_through_all() -> None:
+    """Index 5 of five records and three is the first of the second."""
+    with Feed(Concat([scripted(5), scripted(3)]), 3, sampler=[5, 0, 7], transform=CROP, tuning=QUICK) as feed:
+        (batch,) = feed
+    assert batch.fields["label"].tolist() == [0, 0, 2]
+    assert unpack_ids(batch.ids)[0].tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("shuffle", [True, Shuffle(3, 2), False], ids=["own", "windows", "in order"])
+def test_shards_files_a_topic_and_faults_resume_anywhere(tmp_path: Path, embedded: Kafka, shuffle: Any) -> None:
+    """One source of a tar, a topic, files, and one with gaps and bad records; the pin of the topic is in the state."""
+    embedded.publish("both", [(jpeg(n), 40 + n) for n in range(9)], partitions=2)
+    write_shard(tmp_path / "a.tar", [(jpeg(n), n) for n in range(7)])
+    faulty: list[Any] = labelled(8)
+    faulty[2], faulty[5] = Gap(), Corrupt()
+    source = Concat(
+        [
+            ShardSet(tmp_path / "a.tar"),
+            KafkaTopic("both", embedded.servers),
+            Concat([files(tmp_path / "f", 6), ScriptedSource(faulty, extent=3)]),
+        ]
+    )
+    assert_resumes_anywhere(source, transform=CROP, shuffle=shuffle, absent=1, positions=3)
+
+
+def test_labels_of_two_kinds_are_an_error_that_names_the_sources() -> None:
+    """int64 labels beside a list of texts cannot make one column."""
+
+    class Worded(ScriptedSource):
+        def reader(self, *given: Any) -> Any:
+            reader = super().reader(*given)
+            read = reader.read
+
+            def worded(extents: Any) -> Any:
+                block = read(extents)
+                block.fields["label"] = [str(n) for n in block.fields["label"].tolist()]
+                return block
+
+            reader.read = worded  # type: ignore[method-assign]
+            return reader
+
+    both = Concat([scripted(4, "numbers"), Worded(labelled(4), name="words")])
+    rule = "the field 'label' must be of one kind in all sources; .*int64 numbers.* a list"
+    with Feed(both, 8, transform=CROP, tuning=QUICK) as feed, pytest.raises(ConfigError, match=rule):
+        list(feed)
+
+
+def test_fields_are_those_that_all_have() -> None:
+    """Labels are left out beside a source that has none."""
+    both = Concat([scripted(4), ScriptedSource([jpeg(1), jpeg(2)])])
+    assert both.fields == ()
+    with Feed(both, 6, transform=CROP, tuning=QUICK) as feed:
+        (batch,) = feed
+    assert batch.fields == {}
+
+
+def test_columns_are_members_that_all_have(tmp_path: Path) -> None:
+    """Each source gives the member; where one cannot, the error names it."""
+    for name in "ab":
+        write_shard(tmp_path / f"{name}.tar", [{"jpg": jpeg(n), "txt": name.encode()} for n in range(3)])
+    two = Concat([ShardSet(tmp_path / "a.tar", label=None), ShardSet(tmp_path / "b.tar", label=None)])
+    assert [member.name for member in two.members()] == ["jpg", "txt"]
+    columns = {"image": Image("jpg", CROP), "text": Text("txt")}
+    with Feed(two, 6, columns=columns, tuning=QUICK) as feed:
+        (batch,) = feed
+    assert list(batch.fields["text"]) == ["a"] * 3 + ["b"] * 3
+    with pytest.raises(
+        ConfigError, match=r"all sources must have the members that the columns name; FileList.* does not"
+    ):
+        Feed(Concat([two, files(tmp_path / "f", 2)]), 2, columns={"text": Bytes("txt")}, tuning=QUICK)
+
+
+def test_positions_are_published_by_each_source_that_can() -> None:
+    """`commit` gives each its own part of the positions."""
+
+    class Published(ScriptedSource):
+        at: Any = None
+
+        def commit(self, positions: Any) -> None:
+            self.at = positions.tolist()
+
+    last = Published(labelled(6), partitions=2, first=5)
+    with Feed(Concat([scripted(2), last]), 4, transform=CROP, tuning=QUICK) as feed:
+        passes = iter(feed)
+        next(passes)
+        feed.commit()
+        assert last.at == [7, 5]
+        next(passes)
+        feed.commit()
+        assert last.at == [8, 8]
+
+
+def test_what_a_concat_refuses() -> None:
+    """No source at all, what is none, and the state of other sources, each with its own error."""
+    with pytest.raises(ConfigError, match="must be a sequence of sources; found an empty one"):
+        Concat([])
+    with pytest.raises(ConfigError, match="must be bounded sources.*found 'x.tar'"):
+        Concat(["x.tar"])  # type: ignore[list-item]
+    two = Concat([scripted(4), scripted(4)])
+    with pytest.raises(StateError, match="must be of 2 sources; found a state of 3"):
+        two.snapshot({"sources": [None] * 3})
+    with Feed(two, 4, transform=CROP) as feed:
+        state = feed.state_dict()
+    with (
+        Feed(Concat([scripted(4), scripted(5)]), 4, transform=CROP) as other,
+        pytest.raises(StateError, match="source: the state has"),
+    ):
+        other.load_state_dict(state)
+
+
+def test_a_concat_can_be_pickled(tmp_path: Path) -> None:
+    """It looks anew in another process."""
+    source = Concat([files(tmp_path / "f", 2), files(tmp_path / "g", 3)])
+    known = source.snapshot()
+    again = pickle.loads(pickle.dumps(source))
+    assert again.snapshot().fingerprint == known.fingerprint
+    assert again.where(1, 2) == str(tmp_path / "g" / "2.jpg")

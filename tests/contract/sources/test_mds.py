@@ -1,0 +1,124 @@
+"""MDS sets: what index.json must be, what is refused, and values by their encodings."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.images import jpeg
+from kit.inside import Extents
+from kit.record_files import frame, mds
+
+from dali_feed.errors import ConfigError, DaliFeedError, DataLostError, FormatError, SourceError
+from dali_feed.external_sources import MDS, RecordIO
+
+COLUMNS = {"image": "jpeg", "label": "int", "pickled": "pkl", "caption": "str"}
+SAMPLE = [jpeg(0), struct.pack("<q", 7), b"\x80\x04.", b"hello"]
+
+
+def made(folder: Path, **changes: Any) -> Path:
+    """A set of one shard, with changes to what index.json says of it."""
+    path = mds(folder / "set", COLUMNS, [[SAMPLE, SAMPLE]]) / "index.json"
+    told = json.loads(path.read_text())
+    told["shards"][0] |= changes
+    path.write_text(json.dumps(told))
+    return path.parent
+
+
+def test_pickles_are_never_read(tmp_path: Path) -> None:
+    """A set may have them; who asks for them is refused, and the other columns are read."""
+    source = MDS(made(tmp_path))
+    block = source.giving("image", ("caption", "label")).reader().read(Extents.one(0, 0, 2))
+    assert ([bytes(text) for text in block.fields["caption"]], block.fields["label"]) == ([b"hello"] * 2, [7, 7])
+    assert [member.name for member in source.members()] == ["image", "label", "caption"]
+    with pytest.raises(ConfigError, match="member 'pickled': its encoding 'pkl' runs code, and is never unpickled"):
+        source.giving(None, ("pickled",))
+    for options in ({"image": "pickled"}, {"label": "caption"}, {"label": "none"}):
+        with pytest.raises(ConfigError, match=r"MDS\(.*\): .* must be a column of encoding"):
+            MDS(tmp_path / "set", **options)  # type: ignore[arg-type]
+
+
+RAW = {"basename": "shard.00000.mds", "bytes": 1, "hashes": {}}
+ZIP = {"basename": "shard.00000.mds.zstd", "bytes": 1, "hashes": {}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"raw_data": RAW | {"basename": "../x"}}, SourceError, "a shard's name must be that of a file in the folder"),
+        ({"raw_data": RAW}, DataLostError, "bytes, but index.json says 1"),
+        ({"samples": 3}, DataLostError, "2 samples, but index.json says 3"),
+        ({"format": "csv"}, SourceError, "must describe MDS shards of version 2; .* format 'csv'"),
+        ({"column_names": ["a"]}, SourceError, "must describe MDS shards"),
+        ({"samples": -1}, SourceError, "a count or a size of -1"),
+        (
+            {"compression": "gz:7", "zip_data": ZIP, "raw_data": RAW | {"basename": "none.mds"}},
+            SourceError,
+            "found it compressed with gz; unpack all files: gzip -dk .*shard.00000.mds.zstd",
+        ),
+    ],
+)
+def test_what_index_json_says_is_held_against_the_files(
+    changes: dict[str, Any], error: type[SourceError], said: str, tmp_path: Path
+) -> None:
+    """A name that leaves the folder, sizes, counts, another format; shards that are there compressed alone."""
+    with pytest.raises(error, match=said):
+        MDS(made(tmp_path, **changes)).snapshot()
+
+
+def test_a_compressed_set_that_was_unpacked_is_read(tmp_path: Path) -> None:
+    """As one pass of StreamingDataset leaves it."""
+    assert len(MDS(made(tmp_path, compression="zstd", zip_data=ZIP)).snapshot()) == 2
+
+
+def test_hashes_are_checked_where_that_is_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """And it is said where there are none."""
+    folder = made(tmp_path)
+    shard = folder / "shard.00000.mds"
+    data = bytearray(shard.read_bytes())
+    data[-2] ^= 1
+    shard.write_bytes(data)
+    MDS(folder).snapshot()
+    with pytest.raises(DataLostError, match=r"shard.00000.mds: .* found sha1 .*, but index.json says"):
+        MDS(folder, check=True).snapshot()
+    MDS(made(tmp_path, raw_data=RAW | {"bytes": len(data)}), check=True).snapshot()
+    assert "1 of 1 shards have no hash" in caplog.text
+
+
+def test_any_damaged_index_json_gives_a_named_error_or_a_set(tmp_path: Path) -> None:
+    """Of any byte flipped and of some cuts: never another error."""
+    path = mds(tmp_path / "set", {"image": "jpeg", "label": "int"}, [[SAMPLE[:2]]]) / "index.json"
+    whole = path.read_bytes()
+    harms = [whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :] for at in range(len(whole))]
+    errors = 0
+    for harmed in [*harms, *(whole[:at] for at in range(0, len(whole), 9))]:
+        path.write_bytes(harmed)
+        try:
+            source = MDS(path.parent)
+            source.snapshot()
+            source.giving(None, ("label",)).reader().read(Extents.one(0, 0, 1))
+        except DaliFeedError as error:
+            errors += 1
+            assert not isinstance(error, FormatError)
+    assert errors > len(whole) / 3
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (frame(0, b"abc") + b"xxxxyyyy", "#1: .* at byte 12 of 20: a frame that begins with 78787878"),
+        (frame(0, b"abc")[:-5], "#0: .* -?[0-9]+ of 3 bytes of a record|#0: .* of 8 bytes of a head"),
+        (frame(1, b"abc") + frame(0, b"d"), "#0: .* part 0 of a record, inside of one"),
+        (frame(3, b"abc"), "#0: .* part 3 of a record, outside of one"),
+        (frame(1, b"abc") + frame(2, b"abc"), "#0: .* the end of the file, and not the last part of a record"),
+        (frame(5, b"abc"), "#0: .* part 5 of a record"),
+    ],
+)
+def test_frames_of_recordio_are_in_order(data: bytes, said: str, tmp_path: Path) -> None:
+    """What is wrong is told with its record and byte."""
+    (tmp_path / "a.rec").write_bytes(data)
+    with pytest.raises(DataLostError, match=said):
+        RecordIO(tmp_path / "a.rec", index_dir=tmp_path).snapshot()

@@ -1,0 +1,224 @@
+"""What sources of records in files share, whatever the file is: TFRecord, MDS, RecordIO."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from kit.blocks import taken
+from kit.by_others import written_to
+from kit.images import QUICK, jpeg, text
+from kit.inside import Extents, SlabPool, write_shard
+from kit.record_files import make
+from torchvision.transforms import v2
+
+from dali_feed import DataLoader, Shuffle
+from dali_feed.columns import Array, Image, Json, Number, Text
+from dali_feed.errors import (
+    ClosedError,
+    ConfigError,
+    DataLostError,
+    SourceChangedError,
+    SourceError,
+    SourceNotFoundError,
+)
+from dali_feed.external_sources import MDS, RecordIO, ShardSet, TFRecords
+from dali_feed.testing import assert_resumes_anywhere
+
+KINDS = ("tfrecord", "mds", "recordio")
+each = pytest.mark.parametrize("kind", KINDS)
+CROP = v2.Compose([v2.RandomResizedCrop(16, scale=(0.3, 1.0)), v2.RandomHorizontalFlip()])
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Indexes that cannot lie beside a file lie here."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def rows(source: Any) -> list[tuple[bytes, int, str | None]]:
+    """Payload, label and fault of every record."""
+    snapshot = source.snapshot()
+    pool = SlabPool(1 << 20)
+    reader = source.reader(pool)
+    block = reader.read(Extents(np.arange(len(snapshot.names)), snapshot.starts, snapshot.stops))
+    found = list(map(taken, block.payloads))
+    labels = block.fields["label"].tolist()
+    faults = [block.faults.get(row) for row in range(len(found))]
+    block.lease.release()
+    reader.close()
+    assert pool.leased == 0
+    return list(zip(found, labels, faults, strict=True))
+
+
+@each
+def test_pixels_and_labels_are_those_of_the_same_images_in_tar(kind: str, tmp_path: Path) -> None:
+    """In the same order."""
+    images = [jpeg(n) for n in range(5)]
+    write_shard(tmp_path / "a.tar", [(image, n) for n, image in enumerate(images)])
+    batches = []
+    for source in (ShardSet(tmp_path / "a.tar"), make(kind, tmp_path, images, 3)):
+        with DataLoader(source, 5, tuning=QUICK, device="cpu") as loader:
+            batches += list(loader)
+    (pixels, labels), (others, same) = batches
+    assert torch.equal(pixels, others)
+    assert labels.tolist() == same.tolist() == list(range(5))
+
+
+@each
+@pytest.mark.parametrize("shuffle", [True, Shuffle(4, 2)], ids=["uniform", "windows"])
+def test_resumes_anywhere(kind: str, shuffle: bool | Shuffle, tmp_path: Path) -> None:
+    """Files of unequal lengths, one record that is no image; of a TFRecord one whose CRC is wrong, too."""
+    source = make(kind, tmp_path, [*(jpeg(n, 16 + n % 3 * 4) for n in range(19)), text()], 13)
+    if kind == "tfrecord":
+        _flip(tmp_path / "s-0.tfrecord", 2000)
+        assert [row[2] for row in rows(source)].count(
+            "the record's CRC is wrong: its bytes are not what was written"
+        ) == 1
+    assert_resumes_anywhere(source, transform=CROP, shuffle=shuffle, positions=3, absent=0)
+
+
+def test_columns_resume_anywhere(tmp_path: Path) -> None:
+    """Images and numbers by the names of features."""
+    columns = {"image": Image("image/encoded", v2.Resize((8, 8))), "n": Number("image/class/label")}
+    assert_resumes_anywhere(make("tfrecord", tmp_path), columns=columns, positions=2, world_sizes=(2,), absent=0)
+
+
+@each
+def test_it_is_pickled_without_its_index_and_reads_the_same(kind: str, tmp_path: Path) -> None:
+    """In another process too; order, ids and coordinates are the files'."""
+    source = make(kind, tmp_path)
+    wanted = rows(source)
+    other = pickle.loads(pickle.dumps(source))
+    assert len(pickle.dumps(source)) < 2000
+    assert rows(other) == wanted
+    assert [label for _, label, _ in wanted] == list(range(22))
+    assert other.snapshot().fingerprint == source.snapshot().fingerprint
+    assert (source.fields, source.snapshot().random_access) == (("label",), True)
+    assert source.where(1, 3) == f"{Path(source.paths[1]).name}#3"
+
+
+@each
+def test_a_file_that_changed_or_went_after_it_was_indexed(kind: str, tmp_path: Path) -> None:
+    """Is an error that names it, never other bytes; the cure names the source."""
+    source = make(kind, tmp_path)
+    source.snapshot()
+    reader = source.reader()
+    reader.read(Extents.one(1, 0, 1)).lease.release()
+    path = Path(source.paths[1])
+    data = path.read_bytes()
+    path.write_bytes(data + data)
+    name = type(source).__name__
+    with pytest.raises(SourceChangedError, match=rf"{path.name}: .* make a new {name} to read"):
+        reader.read(Extents.one(1, 0, 1))
+    with pytest.raises(SourceChangedError, match=path.name):
+        source.snapshot()
+    path.unlink()
+    with pytest.raises(DataLostError, match="gone"):
+        source.snapshot()
+    reader.close()
+    with pytest.raises(ClosedError, match=name):
+        reader.read(Extents.one(0, 0, 1))
+
+
+@each
+def test_any_flipped_byte_and_any_cut(kind: str, tmp_path: Path) -> None:
+    """Give an error that names the file, faults, or the records as they were: other bytes only without a checksum."""
+    wanted = rows(make(kind, tmp_path, [b"abcdef", b"", b"0123"], 2))
+    path = next(iter(sorted([*tmp_path.glob("s-0.*"), *tmp_path.glob("mds/*0.mds")])))
+    whole = path.read_bytes()
+    outcomes = set()
+    for harm in [(at, bytes([whole[at] ^ 1 << at % 8])) for at in range(len(whole))] + [
+        (at, None) for at in range(1, len(whole))
+    ]:
+        at, byte = harm
+        path.write_bytes(whole[:at] + byte + whole[at + 1 :] if byte is not None else whole[:at])
+        try:
+            source = MDS(tmp_path / "mds", check=True) if kind == "mds" else make_again(kind, tmp_path)
+            found = rows(source)
+        except SourceError as error:
+            assert path.name in str(error), harm
+            outcomes.add("error")
+            continue
+        assert byte is not None or kind == "recordio" or len(found) < len(wanted), harm  # cut between two records
+        if kind == "tfrecord":
+            assert all(row[2] or row in wanted for row in found), harm
+            outcomes.add("fault" if any(row[2] for row in found) else "fewer")
+    assert "error" in outcomes
+    assert kind != "tfrecord" or outcomes == {"error", "fault", "fewer"}
+
+
+def make_again(kind: str, folder: Path) -> Any:
+    """The source of the files that are there."""
+    if kind == "recordio":
+        return RecordIO(str(folder / "s-*.rec"), index_dir=folder / "index")
+    return TFRecords(
+        str(folder / "s-*.tfrecord"), index_dir=folder / "index", image="image/encoded", label="image/class/label"
+    )
+
+
+def test_what_other_libraries_wrote_is_read_right(tmp_path: Path) -> None:
+    """TensorFlow's, Mosaic's and MXNet's own writers, every kind of value that they have."""
+    written_to(tmp_path)
+    examples = TFRecords(tmp_path / "tensorflow.tfrecord")
+    assert [row[1:] for row in rows(examples)] == [(-1, None), (0, None), (1, None)]
+    columns: Any = {
+        "image": Image("image/encoded"),
+        "bbox": Array("image/object/bbox"),
+        "text": Text("text"),
+    }
+    with DataLoader(examples, 3, columns=columns, tuning=QUICK, device="cpu") as loader:
+        (batch,) = loader
+    assert batch["image"].shape == (3, 3, 8, 8)
+    assert batch["bbox"].tolist() == [[0.25, 0.5, n + 0.5] for n in range(3)]
+    assert batch["text"] == [f"é {n}" for n in range(3)]
+    block = examples.giving(None, ("ids[]",)).reader().read(Extents.one(0, 0, 3))
+    assert [ids.tolist() for ids in block.fields["ids[]"]] == [list(range(-1, 9 * n)) for n in range(3)]
+
+    streaming = MDS(tmp_path / "mds", check=True)
+    columns = {name: Array(name) for name in "xab"} | {
+        name: Number(name, "float64") for name in ("id", "f", "i", "big", "d")
+    }
+    columns |= {"image": Image("image"), "n": Number("label"), "caption": Text("caption"), "meta": Json("meta")}
+    with DataLoader(streaming, 3, columns=columns, tuning=QUICK, device="cpu") as loader:
+        (batch,) = loader
+    assert batch["image"].shape == (3, 3, 8, 8)
+    assert batch["x"].tolist() == [[n, n + 1, n + 2] for n in range(3)]
+    assert batch["a"].tolist() == [[[0, 1, 2], [3, 4, 5]]] * 3
+    assert batch["b"].tolist() == [[[-n, -n], [-n, -n]] for n in range(3)]
+    assert (batch["n"].tolist(), batch["meta"]) == ([-1, 0, 1], [{"n": n} for n in range(3)])
+    assert batch["caption"] == [f"é {n}" for n in range(3)]
+    numbers = [batch[name].tolist() for name in ("id", "f", "i", "big", "d")]
+    assert numbers == [[0, 1000, 2000], [0, 0.25, 0.5], [0, -1, -2], [0, 0.125, 0.25], [1.5] * 3]
+
+    mark = bytes.fromhex("0a23d7ce")
+    mxnet = RecordIO(tmp_path / "mxnet.rec").giving("image", ("label", "id"))
+    block = mxnet.reader().read(Extents.one(0, 0, 4))
+    assert [taken(view) for view in block.payloads] == [b"abc", b"wxyz" + mark + b"tail", mark + mark + b"12345", b""]
+    labels = block.fields["label"]
+    assert [labels[0], labels[1].tolist(), *labels[2:]] == [3.0, [1.5, -2.0], -1.0, 4.0]
+    assert block.fields["id"] == [7, 8, 9, 10]
+
+
+@each
+def test_what_cannot_be_is_told(kind: str, tmp_path: Path) -> None:
+    """Files that are not there, a pin, a member that no record has."""
+    source = make(kind, tmp_path)
+    name = type(source).__name__
+    with pytest.raises(SourceNotFoundError, match=f"{name}: |index.json"):
+        type(source)(str(tmp_path / "none*"))
+    with pytest.raises(ConfigError, match="take no pin"):
+        source.snapshot({"a": 1})
+    with pytest.raises(ConfigError, match="member 'lable'"):
+        source.giving(None, ("lable",)).snapshot()
+
+
+def _flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)

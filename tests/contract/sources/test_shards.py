@@ -1,0 +1,226 @@
+"""ShardSet: tar files read by position."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kit.blocks import taken
+from kit.inside import Extents, SlabPool, write_shard
+
+from dali_feed.errors import (
+    ClosedError,
+    ConfigError,
+    DataLostError,
+    SourceChangedError,
+)
+from dali_feed.external_sources import ShardSet
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Indexes that cannot lie beside a shard lie here."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def rows(source: ShardSet, extents: Extents | None = None) -> list[tuple[bytes | None, int | None, str | None]]:
+    """(payload or None, label or None, fault or None) of every position, or of those in `extents`."""
+    snapshot = source.snapshot()
+    if extents is None:
+        extents = Extents(np.arange(len(snapshot.names)), snapshot.starts, snapshot.stops)
+    pool = SlabPool(1 << 20)
+    reader = source.reader(pool)
+    block = reader.read(extents)
+    labels = block.fields["label"].tolist() if "label" in block.fields else [None] * len(block.ids)
+    found = [
+        (None if k in block.faults and not payload else payload, label, block.faults.get(k))
+        for k, (payload, label) in enumerate(zip(map(taken, block.payloads), labels, strict=True))
+    ]
+    block.lease.release()
+    reader.close()
+    assert pool.leased == 0
+    return found
+
+
+def read_sizes(patch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes that each read from now on asks for, in order."""
+    sizes: list[int] = []
+    real = os.preadv
+
+    def recording(fd: int, views: Sequence[memoryview], at: int, flags: int = 0) -> int:
+        got = real(fd, views, at, flags)  # what the page cache lacks raises here, and is read again
+        sizes.append(len(views[0]))
+        return got
+
+    patch.setattr(os, "preadv", recording)
+    return sizes
+
+
+records = st.lists(st.tuples(st.binary(max_size=2000), st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=30)
+
+
+@settings(max_examples=40, deadline=None)
+@given(records=records, data=st.data())
+def test_what_was_written_is_read_in_any_order(records: list[tuple[bytes, int]], data: st.DataObject) -> None:
+    """Any extents of any shards give exactly the records that were written there."""
+    with tempfile.TemporaryDirectory() as folder:
+        half = len(records) // 2
+        parts = [p for p in (records[:half], records[half:]) if p]
+        paths = [Path(folder, f"{k}.tar") for k in range(len(parts))]
+        for path, part in zip(paths, parts, strict=True):
+            assert write_shard(path, part) == len(part)
+        source = ShardSet(paths, label="cls")
+        assert [(p, label) for p, label, _ in rows(source)] == records
+        runs = data.draw(
+            st.lists(
+                st.integers(0, len(parts) - 1).flatmap(
+                    lambda p: st.tuples(st.just(p), st.integers(0, len(parts[p])), st.integers(0, len(parts[p])))
+                ),
+                max_size=8,
+            )
+        )
+        runs = [(p, min(a, b), max(a, b)) for p, a, b in runs]
+        found = rows(source, Extents(*np.array(runs, np.int64).reshape(-1, 3).T))
+        assert [(p, label) for p, label, _ in found] == [r for p, a, b in runs for r in parts[p][a:b]]
+
+
+def test_a_shard_that_changed_or_went_after_it_was_indexed(tmp_path: Path) -> None:
+    """Growth is a SourceChangedError with the cure, a vanished file and one cut while open are lost data."""
+    path = tmp_path / "a.tar"
+    write_shard(path, [(b"x" * 900, 1), (b"y" * 900, 2)])
+    source = ShardSet(path)
+    source.snapshot()
+    reader = source.reader()
+    reader.read(Extents.one(0, 0, 1)).lease.release()
+    data = path.read_bytes()
+    path.write_bytes(data + bytes(512))
+    with pytest.raises(SourceChangedError, match="make a new ShardSet"):
+        rows(source)
+    os.truncate(path, 3000)
+    pool = SlabPool()
+    with pytest.raises(DataLostError, match=r"a\.tar#1.* byte 3000"):
+        reader.read(Extents.one(0, 0, 2))
+    assert pool.leased == 0
+    path.unlink()
+    with pytest.raises(DataLostError, match="gone"):
+        rows(source)
+
+
+def test_labels_from_cls_and_json(tmp_path: Path) -> None:
+    """Text, JSON and a key of one's own are read; "auto" takes what the first sample has."""
+    write_shard(tmp_path / "cls.tar", [{"jpg": b"a", "cls": b" 7\n", "json": b'{"label": 1}'}])
+    write_shard(tmp_path / "json.tar", [{"json": b'{"label": 8, "fine": -9}', "png": b"b"}])
+    write_shard(tmp_path / "other.tar", [{"jpg": b"c", "json": b'{"caption": "no label here"}'}])
+    write_shard(tmp_path / "bare.tar", [b"d"])
+    cases = [
+        ("cls", "auto", 7), ("cls", "json", 1), ("cls", None, None), ("json", "auto", 8),
+        ("json", "json:fine", -9), ("other", "auto", None), ("bare", "auto", None),
+    ]  # fmt: skip
+    for name, label, want in cases:
+        source = ShardSet(tmp_path / f"{name}.tar", label=label)
+        assert [(found, fault) for _, found, fault in rows(source)] == [(want, None)]
+        assert source.fields == (() if want is None else ("label",))
+
+
+def test_a_sample_without_image_or_with_a_bad_label_costs_its_own_row(tmp_path: Path) -> None:
+    """Each fault is a reason in its row, and the rows around it are whole."""
+    path = tmp_path / "a.tar"
+    deep = b"[" * 100_000
+    bad = [b"seven", b"", b"1_0", b"7.5", b"9" * 30, b"9" * 5000, b"\xff"]
+    good = {"jpg": b"good", "cls": b"3"}
+    write_shard(path, [good, {"cls": b"1"}, {"jpg": b"lone"}, *({"jpg": b"pic", "cls": text} for text in bad), good])
+    found = rows(ShardSet(path))
+    assert found[0] == found[-1] == (b"good", 3, None)
+    assert found[1] == (None, -1, "the sample has no image member")
+    assert found[2] == (b"lone", -1, "the sample has no .cls member for its label")
+    for payload, label, fault in found[3:-1]:
+        assert (payload, label) == (b"pic", -1)
+        assert fault is not None
+        assert "label must" in fault
+    texts = [b"{", deep, b"[1]", b'{"label": "3"}', b'{"label": true}', b'{"label": 1.5}', b"{}", b"\xff\xfe"]
+    write_shard(path, [{"jpg": b"pic", "json": json.dumps({"label": 4}).encode()}])
+    write_shard(path, [{"jpg": b"pic", "json": text} for text in texts])
+    for payload, label, fault in rows(ShardSet(path, label="json")):
+        assert (payload, label) == (b"pic", -1)
+        assert fault is not None
+        assert "label" in fault
+
+
+def test_a_gif_or_avif_is_the_image_where_there_is_no_other(tmp_path: Path) -> None:
+    """The suffixes that every engine takes come first; a sample that has none of them still has its image."""
+    both = {"gif": b"GIF", "jpg": b"JPEG"}
+    write_shard(tmp_path / "s.tar", [both, {"gif": b"GIF"}, {"avif": b"AVIF"}])
+    assert [payload for payload, _, _ in rows(ShardSet(str(tmp_path / "s.tar")))] == [b"JPEG", b"GIF", b"AVIF"]
+
+
+def test_a_label_far_from_its_image_is_read_on_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large member between the two is not read, and a sample with several images gives the foremost suffix."""
+    path = tmp_path / "a.tar"
+    wide = {"png": b"second", "jpg": b"first", "npy": bytes(200_000), "cls": b"5"}
+    write_shard(path, [wide, wide])
+    with monkeypatch.context() as patch:
+        sizes = read_sizes(patch)
+        assert rows(ShardSet(path)) == [(b"first", 5, None)] * 2
+    assert sorted(sizes) == [1, 1, 5, 5]
+    assert rows(ShardSet(path, image=["npy"], label=None)) == [(bytes(200_000), None, None)] * 2
+    assert rows(ShardSet(path, image=["PNG", "jpg"])) == [(b"second", 5, None)] * 2
+
+
+def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
+    """Each says what it must be; a pin, and an extent beyond the snapshot, are refused too."""
+    path = tmp_path / "a.tar"
+    write_shard(path, [(b"x", 1)])
+    for wrong in ({"label": "txt"}, {"label": "json:"}, {"image": "jpg"}, {"image": ()}):
+        with pytest.raises(ConfigError, match="ShardSet: (label|image) must be"):
+            ShardSet(path, **wrong)
+    source = ShardSet(path)
+    with pytest.raises(ConfigError, match="pin"):
+        source.snapshot({"a": 1})
+    for run in ((0, 0, 2), (1, 0, 1), (-1, 0, 1), (0, -1, 1)):
+        with pytest.raises(ConfigError, match="inside the snapshot"):
+            source.reader().read(Extents.one(*run))
+
+
+def test_the_snapshot_tells_sizes_and_a_fingerprint_of_the_contents(tmp_path: Path) -> None:
+    """It is the same for the same bytes at another time and place, and another for other sizes or samples."""
+    (tmp_path / "copy").mkdir()
+    for path in (tmp_path / "a.tar", tmp_path / "copy" / "a.tar"):
+        write_shard(path, [(bytes(30_000 + 1000 * k), k) for k in range(5)])
+    snapshot = ShardSet(tmp_path / "a.tar").snapshot()
+    assert (snapshot.record_bytes, len(snapshot), snapshot.random_access) == (32_000, 5, True)
+    assert 200 < snapshot.extent < 300
+    os.utime(tmp_path / "a.tar", (1, 1))
+    same = [ShardSet(p).snapshot().fingerprint for p in (tmp_path / "a.tar", tmp_path / "copy" / "a.tar")]
+    assert same == [snapshot.fingerprint] * 2
+    write_shard(tmp_path / "a.tar", [(bytes(30_001), 0)])
+    assert ShardSet(tmp_path / "a.tar").snapshot().fingerprint != snapshot.fingerprint
+
+
+def test_the_stop_event_ends_a_read_and_its_memory_goes_back(tmp_path: Path) -> None:
+    """A stopped reader raises ClosedError and keeps no slab."""
+    write_shard(tmp_path / "a.tar", [(b"x", 1)])
+    stop, pool = threading.Event(), SlabPool()
+    reader = ShardSet(tmp_path / "a.tar").reader(pool, stop)
+    reader.read(Extents.one(0, 0, 1)).lease.release()
+    stop.set()
+    with pytest.raises(ClosedError, match="stopped"):
+        reader.read(Extents.one(0, 0, 1))
+    assert pool.leased == 0
+
+
+def test_a_source_can_be_pickled(tmp_path: Path) -> None:
+    """Spawned processes get it as an argument."""
+    write_shard(tmp_path / "a.tar", [(b"x", 1)])
+    source = ShardSet(tmp_path / "a.tar")
+    source.snapshot()
+    assert rows(pickle.loads(pickle.dumps(source))) == [(b"x", 1, None)]

@@ -1,0 +1,119 @@
+"""TFRecord files: frames, CRCs, features that are asked for, and records that are something else."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.blocks import taken
+from kit.images import QUICK, jpeg
+from kit.inside import Extents
+from kit.record_files import tfrecord
+from kit.tf_example import example_bytes
+
+from dali_feed import DataLoader
+from dali_feed.columns import Bytes, Image, Number
+from dali_feed.errors import ConfigError, DataLostError, SourceEmptyError, SourceError
+from dali_feed.external_sources import TFRecords
+
+
+def source(folder: Path, records: list[Any], **options: Any) -> TFRecords:
+    """A file of records: bytes, or features of an Example."""
+    data = tfrecord(record if isinstance(record, bytes) else example_bytes(record) for record in records)
+    (folder / "a.tfrecord").write_bytes(data)
+    return TFRecords(folder / "a.tfrecord", index_dir=folder / "index", **options)
+
+
+def block(found: Any, count: int) -> Any:
+    """Its first records."""
+    return found.reader().read(Extents.one(0, 0, count))
+
+
+@pytest.mark.parametrize(
+    ("data", "packed", "cure"),
+    [
+        (gzip.compress(tfrecord([b"abc"]), mtime=0), "GZIP", "gzip -dc < "),
+        (zlib.compress(tfrecord([b"abc"])), "ZLIB", "zlib-flate -uncompress < "),
+        (b"PK\3\4 and more of a file", "", "fetch or write the file again"),
+    ],
+)
+def test_a_file_that_is_something_else(tmp_path: Path, data: bytes, packed: str, cure: str) -> None:
+    """Is refused, with the command that unpacks it where it is compressed."""
+    (tmp_path / "a.tfrecord").write_bytes(data)
+    with pytest.raises(SourceError, match=cure) as caught:
+        TFRecords(tmp_path / "a.tfrecord").snapshot()
+    assert packed in str(caught.value)
+    assert isinstance(caught.value, DataLostError) == (not packed)
+
+
+def test_a_wrong_length_is_told_with_its_record(tmp_path: Path) -> None:
+    """By the first one that is wrong, of whatever a later one seems to be."""
+    whole = tfrecord([b"x" * 40] * 5000)  # more than are checked at once
+    bad = bytearray(whole)
+    bad[56 * 4500] ^= 1
+    (tmp_path / "a.tfrecord").write_bytes(bad)
+    with pytest.raises(
+        DataLostError, match=rf"a.tfrecord#4500: .* at byte {56 * 4500} of {56 * 5000}: a length whose CRC"
+    ):
+        TFRecords(tmp_path / "a.tfrecord", index_dir=tmp_path).snapshot()
+    (tmp_path / "a.tfrecord").write_bytes(whole[:-1])
+    with pytest.raises(DataLostError, match=r"a.tfrecord#4999: .*: 43 of 44 bytes of a record"):
+        TFRecords(tmp_path / "a.tfrecord", index_dir=tmp_path).snapshot()
+    (tmp_path / "a.tfrecord").write_bytes(b"")
+    with pytest.raises(SourceEmptyError, match="found none in 1 file"):
+        TFRecords(tmp_path / "a.tfrecord", index_dir=tmp_path).snapshot()
+
+
+def test_features_are_found_by_the_names_that_people_use(tmp_path: Path) -> None:
+    """The image and the label without being told; a label that is none is a bad record; a wrong name is told."""
+    features = [{"jpg": jpeg(0), "label": n} for n in range(3)] + [{"jpg": jpeg(0), "label": [1, 2]}, {"jpg": jpeg(0)}]
+    made = source(tmp_path, features)
+    found = block(made, 5)
+    assert [taken(view) for view in found.payloads] == [jpeg(0)] * 5
+    assert found.fields["label"].tolist() == [0, 1, 2, -1, -1]
+    assert [reason.rpartition("; ")[2] for reason in found.faults.values()] == ["found several values", "found none"]
+    assert source(tmp_path, features, label=None).fields == ()
+    with pytest.raises(
+        ConfigError, match=r"member 'lable': no record has it; found jpg, label. Did you mean 'label'\?"
+    ):
+        block(source(tmp_path, features, label="lable"), 1)
+    with pytest.raises(ConfigError, match="without columns= a batch has images; found none"):
+        block(source(tmp_path, [{"x": 1}]), 1)
+
+
+def test_records_that_are_no_example(tmp_path: Path) -> None:
+    """Bytes, which may be the image; or what another format reads; what it cannot read is a bad record."""
+    raw = source(tmp_path, [jpeg(0), b"x"], format=None)
+    assert [taken(view) for view in block(raw, 2).payloads] == [jpeg(0), b"x"]
+    assert (raw.fields, [member.name for member in raw.members()]) == ((), ["value"])
+    with pytest.raises(
+        ConfigError, match="records of .* are bytes, and have the member value; found none of that name"
+    ):
+        raw.giving(None, ("label",))
+    texts = [json.dumps({"body": {"n": n}}).encode() for n in range(3)]
+    made = source(tmp_path, [*texts, b"{"], format="json")
+    with DataLoader(made, 3, columns={"n": Number("body.n")}, tuning=QUICK, device="cpu") as loader:
+        assert next(iter(loader))["n"].tolist() == [0, 1, 2]
+    found = block(made.giving(None, ("body.n",)), 4)
+    assert found.fields["body.n"] == [0, 1, 2, None]
+    assert list(found.faults) == [3]
+    broken = source(tmp_path, [{"image": jpeg(0)}, b"\xff\xff"])
+    assert list(block(broken, 2).faults.values()) == ["example: it is cut off within a number"]
+
+
+def test_a_feature_of_several_values_is_no_image(tmp_path: Path) -> None:
+    """Its record is bad, with the name."""
+    found = block(source(tmp_path, [{"image": [b"a", b"b"]}, {"image": 3}, {"image": b"x"}]), 3)
+    assert found.faults == dict.fromkeys((0, 1), "the record has no member image with an image")
+    columns = {"image": Image("image"), "n": Bytes("image")}
+    assert DataLoader(source(tmp_path, [{"image": b"x"}]), 1, columns=columns, tuning=QUICK, device="cpu")
+
+
+def test_a_path_is_no_source() -> None:
+    """A loader that is given one says what to write."""
+    with pytest.raises(ConfigError, match=r"For TFRecord files use TFRecords\('a.tfrecord'\)"):
+        DataLoader("a.tfrecord", 1)

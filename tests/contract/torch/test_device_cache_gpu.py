@@ -1,0 +1,152 @@
+"""A cache in a GPU's memory: bit for bit the batches of a loader without one, on either engine."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from kit.images import broken_png, jpeg, png
+from kit.inside import Corrupt, Gap
+from torchvision.transforms import v2
+
+from dali_feed import BadRecords, Cache, DataLoader, Mixing, Tuning
+from dali_feed.errors import ConfigError
+from dali_feed.testing import ScriptedSource
+
+pytestmark = pytest.mark.gpu
+
+EPOCHS = 3
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CUT = (v2.Resize(40), v2.CenterCrop(32))
+FLOATS = (v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD))
+HALVES = (v2.ToDtype(torch.bfloat16, scale=True), v2.Normalize(MEAN, STD))
+ROW = 32 * 32 * 3
+
+TRANSFORMS: dict[str, Any] = {
+    "training": v2.Compose([*CUT, v2.RandomHorizontalFlip(), *FLOATS, v2.RandomErasing(0.6, value=3)]),
+    "evaluation": v2.Compose([*CUT, *HALVES]),
+    "bytes": v2.Compose([*CUT, v2.RandomVerticalFlip()]),
+    "gray": v2.Compose([*CUT, v2.Grayscale(1), v2.RandomHorizontalFlip(), FLOATS[0], v2.Normalize([0.4], [0.2])]),
+    "behind the graph": v2.Compose([v2.Resize((32, 32)), v2.RandomAdjustSharpness(2.0, p=1.0), *FLOATS]),
+}
+
+
+def source() -> ScriptedSource:
+    """JPEGs and PNGs of several sizes, with holes, faults, and one that only the decoder refuses."""
+    items: list[Any] = [((png if n % 3 else jpeg)(n, 60 + n % 4 * 9, 90 - n % 5 * 7), n) for n in range(72)]
+    items[5], items[20], items[33] = Gap(), Corrupt(), (broken_png(), 33)
+    return ScriptedSource(items, partitions=2, extent=4)
+
+
+def loader(engine: str, transform: Any, cache: Cache | None, **options: Any) -> DataLoader:
+    """A loader that shuffles."""
+    chosen: dict[str, Any] = {"shuffle": True, "seed": 3, "info": True, "bad": BadRecords(limit=None)} | options
+    return DataLoader(
+        source(), 16, transform=transform, device="cuda", engine=engine, tuning=Tuning(cache=cache), **chosen
+    )
+
+
+def told(item: Any) -> Any:
+    """All that a batch is."""
+    *tensors, info = item
+    assert all(each.is_cuda for each in tensors)
+    return [*(each.cpu() for each in tensors), info.ids, info.ok]
+
+
+def run(made: DataLoader) -> list[torch.Tensor]:
+    """What the training loop is given in some epochs."""
+    with made:
+        return [each for _ in range(EPOCHS) for item in made for each in told(item)]
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    """Bit for bit."""
+    return all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(one, other, strict=True))
+
+
+@pytest.fixture(params=["dali", "host"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """Each engine before a GPU."""
+    return str(request.param)
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("limit", ["1GB", 30 * ROW + 1])
+def test_a_batch_does_not_see_it(engine: str, name: str, limit: int | str) -> None:
+    """Images that are all there, or a part of them: pixels, labels, ids and ok of every epoch."""
+    cache = Cache(device_memory=limit)
+    assert same(run(loader(engine, TRANSFORMS[name], cache)), run(loader(engine, TRANSFORMS[name], None)))
+
+
+def test_colours_at_the_end_are_the_kernels() -> None:
+    """On the dali engine they may be random."""
+    transform = v2.Compose([v2.Resize((32, 32)), v2.ColorJitter(0.4, 0.4, 0.4, 0.1), *FLOATS])
+    with_one = run(loader("dali", transform, Cache(device_memory="1GB")))
+    assert same(with_one, run(loader("dali", transform, None)))
+    with pytest.raises(ConfigError, match="found ColorJitter"):
+        loader("host", transform, Cache(device_memory="1GB"))
+
+
+@pytest.mark.parametrize("limit", ["1GB", 30 * ROW + 1])
+def test_a_crop_is_cut_out_on_the_gpu(limit: int | str) -> None:
+    """Of the host engine's images, as that engine cuts it."""
+    shift = v2.RandomCrop(32, padding=4, fill=(9, 200, 1))
+    transform = v2.Compose([v2.Resize((32, 32)), shift, v2.RandomHorizontalFlip(), *FLOATS])
+    kept = run(loader("host", transform, Cache(device_memory=limit)))
+    assert same(kept, run(loader("host", transform, None)))
+
+
+def test_later_epochs_decode_what_is_bad_and_nothing_else(engine: str) -> None:
+    """Each image is made once, and lies in the GPU's memory, within the limit."""
+    with loader(engine, TRANSFORMS["training"], Cache(device_memory="1GB")) as made:
+        misses = []
+        for _ in range(EPOCHS):
+            for _ in made:
+                pass
+            found = made.stats().cache
+            assert found is not None
+            misses.append(found.device_misses)
+    assert found is not None
+    assert found.device_records == 69
+    assert 69 * ROW <= found.device_held <= found.device_limit
+    assert {b - a for a, b in itertools.pairwise(misses)} <= {1, 2}
+
+
+def test_mixed_batches_are_the_same(engine: str) -> None:
+    """Mixing takes kept pixels in the finish's launch."""
+    mixing = Mixing(0.4, 1.0, classes=72)
+    kept = run(loader(engine, TRANSFORMS["training"], Cache(device_memory="1GB"), collate_fn=mixing))
+    assert same(kept, run(loader(engine, TRANSFORMS["training"], None, collate_fn=mixing)))
+
+
+def test_a_state_goes_both_ways(engine: str) -> None:
+    """Taken in the second epoch with a cache it goes on without, and the other way round."""
+    halves = []
+    for cache, other in itertools.permutations([None, Cache(device_memory="1GB")]):
+        one, two = (loader(engine, TRANSFORMS["training"], each) for each in (cache, other))
+        with one, two:
+            for made in (one, two):
+                for _ in made:
+                    pass
+            given = [each for item in itertools.islice(one, 2) for each in told(item)]
+            two.load_state_dict(one.state_dict())
+            halves.append(given + [each for item in two for each in told(item)])
+    assert same(*halves)
+
+
+def test_a_busy_stream_of_the_loops_own_sees_whole_batches(engine: str) -> None:
+    """The loop takes batches on a stream of its own that is behind, and drops them at once: memory is used again."""
+    want = run(loader(engine, TRANSFORMS["training"], None))
+    found: list[torch.Tensor] = []
+    with loader(engine, TRANSFORMS["training"], Cache(device_memory="1GB")) as made:
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            for _ in range(EPOCHS):
+                for images, labels, info in made:
+                    torch.cuda._sleep(20_000_000)  # type: ignore[no-untyped-call]
+                    found += [images.clone(), labels.clone(), info.ids, info.ok]
+                    del images, labels
+        stream.synchronize()
+    assert same([each.cpu() for each in found], want)

@@ -1,0 +1,243 @@
+"""torch's arguments, one by one: what each comes to with us, and what torch refuses is refused in its words."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from kit.both_loaders import COUNT, CPU_WARNING, OURS_BY_TORCH, Numbers, Stream, both_loaders, folder_of, tensors_of
+from kit.images import QUICK
+from kit.inside import Feed, TorchFeed, running
+from kit.inside import arguments as torch_arguments
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader as TorchLoader
+from torchvision.datasets import ImageFolder
+
+from dali_feed import DataLoader
+from dali_feed.errors import ConfigError
+
+pytestmark = [OURS_BY_TORCH, CPU_WARNING]
+
+# By the name in torch's signature: with a dataset that is read as files, and with one that torch's own loader runs.
+# "warned" has a value that cannot apply beside it; what is honoured, the other files of conformance hold.
+VERDICTS: dict[str, tuple[tuple[str, Any], tuple[str, Any]]] = {
+    "dataset": (("honoured", None), ("honoured", None)),
+    "batch_size": (("honoured", None), ("honoured", None)),
+    "shuffle": (("honoured", None), ("honoured", None)),
+    "sampler": (("honoured", None), ("honoured", None)),
+    "batch_sampler": (("honoured", None), ("honoured", None)),
+    "num_workers": (("honoured", None), ("honoured", None)),
+    "collate_fn": (("honoured", None), ("honoured", None)),
+    "pin_memory": (("warned", True), ("honoured", None)),
+    "drop_last": (("honoured", None), ("honoured", None)),
+    "timeout": (("honoured", None), ("warned", 3)),
+    "worker_init_fn": (("warned", print), ("honoured", None)),
+    "multiprocessing_context": (("warned", "spawn"), ("honoured", None)),
+    "generator": (("honoured", None), ("honoured", None)),
+    "prefetch_factor": (("honoured", None), ("honoured", None)),
+    "persistent_workers": (("warned", True), ("honoured", None)),
+    "pin_memory_device": (("warned", "cuda"), ("warned", "cuda")),
+    "in_order": (("warned", False), ("warned", False)),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    """Pictures in files."""
+    return folder_of(tmp_path_factory.mktemp("conformance") / "root")
+
+
+def test_every_argument_of_torchs_has_a_verdict() -> None:
+    """The installed torch has no argument that the table leaves out, and the table none that torch has not."""
+    assert list(inspect.signature(TorchLoader).parameters) == list(VERDICTS)
+
+
+WARNED = [
+    (name, native) for name, both in VERDICTS.items() for native in (True, False) if both[not native][0] == "warned"
+]
+
+
+@pytest.mark.parametrize(("name", "native"), WARNED)
+def test_what_cannot_apply_is_warned_of_once(
+    folder: ImageFolder, monkeypatch: pytest.MonkeyPatch, name: str, *, native: bool
+) -> None:
+    """At the caller's line, the first time; the batches are what they are without it."""
+    value = VERDICTS[name][not native][1]
+    monkeypatch.setattr(torch_arguments, "_warned", set())
+    data: Any = folder if native else tensors_of()
+    options: dict[str, Any] = {"device": "cpu", "tuning": QUICK if native else None, name: value}
+    with pytest.warns(UserWarning, match=f"^{name}(=False)? has no effect here: ") as told:
+        one = DataLoader(data, 5, **options)
+    assert {warning.filename for warning in told} == {__file__}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "dataset: ")
+        two = DataLoader(data, 5, **options)
+    with one, two, DataLoader(data, 5, device="cpu") as plain:
+        for a, b, c in zip(one, two, plain, strict=True):
+            assert all(torch.equal(x, z) and torch.equal(y, z) for x, y, z in zip(a, b, c, strict=True))
+
+
+@both_loaders
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"num_workers": -1}, "num_workers option should be non-negative"),
+        ({"timeout": -1}, "timeout option should be non-negative"),
+        ({"num_workers": 1, "prefetch_factor": -1}, "prefetch_factor option should be non-negative"),
+        ({"batch_size": 0}, "batch_size should be a positive integer value, but got batch_size=0"),
+        ({"batch_size": -3}, "batch_size should be a positive integer value, but got batch_size=-3"),
+        ({"batch_size": 2.0}, "batch_size should be a positive integer value, but got batch_size=2.0"),
+        ({"batch_size": True}, "batch_size should be a positive integer value, but got batch_size=True"),
+        ({"drop_last": 3}, "drop_last should be a boolean value, but got drop_last=3"),
+        ({"batch_size": None, "drop_last": True}, "batch_size=None option disables auto-batching and is mutually ex"),
+        ({"sampler": [1], "shuffle": True}, "sampler option is mutually exclusive with shuffle"),
+        ({"sampler": [1], "shuffle": True, "batch_sampler": [[1]]}, "sampler option is mutually exclusive with shuf"),
+        ({"batch_sampler": [[1]], "batch_size": 2}, "batch_sampler option is mutually exclusive with batch_size, shu"),
+        ({"batch_sampler": [[1]], "batch_size": None}, "batch_sampler option is mutually exclusive with"),
+        ({"batch_sampler": [[1]], "shuffle": True}, "batch_sampler option is mutually exclusive with"),
+        ({"batch_sampler": [[1]], "sampler": [1]}, "batch_sampler option is mutually exclusive with"),
+        ({"batch_sampler": [[1]], "drop_last": True}, "batch_sampler option is mutually exclusive with"),
+        ({"batch_sampler": [[1]], "drop_last": 3}, "batch_sampler option is mutually exclusive with"),
+        ({"num_workers": 1, "multiprocessing_context": "thread"}, "multiprocessing_context option should specify a v"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("native", [True, False], ids=["files", "torch"])
+def test_what_torch_refuses(
+    folder: ImageFolder, loader: Any, options: dict[str, Any], told: str, *, native: bool
+) -> None:
+    """A ValueError in torch's words, whoever would run the dataset."""
+    with pytest.raises(ValueError, match=f"^{told}"):
+        loader(folder if native else tensors_of(), **options)
+
+
+@both_loaders
+@pytest.mark.parametrize("native", [True, False], ids=["files", "torch"])
+def test_types_that_torch_refuses(folder: ImageFolder, loader: Any, *, native: bool) -> None:
+    """A context that is none, a number of workers that is none, an argument that nobody knows."""
+    data: Any = folder if native else tensors_of()
+    with pytest.raises(TypeError, match="multiprocessing_context option should be a valid context object or a string"):
+        loader(data, num_workers=1, multiprocessing_context=object())
+    with pytest.raises(TypeError, match="not supported between"):
+        loader(data, num_workers="2")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'workers'"):
+        loader(data, workers=2)
+    with pytest.raises(TypeError, match="takes from 2 to 14 positional arguments"):
+        loader(data, *[None] * 13)
+
+
+@both_loaders
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"persistent_workers": True}, "persistent_workers option needs num_workers > 0"),
+        ({"prefetch_factor": 2}, "prefetch_factor option could only be specified in multiprocessing"),
+        ({"multiprocessing_context": "spawn"}, r"multi-process loading \(num_workers > 0\), but got num_workers=0"),
+    ],
+    ids=str,
+)
+def test_what_needs_worker_processes(loader: Any, options: dict[str, Any], told: str) -> None:
+    """Where torch's loader runs the dataset there have to be some."""
+    with pytest.raises(ValueError, match=told):
+        loader(tensors_of(), **options)
+
+
+@both_loaders
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"shuffle": True}, "shuffle"),
+        ({"shuffle": 3}, "shuffle"),
+        ({"sampler": 3}, "sampler"),
+        ({"sampler": SequentialSampler(range(3))}, "sampler"),
+        ({"sampler": 3, "shuffle": True}, "shuffle"),
+        ({"batch_sampler": 3}, "batch_sampler"),
+        ({"batch_sampler": BatchSampler(SequentialSampler(range(3)), 3, drop_last=False)}, "batch_sampler"),
+    ],
+)
+def test_an_iterable_style_dataset_takes_no_order(loader: Any, options: dict[str, Any], name: str) -> None:
+    """The error names the argument that was given, before it says anything else of it."""
+    with pytest.raises(ValueError, match=f"^DataLoader with IterableDataset: expected unspecified {name} option, but"):
+        loader(Stream(), **options)
+
+
+FROZEN_BY_TORCH = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
+
+
+@both_loaders
+@pytest.mark.parametrize("name", FROZEN_BY_TORCH)
+@pytest.mark.parametrize("native", [True, False], ids=["files", "torch"])
+def test_what_a_loader_is_made_of_stays(folder: ImageFolder, loader: Any, name: str, *, native: bool) -> None:
+    """Setting one of these afterwards is a ValueError that names it; anything else may be set."""
+    made = loader(folder if native else tensors_of())
+    with pytest.raises(ValueError, match=f"^{name} attribute should not be set after DataLoader is initialized"):
+        setattr(made, name, {})
+    made.note = "mine"
+    assert made.note == "mine"
+
+
+@both_loaders
+def test_a_subclass_may_prepare_itself_first(loader: Any) -> None:
+    """Attributes of a subclass are its own, and the error has its name."""
+    kind: Any = TorchLoader if loader is TorchLoader else DataLoader
+
+    class Own(kind):  # type: ignore[misc]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            self.note = "before"
+            super().__init__(*args, **options)
+
+    made = Own(tensors_of(), **({} if loader is TorchLoader else {"device": "cpu"}))
+    assert made.note == "before"
+    with pytest.raises(ValueError, match="dataset attribute should not be set after Own is initialized"):
+        made.dataset = None
+
+
+@both_loaders
+def test_what_was_given_can_be_read(loader: Any) -> None:
+    """Under torch's names, as torch keeps it."""
+    generator, sampler, data = torch.Generator(), RandomSampler(range(COUNT)), tensors_of()
+    given: dict[str, Any] = {
+        "sampler": sampler,
+        "num_workers": 1,
+        "collate_fn": len,
+        "pin_memory": False,
+        "drop_last": True,
+        "timeout": 7,
+        "worker_init_fn": print,
+        "generator": generator,
+        "prefetch_factor": 5,
+        "persistent_workers": True,
+        "pin_memory_device": "",
+        "in_order": True,
+    }
+    made = loader(data, 3, **given)
+    assert made.dataset is data
+    assert made.batch_size == 3
+    assert {name: getattr(made, name) for name in given} == given
+    assert loader(data, batch_sampler=[[1]]).batch_size is None
+    assert loader(data, batch_size=None).batch_size is None
+
+
+@both_loaders
+def test_annotations_may_say_what_a_batch_is(loader: Any) -> None:
+    """`DataLoader[list[torch.Tensor]]` is evaluated where annotations are."""
+    kind: Any = TorchLoader if loader is TorchLoader else DataLoader
+    assert kind[list[torch.Tensor]].__origin__ is kind
+
+
+def test_who_runs_it_is_no_accident(folder: ImageFolder) -> None:
+    """The two kinds of datasets of these tests are what they are taken for."""
+    for data, kind in ((folder, Feed), (tensors_of(), TorchFeed), (Numbers(), TorchFeed), (Stream(), TorchFeed)):
+        with DataLoader(data, device="cpu") as made:
+            assert isinstance(running(made), kind)
+
+
+def test_torchs_refusals_are_config_errors() -> None:
+    """Also where torch's loader made them, so that one except clause holds."""
+    for options in ({"persistent_workers": True}, {"num_workers": 1, "multiprocessing_context": "thread"}):
+        with pytest.raises(ConfigError):
+            DataLoader(tensors_of(), device="cpu", **options)

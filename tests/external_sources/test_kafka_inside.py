@@ -1,0 +1,76 @@
+"""Insides that contract/kafka/test_kafka.py needs not: they go with what they test."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from confluent_kafka import Producer
+from kit.broker.handle import Kafka, payloads, rows, value
+
+from dali_feed.external_sources.kafka.options import amounts
+from dali_feed.external_sources.kafka.reader import KafkaReader
+from dali_feed.external_sources.kafka.topic import KafkaTopic
+from dali_feed.records.extents import Extents
+
+
+def test_runs_between_holes_are_read_without_a_new_assignment(
+    real_kafka: Kafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Runs that follow each other in a partition come in one go; an end that was seen serves the next run too."""
+    kafka = real_kafka
+    kafka.create(kafka.topic)
+    producer = Producer({"bootstrap.servers": kafka.servers, "transactional.id": kafka.topic})
+    producer.init_transactions(60)
+    for n in range(40):
+        producer.begin_transaction()
+        for k in range(3):
+            producer.produce(kafka.topic, value(3 * n + k), headers=[("label", b"%d" % k)])
+        producer.flush(60)
+        (producer.abort_transaction if n % 2 or n == 38 else producer.commit_transaction)(60)
+    runs = [(0, 4 * n, 4 * n + 3) for n in range(0, 38, 2)]
+    want = [value(n) for n in range(114) if n // 3 % 2 == 0]
+    made: list[int] = []
+    assign = KafkaReader._assign
+
+    def counted(reader: KafkaReader, partition: int, offset: int, *, modest: bool = False) -> None:
+        made.append(offset)
+        assign(reader, partition, offset, modest=modest)
+
+    monkeypatch.setattr(KafkaReader, "_assign", counted)
+    reader = KafkaTopic(kafka.topic, kafka.servers, timeout=20).reader()
+    assert payloads(reader.read(rows(*runs))) == want
+    assert payloads(reader.read(rows((0, 150, 155)))) == [None] * 5
+    assert payloads(reader.read(rows((0, 155, 160)))) == [None] * 5
+    assert len(made) == 1
+    assert payloads(reader.read(rows(*runs[::-1]))) == [v for k in range(0, 57, 3)[::-1] for v in want[k : k + 3]]
+    assert len(made) == 1 + len(runs)
+    assert not caplog.records  # none of "connecting again"
+    reader.close()
+
+
+def test_a_reader_that_is_to_fetch_more_reads_the_same_with_a_new_consumer(kafka: Kafka) -> None:
+    """Between two reads it fetches twice as much, and as much as before again; only then it connects anew."""
+    placed = kafka.publish(kafka.topic, [(value(i), i) for i in range(90)], partitions=1)
+    held = {place: i for i, place in enumerate(placed)}
+    source = KafkaTopic(kafka.topic, kafka.servers)
+    source.snapshot()
+    reader, consumers = source.reader(), list[object]()
+    for start, times in ((30, 1), (60, 2), (0, 2), (30, 1)):
+        reader.fetch_times(times)
+        block = reader.read(Extents.one(0, start, start + 30))
+        assert payloads(block) == [value(held[0, o]) for o in range(start, start + 30)]
+        block.lease.release()
+        consumers.append(reader._consumer)
+    reader.close()
+    assert [before is after for before, after in pairwise(consumers)] == [False, True, False]
+
+
+def test_fetches_that_the_user_sets_are_not_changed() -> None:
+    """Twice as much is twice of each amount; one of the user's own pins them all."""
+    once, twice = amounts({}, 1), amounts({}, 2)
+    assert (once["fetch.message.max.bytes"], once["fetch.max.bytes"]) == (4 << 20, 8 << 20)
+    assert twice == {name: 2 * amount for name, amount in once.items()}
+    assert amounts({"max.partition.fetch.bytes": 1 << 20}, 2) == once
+    assert KafkaTopic("t", "localhost:1").most_fetch_times == 2
+    assert KafkaTopic("t", "localhost:1", config={"queued.max.messages.kbytes": 4096}).most_fetch_times == 1

@@ -1,0 +1,82 @@
+"""Insides that contract/feed/test_cache.py needs not: they go with what they test."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from kit.cached_feeds import feed, scripted
+from kit.images import labelled
+
+from dali_feed import Cache, Tuning
+from dali_feed.errors import ConfigError
+from dali_feed.feed.shelf import copied
+from dali_feed.live import LiveFeed
+from dali_feed.records.passing import PassingOn
+from dali_feed.records.source import Block, Extents
+from dali_feed.testing.scripted import ScriptedSource
+from dali_feed.testing.scripted_stream import ScriptedStream
+
+CACHES = {
+    "bytes": Cache("1MB"),
+    "few bytes": Cache(20_000),
+    "pixels": Cache("1MB", pixels=True),
+    "few pixels": Cache(50_000, pixels=True),
+}
+
+
+def test_lists_are_given_as_they_were_read() -> None:
+    """What the training loop does with a list, or a reader with its memory, is not done to what is kept."""
+    memory = bytearray(b"abc")
+    value = {"a": [1, (2.5, None)], "b": [memoryview(memory)], "c": np.arange(3)}
+    kept, size = copied(value)
+    memory[:] = b"xyz"
+    value["a"].append(3)  # type: ignore[attr-defined]
+    value["c"][0] = 7  # type: ignore[index]
+    assert kept["a"] == [1, (2.5, None)]
+    assert bytes(kept["b"][0]) == b"abc"
+    assert kept["c"].tolist() == [0, 1, 2]
+    assert size > 3 + 24
+
+
+def test_another_snapshot_is_another_cache() -> None:
+    """What was kept of a source as it was is not given of the source as it is."""
+    source = scripted()
+    with feed(source, CACHES["bytes"]) as made:
+        for _ in made:
+            pass
+        cache = made._machine.cache
+        assert cache is not None
+        snapshot = source.snapshot()
+        cache.begin(snapshot)
+        assert cache.stats().records
+        cache.begin(replace(snapshot, fingerprint="another"))
+        assert not cache.stats().records
+
+
+def test_what_cannot_be_copied_is_not_kept() -> None:
+    """A value of a type that nobody knows is read every time."""
+
+    class Odd(ScriptedSource):
+        def reader(self, *given: Any) -> Any:
+            return OddReader(super().reader(*given))
+
+    class OddReader(PassingOn):
+        def read(self, extents: Extents) -> Block:
+            block: Block = self._reader.read(extents)
+            block.fields["odd"] = [object() for _ in block.payloads]
+            return block
+
+    with feed(Odd(labelled(8)), CACHES["bytes"]) as made:
+        for _ in range(2):
+            for batch in made:
+                assert len(batch.fields["odd"]) == 8
+        assert made.stats().cache.records == 0  # type: ignore[union-attr]
+
+
+def test_a_stream_refuses_it() -> None:
+    """It has no later epoch that could gain."""
+    with pytest.raises(ConfigError, match="a stream has no epochs"):
+        LiveFeed(ScriptedStream([]), 1, tuning=Tuning(cache=Cache("1GB")))

@@ -1,0 +1,92 @@
+"""A broker as tests use it, whichever it is."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from confluent_kafka import Producer
+from kit.broker import real
+
+from dali_feed.external_sources.kafka.topic import KafkaTopic
+from dali_feed.records.extents import Extents
+from dali_feed.records.source import Block
+from dali_feed.testing import Broker, Message, publish
+
+
+@dataclass
+class Kafka:
+    """A broker as tests use it; `name` is "embedded" or "real", `topic` a name that no other test has."""
+
+    name: str
+    cluster: Broker | real.Cluster
+    topic: str = field(default_factory=lambda: f"t-{uuid.uuid4().hex[:12]}")
+
+    @property
+    def servers(self) -> str:
+        """Bootstrap address."""
+        return self.cluster.servers
+
+    def create(self, topic: str, partitions: int = 1) -> str:
+        """Make a topic; its name again."""
+        self.cluster.create(topic, partitions)
+        return topic
+
+    def publish(
+        self, topic: str, records: Iterable[tuple[bytes | None, int | None] | Message], partitions: int | None = None
+    ) -> list[tuple[int, int]]:
+        """Publish to a topic, made first where `partitions` is given; the (partition, offset) of each record."""
+        if partitions is not None:
+            self.create(topic, partitions)
+        return publish(self.servers, topic, records)
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Drop the records below offset `before`."""
+        self.cluster.delete_records(topic, partition, before)
+
+
+def value(i: int) -> bytes:
+    """Bytes that only record i has, of a length that only few others have."""
+    return b"%06d" % i * (1 + i % 37)
+
+
+def payloads(block: Block) -> list[bytes | None]:
+    """The payloads as bytes."""
+    return [None if view is None else bytes(view) for view in block.payloads]
+
+
+def read(source: KafkaTopic, extents: Extents) -> Block:
+    """One read of a new reader."""
+    reader = source.reader()
+    try:
+        return reader.read(extents)
+    finally:
+        reader.close()
+
+
+def rows(*runs: tuple[int, int, int]) -> Extents:
+    """Extents of (partition, start, stop) runs."""
+    return Extents(*(np.array(column, np.int64) for column in zip(*runs, strict=True)))
+
+
+def in_transactions(
+    kafka: Kafka, topic: str, records: Sequence[Message], each: int, aborted: Callable[[int], bool]
+) -> None:
+    """Publish in transactions of `each` records, the k-th of them aborted where `aborted(k)`; all have ended then.
+
+    A commit is answered before its markers stand in the partitions. Whoever begins with the same id waits for them.
+    """
+    options = {"bootstrap.servers": kafka.servers, "transactional.id": topic}
+    producer = Producer(options)
+    producer.init_transactions(60)
+    for k, first in enumerate(range(0, len(records), each)):
+        producer.begin_transaction()
+        for record in records[first : first + each]:
+            headers: Any = list(record.headers)
+            producer.produce(topic, record.value, record.key, partition=record.partition or 0, headers=headers)
+        producer.flush(60)
+        (producer.abort_transaction if aborted(k) else producer.commit_transaction)(60)
+    Producer(options).init_transactions(60)

@@ -1,0 +1,381 @@
+"""Apache Kafka itself, for tests and benchmarks: one broker, jars from Maven Central, up in three seconds.
+
+`PYTHONPATH=tests python -m kit.broker.real` runs one in the foreground and prints its address. It has three
+listeners: PLAINTEXT, whose clients may do everything, SASL_PLAINTEXT, where the user `alice` may do what an ACL grants
+her, and LINK, the first one again behind a `Proxy`.
+Needs Java 17 and, the first time, Maven.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, TopicMetadata
+from kit.broker.begun import archived, archiving, copy_storage, keep_storage, kept_folder
+from kit.broker.with_us import Beside
+
+POM = Path(__file__).with_name("pom.xml")
+ALICE = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "alice"}
+PASSWORD = "alice-secret"
+START_SECONDS = 600.0  # on a busy machine; it ends with an error as soon as the process does
+
+_NAMED: set[int] = set()  # ports, by this process
+_BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+# Each thread wakes three times a second to find nothing: of 105 these are 20, and a sixth of what an idle broker takes.
+_FEW_THREADS = "num.network.threads=1\nnum.io.threads=2\n"
+
+# A killed broker cannot register again before its old session has ended: 9 seconds by default. Members of a group that
+# are killed are missed after 45, and a change is heard of with the next heartbeat. A controller would write an empty
+# record twice a second: half of what an idle broker computes.
+_PROPERTIES = """\
+process.roles={roles}
+node.id={node}
+{quorum}
+listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl},LINK://127.0.0.1:{behind}{others}{controls}
+advertised.listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl},LINK://127.0.0.1:{link}{others}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,LINK:PLAINTEXT{protocols}
+inter.broker.listener.name=PLAINTEXT
+sasl.enabled.mechanisms=PLAIN
+listener.name.sasl_plaintext.plain.sasl.jaas.config=\
+org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="{password}";
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+log.dirs={data}
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
+group.consumer.session.timeout.ms=3000
+group.consumer.min.session.timeout.ms=1000
+group.consumer.heartbeat.interval.ms=200
+group.consumer.min.heartbeat.interval.ms=100
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
+message.max.bytes=67108864
+metadata.max.idle.interval.ms=0
+{more}
+"""
+
+
+def kafka_version() -> str:
+    """The version that pom.xml names."""
+    found = re.search(r"<artifactId>kafka_2\.13</artifactId>\s*<version>([^<]+)</version>", POM.read_text())
+    assert found, POM
+    return found.group(1)
+
+
+def missing() -> str | None:
+    """Why no broker can run on this machine, or None."""
+    if shutil.which("java") is None:
+        return "no `java` on the PATH; Apache Kafka 4 needs Java 17 or newer"
+    if not _ready(_jars_dir()) and shutil.which("mvn") is None:
+        return f"no `mvn` on the PATH to bring Kafka's jars into {_jars_dir()}"
+    return None
+
+
+def jars() -> Path:
+    """The folder of Kafka's jars, filled by Maven where it is not there yet (DALI_FEED_KAFKA_DIR moves it)."""
+    folder = _jars_dir()
+    if not _ready(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as work:
+            shutil.copy(POM, work)  # Maven writes beside its pom
+            command = ["mvn", "-B", "-q", "-f", f"{work}/pom.xml", "dependency:copy-dependencies"]
+            command += ["-DincludeScope=runtime", f"-DoutputDirectory={work}/jars"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                msg = f"Maven could not bring the jars of Kafka {kafka_version()}:\n{done.stdout}{done.stderr}"
+                raise RuntimeError(msg)
+            shutil.rmtree(folder, ignore_errors=True)
+            Path(work, "jars").rename(folder)  # whole or not at all
+    return folder
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "dali_feed")
+
+
+def _jars_dir() -> Path:
+    return Path(os.environ.get("DALI_FEED_KAFKA_DIR", _cache() / f"kafka-{kafka_version()}"))
+
+
+def _ready(folder: Path) -> bool:
+    return any(folder.glob(f"kafka_2.13-{kafka_version()}.jar"))
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listens on, below those that the system gives to whoever asks for any.
+
+    Between this look and the broker's own bind nobody is given them, then: not by this function either, which names
+    no port twice. Of several workers of one run of the tests each looks at ports that are no other's; two runs that
+    look here at once find the same ones seldom enough.
+    """
+    worker, workers = os.environ.get("PYTEST_XDIST_WORKER", "gw0"), os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
+    own = range(15_000 + int(worker.removeprefix("gw")), 32_000, int(workers))
+    held: dict[int, socket.socket] = {}
+    while len(held) < count:
+        port = random.choice(own)
+        if port in _NAMED:
+            continue
+        tried = socket.socket()
+        try:
+            tried.bind(("127.0.0.1", port))
+        except OSError:
+            tried.close()
+            continue
+        held[port] = tried
+    for each in held.values():
+        each.close()
+    _NAMED.update(held)
+    return list(held)
+
+
+class Cluster:
+    """A Kafka that runs already, with what a test does to it."""
+
+    def __init__(self, servers: str) -> None:
+        self.servers = servers
+        self._client: AdminClient | None = None
+
+    @property
+    def admin(self) -> AdminClient:
+        """An admin client."""
+        if self._client is None:
+            options: dict[str, str | int | float] = {"log_level": 0, "reconnect.backoff.max.ms": 200}
+            self._client = AdminClient({"bootstrap.servers": self.servers, **options})
+        return self._client
+
+    def create(self, topic: str, partitions: int = 1, config: dict[str, str] | None = None, replicas: int = 1) -> None:
+        """Make a topic and wait until it is there with all its partitions."""
+        self.admin.create_topics([NewTopic(topic, partitions, replicas, config=config or {})])[topic].result(60)
+        self._until(lambda found: topic in found and len(found[topic].partitions) == partitions)
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic and wait until it is gone."""
+        self.admin.delete_topics([topic])[topic].result(60)
+        self._until(lambda found: topic not in found)
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Drop the records below offset `before`."""
+        for each in self.admin.delete_records([TopicPartition(topic, partition, before)]).values():
+            each.result(60)
+
+    def _until(self, wanted: Callable[[dict[str, TopicMetadata]], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not wanted(self.admin.list_topics(timeout=60).topics):
+            if time.monotonic() > deadline:
+                msg = f"{self.servers}: its list of topics did not follow within 60 s"
+                raise TimeoutError(msg)
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A broker's place in a cluster whose brokers are all controllers.
+
+    ports  of their controllers, by node from 1 on
+    """
+
+    node: int
+    ports: tuple[int, ...]
+    cluster_id: str
+
+
+class RealBroker(Cluster):
+    """One Apache Kafka broker in a process group of its own; killed at exit. A context manager.
+
+    joins      a broker, of whose cluster it is the second node; the first stays its controller
+    seat       or its place among equals: see `broker.trio`
+    brief      not worth what Java's second compiler costs: it takes five seconds of CPU less to start, and gives less
+               of what is measured
+    listeners  further ones: name -> (port of 127.0.0.1, protocol)
+    more       further lines of its properties
+    users      of SCRAM, as `kafka-storage format --add-scram` takes them
+    first      the first on a machine: it leaves here what later ones begin with, see `broker.begun`
+    """
+
+    def __init__(
+        self,
+        heap: str = "512m",
+        joins: RealBroker | None = None,
+        *,
+        seat: Seat | None = None,
+        brief: bool = False,
+        listeners: Mapping[str, tuple[int, str]] | None = None,
+        more: str = "",
+        users: Sequence[str] = (),
+        first: Path | None = None,
+    ) -> None:
+        self._plain, self._sasl, self._behind, self._link, own = free_ports(5)
+        self._control: int = own if joins is None else joins._control
+        self._cluster_id: str = cluster_id() if joins is None else joins._cluster_id
+        quorum, node = f"controller.quorum.voters=1@127.0.0.1:{self._control}", 1 if joins is None else 2
+        if seat is not None:
+            self._control, self._cluster_id, node = seat.ports[seat.node - 1], seat.cluster_id, seat.node
+            own = self._control
+            voters = ",".join(f"{n}@127.0.0.1:{port}" for n, port in enumerate(seat.ports, 1))
+            quorum = f"controller.quorum.voters={voters}"
+        super().__init__(f"127.0.0.1:{self._plain}")
+        self.sasl_servers = f"127.0.0.1:{self._sasl}"
+        self.link_servers = f"127.0.0.1:{self._link}"
+        self._options = [f"-Xmx{heap}", *(_BRIEF if brief else ("-Xms256m", "-XX:+UseG1GC"))]
+        self.home = Path(tempfile.mkdtemp(prefix="dali_feed-kafka-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._properties = self.home / "server.properties"
+        self._properties.write_text(
+            _PROPERTIES.format(
+                roles="broker,controller" if joins is None else "broker",
+                node=node,
+                quorum=quorum,
+                plain=self._plain,
+                sasl=self._sasl,
+                behind=self._behind,
+                link=self._link,
+                controls=f",CONTROLLER://127.0.0.1:{own}" if joins is None else "",
+                others="".join(f",{name}://127.0.0.1:{port}" for name, (port, _) in (listeners or {}).items()),
+                protocols="".join(f",{name}:{protocol}" for name, (_, protocol) in (listeners or {}).items()),
+                data=self.home / "data",
+                password=PASSWORD,
+                more=(_FEW_THREADS if brief else "") + more,
+            )
+        )
+        atexit.register(self.close)
+        begun = None if first is not None else _begun()
+        if begun is not None:
+            self._options += archived(begun)
+        if begun is None or users:
+            self._format(users)
+        else:
+            copy_storage(begun, self.home / "data", node, self._cluster_id, directory=cluster_id())
+        if first is not None:
+            keep_storage(self.home / "data", first)
+            self._options += archiving(first)
+
+    def _format(self, users: Sequence[str]) -> None:
+        command = ["kafka.tools.StorageTool", "format", "-t", self._cluster_id]
+        command += [part for user in users for part in ("--add-scram", user)]
+        done = subprocess.run(self._java(*command, "-c"), capture_output=True, text=True, check=False)
+        if done.returncode:
+            msg = f"Kafka's storage could not be formatted:\n{done.stdout}{done.stderr}"
+            raise RuntimeError(msg)
+
+    def _java(self, *main: str) -> list[str]:
+        return ["java", *self._options, "-Djava.awt.headless=true", "-cp", f"{jars()}/*", *main, str(self._properties)]
+
+    @property
+    def link_ports(self) -> tuple[int, int]:
+        """Where the clients of `link_servers` connect to, and where that must lead: a `Proxy` does."""
+        return self._link, self._behind
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the running broker."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> Self:
+        """Start it and wait until it answers."""
+        with (self.home / "log").open("ab") as log:
+            self._process = subprocess.Popen(self._java("kafka.Kafka"), stdout=log, stderr=log, start_new_session=True)
+        self._beside = Beside(self._process, self.home)
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                msg = f"Kafka did not come up in {START_SECONDS:.0f} s:\n{(self.home / 'log').read_text()[-4000:]}"
+                raise RuntimeError(msg)
+            try:
+                if self.admin.list_topics(timeout=1).brokers:
+                    return self
+            except KafkaException:
+                continue  # list_topics itself waited its second
+
+    def kill(self) -> None:
+        """End it with SIGKILL, as a power cut would."""
+        self._end(signal.SIGKILL, 10)
+
+    def stop(self) -> None:
+        """Stop it as a service manager does; its data stays."""
+        self._end(signal.SIGTERM, 30)
+
+    def restart(self) -> None:
+        """Kill it and start it again on the same data and ports."""
+        self.kill()
+        self.start()
+
+    def _end(self, how: signal.Signals, seconds: float) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        try:
+            self._ended(process, how, seconds)
+        finally:
+            self._beside.let_go()
+
+    def _ended(self, process: subprocess.Popen[bytes], how: signal.Signals, seconds: float) -> None:
+        try:
+            os.killpg(process.pid, how)
+            process.wait(seconds)
+        except ProcessLookupError:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(10)
+
+    def close(self) -> None:
+        """Kill it and remove its data. Safe to call twice."""
+        self.kill()
+        self._client = None
+        shutil.rmtree(self.home, ignore_errors=True)
+        atexit.unregister(self.close)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def _begun() -> Path:
+    return kept_folder(_cache(), jars(), _PROPERTIES, _begin)
+
+
+def _begin(folder: Path) -> None:
+    with RealBroker("256m", brief=True, first=folder) as broker:
+        broker.create("first")
+        broker._end(signal.SIGTERM, START_SECONDS)  # it writes the archive now
+
+
+def cluster_id() -> str:
+    """An id for a new cluster."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A", 1)
+
+
+if __name__ == "__main__":
+    with RealBroker() as running:
+        print(f"Apache Kafka {kafka_version()} at {running.servers} (SASL: {running.sasl_servers})", flush=True)
+        try:
+            signal.pause()
+        except KeyboardInterrupt:
+            print("stopping")

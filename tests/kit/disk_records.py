@@ -1,0 +1,86 @@
+"""Runs with records on a disk; as a script: `disk_records.py FOLDER`, `disk_records.py kill FOLDER STEP`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kit.cached_feeds import CROP, epochs, feed, scripted, without
+from kit.images import QUICK, jpeg
+from kit.member_shards import shards
+from kit.record_files import make
+
+from dali_feed import Cache
+from dali_feed.columns import Image, Json
+from dali_feed.columns.source import with_columns
+from dali_feed.external_sources import Concat, FileList, Renamed
+from dali_feed.feed import Feed, row_files
+from dali_feed.feed.row_key import key_of
+
+__all__ = ["SOURCES", "epochs", "feed", "keys", "scripted", "without"]
+
+
+def _files(folder: Path) -> FileList:
+    for n in range(4):
+        (folder / f"{n}.jpg").write_bytes(jpeg(n))
+    return FileList([folder / f"{n}.jpg" for n in range(4)], [0, 1, 2, 3])
+
+
+def _renamed(folder: Path) -> Any:
+    return Concat([Renamed(shards(folder), {"jpg": "photo", "cls": "y"}), Renamed(shards(folder), {"txt": "y"})])
+
+
+def _columns(folder: Path) -> Any:
+    return with_columns(shards(folder), {"image": Image("jpg", CROP), "n": Json("json")})[0]
+
+
+SOURCES: dict[str, Callable[[Path], Any]] = {
+    "shards": shards,
+    "files": _files,
+    "mds": lambda folder: make("mds", folder),
+    "tfrecord": lambda folder: make("tfrecord", folder),
+    "renamed": _renamed,
+    "columns": _columns,
+}
+
+
+def keys(folder: Path) -> dict[str, str]:
+    """The name of the rows of each source, the same before and after it was read."""
+    found = {}
+    for name, made in SOURCES.items():
+        source = made(folder)
+        snapshot = source.snapshot()
+        found[name] = key_of(source, snapshot.fingerprint, ())
+        if name != "renamed":
+            with Feed(source, 2, transform=None if name == "columns" else CROP, tuning=QUICK) as feed:
+                list(feed)
+        assert key_of(source, snapshot.fingerprint, ()) == found[name]
+    return found
+
+
+def _killed(folder: Path, step: int) -> None:
+    """A run that ends in the middle of the write with that number."""
+    put, left = row_files._put, step
+
+    def dying(fd: int, data: bytes, at: int) -> int:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            os.pwrite(fd, data[: len(data) // 2], at)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return put(fd, data, at)
+
+    row_files._put = dying
+    epochs(feed(scripted(), Cache(disk=folder, disk_limit="1GB")))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "kill":
+        _killed(Path(sys.argv[2]), int(sys.argv[3]))
+    else:
+        sys.stdout.write(json.dumps(keys(Path(sys.argv[1]))))

@@ -1,0 +1,131 @@
+"""Decodes every kind of image on both engines and says what became of each: run by test_kinds.py, in a process.
+
+    python kinds_run.py PROGRESS
+
+PROGRESS is a file whose last line names what was being decoded. Prints JSON: per engine, name of each and what was
+found.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from kit.kinds_bench import kinds
+from kit.kinds_others import by_imagecodecs, by_tifffile
+from numpy.typing import NDArray
+from PIL import Image
+from torchvision.transforms import v2
+
+from dali_feed.engines.host.decode import decoded, new_decoder
+from dali_feed.feed import Feed
+from dali_feed.options import BadRecords, Tuning
+from dali_feed.screen.header import UnusableError
+from dali_feed.screen.screen import header_of
+from dali_feed.testing import ScriptedSource
+
+BATCH = 96  # the last hundred bad records are told with their reasons
+GOOD = "good"
+WIDE = ("I", "F")  # modes of Pillow, and those that begin with "I;16": what people expect of them is another test's
+
+
+def images() -> Iterator[tuple[str, bytes]]:
+    """Name and file of each."""
+    for some in (kinds.tiffs, kinds.pnms, kinds.bmps, kinds.pillows, kinds.made_odd, by_tifffile, by_imagecodecs):
+        yield from some()
+
+
+def by_pillow(payload: bytes) -> NDArray[np.uint8] | None:
+    """What ImageFolder gets; None where Pillow cannot, or cuts wide numbers off."""
+    try:
+        with Image.open(io.BytesIO(payload)) as image:
+            wide = image.mode in WIDE or image.mode.startswith("I;16")
+            return None if wide else np.asarray(image.convert("RGB"))
+    except (OSError, ValueError, SyntaxError):
+        return None
+
+
+def apart(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> int:
+    """The largest difference."""
+    return int(np.abs(one.astype(int) - other).max()) if one.shape == other.shape else 256
+
+
+def rounded(payload: bytes) -> int:
+    """By how much decoders differ: 16 bits are cut off or rounded to 8, four colours are multiplied in two ways."""
+    header = header_of(payload)
+    return int((header.format == "png" and payload[24] == 16) or (header.format == "jpeg" and header.components == 4))
+
+
+def on_host(some: dict[str, bytes], progress: TextIO) -> tuple[dict[str, str], dict[str, NDArray[np.uint8]]]:
+    """Each alone: its reason, or whether its pixels are Pillow's and the same again; and these pixels."""
+    out, pixels, decoder = {}, {}, new_decoder()
+    for name, payload in some.items():
+        print(f"host: {name}", file=progress, flush=True)
+        try:
+            plain = memoryview(header_of(payload).plain or payload)
+            first, again = (decoded(decoder, plain, None).copy() for _ in range(2))
+        except UnusableError as error:
+            out[name] = str(error)
+            continue
+        want, pixels[name] = by_pillow(payload), first
+        same = np.array_equal(first, again) and (want is None or apart(first, want) <= rounded(payload))
+        out[name] = GOOD if same else "other pixels than Pillow's"
+    return out, pixels
+
+
+def on_dali(some: dict[str, bytes], pixels: dict[str, NDArray[np.uint8]], progress: TextIO) -> dict[str, str]:
+    """Batches of one size, whose pixels must be the host engine's, with a good image at the end of each."""
+    sizes: dict[tuple[int, int], list[str]] = defaultdict(list)
+    out = {}
+    for name, payload in some.items():
+        header = header_of(payload)
+        sizes[header.height, header.width].append(name)
+    for size, named in sizes.items():
+        good = kinds.tiff(kinds.levels(3, height=size[0], width=size[1]), photometric=2)
+        for first in range(0, len(named), BATCH):
+            names = named[first : first + BATCH]
+            print(f"dali: {names}", file=progress, flush=True)
+            payloads = [*(some[name] for name in names), good]
+            source = ScriptedSource([(payload, n) for n, payload in enumerate(payloads)], extent=len(payloads))
+            how: Any = {"transform": v2.Resize(size), "engine": "dali", "bad": BadRecords(limit=None), "shuffle": False}
+            with Feed(source, len(payloads), tuning=Tuning(threads=2, readers=1), **how) as feed:
+                (batch,) = list(feed)
+                reasons = {int(where.rpartition("@")[2]): why for where, why in feed.stats().recent_bad}
+            images = np.asarray(batch.images).transpose(0, 2, 3, 1)
+            for n, name in enumerate(names):
+                if n in reasons:
+                    out[name] = reasons[n]
+                    continue
+                same = name in pixels and apart(images[n], pixels[name]) <= rounded(some[name])
+                out[name] = GOOD if same else "other pixels than the host engine's"
+    return out
+
+
+def main() -> None:
+    """Run both engines over all of them, the second over what the screen takes."""
+    warnings.simplefilter("ignore")
+    some = dict(images())
+    with Path(sys.argv[1]).open("w") as progress:
+        host, pixels = on_host(some, progress)
+        dali = on_dali({name: some[name] for name in host if passes(some[name])}, pixels, progress)
+    print(json.dumps({"host": host, "dali": dali}))  # noqa: T201  its answer
+
+
+def passes(payload: bytes) -> bool:
+    """Whether the screen takes it."""
+    try:
+        header_of(payload)
+    except UnusableError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    main()

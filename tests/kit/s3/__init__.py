@@ -1,0 +1,114 @@
+"""An S3 server for tests: S3Proxy, which keeps its objects in memory, jars from Maven Central, up in four seconds.
+
+Needs Java and, the first time, Maven.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Self
+
+from kit.broker.real import free_ports
+from kit.broker.with_us import Beside
+
+__all__ = ["S3Server", "unavailable"]
+
+POM = Path(__file__).with_name("pom.xml")
+VERSION = "2.6.0"
+USER, SECRET = "alice", "alice-secret"
+START_SECONDS = 300.0  # on a busy machine
+_CONF = """\
+s3proxy.endpoint=http://127.0.0.1:{port}
+s3proxy.authorization=aws-v2-or-v4
+s3proxy.identity={user}
+s3proxy.credential={secret}
+jclouds.provider=transient
+"""
+
+
+def unavailable() -> str | None:
+    """Why there can be no server here; None where there can."""
+    if shutil.which("java") is None:
+        return "no `java` on the PATH"
+    if not _ready(_folder()) and shutil.which("mvn") is None:
+        return f"no `mvn` on the PATH to bring the jars of S3Proxy into {_folder()}"
+    return None
+
+
+class S3Server:
+    """One server in a process of its own. A context manager."""
+
+    def __init__(self) -> None:
+        self._port = free_ports(1)[0]
+        self._home = tempfile.TemporaryDirectory(prefix="dali-feed-s3-")
+        conf = Path(self._home.name, "s3.conf")
+        conf.write_text(_CONF.format(port=self._port, user=USER, secret=SECRET))
+        brief = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+        command = ["java", *brief, "-cp", f"{_jars()}/*", "org.gaul.s3proxy.Main", "--properties", str(conf)]
+        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self._process = subprocess.Popen(command, start_new_session=True, **quiet)
+        self._beside = Beside(self._process, Path(self._home.name))
+        self._wait()
+
+    def options(self, secret: Any = SECRET) -> dict[str, Any]:
+        """What s3fs takes."""
+        return {
+            "key": USER,
+            "secret": secret,
+            "client_kwargs": {"endpoint_url": f"http://127.0.0.1:{self._port}", "region_name": "us-east-1"},
+            # botocore's own checksums need headers that this server does not know.
+            "config_kwargs": {
+                "request_checksum_calculation": "when_required",
+                "response_checksum_validation": "when_required",
+            },
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._beside.let_go()
+        self._home.cleanup()
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self._port), 1).close()
+            except OSError:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    msg = f"S3Proxy did not start: exit status {self._process.poll()}"
+                    raise RuntimeError(msg) from None
+                time.sleep(0.05)
+            else:
+                return
+
+
+def _jars() -> Path:
+    folder = _folder()
+    if not _ready(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as work:
+            shutil.copy(POM, work)  # Maven writes beside its pom
+            command = ["mvn", "-B", "-q", "-f", f"{work}/pom.xml", "dependency:copy-dependencies"]
+            subprocess.run([*command, f"-DoutputDirectory={work}/jars"], check=True, capture_output=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            Path(work, "jars").rename(folder)  # whole or not at all
+    return folder
+
+
+def _folder() -> Path:
+    # Not XDG_CACHE_HOME: tests of indexes move that.
+    return Path(os.environ.get("DALI_FEED_S3_DIR", Path.home() / ".cache" / "dali_feed" / f"s3proxy-{VERSION}"))
+
+
+def _ready(folder: Path) -> bool:
+    return (folder / f"s3proxy-{VERSION}.jar").exists()
