@@ -59,10 +59,11 @@ test: .venv/.stamp system .venv/.native  ## the tests, of some a short form; wha
 test-long: .venv/.stamp system .venv/.native  ## all tests, in the long form too, and more examples of each property
 	@$(PY) -Im pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --hypothesis-profile thorough
 
-check: .venv/.stamp  ## lint, format, types
+check: .venv/.stamp  ## lint, format, types, layers
 	@$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy dali_feed tests bench examples docs
+	$(BIN)/lint-imports --no-cache --no-logo
 
 bench: .venv/.native  ## samples per second beside the ceiling and the usual loaders
 	@$(SHELL_LIB)

@@ -39,27 +39,14 @@ def files_to_ship(root: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", LINKS)
-def test_links_are_relative_and_resolve(name: str) -> None:
-    """Each link points at its neighbour by a relative path, so a clone works wherever it lies."""
+def test_links_are_links(name: str) -> None:
+    """Each points at its neighbour by a relative path, so a clone works wherever it lies; git has nothing behind it."""
     link = ROOT / "dali_feed" / name
-    assert link.is_symlink()
     assert str(link.readlink()) == LINKS[name]
-    assert link.resolve() == ROOT / name
-    assert (link / "__init__.py").is_file()
-
-
-@pytest.mark.parametrize("name", LINKS)
-def test_links_are_tracked_as_links(name: str) -> None:
-    """Git knows the link itself, and nothing behind it a second time."""
-    git = shutil.which("git")
-    if git is None or not (ROOT / ".git").exists():
-        pytest.skip("not a git checkout")
-    listed = subprocess.run([git, "ls-files", "-s"], cwd=ROOT, capture_output=True, text=True, check=False)
+    listed = subprocess.run(["git", "ls-files", "-s", link], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode or not listed.stdout:
-        pytest.skip("git answers nothing here (nothing tracked yet, or not this user's checkout)")
-    rows = [line.partition("\t") for line in listed.stdout.splitlines()]
-    found = [(entry.split()[0], path) for entry, _, path in rows if path.startswith(f"dali_feed/{name}")]
-    assert found == [("120000", f"dali_feed/{name}")]
+        pytest.skip("no git checkout")
+    assert listed.stdout.split()[0::3] == ["120000", f"dali_feed/{name}"]
 
 
 def test_every_package_is_listed() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,10 +23,6 @@ date,load,who,img/s
 """
 
 
-UNWRITTEN = re.compile(r"\d ?(?:images/s|images per second|img/s|samples/s|records/s|MB/s|GB/s|microseconds?)\b")
-GIVEN = {"a link of 1 MB/s", "to 40 MB/s each"}  # what a test or a bench sets, and does not measure
-
-
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The script that writes the tables, with its helpers beside it."""
@@ -42,20 +37,6 @@ def test_the_pages_say_what_the_rows_say() -> None:
     """A new row, or a figure that somebody edits, makes a page old; `make tables` writes it."""
     done = subprocess.run([sys.executable, SCRIPT, "--check"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), "run `make tables`"
-
-
-def test_rates_in_prose_have_rows(script: ModuleType) -> None:
-    """A rate that stands outside of a region came from nobody knows which run, and stays when the code changes."""
-    found = []
-    for page in script.pages():
-        if page.name in {"reference.md", "cli.md"}:  # written from the code
-            continue
-        text = script.REGION.sub("", page.read_text(encoding="utf-8"))
-        text = re.sub(r"^```.*?^```|^    .*?$", "", text, flags=re.MULTILINE | re.DOTALL)
-        for given in GIVEN:
-            text = text.replace(given, "")
-        found += [f"{page.name}: {line}" for line in text.splitlines() if UNWRITTEN.search(line)]
-    assert found == []
 
 
 def test_figures_come_from_the_newest_run_that_has_all(script: ModuleType, tmp_path: Path) -> None:

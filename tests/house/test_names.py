@@ -1,0 +1,95 @@
+"""Names and sizes: what a file or a class is called, and how much one file or folder holds.
+
+The tables are of what is not there yet. No name comes to them; they go when they are empty.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("dali_feed", "kernels", "external_sources")
+FILES = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for top in (*PRODUCT, "tests", "bench", "docs", "examples")
+    for path in sorted((ROOT / top).rglob("*.py"))
+    if (ROOT / "dali_feed" / "kernels") not in path.parents
+    and (ROOT / "dali_feed" / "external_sources") not in path.parents
+}
+OURS = {name: text for name, text in FILES.items() if name.partition("/")[0] in PRODUCT}
+
+# A participle says nothing of what a thing is.
+NO_NAMES = {*["asked", "behind", "beside", "coming", "found", "given", "held", "later", "made", "told"]}
+PLAIN = {"SourceNotFoundError"}
+CALLED_SO = """
+Asked Behind Beside Coming Found Held HeldArray HeldRows Later Made NotMadeError Told dali_feed/bench/held.py
+dali_feed/bench/told.py dali_feed/cli/bench/asked.py dali_feed/cli/told_draws.py dali_feed/engines/dali/behind.py
+dali_feed/feed/beside.py dali_feed/feed/held.py dali_feed/feed/later.py dali_feed/loader/asked.py
+dali_feed/loader/made.py dali_feed/storage/coming.py external_sources/kafka/held.py external_sources/kafka/made.py
+"""
+# Classes of one name in two files, each of which a reader takes for the other.
+TWICE = """
+Ahead Asked Batch Batches Bounds Chosen Claim Commits Empty Figure Files Graph Held Images Job Json Kept Kind Lane
+Layout Look Measured Member Memory Message Mix Opened Outcome Packed Part Pixels Reading Rows Run Sample Seen Sheet
+Tail TokenBatch Tokens Trial Verdict Wanted Watched Window Work
+"""
+LONG: dict[str, str] = {}  # a file above 800 lines, and why it is one subject
+MOST_LINES = 800
+MOST_FILES = 25  # in a folder
+FULL = """
+bench dali_feed/bench dali_feed/cli dali_feed/feed dali_feed/storage dali_feed/transforms external_sources
+external_sources/kafka tests/bench tests/engines tests/external_sources tests/kit
+"""
+
+
+def words(name: str) -> set[str]:
+    """The words that a name in CamelCase or with underscores is made of."""
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z]+", name)}
+
+
+def classes(text: str) -> set[str]:
+    """The public classes of a file."""
+    return {n.name for n in ast.parse(text).body if isinstance(n, ast.ClassDef) and not n.name.startswith("_")}
+
+
+def badly_called(files: Mapping[str, str]) -> set[str]:
+    """Files and public classes that are called by a participle."""
+    named = {name for name in files if words(Path(name).stem) & NO_NAMES}
+    return named | {one for text in files.values() for one in classes(text) if words(one) & NO_NAMES} - PLAIN
+
+
+def doubled(files: Mapping[str, str]) -> set[str]:
+    """Names that public classes of two files have."""
+    return {
+        name for name, times in Counter(one for text in files.values() for one in classes(text)).items() if times > 1
+    }
+
+
+def test_names_say_what_a_thing_is() -> None:
+    """No file and no public class is called by a word that says what happened to it."""
+    assert badly_called(OURS) - {*CALLED_SO.split()} == set(), "call it by what it is"
+
+
+def test_a_name_is_one_class() -> None:
+    """No two public classes of the product share a name."""
+    assert doubled(OURS) - {*TWICE.split()} == set(), "call one of them something else"
+
+
+def test_a_file_is_one_subject() -> None:
+    """A file of more than 800 lines has its reason, and a folder at most 25 files."""
+    assert {name for name, text in FILES.items() if text.count("\n") > MOST_LINES} - LONG.keys() == set()
+    full = {folder for folder, count in Counter(str(Path(name).parent) for name in FILES).items() if count > MOST_FILES}
+    assert full - {*FULL.split()} == set(), "divide it by subject"
+
+
+def test_a_breach_is_seen() -> None:
+    """The checks themselves see a file and a class that are called so, and a class that is there twice."""
+    assert badly_called({"a/held_rows.py": "", "b/heldout.py": "class AskedFor: ...\nclass _Told: ..."}) == {
+        "a/held_rows.py",
+        "AskedFor",
+    }
+    assert doubled({"a.py": "class A: ...", "b.py": "class A: ...\nclass _B: ...", "c.py": "class _B: ..."}) == {"A"}

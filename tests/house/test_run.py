@@ -1,0 +1,83 @@
+"""A run of the tests: what one that is killed leaves behind, what stands in Python's place, and what is left out."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.limits import LONG
+from kit.warm import Warm
+
+TESTS = Path(__file__).resolve().parents[1]
+BROKER = """
+import sys
+from kit.broker.real import RealBroker
+with RealBroker(brief=True) as broker:
+    print(broker.pid, broker.home, flush=True)
+    sys.stdin.read()
+"""
+ENDS = {
+    "of itself": "print('done')",
+    "with words": "raise SystemExit('one line')",
+    "behind a hook": "import atexit; atexit.register(print, 'hook'); print(end='begun')",
+    "behind a thread": "import threading; threading.Timer(0.01, print, ['thread']).start()",
+    "by a signal": "import os; os.abort()",
+}
+
+
+@pytest.mark.waits
+@pytest.mark.usefixtures("needs_kafka")
+def test_a_broker_ends_with_a_process_that_is_killed() -> None:
+    """Java goes when whoever began it has gone by SIGKILL, which nobody can handle; so do the records."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    environment = os.environ | {"PYTHONPATH": str(TESTS)}
+    with subprocess.Popen([sys.executable, "-c", BROKER], env=environment, text=True, **pipes) as began:
+        assert began.stdout is not None
+        pid, home = began.stdout.readline().split()
+        java = os.pidfd_open(int(pid))
+        try:
+            began.send_signal(signal.SIGKILL)
+            assert select.select([java], [], [], LONG)[0] == [java]
+        finally:
+            os.close(java)
+    ends = time.monotonic() + LONG
+    while Path(home).exists():
+        assert time.monotonic() < ends
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_forked_process_ends_as_pythons_does(warm: Warm, how: str) -> None:
+    """What the fixture `warm` forks in Python's place has the same status, and prints the same."""
+    ours, pythons = (
+        subprocess.run([python, "-c", ENDS[how]], capture_output=True, timeout=LONG, check=False)
+        for python in (warm.python, sys.executable)
+    )
+    assert (ours.returncode, ours.stdout, ours.stderr) == (pythons.returncode, pythons.stdout, pythons.stderr)
+
+
+def test_what_is_left_out_has_a_form_that_is_run(collected: list[pytest.Item]) -> None:
+    """`make test` leaves out what is `long` and nothing else; none is `long` alone, but for benchmarks that only start.
+
+    `long(form="test_name")` says which test of its file is the short form.
+    """
+    run: set[tuple[Path, str]] = set()
+    forms: dict[tuple[Path, str], str] = {}
+    for item in collected:
+        name = item.nodeid.partition("[")[0].rpartition("::")[2]
+        if (mark := item.get_closest_marker("long")) is None:
+            run.add((item.path, name))
+        elif item.path.parent.name != "bench":
+            forms[item.path, name] = mark.kwargs.get("form", name)
+    assert [name for (path, name), form in forms.items() if (path, form) not in run] == []
+    makefile = (TESTS.parent / "Makefile").read_text(encoding="utf-8")
+    recipes = dict(re.findall(r"^(test|test-long):.*\n\t.*pytest (.*)$", makefile, re.MULTILINE))
+    options = {name: re.findall(r"-[mk] .*|--ignore.*|--deselect.*", recipe) for name, recipe in recipes.items()}
+    assert options == {"test": ['-m "not long"'], "test-long": []}
