@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kit.images import jpeg
+from kit.properties import examples
 
 from dali_feed.compiler.dali import compile_recipe
 from dali_feed.compiler.host import HostProgram, compile_host
@@ -120,7 +121,7 @@ def test_the_two_ends_agree(end: str, layout: Any) -> None:
     end=st.sampled_from(list(ENDS.values())),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=60, deadline=None)
+@examples(times=1.2)
 def test_only_what_follows_the_last_uint8_op_is_left(middle: list[Op], end: tuple[Op, ...], seed: int) -> None:
     """Whatever stands before, flips too, is done on the CPU in its order, and the samples are the same."""
     recipe = Recipe((RandomCrop((25, 22)), *middle, *end))

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kit.images import jpeg, png
 from kit.photographs import decoded, encoded, files, photographs
+from kit.properties import examples
 from kit.torchvision_way import assert_equal, ran, theirs
 from PIL import Image
 from recipes import CASES, FLOAT
@@ -57,7 +58,7 @@ def test_channels_last_has_the_same_bits(name: str) -> None:
         assert torch.equal(one.permute(2, 0, 1), other)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(times=0.8)
 @given(
     st.tuples(st.integers(1, 40), st.integers(1, 40)),
     st.tuples(*[st.integers(0, 12)] * 4),
@@ -85,7 +86,7 @@ def test_crops_fit_where_torchvision_says_so(
 SIZES = st.integers(1, 70)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(times=1.2)
 @given(
     st.lists(st.tuples(SIZES, SIZES), min_size=1, max_size=4),
     st.tuples(SIZES, SIZES),

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kit.images import png
 from kit.photographs import photographs
+from kit.properties import examples
 from kit.torchvision_way import assert_equal, ran, theirs, together
 from recipes import ANY, FLOAT, simclr
 from torchvision import transforms as v1
@@ -121,7 +122,7 @@ def nests(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-@settings(deadline=None, max_examples=80)
+@examples(times=1.6)
 @given(
     st.lists(st.recursive(LEAVES, nests, max_leaves=4), min_size=1, max_size=4),
     st.tuples(st.integers(12, 40), st.integers(12, 40)),

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kit.photographs import encoded, photographs
+from kit.properties import examples
 from kit.torchvision_way import ran, theirs
 from nvidia import nvimgcodec
 from PIL import Image
@@ -87,7 +88,7 @@ GEOMETRY: Any = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@examples(times=1.2)
 @given(st.lists(GEOMETRY, max_size=4), st.lists(GEOMETRY, max_size=1), st.booleans())
 def test_any_order_of_ops(before: list[Op], behind: list[Op], normalize: bool) -> None:
     """Every op, in any order, on levels and then on floats, has torchvision's bits with the draws of its place."""

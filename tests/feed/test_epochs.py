@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kit.images import QUICK, broken_png, jpeg, labelled, padded, seen
 from kit.limits import LONG
+from kit.properties import examples
 from kit.shelves import opened
 
 from dali_feed.engines import choose
@@ -100,7 +101,7 @@ ACTS = ("iter", "take", "all", "all", "all", "wait", "set_epoch", "save", "load"
 WALKS = st.lists(st.tuples(st.sampled_from(ACTS), st.integers(0, 4)), max_size=14)
 
 
-@settings(max_examples=25)
+@examples(times=0.5)
 @given(
     acts=WALKS,
     bad=st.dictionaries(st.integers(0, 23), st.sampled_from(FAULTS), max_size=3),

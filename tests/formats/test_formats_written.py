@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from kit.properties import examples
 from kit.written import EXAMPLE, avro, example, message_class, npy
 
 from dali_feed.errors import ConfigError, FormatError
@@ -34,7 +35,7 @@ def through(form: Any, members: dict[str, Any]) -> list[Any]:
     st.integers(-(1 << 31), (1 << 31) - 1),
     st.none() | st.binary(max_size=9),
 )
-@settings(deadline=None, max_examples=40)
+@examples(times=0.8)
 def test_what_is_written_comes_back(source: str, features: list[float], label: int, image: bytes | None) -> None:
     """Texts, rows of numbers, whole numbers, bytes and nulls, in records of records, from lists and from arrays."""
     header = dict(zip(HEADER, (3, 1 << 40, source), strict=True))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from kit.properties import examples
 
 from dali_feed.errors import FormatError
 from dali_feed.formats.base64_text import decoder, plain
@@ -93,7 +94,7 @@ def test_both_libraries_read_the_same(document: Any, plain: bool) -> None:
 )
 @example([b"-0"])
 @example([b"1.0E+2"])
-@settings(deadline=None, max_examples=300)
+@examples(times=6)
 def test_both_libraries_refuse_the_same(pieces: list[bytes]) -> None:
     """A record is bad by both or by none."""
     text, found = b"".join(pieces), []

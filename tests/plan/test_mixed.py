@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from kit.properties import examples
 
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import Mix
@@ -39,7 +40,7 @@ def ids(found: MixedPlan) -> list[list[int]]:
 
 
 @given(shares=SHARES, lanes=st.integers(1, 5), per_lane=st.integers(1, 9))
-@settings(max_examples=40, deadline=None)
+@examples(times=0.8)
 def test_every_batch_has_its_shares(shares: tuple[int, ...], lanes: int, per_lane: int) -> None:
     """From the start each source is within one of its share; a batch within two, or one of two; whole ones exact."""
     dealt, batches = Apportioned(shares, lanes, 12 * per_lane), 12

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.properties import examples
 
 from dali_feed.compiler.dali import DaliProgram, compile_recipe
 from dali_feed.compiler.program import Parameters
@@ -211,7 +212,7 @@ def test_normalize_in_the_units_of_its_place() -> None:
 
 @REGION
 @given(st.integers(0, 2**64 - 1), st.integers(0, 1000), st.integers(1, 4))
-@settings(deadline=None, max_examples=25)
+@examples(times=0.5)
 def test_parameters_do_not_depend_on_the_batch(region_decode: bool, seed: int, epoch: int, cut: int) -> None:
     """A sample's parameters are the same in any batch, in any place."""
     made = program(

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 from both_versions import BOTH, MEAN, STD
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from kit.properties import examples
 from numpy.typing import NDArray
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode as Mode
@@ -225,7 +226,7 @@ def between(low: Any, high: Any, u: float) -> Any:
     return np.float64(float(low) + float(high - low) * u)
 
 
-@settings(deadline=None, max_examples=200)
+@examples(times=4)
 @given(
     st.tuples(st.integers(1, 60), st.integers(1, 60)),
     st.sampled_from([(0.02, 0.33), (0.3, 1.0), (0.9, 1.0), (0.0, 0.01)]),
@@ -248,7 +249,7 @@ def test_rectangles_are_drawn_as_torchvision_draws_them(
     assert ours == (tuple(theirs[name] for name in "ijhw") if theirs["v"] is not None else (0, 0, 0, 0))
 
 
-@settings(deadline=None, max_examples=100)
+@examples(times=2)
 @given(st.tuples(st.integers(1, 40), st.integers(1, 40)), st.sampled_from([0.0, 0.3, 0.5, 1.0]), st.integers(0, 2**40))
 def test_corners_are_drawn_as_torchvision_draws_them(size: tuple[int, int], distortion: float, sample: int) -> None:
     """`get_params` of v1, given our uniforms, has our corners; those for which torchvision fails are left alone."""

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from kit.properties import examples
 
 from dali_feed.errors import StateError
 from dali_feed.feed import Feed
@@ -26,7 +27,7 @@ from dali_feed.records.extents import pack_ids, unpack_ids
 from dali_feed.records.source import Snapshot
 from dali_feed.testing import ScriptedSource
 
-QUICK = settings(deadline=None, max_examples=60)
+QUICK = examples(times=1.2)
 
 
 @dataclass(frozen=True)
@@ -221,7 +222,7 @@ def test_a_refusal_lists_exactly_what_differs(run: Run, changed: set[str]) -> No
     assert told.count(": the state has") == len(wanted)
 
 
-@settings(deadline=None, max_examples=15)
+@examples(times=0.3)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=3).filter(any), st.sampled_from([1, 2, 4]), st.booleans())
 def test_the_feed_promises_what_the_plan_holds(lengths: list[int], lanes: int, drop_last: bool) -> None:
     """len() of a feed is the plan's number of batches, at every world size."""

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.properties import examples
 from kit.tf_example import example_bytes
 from kit.written import EXAMPLE, avro, example, message_class, npy
 
@@ -85,7 +86,7 @@ def test_any_bytes(case: str, value: bytes) -> None:
 
 @each
 @given(data=st.data())
-@settings(deadline=None, max_examples=150)
+@examples(times=3)
 def test_a_value_with_a_few_bytes_changed(case: str, data: st.DataObject) -> None:
     """Changed, cut out or put in, anywhere: lengths and counts among them."""
     value = bytearray(CASES[case][2])

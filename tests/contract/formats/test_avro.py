@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example as example_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.properties import examples
 from kit.written import EXAMPLE, avro, example
 
 from dali_feed.errors import ConfigError, FormatError
@@ -134,7 +135,7 @@ def plain(value: Any) -> Any:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=150)
+@examples(times=3)
 def test_what_fastavro_writes_comes_back(data: st.DataObject) -> None:
     """Any schema, any value of it: as a whole, and each field by itself with all others gone over."""
     fields = data.draw(

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kit.inside import Extents, write_shard
 from kit.member_shards import shards
+from kit.properties import examples
 
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import ShardSet
@@ -128,7 +129,7 @@ KEYS = st.text("abcXYZ09_- é", min_size=1, max_size=20).filter(str.strip)
 MEMBERS = st.dictionaries(st.sampled_from(["jpg", "cls", "a.b", "JSON", "bin"]), st.binary(max_size=1500), min_size=1)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@settings(examples(times=0.5), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(KEYS, MEMBERS, min_size=1, max_size=5))
 def test_what_webdatasets_writer_wrote_is_read(tmp_path: Path, samples: dict[str, Sample]) -> None:
     """Any keys, suffixes and bytes that TarWriter takes: the same members."""

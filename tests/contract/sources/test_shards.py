@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kit.blocks import taken
 from kit.inside import Extents, SlabPool, write_shard
+from kit.properties import examples
 
 from dali_feed.errors import (
     ClosedError,
@@ -69,7 +70,7 @@ def read_sizes(patch: pytest.MonkeyPatch) -> list[int]:
 records = st.lists(st.tuples(st.binary(max_size=2000), st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=30)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(times=0.8)
 @given(records=records, data=st.data())
 def test_what_was_written_is_read_in_any_order(records: list[tuple[bytes, int]], data: st.DataObject) -> None:
     """Any extents of any shards give exactly the records that were written there."""

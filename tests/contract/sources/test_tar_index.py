@@ -15,10 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kit.blocks import taken
 from kit.inside import Extents, write_shard
+from kit.properties import examples
 
 from dali_feed.errors import DataLostError, SourceEmptyError, SourceError
 from dali_feed.external_sources import ShardSet
@@ -173,7 +174,7 @@ def test_a_sparse_member_is_refused(tmp_path: Path) -> None:
         ShardSet(path).snapshot()
 
 
-@settings(max_examples=150, deadline=None)
+@examples(times=3)
 @given(data=st.data())
 def test_any_damage_to_the_headers_gives_rows_or_a_source_error(data: st.DataObject) -> None:
     """Bytes overwritten anywhere never show as another exception, nor as a payload from outside the shard."""
