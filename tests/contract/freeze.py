@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import logging
 import subprocess
 import sys
@@ -32,7 +33,8 @@ def main() -> None:
     args = parser.parse_args()
     _import_kit()
     logging.disable()  # bad records are on purpose
-    from kit import golden
+    from kit import golden, golden_files
+    from kit.shelf import Shelf
 
     if not (args.check or args.row):
         _refuse_other_code(golden.FROZEN)
@@ -55,10 +57,15 @@ def main() -> None:
             print(name, result)
         return
     different = golden.compare(results)
+    with tempfile.TemporaryDirectory() as folder, Shelf(Path(folder)) as shelf:
+        files = {name: golden_files.bytes_of(name, shelf) for name in golden_files.places()}
+    different += [f"{name}: other bytes" for name in files if golden_files.frozen().get(name) != files[name]]
     if args.check:
         print("\n".join(different) or "all as frozen")
         sys.exit(bool(different))
     golden.write(results, everywhere=args.all)
+    if args.all:
+        golden_files.FILES.write_text(json.dumps(files, indent=1, ensure_ascii=False) + "\n")
 
 
 def _import_kit() -> None:

@@ -102,6 +102,28 @@ def convert(source: Any, out: Any, to: str) -> None:
         packing.pack(source, out, to=to)
 
 
+def produce(source: Any, topic: str, servers: str, **way: Any) -> None:
+    """Write a source into a topic: payloads, or, with `format` and `values`, members in one value.
+
+    `key` and `headers` name members; `claim` is the size of values above which they lie in the folder "claims".
+    """
+    claim = way.pop("claim", None)
+    kind = "Values" if "format" in way else "Payload"
+    claims = None if claim is None else made("Claim", "claims", claim)
+    options = {"claim": claims, "readers": 1, "compression": "none"}  # one producer, so that records keep their order
+    made("Producer", source, topic, servers, writes=made(kind, **way), **options).run()
+
+
+def shared_stream(topic: str, servers: str, group: str) -> Any:
+    """A stream whose partitions the workers of a consumer group share."""
+    return made("KafkaStream", topic, servers, start="earliest", label=None, fleet=made("ConsumerGroup", group))
+
+
+def dead_letter_topic(topic: str, servers: str) -> Any:
+    """Where `BadRecords(dead_letter=...)` keeps bad records in a topic."""
+    return made("DeadLetterTopic", topic, servers)
+
+
 def parts(batch: Any) -> tuple[dict[str, Any], Any]:
     """What a batch of a loader holds, by name, and its `Info`, if it has one; a tuple's items are called 0, 1, ..."""
     items, info = list(batch) if isinstance(batch, list | tuple) else [batch], None
