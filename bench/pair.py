@@ -133,8 +133,9 @@ class Worker(contextlib.ExitStack):
         python = str(checkout.absolute() / ".venv" / "bin" / "python")
         command = [python, "-I", __file__, "--worker", str(data), str(args.seconds), args.servers or ""]
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        self._process = self.enter_context(subprocess.Popen(command, cwd=checkout, text=True, **pipes))
-        self.callback(self._process.stdin.close)
+        process: Any = subprocess.Popen(command, cwd=checkout, text=True, **pipes)
+        self._process = self.enter_context(process)
+        self.callback(process.stdin.close)
         self._line()
 
     def run(self, name: str) -> dict[str, Any]:

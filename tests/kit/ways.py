@@ -16,6 +16,7 @@ TIFFs, `Renamed`, torch's steps behind DALI's graph, and what is kept on a disk 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -51,6 +52,34 @@ def _classification() -> Any:
     from torchvision.transforms._presets import ImageClassification
 
     return ImageClassification(crop_size=20, resize_size=24)
+
+
+def _doubled(image: Any) -> Any:
+    return image * 2
+
+
+def _turned(picture: Any) -> Any:
+    return picture.transpose(1)
+
+
+class _Holder:
+    """Passes an image through what it holds."""
+
+    def __init__(self) -> None:
+        self.one = v2.RandomResizedCrop(20)
+        self.other = v2.Compose([v2.RandomHorizontalFlip(), *_FLOATS])
+
+    def __call__(self, image: Any) -> Any:
+        return self.other(self.one(image))
+
+
+def _graph(images: Any, draws: Any) -> Any:
+    from nvidia.dali import fn, types
+
+    images = fn.resize(images, size=[18, 18])
+    images = fn.rotate(images, angle=draws.uniform(-20, 20), keep_size=True, fill_value=0)
+    mirror = fn.cast(draws.coin(0.5), dtype=types.INT32)
+    return fn.crop_mirror_normalize(images, mirror=mirror, mean=[124, 116, 104], output_layout="CHW")
 
 
 TRANSFORMS: dict[str, Callable[[], Any]] = {
@@ -189,6 +218,11 @@ TRANSFORMS: dict[str, Callable[[], Any]] = {
             v1.ToTensor(),
         ]
     ),
+    # The user's own.
+    "own function": lambda: v2.Compose([v2.RandomResizedCrop(20), *_FLOATS, v2.Lambda(_doubled)]),
+    "own function of pictures": lambda: v2.Compose([v2.Resize((20, 20)), v2.Lambda(_turned), v2.ToImage()]),
+    "object with transforms": _Holder,
+    "graph": lambda: _graph,
     # timm's.
     "timm train": lambda: _timm(is_training=True),
     "timm evaluate": lambda: _timm(crop_pct=0.9),
@@ -208,6 +242,7 @@ TRANSFORMS: dict[str, Callable[[], Any]] = {
 
 # After DALI's graph torch ran these; that goes, so they are the host engine's alone.
 _HOST_ALONE = {
+    "own function of pictures",
     *("in any order", "perspective", "sharpness", "autocontrast", "equalize", "photometric", "noise", "random order"),
     *("auto, ImageNet", "auto, CIFAR", "auto, SVHN", "rand", "rand, strong", "trivial", "augmix", "erased by noise"),
     *("v1 perspective", "v1 levels", "v1 auto", "v1 rand", "v1 trivial", "v1 augmix", "v1 choice"),
@@ -220,6 +255,33 @@ _WITHOUT_ONE_SIZE = {"middle"}
 
 def _tokens(text: str) -> list[int]:
     return [ord(c) % 50 + 1 for c in text]
+
+
+FOLLOWED = (
+    "crop",
+    "both flips",
+    "resize to an edge",
+    "cut with padding",
+    "cut that pads",
+    "padded",
+    "rotation",
+    "affine",
+    "perspective",
+    "jitter",
+    "train",
+    "erased",
+    "middle",
+    "resize, nearest",
+)
+
+
+def _followers(name: str) -> dict[str, Any]:
+    return {
+        "image": api.column("Image", "jpg", TRANSFORMS[name]()),
+        "mask": api.column("Mask", "seg.pgm", dtype="int64"),
+        "boxes": api.column("Boxes", "boxes.json", more=1),
+        "points": api.column("Keypoints", "points.json", more=1),
+    }
 
 
 COLUMNS: dict[str, Callable[[], Any]] = {
@@ -265,6 +327,13 @@ COLUMNS: dict[str, Callable[[], Any]] = {
     "sample": lambda: {"n": api.column("Number", "label"), "t": api.column("Text", "text")},
     "inside": lambda: {"n": api.column("Number", "n"), "t": api.column("Text", "body.text")},
     "inside, arrays": lambda: {"l": api.column("Array", "body.list", "float32", (2,))},
+    "raw inside": lambda: {
+        "n": api.column("Number", "n"),
+        "image": api.column("Image", "body.raw", TRANSFORMS["cut"]()),
+    },
+    "npy value": lambda: {"a": api.column("Array", "array", "float64", (2, 3))},
+    "avro": lambda: {"n": api.column("Number", "n"), "t": api.column("Text", "text")},
+    "protobuf": lambda: {"s": api.column("Number", "seconds"), "n": api.column("Number", "nanos")},
     "key and header": lambda: {"key": api.column("Bytes", "key"), "label": api.column("Number", "label")},
     "two images": lambda: {
         "a": api.column("Image", "jpg", TRANSFORMS["crop"]()),
@@ -275,25 +344,7 @@ COLUMNS: dict[str, Callable[[], Any]] = {
         "a": api.column("Image", "jpg", TRANSFORMS["jitter"]()),
         "b": api.column("Image", "second.png", TRANSFORMS["jitter"](), draws="a"),
     },
-    **{
-        f"followers, {name}": lambda name=name: _followers(name)
-        for name in (
-            "crop",
-            "both flips",
-            "resize to an edge",
-            "cut with padding",
-            "cut that pads",
-            "padded",
-            "rotation",
-            "affine",
-            "perspective",
-            "jitter",
-            "train",
-            "erased",
-            "middle",
-            "resize, nearest",
-        )
-    },
+    **{f"followers, {name}": functools.partial(_followers, name) for name in FOLLOWED},
     "followers, counted": lambda: {
         "image": api.column("Image", "jpg", TRANSFORMS["crop"]()),
         "boxes": api.column("Boxes", "boxes.json", more=1, most=4, min_size=1.0),
@@ -310,19 +361,11 @@ COLUMNS: dict[str, Callable[[], Any]] = {
 }
 
 
-def _followers(name: str) -> dict[str, Any]:
-    return {
-        "image": api.column("Image", "jpg", TRANSFORMS[name]()),
-        "mask": api.column("Mask", "seg.pgm", dtype="int64"),
-        "boxes": api.column("Boxes", "boxes.json", more=1),
-        "points": api.column("Keypoints", "points.json", more=1),
-    }
-
-
 def _distributed() -> Any:
     from torch.utils.data import DistributedSampler
 
-    return DistributedSampler(list(range(41)), num_replicas=2, rank=1, shuffle=True, seed=3)
+    indices: Any = list(range(41))
+    return DistributedSampler(indices, num_replicas=2, rank=1, shuffle=True, seed=3)
 
 
 SAMPLERS: dict[str, Callable[[], Any]] = {
@@ -472,7 +515,7 @@ def _bad() -> Iterator[tuple[str, Way]]:
 def _pixels() -> Iterator[tuple[str, Way]]:
     """Each transform on each engine."""
     for name, engine in itertools.product(TRANSFORMS, ("host", "dali")):
-        if engine == "dali" and name in _HOST_ALONE:
+        if (engine == "dali" and name in _HOST_ALONE) or (engine == "host" and name == "graph"):
             continue
         exact = {"exact": True} if name in _WHOLE and engine == "host" else {}
         payloads = "png" if exact else "jpeg"
@@ -568,6 +611,12 @@ def _columns() -> Iterator[tuple[str, Way]]:
         for kind in kinds:
             exact = {"exact": True} if name == "rows as images" else {}
             yield _row(f"columns: {name} of {kind}", source=kind, columns=name, shuffle=(4, 3), **exact)
+    for name, kind in (("raw inside", "msgpack topic"), ("npy value", "npy topic"), ("protobuf", "protobuf topic")):
+        exact = {"exact": True} if name == "raw inside" else {}
+        yield _row(f"format: {kind}", source=kind, columns=name, shuffle=True, **exact)
+        if name != "protobuf":
+            yield _row(f"format: {kind}, bad", source=kind, columns=name, bad=True, ranks=2, **exact)
+    yield _row("format: avro topic, nulls are bad records", source="avro topic", columns="avro", shuffle=True)
     yield _row("columns: packed, 1 to 4", source="tar", columns="packed", shuffle=(4, 3), again=4)
     yield _row("columns: packed, 4 to 1", source="set", columns="packed whole", shuffle=True, ranks=4, again=1)
     yield _row("columns: text of set", source="set", columns="text", shuffle=True)
@@ -635,6 +684,10 @@ def _ways() -> Iterator[tuple[str, Way]]:
         yield _row(f"lanes: {lanes}", source="scripted", shuffle=True, lanes=lanes, stop=3, again=2, **cut)
     for kind in ("scripted", "tar", "topic", "arrow", "mix"):
         yield _row(f"lanes by default: {kind}", source=kind, shuffle=(3, 2), lanes=None, again=1, **cut)
+    for kind, (ranks, again) in itertools.product(("image folder", "subset"), WORLDS):
+        yield _row(f"{kind}, {ranks} to {again}", source=kind, shuffle=True, ranks=ranks, again=again, exact=True)
+    yield _row("image folder, bad records", source="image folder", bad=True, shuffle=True, exact=True)
+    yield _row("hugging face", source="hugging face", shuffle=True, ranks=2, again=1, **cut)
     for seed in (1, 2**40, 2**64 - 1):
         yield _row(f"seed {seed}", source="scripted", shuffle=True, seed=seed, **cut)
     for kind in ("scripted", "tar", "topic", "mix to all", "mix by schedule"):
