@@ -192,7 +192,7 @@ def test_a_nest_moves_what_follows_where_it_moved_the_image(tmp_path: Path) -> N
             "one number for each pixel; found an image of mode RGB",
         ),
         ("boxes", b"[[1, 2, 3]]", "rows of 5 numbers are needed; found an array of shape (1, 3)"),
-        ("boxes", b"[[1, 2, 3, 1e999, 0]]", "found a number that is infinite or NaN"),
+        ("boxes", b"[[1, 2, 3, 1e999, 0]]", "rows of 5 numbers are needed; json: "),
         ("boxes", b"{", "rows of 5 numbers are needed; "),
         ("points", b"7", "rows of 2 numbers are needed; "),
         ("jpg", b"\xff\xd8 no image", ""),

@@ -18,7 +18,6 @@ from written import EXAMPLE, avro, example
 
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats import Avro, bound
-from dali_feed.formats.avro_types import LEVELS
 
 MEMBERS = ["body.features", "body.label", "body.image", "header.timestamp", "body.image_id"]
 READ = bound(Avro(EXAMPLE), MEMBERS)
@@ -206,22 +205,18 @@ TREE = {"type": "record", "name": "Tree", "fields": [
 
 
 def test_a_schema_may_name_itself() -> None:
-    """Values of it are read as deep as they go, to a limit."""
+    """Values of it are read as deep as they go."""
     tree: Any = None
-    for k in range(LEVELS):
+    for k in range(64):
         tree = {"value": k, "left": tree, "right": None}
     assert bound(Avro(TREE), ["$"])(avro(TREE, tree)) == (tree,)
-    assert bound(Avro(TREE), ["left.left.value"])(avro(TREE, tree)) == (LEVELS - 3,)
-    deeper = avro(TREE, {"value": 0, "left": {"value": 0, "left": tree, "right": None}, "right": None})
-    for members in (["$"], ["value"]):
-        with pytest.raises(FormatError, match="nested in fewer than"):
-            bound(Avro(TREE), members)(deeper)
+    assert bound(Avro(TREE), ["left.left.value"])(avro(TREE, tree)) == (61,)
 
 
 def test_a_very_deep_value_is_a_bad_record() -> None:
     """A hundred thousand levels end fastavro's reader, and the process with it."""
     for members in (["$"], ["value"], ["right.value"]):
-        with pytest.raises(FormatError, match="nested in fewer than"):
+        with pytest.raises(FormatError, match="may be nested in a few hundred others"):
             bound(Avro(TREE), members)(b"\x02\x02" * 100_000 + b"\0\0\0")
 
 
@@ -300,7 +295,7 @@ def test_a_member_that_this_value_has_not_is_a_bad_record() -> None:
     assert bound(Avro(schema), paths)(avro(schema, full)) == (2, 3, 4, 6)
     less = {"list": [{"d": 1}], "map": {"b": {"d": 3}}, "maybe": None, "row": [5]}
     for path in paths:
-        with pytest.raises(FormatError, match="no such member in this value"):
+        with pytest.raises(FormatError, match="no such member"):
             bound(Avro(schema), [path])(avro(schema, less))
 
 
