@@ -29,6 +29,7 @@ _PACKAGES = {  # module: how people call it, its package for pip, and a further 
     "fastavro": ("fastavro", "fastavro", "or dali-feed[formats]"),
     "msgpack": ("MessagePack", "msgpack", "or dali-feed[formats]"),
     "google.protobuf": ("Protocol Buffers", "protobuf", "or dali-feed[formats]"),
+    "google_crc32c": ("google-crc32c", "google-crc32c", "or dali-feed[tfrecord]"),
     "rich": ("rich", "rich", ""),
     "ray": ("Ray", "ray", "or dali-feed[ray]"),
     "fsspec": ("fsspec", "fsspec", "or dali-feed[remote]"),

@@ -79,7 +79,6 @@ class ArrayShards:
     (rows, labels), as it would of torch's TensorDataset. Rows of uint8 of the shape (height, width), or with a last
     side of 1 or 3, can be images too: `Image("row")`.
 
-    `arrays[3]`, `arrays[1000:1128]` and `arrays[[5, -1]]` are rows as NumPy has them, in a new array.
 
     Raises:
         ConfigError: an argument has a value that is not allowed, or a file is named twice.
@@ -153,30 +152,6 @@ class ArrayShards:
         """('label',), or () without labels."""
         return () if self._label is None else (LABEL,)
 
-    def __getitem__(self, rows: int | slice | ArrayLike) -> NDArray[Any]:
-        """Rows as NumPy has them: a number, a slice, numbers or bools; a copy.
-
-        Raises:
-            IndexError: a row that is not there, or what names no rows.
-            SourceError: as a read does.
-        """
-        count = len(self)
-        if isinstance(rows, slice):
-            return self._rows(np.arange(*rows.indices(count), dtype=np.int64))
-        index = np.asarray(rows)
-        if index.dtype == bool and index.shape == (count,):
-            index = np.flatnonzero(index)
-        index = index.astype(np.int64) if not index.size else index
-        if isinstance(rows, tuple) or index.dtype.kind not in "iu":
-            msg = f"{self._title}: rows are chosen by ints, a slice, or one bool for each; found {rows!r:.80}"
-            raise IndexError(msg)
-        wrong = index[(index < -count) | (index >= count)]
-        if wrong.size:
-            msg = f"{self._title}: row {int(wrong.flat[0])} does not exist; the rows are 0..{count - 1}"
-            raise IndexError(msg)
-        flat = np.where(index < 0, index + count, index).astype(np.int64).reshape(-1)
-        return self._rows(flat).reshape(*index.shape, *self._load().form.shape)
-
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """All rows of all arrays.
 
@@ -246,9 +221,9 @@ class ArrayShards:
             raise ConfigError(msg)
         return table.reader(self._names, Wanted(table.form, header, asked, table.labels), slabs, stop)
 
-    def _rows(self, rows: Int64s) -> NDArray[Any]:
-        """Copies of rows, numbered through all arrays."""
-        table = self._load()
+    def _rows(self) -> NDArray[Any]:
+        """A copy of all rows."""
+        table, rows = self._load(), np.arange(len(self), dtype=np.int64)
         with closing(self._plain_reader(table)) as reader:
             return copies(reader, table.form, table.runs(rows), len(rows))
 
@@ -315,7 +290,7 @@ def _labels(label: Any, rows: int, told: str) -> Int64s:
     """A label for each row, int64. ConfigError where there are others."""
     named = isinstance(label, str | os.PathLike)
     if named or (isinstance(label, list | tuple) and label and isinstance(label[0], str | os.PathLike)):
-        label = ArrayShards(label)[:]
+        label = ArrayShards(label)._rows()
     found = np.asarray(label)
     if found.shape != (rows,) or found.dtype.kind not in "iub" or (found.dtype == np.uint64 and (found >> 63).any()):
         msg = f"{told}: label must be {rows} integers, one for each row; found {found.dtype} {found.shape}"

@@ -30,7 +30,7 @@ from dali_feed.external_sources.arrow_members import ArrowMembers, Held, Leaf, V
 from dali_feed.external_sources.files import EXTENT_BYTES, SAMPLED, FileList, shared_folder
 from dali_feed.external_sources.formatted import forms_of, with_formats
 from dali_feed.external_sources.one_file import check_read, load_file
-from dali_feed.formats.contract import Format
+from dali_feed.formats.format import Format
 from dali_feed.records.members import Member
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Int64s, Lease, Reader, Slabs, Snapshot, Source, unpack_ids

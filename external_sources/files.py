@@ -27,7 +27,7 @@ from dali_feed.external_sources.class_folders import files_of
 from dali_feed.external_sources.file_members import BYTES, FileMembers
 from dali_feed.external_sources.formatted import forms_of, with_formats
 from dali_feed.external_sources.one_file import check_read, load_file
-from dali_feed.formats.contract import Format
+from dali_feed.formats.format import Format
 from dali_feed.records.members import Member
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Int64s, Reader, Slabs, Snapshot, Source, unpack_ids

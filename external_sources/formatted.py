@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.external_sources.member_source import MemberSource
-from dali_feed.formats.contract import Format, Parse, bound
+from dali_feed.formats.format import Format, Parse, bound
 from dali_feed.formats.named import format_of
 from dali_feed.records.members import alternatives
 from dali_feed.records.passing import PassingOn

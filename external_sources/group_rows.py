@@ -22,7 +22,7 @@ from dali_feed.external_sources.group_reader import Chosen, GroupReader, ReadGro
 from dali_feed.external_sources.group_table import GroupTable
 from dali_feed.external_sources.member_source import MemberSource, foremost
 from dali_feed.external_sources.shard_reader import check_shard
-from dali_feed.formats.contract import Format
+from dali_feed.formats.format import Format
 from dali_feed.records.members import Member
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import LABEL, Reader, Slabs, Snapshot, Source

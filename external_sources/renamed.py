@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dali_feed.errors import ConfigError
-from dali_feed.formats.contract import Format
+from dali_feed.formats.format import Format
 from dali_feed.quarantine.letters import HasOriginals, Original
 from dali_feed.records.members import Member, Members, alternatives
 from dali_feed.records.passing import PassingOn

@@ -7,7 +7,6 @@ is copied twice: payloads are views of the slab that the kernel wrote.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -21,11 +20,13 @@ from dali_feed.errors import (
     ClosedError,
     DaliFeedError,
     DataLostError,
+    FormatError,
     SourceChangedError,
     SourceError,
     SourceNotFoundError,
 )
 from dali_feed.external_sources.checksums import compare
+from dali_feed.formats.json_text import loads
 from dali_feed.records.source import Block, Coming, Extents, Int64s, Lease, Slabs, unpack_ids
 from dali_feed.records.storage_stats import StorageStats, in_all, storage_of
 from dali_feed.storage.cached import CachedStore
@@ -377,8 +378,8 @@ def _label(text: bytes, kind: tuple[str, str]) -> int:
             raise ValueError(msg)
     else:
         try:
-            record = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            record = loads(text)
+        except FormatError as error:
             msg = f"the .json member with the label cannot be parsed: {error}"
             raise ValueError(msg) from error
         value = record.get(key) if isinstance(record, dict) else None

@@ -26,7 +26,7 @@ from dali_feed.external_sources.formatted import forms_of, with_formats
 from dali_feed.external_sources.shard_members import ShardMembers, members_of
 from dali_feed.external_sources.shard_reader import ShardReader, ShardTable, check_shard, foresee
 from dali_feed.external_sources.topic_shards import Replay
-from dali_feed.formats.contract import Format
+from dali_feed.formats.format import Format
 from dali_feed.formats.named import format_of
 from dali_feed.records.members import Member
 from dali_feed.records.slabs import SlabPool

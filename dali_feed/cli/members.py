@@ -16,7 +16,7 @@ import numpy as np
 from dali_feed.cli.findings import Findings, size_of, spread
 from dali_feed.cli.member_kinds import Guess, guess
 from dali_feed.external_sources import Renamed, ShardSet
-from dali_feed.formats.contract import Format
+from dali_feed.formats.format import Format
 from dali_feed.records.members import Members, alternatives
 from dali_feed.records.source import Block, Snapshot, Source, unpack_id
 

@@ -10,9 +10,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.columns.array_layout import Layout, array_from, layout_of
 from dali_feed.columns.kind import Faults, Kind, check_member, missing
 from dali_feed.errors import ConfigError, FormatError
-from dali_feed.formats.arrays import Layout, array_from, layout_of
 from dali_feed.formats.npy import MAGIC
 from dali_feed.records.arrays import Arrays
 from dali_feed.records.pieces import Pieces

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -13,7 +12,8 @@ from numpy.typing import NDArray
 from dali_feed.checks import whole
 from dali_feed.columns.follower import Follower, Moved
 from dali_feed.columns.kind import Faults, check_member, missing
-from dali_feed.errors import ConfigError
+from dali_feed.errors import ConfigError, FormatError
+from dali_feed.formats.json_text import loads
 
 __all__ = ["Boxes", "Counted", "Keypoints"]
 
@@ -44,13 +44,13 @@ class _Rows(Follower):
             if row not in faults:
                 try:
                     out[row] = self._rows(value)
-                except (ValueError, TypeError, RecursionError, OverflowError) as error:
+                except (FormatError, ValueError, TypeError, OverflowError) as error:
                     faults[row] = f"rows of {self.width + self.more} numbers are needed; {error}"
         return out
 
     def _rows(self, value: Any) -> NDArray[np.float32]:
         if isinstance(value, memoryview | bytes | str):
-            value = json.loads(value if isinstance(value, str) else str(value, "utf-8"))
+            value = loads(value)
         columns = self.width + self.more
         rows = np.asarray(value, np.float32) if len(value) else np.zeros((0, columns), np.float32)
         if rows.ndim != 2 or rows.shape[1] != columns:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dali_feed.columns.kind import Faults, Kind, check_member, missing
 from dali_feed.columns.late import Late
+from dali_feed.formats.json_text import loads
 
 __all__ = ["Bytes", "Json", "Text"]
 
@@ -46,7 +46,7 @@ class Json(Kind):
 
     def read(self, values: Sequence[Any], faults: Faults) -> list[Any]:
         """The documents, parsed."""
-        return _each(values, faults, _document, None)
+        return _each(values, faults, loads, None)
 
 
 @dataclass(frozen=True)
@@ -91,15 +91,6 @@ class Bytes(Late):
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else str(value, "utf-8")
-
-
-def _document(value: Any) -> Any:
-    return json.loads(value if isinstance(value, str) else str(value, "utf-8"), parse_constant=_no_number)
-
-
-def _no_number(name: str) -> Any:
-    msg = f"{name} is not a number of JSON"
-    raise ValueError(msg)
 
 
 def _each(values: Sequence[Any], faults: Faults, made: Callable[[Any], Any], instead: Any) -> list[Any]:

@@ -11,13 +11,13 @@ from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
     from dali_feed.formats.avro import Avro
-    from dali_feed.formats.contract import Format, bound
+    from dali_feed.formats.example import Example
+    from dali_feed.formats.format import Format, bound
     from dali_feed.formats.json_text import Json
-    from dali_feed.formats.messagepack import MsgPack
+    from dali_feed.formats.message_pack import MsgPack
     from dali_feed.formats.named import format_of
     from dali_feed.formats.npy import Npy
     from dali_feed.formats.protobuf import Protobuf
-    from dali_feed.formats.tf_example import Example
 
 __all__ = ["Avro", "Example", "Format", "Json", "MsgPack", "Npy", "Protobuf", "bound", "format_of"]
 
@@ -25,13 +25,13 @@ __getattr__ = lazily(
     __name__,
     {
         "Avro": "avro",
-        "Example": "tf_example",
-        "Format": "contract",
+        "Example": "example",
+        "Format": "format",
         "Json": "json_text",
-        "MsgPack": "messagepack",
+        "MsgPack": "message_pack",
         "Npy": "npy",
         "Protobuf": "protobuf",
-        "bound": "contract",
+        "bound": "format",
         "format_of": "named",
     },
 )

@@ -13,12 +13,10 @@ from numpy.typing import NDArray
 
 from dali_feed.errors import FormatError
 
-__all__ = ["FLAT", "SIZES", "Read", "Skip", "booleans", "count", "long", "longs", "reals", "skip_longs", "span"]
+__all__ = ["FLAT", "Read", "booleans", "count", "long", "longs", "reals", "span"]
 
 Read = Callable[[memoryview, int], tuple[Any, int]]  # a value, and where the next one begins
-Skip = Callable[[memoryview, int], int]
 
-SIZES = {"boolean": 1, "float": 4, "double": 8}  # kinds whose values all have one size
 FLAT = {"boolean", "float", "double", "int", "long"}  # kinds whose arrays are given as NumPy arrays
 _FEW = 16  # numbers that Python reads sooner than NumPy
 _LONGEST = 10  # bytes of a number of 64 bits
@@ -66,7 +64,7 @@ def count(buf: memoryview, at: int, least: int) -> tuple[int, int, int]:
 
 def reals(kind: str) -> Read:
     """An array of floats or doubles: where it is one block, as writers make it, a view of the value."""
-    size = SIZES[kind]
+    size = 4 if kind == "float" else 8
     dtype = np.dtype(f"<f{size}")
 
     def read(buf: memoryview, at: int) -> tuple[NDArray[Any], int]:
@@ -105,15 +103,6 @@ def longs(buf: memoryview, at: int) -> tuple[NDArray[Any], int]:
             return _joined(blocks, np.dtype(np.int64)), at
         block, at = _few(buf, at, items) if items < _FEW else _many(buf, at, items)
         blocks.append(block)
-
-
-def skip_longs(buf: memoryview, at: int) -> int:
-    """Where an array of ints or longs ends."""
-    while True:
-        items, size, at = count(buf, at, 1)
-        if not items:
-            return at
-        at = at + size if size >= 0 else at + int(_ends(buf, at, items)[-1]) + 1
 
 
 def _joined(blocks: list[NDArray[Any]], dtype: np.dtype[Any]) -> NDArray[Any]:

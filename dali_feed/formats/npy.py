@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.errors import ConfigError, FormatError
-from dali_feed.formats.contract import Parse, Value, checked
+from dali_feed.formats.format import Parse, Value, checked
 
 __all__ = ["ARRAY", "MAGIC", "Npy", "array_of", "header_of"]
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from dali_feed.errors import ConfigError, FormatError
 
 __all__ = ["WHOLE", "Steps", "flatten", "path_of", "pick", "steps_of"]
@@ -53,8 +55,8 @@ def path_of(steps: Steps) -> str:
     return text or WHOLE
 
 
-def pick(record: Any, steps: Steps, told: str) -> Any:
-    """What lies at the steps in nested dicts and lists. `told`, the format, begins messages.
+def pick(record: Any, steps: Steps, of: str) -> Any:
+    """What lies at the steps in nested dicts, lists and arrays. `of`, the format, begins messages.
 
     Raises:
         FormatError: nothing does; the message says how far the path goes and what is there.
@@ -62,13 +64,13 @@ def pick(record: Any, steps: Steps, told: str) -> Any:
     found = record
     try:
         for step in steps:
-            if step.__class__ is int and found.__class__ is not list:
+            if step.__class__ is int and found.__class__ is not list and found.__class__ is not np.ndarray:
                 raise TypeError
             found = found[step]
     except (KeyError, IndexError, TypeError):
-        msg = f"{told}: {path_of(steps)}: no such member{_lost(record, steps)}"
+        msg = f"{of}: {path_of(steps)}: no such member{_lost(record, steps)}"
         raise FormatError(msg) from None
-    return found
+    return found.item() if isinstance(found, np.generic) else found
 
 
 def _lost(record: Any, steps: Steps) -> str:
@@ -78,7 +80,7 @@ def _lost(record: Any, steps: Steps) -> str:
         if isinstance(step, str) and isinstance(found, dict):
             if step not in found:
                 return f"; {there} has {_names(found)}"
-        elif isinstance(step, int) and isinstance(found, list):
+        elif isinstance(step, int) and isinstance(found, list | np.ndarray):
             if step >= len(found):
                 return f"; {there} has {len(found)} items"
         else:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dali_feed.errors import ConfigError, FormatError
-from dali_feed.formats.contract import Parse, Value
+from dali_feed.formats.format import Parse, Value
 from dali_feed.formats.paths import MOST, Steps, path_of, steps_of
 
 __all__ = ["Protobuf", "is_map", "is_repeated"]

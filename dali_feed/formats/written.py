@@ -9,25 +9,430 @@ import base64
 import hashlib
 import io
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from dali_feed.errors import ConfigError, FormatError
-from dali_feed.formats.avro import Avro
-from dali_feed.formats.avro_schemas import written
-from dali_feed.formats.avro_written import avro_encoder
-from dali_feed.formats.contract import Format
-from dali_feed.formats.fitted import plain
+from dali_feed.formats.avro import Avro, Types
+from dali_feed.formats.avro_schemas import parsed, written
+from dali_feed.formats.format import Format
 from dali_feed.formats.json_text import Json
-from dali_feed.formats.messagepack import MsgPack
+from dali_feed.formats.message_pack import MsgPack
 from dali_feed.formats.npy import ARRAY, MAGIC, Npy, array_of
-from dali_feed.formats.protobuf import Protobuf
-from dali_feed.formats.protobuf_written import protobuf_encoder
+from dali_feed.formats.paths import Steps, path_of, steps_of
+from dali_feed.formats.protobuf import Protobuf, is_map, is_repeated
 from dali_feed.packages import needed
 
-__all__ = ["Encode", "encoder", "has_paths", "told_of"]
+__all__ = ["Encode", "encoder", "has_paths", "plain", "told_of"]
+
+# Values of a source made into what a schema wants: bytes and decimal text too, which is all that tar shards have.
+#
+# The law: nothing is lost on the way but digits, or it is an error.
+
+
+Fit = Callable[[Any], Any]
+
+_BYTES = (bytes, bytearray, memoryview)
+_FLOAT32 = float(np.finfo(np.float32).max)
+_LONGEST = 40  # letters of a number
+
+
+def plain(value: Any) -> Any:
+    """Without NumPy, and without views of memory that is given back."""
+    if isinstance(value, memoryview | bytearray):
+        return bytes(value)
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    return value
+
+
+def octets(value: Any) -> bytes:
+    """Bytes."""
+    if isinstance(value, _BYTES):
+        return bytes(value)
+    raise FormatError(_odd("bytes", value))
+
+
+def text(value: Any) -> str:
+    """A text, or one in UTF-8."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, _BYTES):
+        raise FormatError(_odd("a text", value))
+    try:
+        return bytes(value).decode()
+    except UnicodeDecodeError as error:
+        msg = f"must be text in UTF-8; {error}"
+        raise FormatError(msg) from None
+
+
+def flag(value: Any) -> bool:
+    """True or False."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise FormatError(_odd("a boolean", value))
+
+
+def whole(least: int, most: int) -> Fit:
+    """A whole number from `least` to `most`, or its decimal text."""
+
+    def fit(value: Any) -> int:
+        if isinstance(value, str | bytes | bytearray | memoryview):
+            value = _parsed(int, value)
+        if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+            raise FormatError(_odd("a whole number", value))
+        if not least <= int(value) <= most:
+            msg = f"must be a whole number in {least}..{most}; found {value}"
+            raise FormatError(msg)
+        return int(value)
+
+    return fit
+
+
+def real(*, single: bool) -> Fit:
+    """A number, or its decimal text; `single`: one that 32 bits can hold, but for digits."""
+
+    def fit(value: Any) -> float:
+        if isinstance(value, str | bytes | bytearray | memoryview):
+            value = _parsed(float, value)
+        if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+            raise FormatError(_odd("a number", value))
+        try:
+            found = float(value)
+        except OverflowError:
+            found = math.inf
+        if (single and _FLOAT32 < abs(found) < math.inf) or (math.isinf(found) and isinstance(value, int)):
+            msg = f"must be a number of {32 if single else 64} bits; found {str(value)[:_LONGEST]}"
+            raise FormatError(msg)
+        return found
+
+    return fit
+
+
+def many(each: Fit, dtype: str | None = None) -> Fit:
+    """Several in a row: a list, an array of one dimension, or the bytes of one as NumPy saves it.
+
+    dtype  of numbers, all of which are taken as they are
+    """
+    known = None if dtype is None else np.dtype(dtype)
+
+    def fit(value: Any) -> list[Any]:
+        if isinstance(value, _BYTES) and bytes(value[:6]) == MAGIC:
+            value = array_of(bytes(value))
+        if isinstance(value, np.ndarray):
+            if value.ndim != 1:
+                msg = f"must be numbers in a row; found an array of shape {value.shape}"
+                raise FormatError(msg)
+            if known is not None and value.dtype.kind in known.kind + "iu" and np.can_cast(value.dtype, known):
+                return cast("list[Any]", value.tolist())
+            value = value.tolist()
+        if isinstance(value, str | bytes | bytearray | memoryview) or not isinstance(value, Sequence):
+            raise FormatError(_odd("a list", value))
+        return [each(one) for one in value]
+
+    return fit
+
+
+def _parsed(kind: Callable[[str], Any], value: Any) -> Any:
+    shown = text(value)
+    try:
+        if len(shown) > _LONGEST or "_" in shown:
+            raise ValueError
+        found = kind(shown)
+        if isinstance(found, float) and math.isinf(found) and "n" not in shown.lower():
+            raise ValueError  # too large
+    except ValueError:
+        msg = f"must be a number in decimal text; found {shown[:_LONGEST]!r}"
+        raise FormatError(msg) from None
+    return found
+
+
+def _odd(wanted: str, value: Any) -> str:
+    return f"must be {wanted}; found {'nothing' if value is None else type(value).__name__}"
+
+
+# Records written in Avro, of one schema, by fastavro; what goes into a field is made to fit it first.
+
+
+_AVRO_FITS: dict[str, Fit] = {
+    "boolean": flag,
+    "int": whole(-(1 << 31), (1 << 31) - 1),
+    "long": whole(-(1 << 63), (1 << 63) - 1),
+    "float": real(single=True),
+    "double": real(single=False),
+    "bytes": octets,
+    "string": text,
+}
+_AVRO_DTYPES = {"int": "i4", "long": "i8", "float": "f4", "double": "f8"}
+_AVRO_ROWS = {kind: many(fit, _AVRO_DTYPES.get(kind)) for kind, fit in _AVRO_FITS.items()}
+# Which branch of a union a value of a Python type goes to, if it is there: others are tried in the schema's order.
+_FIRST: dict[type, tuple[str, ...]] = {
+    bytes: ("bytes", "fixed"),
+    memoryview: ("bytes", "fixed"),
+    str: ("string", "enum"),
+    bool: ("boolean",),
+    int: ("long", "int"),
+    float: ("double", "float"),
+    dict: ("record", "map"),
+}
+
+
+def avro_encoder(schema: Any, names: Sequence[str]) -> Any:
+    """What writes members, by path, as one record of the schema.
+
+    Raises:
+        ConfigError: the schema is none, or no record's; it has no such field; or it needs another one.
+        MissingPackageError: fastavro is not installed.
+    """
+    with needed():
+        from fastavro import schemaless_writer
+    named: dict[str, Any] = {}
+    whole_schema = parsed(written(schema), named)
+    types = Types(named)
+    tree: dict[str, Any] = {}
+    for name in names:
+        _put(tree, steps_of(name), name)
+    if types.plain(whole_schema)[0] != "record":
+        msg = f"Avro: a schema to write with must be of type record; found {types.plain(whole_schema)[0]}"
+        raise ConfigError(msg)
+    _check(types, whole_schema, tree, ())
+
+    def encode(members: Mapping[str, Any]) -> bytes:
+        record = _filled(tree, members)
+        file = io.BytesIO()
+        try:
+            schemaless_writer(file, whole_schema, _fitted(types, whole_schema, record, ()))
+        except FormatError:
+            raise
+        except Exception as error:
+            msg = f"avro: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            raise FormatError(msg) from error
+        return file.getvalue()
+
+    return encode
+
+
+def _put(tree: dict[str, Any], steps: Steps, name: str) -> None:
+    for step in steps[:-1]:
+        inner = tree.setdefault(str(step), {})
+        if not isinstance(inner, dict):
+            break
+        tree = inner
+    else:
+        if tree.setdefault(str(steps[-1]), name) == name and all(isinstance(step, str) for step in steps):
+            return
+    msg = f"Avro: {name}: must be the path of a field, and no other name may be that path or lead through it"
+    raise ConfigError(msg)
+
+
+def _check(types: Types, schema: Any, tree: Mapping[str, Any], steps: Steps) -> None:
+    """Hold the names to the schema."""
+    kind, about = types.plain(schema)
+    if kind == "union":
+        records = [each for each in about if types.plain(each)[0] == "record"]
+        kind, about = types.plain(records[0]) if len(records) == 1 else (kind, about)
+    if kind != "record":
+        msg = f"Avro: {path_of(steps)}: must be a record to have fields of its own; it is of type {kind}"
+        raise ConfigError(msg)
+    fields = {each["name"]: each for each in about["fields"]}
+    for name, inner in tree.items():
+        if name not in fields:
+            msg = f"Avro: {path_of((*steps, name))}: no such field; {about['name']} has {', '.join(fields)}"
+            raise ConfigError(msg)
+        if isinstance(inner, dict):
+            _check(types, fields[name]["type"], inner, (*steps, name))
+    lacking = [name for name, each in fields.items() if name not in tree and not _may_lack(types, each)]
+    if lacking:
+        msg = (
+            f"Avro: {path_of((*steps, lacking[0]))}: the schema needs it, and has no default; name it among the values"
+        )
+        raise ConfigError(msg)
+
+
+def _may_lack(types: Types, field: Mapping[str, Any]) -> bool:
+    return "default" in field or _takes_null(types, field["type"])
+
+
+def _takes_null(types: Types, schema: Any) -> bool:
+    kind, about = types.plain(schema)
+    return kind == "null" or (kind == "union" and any(types.plain(each)[0] == "null" for each in about))
+
+
+def _filled(tree: Mapping[str, Any], members: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _filled(inner, members) if isinstance(inner, dict) else members[inner] for name, inner in tree.items()
+    }
+
+
+def _fitted(types: Types, schema: Any, value: Any, steps: Steps) -> Any:
+    """A value as fastavro takes it. It goes as deep as the value does."""
+    kind, about = types.plain(schema)
+    if kind == "union":
+        return _of_union(types, about, value, steps)
+    if kind == "record":
+        return _of_record(types, about, value, steps)
+    try:
+        if kind == "null" and value is None:
+            return None
+        if kind in _AVRO_FITS:
+            return _AVRO_FITS[kind](value)
+        if kind == "array":
+            items = types.plain(about["items"])[0]
+            each = _AVRO_ROWS.get(items) or many(lambda one: _fitted(types, about["items"], one, steps))
+            return each(value)
+        if kind == "map" and isinstance(value, Mapping):
+            return {text(key): _fitted(types, about["values"], one, (*steps, str(key))) for key, one in value.items()}
+        if kind == "enum" and text(value) in about["symbols"]:
+            return text(value)
+        if kind == "fixed" and len(octets(value)) == about["size"]:
+            return octets(value)
+    except FormatError as error:
+        if str(error).startswith("avro: "):
+            raise
+        msg = f"avro: {path_of(steps)}: {error}"
+        raise FormatError(msg) from None
+    shown = repr(value[:40] if isinstance(value, str | bytes) else type(value).__name__)
+    msg = f"avro: {path_of(steps)}: must be of the type {kind}; found {shown}"
+    raise FormatError(msg)
+
+
+def _of_union(types: Types, about: Any, value: Any, steps: Steps) -> Any:
+    branches = [(types.plain(each)[0], each) for each in about]
+    if value is None and any(kind == "null" for kind, _ in branches):
+        return None
+    first = _FIRST.get(type(value), ())
+    branches.sort(key=lambda branch: branch[0] not in first)
+    why: FormatError | None = None
+    for kind, each in branches:
+        if kind == "null":
+            continue
+        try:
+            return _fitted(types, each, value, steps)
+        except FormatError as error:
+            why = why or error
+    if why is None:
+        why = FormatError(f"avro: {path_of(steps)}: must be null; found {type(value).__name__}")
+    raise why
+
+
+def _of_record(types: Types, about: Any, value: Any, steps: Steps) -> Any:
+    if not isinstance(value, Mapping):
+        msg = f"avro: {path_of(steps)}: must be a record; found {'nothing' if value is None else type(value).__name__}"
+        raise FormatError(msg)
+    made: dict[str, Any] = {}
+    for field in about["fields"]:
+        name = field["name"]
+        if name in value:
+            made[name] = _fitted(types, field["type"], value[name], (*steps, name))
+        elif "default" not in field:
+            made[name] = _fitted(types, field["type"], None, (*steps, name))
+    return made
+
+
+# Messages written in Protobuf, of a class of the user's, by Google's library; what goes into a field fits it first.
+
+
+Put = Callable[[Any, Any], None]
+
+_MESSAGE, _TYPE_BYTES = 10, 12  # CPPTYPE_MESSAGE, TYPE_BYTES
+_INT32 = whole(-(1 << 31), (1 << 31) - 1)
+_FITS: dict[int, Fit] = {  # by CPPTYPE_*
+    1: _INT32,
+    2: whole(-(1 << 63), (1 << 63) - 1),
+    3: whole(0, (1 << 32) - 1),
+    4: whole(0, (1 << 64) - 1),
+    5: real(single=False),
+    6: real(single=True),
+    7: flag,
+    8: _INT32,  # an enum, by number
+    9: text,
+}
+_DTYPES = {1: "i4", 2: "i8", 3: "u4", 4: "u8", 5: "f8", 6: "f4"}
+
+
+def protobuf_encoder(message: type[Any], names: Sequence[str]) -> Any:
+    """What writes members, by path, as one message. A member that is None leaves its field unset.
+
+    Raises:
+        ConfigError: a field that the message has not, or one that is a message.
+    """
+    puts = [(name, _putter(message.DESCRIPTOR, name)) for name in names]
+
+    def encode(members: Mapping[str, Any]) -> bytes:
+        made = message()
+        for name, put in puts:
+            value = members[name]
+            if value is not None:
+                try:
+                    put(made, value)
+                except (FormatError, TypeError, ValueError) as error:
+                    msg = f"protobuf: {name}: {error}"
+                    raise FormatError(msg) from None
+        if lacking := made.FindInitializationErrors():
+            msg = f"protobuf: {lacking[0]}: is required, and has no value"
+            raise FormatError(msg)
+        found: bytes = made.SerializeToString(deterministic=True)
+        return found
+
+    return encode
+
+
+def _putter(about: Any, name: str) -> Put:
+    steps = steps_of(name)
+    way: list[str] = []
+    for done, step in enumerate(steps, 1):
+        each = about.fields_by_name.get(step) if isinstance(step, str) else None
+        if each is None:
+            msg = (
+                f"Protobuf: {path_of(steps[:done])}: no such field; {about.name} has {', '.join(about.fields_by_name)}"
+            )
+            raise ConfigError(msg)
+        if done < len(steps):
+            if each.cpp_type != _MESSAGE or is_repeated(each):
+                msg = f"Protobuf: {path_of(steps[:done])}: must be a message to have fields of its own"
+                raise ConfigError(msg)
+            way.append(each.name)
+            about = each.message_type
+    put = _field(each, name)
+
+    def follow(message: Any, value: Any) -> None:
+        for part in way:
+            message = getattr(message, part)
+        put(message, value)
+
+    return follow
+
+
+def _field(each: Any, name: str) -> Put:
+    field = each.name
+    if is_map(each):
+        key, held = (each.message_type.fields_by_name[part] for part in ("key", "value"))
+        if held.cpp_type != _MESSAGE:
+            of_key, of_value = _fit(key), _fit(held)
+
+            def put_map(message: Any, value: Any) -> None:
+                if not isinstance(value, Mapping):
+                    msg = f"must be a mapping; found {type(value).__name__}"
+                    raise FormatError(msg)
+                getattr(message, field).update({of_key(k): of_value(v) for k, v in value.items()})
+
+            return put_map
+    if each.cpp_type == _MESSAGE:
+        msg = f"Protobuf: {name}: is a message, or a list of them: name fields of one"
+        raise ConfigError(msg)
+    fit = _fit(each)
+    if is_repeated(each):
+        fits = many(fit, _DTYPES.get(each.cpp_type))
+        return lambda message, value: getattr(message, field).extend(fits(value))
+    return lambda message, value: setattr(message, field, fit(value))
+
+
+def _fit(each: Any) -> Fit:
+    return octets if each.type == _TYPE_BYTES else _FITS[each.cpp_type]
+
 
 Encode = Callable[[Mapping[str, Any]], bytes]
 _NAMED: dict[str, Callable[[], Format]] = {"json": Json, "msgpack": MsgPack, "npy": Npy}

@@ -16,7 +16,7 @@ from confluent_kafka import Message
 
 from dali_feed.external_sources.kafka.claims import UNTOLD, Follows, value_of
 from dali_feed.external_sources.kafka.filled import Filled, Wanted, merged
-from dali_feed.formats.contract import Format
+from dali_feed.formats.format import Format
 from dali_feed.records.filling import Filling
 from dali_feed.records.members import Member, alternatives
 from dali_feed.records.pieces import Pieces

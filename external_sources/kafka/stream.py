@@ -26,7 +26,7 @@ from dali_feed.external_sources.kafka.stream_reader import StreamReader
 from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.external_sources.kafka.topic_source import TopicSource
 from dali_feed.external_sources.live_formatted import LiveFormatted
-from dali_feed.formats.contract import Format
+from dali_feed.formats.format import Format
 from dali_feed.records.live import Drain, LiveReader, LiveSource, Pace, Positions
 from dali_feed.records.members import Member
 from dali_feed.records.source import Slabs

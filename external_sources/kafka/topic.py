@@ -28,7 +28,7 @@ from dali_feed.external_sources.kafka.records import LABEL, Codec
 from dali_feed.external_sources.kafka.sample import Sample, sampled
 from dali_feed.external_sources.kafka.scan import scanned
 from dali_feed.external_sources.kafka.topic_source import TopicSource
-from dali_feed.formats.contract import Format
+from dali_feed.formats.format import Format
 from dali_feed.records.members import Member
 from dali_feed.records.present import Present
 from dali_feed.records.source import MANY_ABSENT, Extents, Int64s, Slabs, Snapshot, Source

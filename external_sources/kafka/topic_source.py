@@ -19,7 +19,7 @@ from dali_feed.external_sources.kafka.members import Asked, by_path
 from dali_feed.external_sources.kafka.messages import original
 from dali_feed.external_sources.kafka.options import OURS, Identity, KafkaOptions
 from dali_feed.external_sources.kafka.records import LABEL, Codec
-from dali_feed.formats.contract import Format
+from dali_feed.formats.format import Format
 from dali_feed.quarantine.letters import Original
 
 __all__ = ["TopicSource"]

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple, Protocol, cast
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.external_sources.kafka.claims import AsTheyAre
 from dali_feed.external_sources.kafka.topic import KafkaTopic
-from dali_feed.formats.contract import Format
-from dali_feed.formats.fitted import plain
+from dali_feed.formats.format import Format
 from dali_feed.formats.paths import steps_of
-from dali_feed.formats.written import Encode, encoder, has_paths, told_of
+from dali_feed.formats.written import Encode, encoder, has_paths, plain, told_of
 from dali_feed.records.source import LABEL, Source
 
 __all__ = ["WHERE", "Copied", "Payload", "Values", "Writes", "Written"]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dali_feed.errors import ConfigError, FormatError
-from dali_feed.formats.contract import Parse, Value, checked
+from dali_feed.formats.format import Parse, Value, checked
 
 __all__ = ["INTEGERS", "MdsSample"]
 

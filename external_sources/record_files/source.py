@@ -24,7 +24,7 @@ from dali_feed.external_sources.member_source import MemberSource, foremost
 from dali_feed.external_sources.record_files.kept_index import RecordIndex
 from dali_feed.external_sources.record_files.reader import Files, LabelledReader, RecordReader, RecordTable, called
 from dali_feed.external_sources.shard_reader import check_shard
-from dali_feed.formats.contract import Format
+from dali_feed.formats.format import Format
 from dali_feed.records.members import Member
 from dali_feed.records.source import LABEL, Extents, Reader, Slabs, Snapshot, Source
 from dali_feed.storage.choose import store_for

@@ -14,13 +14,12 @@ import struct
 
 import numpy as np
 
-from dali_feed.external_sources.record_files.crc32c import crc32c, crc32c_rows, masked
+from dali_feed.external_sources.record_files.crc32c import crc32c, masked
 from dali_feed.external_sources.record_files.frames import BrokenError, Frames, Framing, Pread, Window
 
 __all__ = ["TFRECORD"]
 
 _HEAD, _TAIL = 12, 4
-_AT_ONCE = 4096  # lengths whose CRCs are checked together: of one alone most of the time is the call's
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 
@@ -29,41 +28,21 @@ def _frames(pread: Pread, end: int) -> Frames:
     piece, unpack = Window(pread).piece, _LENGTH.unpack_from
     starts: list[int] = []
     sizes: list[int] = []
-    heads: list[bytes] = []
     at = 0
     while at < end:
         head = piece(at, _HEAD)
-        if len(head) == _HEAD:
-            (size,) = unpack(head)
-            heads.append(head)
-            starts.append(at)
-            sizes.append(size)
-        whole = len(head) == _HEAD and size <= end - at - _HEAD - _TAIL
-        if len(heads) == _AT_ONCE or not whole:
-            _check(heads, starts)
-            heads = []
-        if not whole:
-            there = end - at - _HEAD
-            found = (
-                f"{there} of {size + _TAIL} bytes of a record"
-                if there >= 0
-                else f"{end - at} of {_HEAD} bytes of a header"
-            )
-            raise BrokenError(len(starts) - (there >= 0), at, found)
+        there = end - at - _HEAD
+        if len(head) < _HEAD:
+            raise BrokenError(len(starts), at, f"{end - at} of {_HEAD} bytes of a header")
+        if masked(crc32c(head[: _LENGTH.size])) != _CRC.unpack_from(head, _LENGTH.size)[0]:
+            raise BrokenError(len(starts), at, "a length whose CRC is wrong")
+        (size,) = unpack(head)
+        if size > there - _TAIL:
+            raise BrokenError(len(starts), at, f"{there} of {size + _TAIL} bytes of a record")
+        starts.append(at)
+        sizes.append(size)
         at += _HEAD + size + _TAIL
-    _check(heads, starts)
     return np.array(starts, np.int64) + _HEAD, np.array(sizes, np.int64) + _TAIL
-
-
-def _check(heads: list[bytes], starts: list[int]) -> None:
-    """BrokenError for the first of the last lengths that is not what was written."""
-    rows = np.frombuffer(b"".join(heads), np.uint8).reshape(-1, _HEAD)
-    crc = crc32c_rows(rows[:, : _LENGTH.size])
-    right = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8)
-    wrong = np.flatnonzero(right != rows[:, _LENGTH.size :].copy().view("<u4")[:, 0])
-    if len(wrong):
-        record = len(starts) - len(heads) + int(wrong[0])
-        raise BrokenError(record, starts[record], "a length whose CRC is wrong")
 
 
 def _other(head: bytes, path: str) -> str:

@@ -15,9 +15,9 @@ from dali_feed.external_sources.record_files.kept_index import RecordIndex, load
 from dali_feed.external_sources.record_files.reader import Files
 from dali_feed.external_sources.record_files.source import RecordFiles, files_of
 from dali_feed.external_sources.record_files.tfrecord_frames import TFRECORD
-from dali_feed.formats.contract import Format
+from dali_feed.formats.example import Example
+from dali_feed.formats.format import Format
 from dali_feed.formats.named import format_of
-from dali_feed.formats.tf_example import Example
 from dali_feed.records.members import alternatives
 from dali_feed.records.source import Reader, Slabs, Snapshot, Source
 

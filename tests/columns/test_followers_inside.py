@@ -169,7 +169,7 @@ def test_what_follows_is_torchvisions_bit_for_bit(tmp_path: Path, name: str, eng
             "one number for each pixel; found an image of mode RGB",
         ),
         ("boxes", b"[[1, 2, 3]]", "rows of 5 numbers are needed; found an array of shape (1, 3)"),
-        ("boxes", b"[[1, 2, 3, 1e999, 0]]", "found a number that is infinite or NaN"),
+        ("boxes", b"[[1, 2, 3, 1e999, 0]]", "rows of 5 numbers are needed; json: "),
         ("boxes", b"{", "rows of 5 numbers are needed; "),
         ("points", b"7", "rows of 2 numbers are needed; "),
         ("jpg", b"\xff\xd8 no image", ""),

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import struct
-import sys
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from google_crc32c import value as theirs
-from hypothesis import given
-from hypothesis import strategies as st
 from kit.record_files import tfrecord
 from kit.tf_example import example_bytes
 
@@ -19,59 +13,6 @@ from dali_feed.errors import ConfigError, DataLostError
 from dali_feed.external_sources import TFRecords
 from dali_feed.external_sources.record_files import crc32c, kept_index, tfrecord_frames
 from dali_feed.external_sources.record_files.frames import Window
-from dali_feed.records import Extents
-
-
-def source(folder: Path, records: list[Any], **options: Any) -> TFRecords:
-    """A file of records: bytes, or features of an Example."""
-    data = tfrecord(record if isinstance(record, bytes) else example_bytes(record) for record in records)
-    (folder / "a.tfrecord").write_bytes(data)
-    return TFRecords(folder / "a.tfrecord", index_dir=folder / "index", **options)
-
-
-def block(found: Any, count: int) -> Any:
-    """Its first records."""
-    return found.reader().read(Extents.one(0, 0, count))
-
-
-@given(data=st.binary(max_size=5000))
-def test_the_crc_is_the_same_without_a_package(data: bytes) -> None:
-    """By NumPy, of any length; that of rows too."""
-    assert crc32c.by_numpy(data) == crc32c.crc32c(memoryview(data)) == theirs(data)
-    rows = np.frombuffer(data[: len(data) // 8 * 8], np.uint8).reshape(-1, 8)
-    assert crc32c.crc32c_rows(rows).tolist() == [theirs(row.tobytes()) for row in rows]
-
-
-def test_the_crc_of_known_texts() -> None:
-    """Of RFC 3720, appendix B.4; and of more than is looked up at once."""
-    assert crc32c.by_numpy(bytes(32)) == 0x8A9136AA
-    assert crc32c.by_numpy(bytes(range(32))) == 0x46DD794E
-    long = bytes(range(251)) * 10_000
-    assert crc32c.by_numpy(long) == theirs(long)
-
-
-def test_without_the_package_numpy_computes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing goes unchecked for want of it."""
-    crc32c._quickest.cache_clear()
-    monkeypatch.setitem(sys.modules, "google_crc32c", None)  # as if it were not installed
-    try:
-        assert crc32c._quickest() is crc32c.by_numpy
-    finally:
-        crc32c._quickest.cache_clear()
-
-
-def test_a_record_whose_crc_is_wrong_is_a_bad_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alone; its neighbours are read, with the package and without."""
-    made = source(tmp_path, [{"image": b"abc", "label": n} for n in range(3)])
-    data = bytearray((tmp_path / "a.tfrecord").read_bytes())
-    data[len(data) // 2] ^= 32
-    (tmp_path / "a.tfrecord").write_bytes(data)
-    reasons = ["the record's CRC is wrong: its bytes are not what was written"]
-    for by in (crc32c.crc32c, crc32c.by_numpy):
-        monkeypatch.setattr(tfrecord_frames, "crc32c", by)
-        found = block(made, 3)
-        assert (list(found.faults), list(found.faults.values())) == ([1], reasons)
-        assert found.fields["label"].tolist() == [0, -1, 2]
 
 
 def test_a_length_that_cannot_be_costs_no_memory(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from kit.written import npy
 
+from dali_feed.columns.array_layout import Layout, array_from, batch_for, filler, layout_of
 from dali_feed.errors import ConfigError, FormatError
-from dali_feed.formats.arrays import Layout, array_from, batch_for, filler, layout_of
 
 DTYPES = st.sampled_from(["?", "i1", "u1", "<i2", "<u2", "<i4", "<i8", "<f2", "<f4", "<f8", "<c8"])
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)

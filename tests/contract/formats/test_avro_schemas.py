@@ -139,7 +139,10 @@ def test_a_schema_refers_to_others() -> None:
         (Schema("[" * 100_000), "schema 1 cannot be read"),
         (Schema('"int"'), "label: no such member; .*; schema 1"),
         (Schema('{"type": "array", "items": "null"}'), "schema 1"),
-        (Schema('{"type": "record", "name": "R", "fields": [{"name": "label", "type": "R"}]}'), "nested in fewer than"),
+        (
+            Schema('{"type": "record", "name": "R", "fields": [{"name": "label", "type": "R"}]}'),
+            "may be nested in a few hundred",
+        ),
     ],
 )
 def test_a_schema_that_cannot_be_used_is_named(schema: Schema, said: str) -> None:

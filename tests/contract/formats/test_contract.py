@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,49 +131,6 @@ def test_what_is_no_format_is_refused(what: Any, said: str) -> None:
         format_of(what)
 
 
-PACKAGE = """
-class Mine:
-    def bind(self, members):
-        return lambda value: tuple(bytes(value) for _ in members)
-    def members(self, value):
-        return {}
-one = Mine()
-def broken():
-    raise OSError("no licence")
-nothing = 3
-"""
-
-
-@pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package that registers formats, as pip would leave it."""
-    tmp_path.joinpath("others_formats.py").write_text(PACKAGE)
-    info = tmp_path / "others_formats-1.0.dist-info"
-    info.mkdir()
-    info.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: others-formats\nVersion: 1.0\n")
-    names = ("mine = others_formats:Mine", "one = others_formats:one", "broken = others_formats:broken")
-    more = ("nothing = others_formats:nothing", "gone = others_formats:Gone")
-    info.joinpath("entry_points.txt").write_text("\n".join(("[dali_feed.formats]", *names, *more)))
-    monkeypatch.syspath_prepend(tmp_path)
-    importlib.invalidate_caches()
-    monkeypatch.delitem(sys.modules, "others_formats", raising=False)
-
-
-@pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize("name", ["mine", "one"])
-def test_a_package_registers_a_format(name: str) -> None:
-    """By a class or an object, in its entry points."""
-    assert bound(format_of(name), ["a"])(b"x") == (b"x",)
-
-
-@pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize(("name", "said"), [("broken", "no licence"), ("nothing", "others_formats"), ("gone", "Gone")])
-def test_a_package_whose_format_is_none_is_named(name: str, said: str) -> None:
-    """Which name, which entry point, and why."""
-    with pytest.raises(ConfigError, match=rf"^format '{name}'.*{said}"):
-        format_of(name)
-
-
 def test_names_resolve_and_cost_nothing() -> None:
     """Every exported name is there, and the package alone imports none of the libraries."""
     assert all(getattr(formats, name) is not None for name in formats.__all__)
@@ -204,6 +158,7 @@ from dali_feed.formats import *
     [
         ("fastavro", "Avro('\"int\"').bind(['$'])", "pip install fastavro"),
         ("msgpack", "MsgPack().bind(['a'])", "pip install msgpack"),
+        ("google", "Example().bind(['a'])", "pip install protobuf"),
     ],
 )
 def test_a_library_that_is_missing_is_named_with_its_command(root: str, code: str, command: str) -> None:
@@ -213,11 +168,3 @@ def test_a_library_that_is_missing_is_named_with_its_command(root: str, code: st
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("dali_feed.errors.MissingPackageError: "), done.stderr
     assert command in last
-
-
-def test_json_needs_no_package() -> None:
-    """Without orjson it is read by the standard library."""
-    code = "print(bound(Json(), ['a.b'])(b'{\"a\": {\"b\": 2}}'))"
-    whole = WITHOUT.format(root="orjson", code=code)
-    done = subprocess.run([sys.executable, "-I", "-c", whole], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "(2,)", done.stderr

@@ -1,4 +1,4 @@
-"""`Json`: paths, base64, and the same members whichever library reads."""
+"""`Json`: paths, base64, and what is refused."""
 
 from __future__ import annotations
 
@@ -88,6 +88,39 @@ def test_a_mistaken_path_is_told_at_once(member: str) -> None:
         Json(base64=(member,))
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"{",
+        b"NaN",
+        b"[Infinity]",
+        b"1e400",
+        b"-1e400",
+        b"1" * 400,
+        b"1" * 5000,
+        b'"\\ud800"',
+        b'{"\\udc00": 1}',
+        b"\xef\xbb\xbf1",
+        b"\xff",
+        b'"\xed\xa0\x80"',
+        b'"\x01"',
+        b"01",
+        b"1 2",
+        b"'a'",
+        b"[1,]",
+        b"\x0c1",
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b"[" * 2000 + b"]" * 2000,
+    ],
+)
+def test_what_is_no_json_is_the_one_error(value: bytes) -> None:
+    """And the process goes on."""
+    with pytest.raises(FormatError, match="^json: "):
+        bound(Json(), ["$"])(value)
+
+
 LEAVES = st.one_of(
     st.none(),
     st.booleans(),
@@ -103,6 +136,11 @@ DOCUMENTS = st.recursive(
 def same(one: Any, other: Any) -> bool:
     """Whether two documents are one, types of numbers included."""
     return repr(one) == repr(other)
+
+
+def test_a_whole_number_above_64_bits_is_a_float() -> None:
+    """As JSON's own numbers have no size."""
+    assert same(bound(Json(), ["$"])(b"[18446744073709551616, 18446744073709551615]")[0], [2.0**64, 2**64 - 1])
 
 
 @given(DOCUMENTS)

@@ -53,34 +53,6 @@ def made(kind: str, folder: Path, rows: Any = ROWS) -> ArrayShards:
     return ArrayShards(np.load(saved(folder, rows), mmap_mode="r") if kind == "mapped" else [rows[:9], rows[9:]])
 
 
-KINDS = ("files", "raw", "memory", "gaps", "mapped")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_are_indexed_as_numpy_has_them(tmp_path: Path, kind: str) -> None:
-    """By int, slice, list, negative numbers, steps and bools, across files; always a copy."""
-    source = made(kind, tmp_path)
-    assert (source.shape, source.dtype, len(source)) == (ROWS.shape, ROWS.dtype, 60)
-    for rows in (
-        3,
-        -1,
-        slice(10, 40),
-        slice(None, None, -7),
-        slice(50, 90),
-        [5, -60, 5],
-        [],
-        [[1, 2], [-3, 30]],
-        ROWS[:, 0] > 0,
-    ):
-        assert np.array_equal(source[rows], ROWS[rows]), rows
-        assert source[rows].dtype == ROWS.dtype
-    source[1:3][:] = 7
-    assert np.array_equal(source[:], ROWS)
-    for wrong in (60, -61, [0, 60], (1, 2), 1.5, "a", [True, False]):
-        with pytest.raises(IndexError, match="row"):
-            source[wrong]
-
-
 @pytest.mark.parametrize("kind", ["files", "memory"])
 def test_rows_of_pixels_are_images(tmp_path: Path, kind: str) -> None:
     """Rows of uint8 (height, width, 3) go through an engine, and come beside themselves as arrays."""
