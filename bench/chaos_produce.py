@@ -31,7 +31,7 @@ from _results import RESULTS
 from dali_feed.bench.facts import facts
 from dali_feed.bench.rows import append, table
 from dali_feed.external_sources import Produced, Producer, ShardSet
-from dali_feed.external_sources.kafka.packed import is_packed
+from dali_feed.external_sources.kafka.lanes import is_packed
 from dali_feed.testing.shards import write_shard
 
 PARTITIONS = 3

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dali_feed.cli.text import grid, plural, put
-from dali_feed.external_sources.kafka.lag_facts import LagFacts
-from dali_feed.external_sources.kafka.topic_facts import span_text
+from dali_feed.external_sources.kafka.lag import LagFacts
+from dali_feed.external_sources.kafka.topics import span_text
 
 __all__ = ["screen", "told"]
 

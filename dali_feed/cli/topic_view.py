@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dali_feed.cli.text import grid, plural, put, size_text
-from dali_feed.external_sources.kafka.topic_facts import TopicFacts, span_text, warnings
+from dali_feed.external_sources.kafka.topics import TopicFacts, span_text, warnings
 
 __all__ = ["show"]
 

@@ -16,23 +16,26 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dali_feed.checks import of_kind, path_of
-from dali_feed.errors import ConfigError, SourceChangedError, StateError
-from dali_feed.external_sources.kafka.addresses import addresses
-from dali_feed.external_sources.kafka.claim import Claim
-from dali_feed.external_sources.kafka.journal import Journal, held, load, save
-from dali_feed.external_sources.kafka.lane import OURS, LaneOptions
-from dali_feed.external_sources.kafka.lanes import CODECS, Lanes, SharedLanes, TransactionLanes
-from dali_feed.external_sources.kafka.line import Ahead, Line
-from dali_feed.external_sources.kafka.made import Maker
+from dali_feed.errors import ConfigError, SourceChangedError, SourceNotFoundError, StateError
+from dali_feed.external_sources.kafka.claims import Claim
+from dali_feed.external_sources.kafka.client import Connection, addresses
+from dali_feed.external_sources.kafka.cluster import Asker, at_topic
+from dali_feed.external_sources.kafka.lanes import (
+    CODECS,
+    OURS,
+    AbortedError,
+    LaneOptions,
+    Lanes,
+    SharedLanes,
+    TransactionLanes,
+)
+from dali_feed.external_sources.kafka.produce import Ahead, Journal, Line, Maker, held, load, save
 from dali_feed.external_sources.kafka.tally import Tally
-from dali_feed.external_sources.kafka.target import target_at
-from dali_feed.external_sources.kafka.topics import Topics
-from dali_feed.external_sources.kafka.transactions import AbortedError
 from dali_feed.external_sources.kafka.writes import WHERE, Payload, Writes, Written
 from dali_feed.records.members import Members
 from dali_feed.records.source import Source
 
-__all__ = ["Produced", "Producer"]
+__all__ = ["Produced", "Producer", "Target", "target_at"]
 
 TELL_SECONDS = 0.1
 Tell = Callable[["Produced"], None]
@@ -116,7 +119,6 @@ class Producer:
         config: Mapping[str, Any] | None = None,
         timeout: float = 30.0,
     ) -> None:
-        self._topics = Topics(servers, config=config, timeout=timeout)
         self._writes: Writes = Payload() if writes is None else writes
         if not callable(getattr(self._writes, "record", None)):
             msg = (
@@ -129,6 +131,7 @@ class Producer:
         of_kind(f"{topic}: claim", claim, Claim)
         self._main, self._source = self._writes.of(source), source
         self._topic, self._servers = topic, addresses(f"{topic}: ", servers)
+        self._to = Connection(topic, self._servers, timeout, dict(config or {}))
         choices: dict[str, tuple[str, tuple[str, ...]]] = {
             "by": (by, ("key", "turn")),
             "acks": (acks, ("all", "1")),
@@ -208,7 +211,7 @@ class _Run:
     def __init__(self, of: Producer, tell: Tell) -> None:
         self._of, self._path, self._tell = of, of._journal, tell
         self._begun_at = time.monotonic()
-        target = target_at(of._topics, of._topic)
+        target = target_at(of._to)
         if of._claim is not None:
             of._claim.check(of._topic, target.most)
         known = None if self._path is None else load(self._path)
@@ -315,3 +318,27 @@ class _Run:
 
     def _so_far(self, position: int, tally: Tally) -> Produced:
         return Produced(len(self._line), self._begun, position, tally, time.monotonic() - self._begun_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A topic; `topic_id` is "" where brokers have none, `most` (bytes) None where it could not be had."""
+
+    partitions: int
+    topic_id: str
+    most: int | None
+
+
+def target_at(to: Connection) -> Target:
+    """Ask for it. Raises what `Topics` does; SourceNotFoundError says how a topic is made."""
+    with at_topic(to) as at:
+        try:
+            found = at.cluster.metadata()
+        except SourceNotFoundError as error:
+            msg = f"{error}; `dali-feed topic create kafka://{to.servers}/{to.topic}` makes one"
+            raise SourceNotFoundError(msg) from None
+        answers = found.controller_id in found.brokers
+        settings = at.settings()[0] if answers else {}
+        most = settings.get("max.message.bytes", "")
+        topic_id = (Asker(at.to).ask(to.topic) or "") if answers else ""
+        return Target(len(found.topics[to.topic].partitions), topic_id, int(most) if most.isdecimal() else None)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, cast
 
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.external_sources.kafka.claims import AsTheyAre
+from dali_feed.external_sources.kafka.rows import Decoding
 from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.formats.contract import Format
 from dali_feed.formats.fitted import plain
@@ -195,14 +196,7 @@ class Copied:
             msg = f"Copied: the source must be a KafkaTopic, whose records have keys and headers; found {source!r}"
             raise ConfigError(msg)
         made = copy.copy(source)
-        made._options = replace(
-            source._options,
-            label=None,
-            codec=_Whole(),
-            fields=("key", "headers", TOMBSTONE),
-            asked=None,
-            claims=AsTheyAre(),
-        )
+        made._decoding = Decoding(None, _Whole(), ("key", "headers", TOMBSTONE), claims=AsTheyAre())
         return made
 
     def record(self, payload: bytes, fields: Fields, members: Fields) -> Written:

@@ -11,13 +11,10 @@ from broker.handle import Kafka, payloads
 
 from dali_feed.errors import ClosedError
 from dali_feed.external_sources import KafkaTopic
-from dali_feed.external_sources.kafka import by_column
 from dali_feed.external_sources.kafka import reader as reading
-from dali_feed.external_sources.kafka.by_column import ByColumn
-from dali_feed.external_sources.kafka.filled import Filled, Wanted
-from dali_feed.external_sources.kafka.identity import Witness
-from dali_feed.external_sources.kafka.reader import KafkaReader
-from dali_feed.external_sources.kafka.run import Run
+from dali_feed.external_sources.kafka.cluster import Witness
+from dali_feed.external_sources.kafka.reader import ByColumn, KafkaReader
+from dali_feed.external_sources.kafka.rows import Filled, Run, Wanted
 from dali_feed.native.kafka import EMPTY, RunInC
 from dali_feed.native.library import library
 from dali_feed.records.extents import Extents
@@ -122,7 +119,7 @@ def test_records_with_memory_of_their_own_are_no_reason_not_to_look_around(
     embedded: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C comes back for the memory of each; where the time is over, a stop and the client's events are seen then."""
-    monkeypatch.setattr(by_column, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(reading, "SLICE_SECONDS", 0.0)
     large = [b"%03d" % n + bytes(SLAB + n) for n in range(60)]
     embedded.publish(embedded.topic, [(each, n) for n, each in enumerate(large)], partitions=1)
     received, come = list[int](), ByColumn.come

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 from fleets import Worker, fleet_of_tests, seen, until
 
 from dali_feed.errors import ConfigError, DataLostError, SourceDeniedError, SourceNotFoundError, StateError
-from dali_feed.external_sources.kafka.fleet import Fleet, fleet_of
+from dali_feed.external_sources.kafka.group import Fleet, fleet_of
 from dali_feed.external_sources.kafka.stream import KafkaStream
 from dali_feed.testing import Message
 

@@ -109,7 +109,7 @@ def test_a_worker_that_was_thrown_out_says_so_and_joins_again(real_broker: Clust
 
 DROPPED = """
 import gc, sys
-from dali_feed.external_sources.kafka.fleet import Fleet
+from dali_feed.external_sources.kafka.group import Fleet
 from dali_feed.external_sources.kafka.stream import KafkaStream
 
 fleet = Fleet(sys.argv[2], "classic", session=1500.0)

@@ -17,7 +17,7 @@ from dali_feed.errors import (
     SourceChangedError,
     StateError,
 )
-from dali_feed.external_sources.kafka.options import amounts
+from dali_feed.external_sources.kafka.client import amounts
 from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.records.extents import Extents, pack_ids

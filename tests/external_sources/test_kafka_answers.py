@@ -23,11 +23,10 @@ from dali_feed.errors import (
     SourceUnreachableError,
 )
 from dali_feed.external_sources import KafkaStream, KafkaTopic
-from dali_feed.external_sources.kafka.commit import commit_offsets, committed_offsets
+from dali_feed.external_sources.kafka.client import Connection
+from dali_feed.external_sources.kafka.cluster import Asker, commit_offsets, committed_offsets
 from dali_feed.external_sources.kafka.errors import Trouble
-from dali_feed.external_sources.kafka.fleet_commit import Commits
-from dali_feed.external_sources.kafka.identity import Asker
-from dali_feed.external_sources.kafka.options import KafkaOptions
+from dali_feed.external_sources.kafka.group import Commits
 from dali_feed.testing import Broker
 
 pytestmark = pytest.mark.waits
@@ -45,9 +44,9 @@ def answers(embedded: Kafka) -> Callable[..., None]:
     return lambda request, *errors: cluster.fail_next(request, list(errors))
 
 
-def options_of(kafka: Kafka, timeout: float = LONG) -> KafkaOptions:
+def options_of(kafka: Kafka, timeout: float = LONG) -> Connection:
     """Of a source of the topic."""
-    return KafkaOptions(kafka.topic, kafka.servers, None, None, (), timeout)
+    return Connection(kafka.topic, kafka.servers, timeout)
 
 
 SOON = [

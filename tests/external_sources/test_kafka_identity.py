@@ -10,14 +10,12 @@ from broker.handle import Kafka, payloads
 from broker.real import Cluster
 
 from dali_feed.errors import SourceChangedError
-from dali_feed.external_sources.kafka import by_column
-from dali_feed.external_sources.kafka.by_column import ByColumn
-from dali_feed.external_sources.kafka.filled import Filled
-from dali_feed.external_sources.kafka.identity import Asker, Witness
-from dali_feed.external_sources.kafka.reader import KafkaReader
-from dali_feed.external_sources.kafka.run import Run
+from dali_feed.external_sources.kafka import reader as reading
+from dali_feed.external_sources.kafka.cluster import Asker, Witness
+from dali_feed.external_sources.kafka.errors import Wait
+from dali_feed.external_sources.kafka.reader import ByColumn, KafkaReader
+from dali_feed.external_sources.kafka.rows import Filled, Run
 from dali_feed.external_sources.kafka.topic import KafkaTopic
-from dali_feed.external_sources.kafka.wait import Wait
 from dali_feed.native.library import library
 from dali_feed.records.source import Extents
 
@@ -121,7 +119,7 @@ def test_a_topic_made_anew_within_a_read_by_column(
         return found
 
     monkeypatch.setattr(ByColumn, "come", noted)
-    monkeypatch.setattr(by_column, "SLICE_SECONDS", 0.0)  # C comes back after some records
+    monkeypatch.setattr(reading, "SLICE_SECONDS", 0.0)  # C comes back after some records
     reader = source.reader()
     for _ in range(2):
         with pytest.raises(SourceChangedError, match=rf"{kafka.topic}\[0\]@\d+: .*deleted and made again"):

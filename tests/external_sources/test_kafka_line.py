@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from dali_feed.external_sources.kafka.line import Line
+from dali_feed.external_sources.kafka.produce import Line
 from dali_feed.external_sources.kafka.tally import KINDS, Settled, Tally
 from dali_feed.records.extents import Extents
 from dali_feed.records.present import Present

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, R
 from dali_feed.cli.targets import named, options_of
 from dali_feed.errors import ConfigError, DaliFeedError, SourceDeniedError
 from dali_feed.external_sources import DeadLetterTopic, FromEnv, FromFile, KafkaTopic, Topics
-from dali_feed.external_sources.kafka.tokens import Tokens
+from dali_feed.external_sources.kafka.client import Tokens
 from dali_feed.quarantine.letters import Letter
 from dali_feed.records.extents import Extents
 from dali_feed.secrets import hidden, is_secret, revealed

@@ -29,10 +29,8 @@ from dali_feed.errors import (
     StateError,
 )
 from dali_feed.external_sources import ArrowRows, Copied, FileList, KafkaTopic, Payload, Producer, ShardSet, Values
-from dali_feed.external_sources.kafka.journal import held
-from dali_feed.external_sources.kafka.lane import LaneOptions
-from dali_feed.external_sources.kafka.packed import is_packed
-from dali_feed.external_sources.kafka.transactions import TransactionLane, name_of
+from dali_feed.external_sources.kafka.lanes import LaneOptions, TransactionLane, is_packed, name_of
+from dali_feed.external_sources.kafka.produce import held
 from dali_feed.external_sources.kafka.writes import Written
 from dali_feed.formats import Avro, Json, Protobuf
 from dali_feed.testing import Broker, Message

@@ -13,10 +13,9 @@ from streamed import Gathered, gather
 
 from dali_feed.errors import DataLostError, SourceChangedError, SourceNotFoundError, SourceUnreachableError
 from dali_feed.external_sources import KafkaStream
-from dali_feed.external_sources.kafka.options import Identity, KafkaOptions
-from dali_feed.external_sources.kafka.overdue import MUCH, Overdue
-from dali_feed.external_sources.kafka.stream_reader import StreamReader
-from dali_feed.external_sources.kafka.watch import Look
+from dali_feed.external_sources.kafka.client import Connection, Identity
+from dali_feed.external_sources.kafka.live_reader import MUCH, Look, Overdue, StreamReader
+from dali_feed.external_sources.kafka.rows import Decoding
 from dali_feed.testing import publish
 
 INF = float("inf")
@@ -130,8 +129,8 @@ def test_who_is_late() -> None:
 
 def test_a_partition_without_a_leader_is_named() -> None:
     """Others may flow meanwhile: where nobody leads it for `timeout` seconds, the stream cannot go on."""
-    options = KafkaOptions("t", "nowhere:1", None, None, (), 5.0)
-    reader, now = StreamReader(options, Identity(), {0: 3, 1: 7}), time.monotonic()
+    options = Connection("t", "nowhere:1", 5.0)
+    reader, now = StreamReader(options, Decoding(), Identity(), {0: 3, 1: 7}), time.monotonic()
     reader._looked(Look(now, 2, {0: 3}, {1: now - 4}), {})
     with pytest.raises(SourceUnreachableError, match=r"t\[1\]@7: .*the partition has no leader"):
         reader._looked(Look(now, 2, {0: 3}, {1: now - 6}), {})

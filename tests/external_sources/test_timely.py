@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from dali_feed.external_sources.kafka.timely import StuckError, timely
+from dali_feed.external_sources.kafka.client import StuckError, timely
 
 
 def test_a_call_that_hangs_is_left_behind_and_others_are_done() -> None:

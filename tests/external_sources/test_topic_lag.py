@@ -12,21 +12,18 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
 from dali_feed.errors import SourceDeniedError, SourceNotFoundError, SourceUnreachableError
-from dali_feed.external_sources.kafka.commit import commit_offsets
-from dali_feed.external_sources.kafka.lag import look
-from dali_feed.external_sources.kafka.lag_facts import LagFacts, PartitionLag, Stand, lag_warnings, since
-from dali_feed.external_sources.kafka.options import KafkaOptions
+from dali_feed.external_sources.kafka.client import Connection
+from dali_feed.external_sources.kafka.cluster import commit_offsets
+from dali_feed.external_sources.kafka.lag import LagFacts, PartitionLag, Stand, lag_warnings, look, since
 from dali_feed.testing import Message
 
 HOUR = 3600.0
 NOW = 1_000_000.0
 
 
-def options(
-    kafka: Kafka, servers: str = "", timeout: float = 30.0, config: dict[str, str] | None = None
-) -> KafkaOptions:
+def options(kafka: Kafka, servers: str = "", timeout: float = 30.0, config: dict[str, str] | None = None) -> Connection:
     """The test's topic."""
-    return KafkaOptions(kafka.topic, servers or kafka.servers, None, None, (), timeout, config or {})
+    return Connection(kafka.topic, servers or kafka.servers, timeout, config or {})
 
 
 def facts(*partitions: PartitionLag, keeps: float | None = None, ends: dict[int, int] | None = None) -> LagFacts:

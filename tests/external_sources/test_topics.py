@@ -19,7 +19,7 @@ from dali_feed.errors import (
     SourceUnreachableError,
 )
 from dali_feed.external_sources import KafkaTopic, Topics
-from dali_feed.external_sources.kafka.topic_facts import PartitionFacts, TopicFacts, span_text, warnings
+from dali_feed.external_sources.kafka.topics import PartitionFacts, TopicFacts, span_text, warnings
 from dali_feed.testing import Message
 
 DAY = 86_400.0

@@ -15,12 +15,9 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from dali_feed.errors import ConfigError, DeadLetterError, SourceDeniedError, SourceEmptyError
-from dali_feed.external_sources.kafka.addresses import addresses
+from dali_feed.external_sources.kafka.client import Connection, addresses, held, opened
 from dali_feed.external_sources.kafka.errors import QUIET, Trouble
-from dali_feed.external_sources.kafka.held import held
-from dali_feed.external_sources.kafka.messages import as_original, messages
-from dali_feed.external_sources.kafka.options import KafkaOptions, opened
-from dali_feed.external_sources.kafka.topic import KafkaTopic
+from dali_feed.external_sources.kafka.topic import KafkaTopic, as_original, messages
 from dali_feed.quarantine.letters import Letter, Original
 from dali_feed.secrets import hidden
 
@@ -94,7 +91,7 @@ class DeadLetterTopic:
             snapshot = source.snapshot()
         except SourceEmptyError:
             return
-        options = KafkaOptions(self.topic, self.servers, None, None, (), self.timeout, self.config)
+        options = Connection(self.topic, self.servers, self.timeout, self.config)
         ends = list(zip(snapshot.starts.tolist(), snapshot.stops.tolist(), strict=True))
         last: dict[tuple[bytes | None, bytes], tuple[int, int]] = {}
         for found in (True, False):  # first where the last of each stands, so that one letter is held at a time

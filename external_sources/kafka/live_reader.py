@@ -2,9 +2,13 @@
 
 The law: a record's position moves when it is given, or when the partition has ended behind it; never by a jump. After
 any error, and over any new connection, the reader goes on from its own positions. Records of a partition keep their
-order; which partition comes first is the network's doing.
+order; which partition comes first is the network's doing. The consumer is assigned at our offsets and belongs to no
+group.
 
-The consumer is assigned at our offsets and belongs to no group. A silence is judged by a lookout (`watch.py`).
+Silence in a stream may be peace or an outage, and only a question tells which: a lookout, a thread with a connection of
+its own, asks every few seconds how many partitions there are and where they end. A partition is late only while its
+turn has come: a record that is behind others in the queue of a loop that takes its time is not late, so the clock of a
+partition runs from when the queue was seen empty, or much else was given.
 """
 
 from __future__ import annotations
@@ -13,26 +17,233 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from dali_feed.errors import ClosedError, DataLostError, SourceChangedError, SourceError
-from dali_feed.external_sources.kafka.commit import commit_offsets
-from dali_feed.external_sources.kafka.errors import BROKEN, DENIED, GONE, LOG, Trouble, denied, remade, unreachable
-from dali_feed.external_sources.kafka.held import check_usable, hang_up, held, let_go
-from dali_feed.external_sources.kafka.identity import Asker, Witness, identify
-from dali_feed.external_sources.kafka.options import SLICE_SECONDS, Identity, KafkaOptions, connect
-from dali_feed.external_sources.kafka.overdue import Overdue
+from dali_feed.errors import (
+    ClosedError,
+    DataLostError,
+    SourceChangedError,
+    SourceError,
+    SourceNotFoundError,
+    SourceUnreachableError,
+)
+from dali_feed.external_sources.kafka.client import (
+    SLICE_SECONDS,
+    Connection,
+    Identity,
+    check_usable,
+    connect,
+    hang_up,
+    held,
+    let_go,
+)
+from dali_feed.external_sources.kafka.cluster import Asker, Cluster, Witness, commit_offsets, identify
+from dali_feed.external_sources.kafka.errors import (
+    BROKEN,
+    DENIED,
+    GONE,
+    LOG,
+    Trouble,
+    denied,
+    gone,
+    remade,
+    unreachable,
+)
+from dali_feed.external_sources.kafka.rows import Decoding, Taken
 from dali_feed.external_sources.kafka.statistics import Statistics
-from dali_feed.external_sources.kafka.taken import Taken
-from dali_feed.external_sources.kafka.watch import Look, Watch
 from dali_feed.records.gauges import KafkaStats
 from dali_feed.records.live import LiveBlock, Positions
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Slabs
 
-__all__ = ["StreamReader"]
+__all__ = ["Look", "Overdue", "StreamReader", "Watch"]
+
+LOOK_SECONDS = 2.0
+LEAST_SECONDS = 0.2  # between two, whatever is said
+ASK_SECONDS = 2.0
+GONE_SECONDS = 2.0  # a restarted broker may say 'unknown' for a moment
+JOIN_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """An answer.
+
+    asked   when the question was begun, time.monotonic seconds
+    count   partitions that the topic has
+    ends    last stable offset of each of ours that has a leader
+    headless  the others, with the time since when they have none, time.monotonic seconds
+    """
+
+    asked: float
+    count: int
+    ends: dict[int, int]
+    headless: dict[int, float]
+
+
+class Watch:
+    """Looks at the partitions of a rank, from the first `begin` on.
+
+    look     the last answer
+    failed   what ends the reading: no rights, or the topic is gone
+    trouble  what was said instead of an answer
+    """
+
+    def __init__(self, to: Connection, rank: int, world_size: int) -> None:
+        self._to = replace(to, timeout=min(ASK_SECONDS, to.timeout))
+        self._half = to.timeout / 2
+        self._rank, self._world_size = rank, world_size
+        self.look: Look | None = None
+        self.failed: SourceError | None = None
+        self.trouble = ""
+        self._since: float | None = None  # the first question that was not answered since the last that was
+        self._until = 0.0
+        self._stop, self._now = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self._client: Consumer | None = None
+
+    def begin(self) -> None:
+        """Start the thread, where that is not done."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="dali_feed-kafka-watch", daemon=True)
+            self._thread.start()
+
+    def ask(self) -> None:
+        """Look now."""
+        self._now.set()
+
+    def unanswered(self) -> tuple[float, float]:
+        """Since when nothing is answered, time.monotonic seconds, and for how many seconds that is known; (0, 0)."""
+        since = self._since
+        return (0.0, 0.0) if since is None else (since, self._until - since)
+
+    def close(self) -> None:
+        """End the thread; one that is at a question ends after it, within two seconds."""
+        self._stop.set()
+        self._now.set()
+        if self._thread is not None:
+            self._thread.join(JOIN_SECONDS)
+
+    def clients(self) -> tuple[Any, ...]:
+        """What must not be destroyed in a child."""
+        return (self._client,)
+
+    def _run(self) -> None:
+        absent = renewed = 0.0
+        try:
+            while not self._stop.is_set():
+                begun = time.monotonic()
+                try:
+                    self.look = self._asked(begun)
+                except SourceUnreachableError as error:
+                    self._unanswered(begun, str(error))
+                    if self._until - max(begun if self._since is None else self._since, renewed) >= self._half:
+                        renewed = self._until
+                        self._hang_up()
+                    continue
+                except SourceNotFoundError as error:
+                    absent = absent or begun
+                    if time.monotonic() - absent > GONE_SECONDS:
+                        self.failed = gone(self._to.topic, self._to.servers, str(error))
+                        return
+                    self._stop.wait(0.1)
+                    continue
+                absent, self._since, self.trouble = 0.0, None, ""
+                self._stop.wait(LEAST_SECONDS)
+                self._now.wait(LOOK_SECONDS - LEAST_SECONDS)
+                self._now.clear()
+        except ClosedError:
+            return
+        except SourceError as error:
+            self.failed = error
+        except Exception as error:  # noqa: BLE001  whatever ends the lookout, its reader must hear of it
+            self.failed = SourceError(f"{self._to.topic}: {type(error).__name__}: {error}")
+        finally:
+            self._hang_up()
+
+    def _asked(self, begun: float) -> Look:
+        trouble = Trouble()
+        if self._client is None:
+            self._client = connect(self._to, trouble)
+        try:
+            asked = Cluster(self._to, self._client, trouble, self._stop, probe=False)
+            found = asked.metadata().topics[self._to.topic].partitions
+            mine = range(self._rank, len(found), self._world_size)
+            led = [p for p in mine if found[p].leader >= 0]
+            before = {} if self.look is None else self.look.headless
+            headless = {p: before.get(p, begun) for p in mine if found[p].leader < 0}
+            return Look(begun, len(found), dict(zip(led, asked.ends(led).tolist(), strict=True)), headless)
+        except KafkaException as error:
+            raise SourceUnreachableError(error.args[0].str()) from error
+
+    def _unanswered(self, begun: float, said: str) -> None:
+        self.trouble = said
+        if self._since is None:
+            self._since = begun
+        self._until = time.monotonic()
+        LOG.debug("%s: no answer: %s", self._to.topic, said)
+
+    def _hang_up(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
+MUCH = 64 << 20  # bytes of others' records: many times what a consumer keeps
+
+
+@dataclass(slots=True)
+class _Clock:
+    """Of a partition that stands at `position` although it goes on behind it."""
+
+    position: int
+    received: int  # bytes, of all partitions, when it was begun
+    since: float | None = None  # when its turn had come
+    renewed: bool = False
+
+
+class Overdue:
+    """Clocks of the partitions that are late. Seconds are time.monotonic's."""
+
+    def __init__(self) -> None:
+        self._clocks: dict[int, _Clock] = {}
+
+    def looked(self, look: Look, at: Mapping[int, int], received: int, now: float) -> None:
+        """Compare an answer with where the reader is, and how many bytes it has received in all."""
+        late = {p for p, end in look.ends.items() if p in at and end > at[p]}
+        for p in late:
+            clock = self._clocks.get(p)
+            if clock is None or clock.position != at[p]:
+                self._clocks[p] = _Clock(at[p], received)
+            elif clock.since is None and received - clock.received > MUCH:
+                clock.since = now
+        for p in self._clocks.keys() - late:
+            del self._clocks[p]
+
+    def empty(self, at: Mapping[int, int], now: float) -> None:
+        """The queue is empty: whoever is late is late from now on."""
+        for p, clock in list(self._clocks.items()):
+            if at[p] != clock.position:
+                del self._clocks[p]
+            elif clock.since is None:
+                clock.since = now
+
+    def longest(self, now: float) -> tuple[int, float]:
+        """(partition, seconds) of the one that is late for longest; (-1, 0) where none is."""
+        found = ((now - clock.since, p) for p, clock in self._clocks.items() if clock.since is not None)
+        seconds, partition = max(found, default=(0.0, -1))
+        return partition, seconds
+
+    def due(self, partition: int) -> bool:
+        """True once for each time that it is late: what is stuck may go on over a new connection."""
+        clock = self._clocks[partition]
+        clock.renewed, before = True, clock.renewed
+        return not before
+
 
 MORE = 31  # records taken along with the one that was waited for: few enough that their bytes stay in cache
 
@@ -51,9 +262,10 @@ class StreamReader:
         ConfigError: used in a process that was forked from the reader's.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what is read, and whose it is
         self,
-        options: KafkaOptions,
+        to: Connection,
+        decoding: Decoding,
         identity: Identity,
         at: dict[int, int],
         *,
@@ -63,7 +275,7 @@ class StreamReader:
         slabs: Slabs | None = None,
         stop: threading.Event | None = None,
     ) -> None:
-        self._options, self._identity, self._group = options, identity, group
+        self._to, self._decoding, self._identity, self._group = to, decoding, identity, group
         self._at = at
         self._rank, self._world_size = rank, world_size
         self._slabs: Slabs = SlabPool() if slabs is None else slabs
@@ -71,12 +283,12 @@ class StreamReader:
         self._pid = os.getpid()
         self._closed = self._told = False
         self._trouble = Trouble()
-        self._statistics = Statistics(options.topic)
-        self._witness = Witness(options.topic, aloud=True)
+        self._statistics = Statistics(to.topic)
+        self._witness = Witness(to.topic, aloud=True)
         self._asker: Asker | None = None
         self._consumer: Consumer | None = None
         self._left: list[Message] = []
-        self._watch = Watch(options, rank, world_size)
+        self._watch = Watch(to, rank, world_size)
         self._look: Look | None = None
         self._overdue = Overdue()
         self._heard = 0.0  # when the consumer gave something, time.monotonic seconds
@@ -92,7 +304,7 @@ class StreamReader:
         self._guard()
         self._watch.begin()
         before: dict[int, int] = {}  # of the partitions that move
-        taken = Taken(self._options, self._slabs, records)
+        taken = Taken(self._decoding, self._slabs, records)
         try:
             if records > 0:
                 self._take(taken, before, size, time.monotonic() + seconds)
@@ -106,7 +318,7 @@ class StreamReader:
             self._told = False
             self._drop()
             if isinstance(error, KafkaException):
-                msg = f"{self._options.topic} at {self._options.servers}: reading failed: {error.args[0].str()}"
+                msg = f"{self._to.topic} at {self._to.servers}: reading failed: {error.args[0].str()}"
                 raise SourceError(msg) from error
             raise
         self._told = True
@@ -115,7 +327,7 @@ class StreamReader:
     def commit(self, position: Positions) -> None:
         """Set the group's offsets, for lag tools; does nothing without `group`. Raises SourceError within seconds."""
         if self._group is not None:
-            commit_offsets(self._options, self._group, position)
+            commit_offsets(self._to, self._group, position)
 
     @property
     def trouble(self) -> str:
@@ -186,7 +398,7 @@ class StreamReader:
             consumer = self._connected()
             message = consumer.poll(wait)
         if self._stop.is_set():
-            msg = f"{self._options.topic}: reading was stopped"
+            msg = f"{self._to.topic}: reading was stopped"
             raise ClosedError(msg)
         if message is None:
             self._silence()
@@ -205,7 +417,7 @@ class StreamReader:
         self._look = look
         new = [p for p in range(self._rank, look.count, self._world_size) if p not in self._at]
         if new:
-            LOG.info("%s: partitions %s are new", self._options.topic, ", ".join(map(str, new)))
+            LOG.info("%s: partitions %s are new", self._to.topic, ", ".join(map(str, new)))
             for p in new:
                 self._at[p] = before[p] = 0
         if new or 0.0 < self._unknown < look.asked:  # a consumer that is made now knows them
@@ -213,33 +425,33 @@ class StreamReader:
             self._drop()
         now = time.monotonic()
         for p, since in look.headless.items():
-            if now - since >= self._options.timeout:
+            if now - since >= self._to.timeout:
                 said = self._trouble.last or "the partition has no leader"
-                raise unreachable(self._where(p), self._options.servers, now - since, said)
+                raise unreachable(self._where(p), self._to.servers, now - since, said)
         self._overdue.looked(look, self._at, self._received, now)
         self._late(now)
 
     def _silence(self) -> None:
         """Nothing came: all is well, or there is something to be said."""
-        now, options = time.monotonic(), self._options
+        now, to = time.monotonic(), self._to
         where = self._where(next(iter(self._at), self._rank))
         if self._trouble.denied:
-            raise denied(where, options.servers, self._trouble.denied, options.config)
+            raise denied(where, to.servers, self._trouble.denied, to.config)
         if self._watch.failed is not None:
             raise self._watch.failed
         since, seconds = self._watch.unanswered()
-        if seconds >= options.timeout and self._heard < since:
-            raise unreachable(where, options.servers, seconds, self._trouble.last)
+        if seconds >= to.timeout and self._heard < since:
+            raise unreachable(where, to.servers, seconds, self._trouble.last)
         self._overdue.empty(self._at, now)
         self._late(now)
 
     def _late(self, now: float) -> None:
         """Connect anew for a partition that gives nothing of what it has, once at half of the timeout; or give up."""
         partition, seconds = self._overdue.longest(now)
-        if seconds >= self._options.timeout:
+        if seconds >= self._to.timeout:
             said = self._trouble.last or "there are records, but none comes"
-            raise unreachable(self._where(partition), self._options.servers, seconds, said)
-        if seconds >= self._options.timeout / 2 and self._overdue.due(partition):
+            raise unreachable(self._where(partition), self._to.servers, seconds, said)
+        if seconds >= self._to.timeout / 2 and self._overdue.due(partition):
             where = self._where(partition)
             LOG.warning("%s: nothing came for %.0f s; connecting again (%s)", where, seconds, self._trouble.last)
             self._drop()
@@ -250,8 +462,8 @@ class StreamReader:
         error = message.error()
         if error is None:
             return
-        code, options = error.code(), self._options
-        where = self._where(partition) if partition >= 0 else options.topic
+        code, to = error.code(), self._to
+        where = self._where(partition) if partition >= 0 else to.topic
         if code == KafkaError._PARTITION_EOF:
             end = message.offset()
             if partition >= 0 and end is not None and end > self._at[partition]:
@@ -261,7 +473,7 @@ class StreamReader:
             if partition >= 0:
                 self._lost(partition)
         elif code in DENIED:
-            raise denied(where, options.servers, error.str())
+            raise denied(where, to.servers, error.str())
         elif code in GONE:
             self._unknown = time.monotonic()
             self._watch.ask()  # which has the last word
@@ -274,8 +486,8 @@ class StreamReader:
     def _identify(self, partition: int) -> None:
         """Raise where the topic is no longer the one that the stream began with."""
         if self._identity.topic_id:
-            self._asker = self._asker or Asker(self._options, self._stop)
-            identify(self._asker, self._identity.topic_id, self._where(partition), self._options.servers)
+            self._asker = self._asker or Asker(self._to, self._stop)
+            identify(self._asker, self._identity.topic_id, self._where(partition), self._to.servers)
 
     def _doubt(self) -> None:
         """The consumer stands at another topic of the name: raise, unless a broker only lags behind the others."""
@@ -283,7 +495,7 @@ class StreamReader:
         self._identify(partition)
         now = time.monotonic()
         self._doubting = self._doubting or now
-        if now - self._doubting >= self._options.timeout:
+        if now - self._doubting >= self._to.timeout:
             raise remade(self._where(partition), self._identity.topic_id, self._witness.topic_id)
         self._stop.wait(SLICE_SECONDS)
         self._drop()
@@ -294,7 +506,7 @@ class StreamReader:
         where, want = self._where(partition), self._at[partition]
         low = high = -1
         try:
-            asked = TopicPartition(self._options.topic, partition)
+            asked = TopicPartition(self._to.topic, partition)
             low, high = self._connected().get_watermark_offsets(asked, timeout=2.0)
         except KafkaException as error:
             LOG.debug("%s: watermarks: %s", where, error)
@@ -325,22 +537,22 @@ class StreamReader:
         """The consumer, assigned at our positions."""
         if self._consumer is None:
             self._trouble.clear()
-            options, debug = self._options, Witness.DEBUG if self._identity.topic_id else ""
-            self._witness = Witness(options.topic, aloud="debug" in options.config)
+            to, debug = self._to, Witness.DEBUG if self._identity.topic_id else ""
+            self._witness = Witness(to.topic, aloud="debug" in to.config)
             keep = self._statistics.begin()
             self._consumer = connect(
-                options, self._trouble, modest=modest, logger=self._witness, debug=debug, statistics=keep
+                to, self._trouble, modest=modest, logger=self._witness, debug=debug, statistics=keep
             )
-            self._consumer.assign([TopicPartition(options.topic, p, offset) for p, offset in self._at.items()])
+            self._consumer.assign([TopicPartition(to.topic, p, offset) for p, offset in self._at.items()])
         return self._consumer
 
     def _drop(self) -> None:
         consumer, self._consumer = self._consumer, None
         self._left = []
-        hang_up(self._options.topic, consumer)
+        hang_up(self._to.topic, consumer)
 
     def _guard(self) -> None:
-        check_usable(self._options.topic, self._pid, self._stop, closed=self._closed)
+        check_usable(self._to.topic, self._pid, self._stop, closed=self._closed)
 
     def _where(self, partition: int) -> str:
-        return f"{self._options.topic}[{partition}]@{self._at.get(partition, 0)}"
+        return f"{self._to.topic}[{partition}]@{self._at.get(partition, 0)}"

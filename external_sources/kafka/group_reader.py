@@ -23,14 +23,11 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaException, Message
 
 from dali_feed.errors import SourceError
+from dali_feed.external_sources.kafka.client import Connection, check_usable, hang_up, held, let_go
 from dali_feed.external_sources.kafka.errors import LOG, unreachable
-from dali_feed.external_sources.kafka.fleet import Fleet
-from dali_feed.external_sources.kafka.fleet_member import Member
-from dali_feed.external_sources.kafka.fleet_start import Start
-from dali_feed.external_sources.kafka.held import check_usable, hang_up, held, let_go
-from dali_feed.external_sources.kafka.options import KafkaOptions
+from dali_feed.external_sources.kafka.group import Fleet, Member, Start
+from dali_feed.external_sources.kafka.rows import MOST, Decoding, Taken
 from dali_feed.external_sources.kafka.statistics import Statistics
-from dali_feed.external_sources.kafka.taken import MOST, Taken
 from dali_feed.records.gauges import KafkaStats
 from dali_feed.records.live import Drain, LiveBlock, Positions
 from dali_feed.records.slabs import SlabPool
@@ -59,9 +56,10 @@ class FleetReader:
         ClosedError: closed, or the stop event is set (seen within 0.1 s).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what is read, and whose it is
         self,
-        options: KafkaOptions,
+        to: Connection,
+        decoding: Decoding,
         fleet: Fleet,
         start: Start,
         *,
@@ -71,14 +69,14 @@ class FleetReader:
         stop: threading.Event | None = None,
         drain: Drain | None = None,
     ) -> None:
-        self._options, self._fleet, self._start, self._drain = options, fleet, start, drain
+        self._to, self._decoding, self._fleet, self._start, self._drain = to, decoding, fleet, start, drain
         self._settings = fleet.settings(rank, world_size)
         self._slabs: Slabs = SlabPool() if slabs is None else slabs
         self._stop = threading.Event() if stop is None else stop
         self._pid = os.getpid()
         self._turn = threading.Lock()  # whose turn it is to poll
         self._ended = threading.Event()
-        self._statistics = Statistics(options.topic)
+        self._statistics = Statistics(to.topic)
         self._barred = 0.0  # since when a commit has the turn, time.monotonic seconds
         self._member: Member | None = None
         self._dropped: weakref.finalize[..., FleetReader] | None = None
@@ -113,8 +111,8 @@ class FleetReader:
             self._guard()
             now = time.monotonic()
             self._barred = self._barred or now
-            if (seconds := now - self._barred) >= self._options.timeout:
-                topic, servers = self._options.topic, self._options.servers
+            if (seconds := now - self._barred) >= self._to.timeout:
+                topic, servers = self._to.topic, self._to.servers
                 raise unreachable(topic, servers, seconds, "a commit waits for its answer")
             if now >= deadline:
                 return self._block([], {})
@@ -133,7 +131,7 @@ class FleetReader:
             moved, self._moved = self._moved, {}
             return self._block(taken, moved)
         except KafkaException as error:
-            msg = f"{self._options.topic} at {self._options.servers}: reading failed: {error.args[0].str()}"
+            msg = f"{self._to.topic} at {self._to.servers}: reading failed: {error.args[0].str()}"
             raise SourceError(msg) from error
         finally:
             self._turn.release()
@@ -187,13 +185,13 @@ class FleetReader:
     def _joined(self) -> Member:
         forget, begin = _while_there(self._forget), _while_there(self._begin)
         member = Member(
-            self._options, self._fleet, self._start, self._settings, self._drain, forget, begin,
+            self._to, self._fleet, self._start, self._settings, self._drain, forget, begin,
             self._statistics.begin(),
         )  # fmt: skip
         member.join()
         # Of a reader that nobody closes, whose member must not keep it: librdkafka ends a client that is collected, and
         # in it waits for ever for the callback that takes its partitions away.
-        self._dropped = weakref.finalize(self, hang_up, self._options.topic, member.consumer)
+        self._dropped = weakref.finalize(self, hang_up, self._to.topic, member.consumer)
         self._member = member
         return member
 
@@ -239,7 +237,7 @@ class FleetReader:
             if offset is None or partition not in known or offset < known[partition]:
                 left.popleft()  # of an assignment before this one
                 continue
-            weight = self._options.claims.weigh(message)
+            weight = self._decoding.claims.weigh(message)
             if taken and self._filled + weight > size:
                 return True
             left.popleft()
@@ -250,7 +248,7 @@ class FleetReader:
         return len(taken) >= records or self._filled >= size
 
     def _block(self, messages: list[Message], moved: dict[int, int]) -> LiveBlock:
-        taken = Taken(self._options, self._slabs, len(messages))
+        taken = Taken(self._decoding, self._slabs, len(messages))
         try:
             for message in messages:
                 taken.take(message.partition() or 0, message.offset() or 0, message)
@@ -280,7 +278,7 @@ class FleetReader:
         return (self._member,)
 
     def _guard(self) -> None:
-        check_usable(self._options.topic, self._pid, self._stop, closed=self._ended.is_set())
+        check_usable(self._to.topic, self._pid, self._stop, closed=self._ended.is_set())
 
 
 def _while_there(method: Callable[[_T], None]) -> Callable[[_T], None]:
