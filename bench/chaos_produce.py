@@ -43,7 +43,7 @@ Args = tuple[str, str, str, str, str]
 def run(shard: str, servers: str, topic: str, journal: str, transactional: str) -> None:
     """One process's part; it says when the first records count."""
     source, said = ShardSet(shard, image=("bin",)), False
-    options: dict[str, Any] = {"every": 0.1, "queue_bytes": 256 << 10, "linger": 0.005}
+    options: dict[str, Any] = {"every": 0.1, "queue_bytes": 256 << 10, "config": {"linger.ms": 5}}
 
     def tell(so_far: Produced) -> None:
         nonlocal said

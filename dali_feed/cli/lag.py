@@ -47,7 +47,7 @@ def lag(  # noqa: PLR0913, PLR0917  an option each
     from dali_feed.cli.looks import looking
     from dali_feed.cli.targets import KAFKA, named, options_of
     from dali_feed.errors import ConfigError
-    from dali_feed.external_sources.kafka.client import Connection
+    from dali_feed.external_sources.kafka.connection import Connection
     from dali_feed.external_sources.kafka.lag import lag_warnings, look, since
 
     if not target.startswith(KAFKA):

@@ -1,4 +1,4 @@
-"""Clients of Kafka: where they connect to, their settings, and how they come to an end.
+"""Clients of Kafka: their settings, who may use them, and how they come to an end.
 
 The laws: settings that decide which records are read, and in which order, are ours alone. Every call into librdkafka
 that may not come back has an end. librdkafka's threads do not survive a fork, and destroying its client in the child
@@ -9,46 +9,47 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
 
 from dali_feed.errors import ClosedError, ConfigError, SourceDeniedError
-from dali_feed.external_sources.kafka.errors import LOG, QUIET, Trouble, check_files
+from dali_feed.external_sources.kafka.connection import Connection
+from dali_feed.external_sources.kafka.errors import LOG, QUIET, Trouble
 from dali_feed.external_sources.kafka.statistics import INTERVAL_MS
 from dali_feed.secrets import hidden, revealed
 
 __all__ = [
     "OURS",
     "SLICE_SECONDS",
-    "Adds",
-    "Connection",
-    "Identity",
+    "Guard",
     "StuckError",
-    "Tokens",
-    "addresses",
-    "admin_options",
+    "TokenGuard",
+    "UsesClients",
+    "admin",
     "amounts",
-    "check_usable",
-    "connect",
-    "hang_up",
-    "held",
+    "close_in_time",
+    "consumer",
     "keep_freed",
-    "let_go",
+    "modest",
     "most_times",
-    "opened",
+    "producer",
     "timely",
 ]
 
 SLICE_SECONDS = 0.1  # the longest wait that does not look at the stop event
+CLOSE_SECONDS = 1.5
+AGAIN_SECONDS = 30.0  # until a token that could not be had is asked for again
+_FREED = (32 << 20) - (64 << 10)  # bytes; glibc learns from nothing larger than 32 MB
+_Client = TypeVar("_Client")
 
 # What makes a read exact; a user's value would change the data or its order.
 _LAWS: dict[str, Any] = {
@@ -75,6 +76,13 @@ _TUNING: dict[str, Any] = {
     "socket.keepalive.enable": True,
     "topic.metadata.propagation.max.ms": 2000,
 }
+_PRODUCING: dict[str, Any] = {
+    "client.id": "dali_feed",
+    "message.max.bytes": 64 << 20,  # the brokers have their own bound
+    "reconnect.backoff.max.ms": 1000,
+    "socket.keepalive.enable": True,
+    "topic.metadata.propagation.max.ms": 2000,
+}
 # Over a link so slow that a fetch outlasts the patience nothing would ever come whole: a smaller one does.
 _MODEST = 256 << 10
 _FETCH = ("fetch.message.max.bytes", "max.partition.fetch.bytes")  # one option by two names
@@ -94,25 +102,68 @@ OURS = frozenset(_LAWS) | {
     "metadata.broker.list",
     "on_commit",
 }
+_LISTS = {"debug": ",", "plugin.library.paths": ";"}  # what we name is added to what the user does
+# What only a consumer knows; an admin client would warn about it.
+_CONSUMER_ONLY = ("fetch.", "queued.", "check.crcs", "max.poll.", "session.", "heartbeat.", "partition.")
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """A topic, and how it is reached.
+def consumer(
+    to: Connection,
+    trouble: Trouble,
+    *,
+    tuning: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    logger: Any = QUIET,
+    statistics: Callable[[str], None] | None = None,
+) -> Consumer:
+    """A consumer with our settings and the user's; opens no connection by itself.
 
-    servers  "host:port,host:port", as `addresses` gives them
-    timeout  seconds without an answer after which they count as unreachable
-    config   the user's options of librdkafka
+    Args:
+        to: whose records are read.
+        trouble: hears its errors.
+        tuning: further settings; the user's go before them.
+        settings: further settings that go before all others.
+        logger: hears its log, and what `debug` of the settings names, beside what the user asked for.
+        statistics: gets librdkafka's statistics, as JSON.
+
+    Raises:
+        ConfigError: librdkafka does not take an option of `config`.
+        SourceDeniedError: the user's function of tokens raised.
     """
+    config, ours = _revealed(to, trouble), dict(settings or {})
+    for name, between in _LISTS.items():
+        if name in ours:
+            ours[name] = between.join(filter(None, (config.get(name), ours[name])))
+    measuring = {} if statistics is None else _measuring(config, statistics)
+    tuned = {**_TUNING, **(tuning or {}), **config, **measuring, **_LAWS, **ours}
+    return _client(Consumer, to, {**tuned, "bootstrap.servers": to.servers, "error_cb": trouble, "logger": logger})
 
-    topic: str
-    servers: str
-    timeout: float = 30.0
-    config: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold passwords
 
-    def where(self, partition: int, offset: int) -> str:
-        """A record's coordinates as text: `imagenet-train[3]@41872`."""
-        return f"{self.topic}[{partition}]@{offset}"
+def admin(to: Connection, trouble: Trouble) -> AdminClient:
+    """An admin client, without the user's settings that are a consumer's alone. Raises what `consumer` does."""
+    config = {k: v for k, v in _revealed(to, trouble).items() if not k.startswith(_CONSUMER_ONLY)}
+    return _client(AdminClient, to, {**config, "bootstrap.servers": to.servers, "error_cb": trouble, "logger": QUIET})
+
+
+def producer(to: Connection, trouble: Trouble, tuning: Mapping[str, Any], settings: Mapping[str, Any]) -> Producer:
+    """A producer; the user's settings go before `tuning`, and `settings` before all. Raises what `consumer` does."""
+    tuned = {**_PRODUCING, **tuning, **_revealed(to, trouble), **settings}
+    return _client(Producer, to, {**tuned, "bootstrap.servers": to.servers, "error_cb": trouble, "logger": QUIET})
+
+
+def _client(kind: Callable[[dict[str, Any]], _Client], to: Connection, settings: dict[str, Any]) -> _Client:
+    try:
+        return kind(settings)
+    except (KafkaException, TypeError, ValueError) as error:
+        said = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+        msg = f"{to.topic}: config= must hold options of librdkafka; {hidden(said)}"
+        raise ConfigError(msg) from None  # which may show a value as it was given
+
+
+def modest(config: Mapping[str, Any]) -> dict[str, int]:
+    """Settings of a consumer that fetches little at once; never more than the user's `config` says."""
+    wanted = [int(config[name]) for name in _FETCH if str(config.get(name, "")).isdecimal()]
+    return dict.fromkeys(_FETCH, min([_MODEST, *wanted]))
 
 
 def most_times(config: Mapping[str, Any]) -> int:
@@ -125,65 +176,8 @@ def amounts(config: Mapping[str, Any], times: int) -> dict[str, int]:
     return {name: int(_TUNING[name]) * min(times, most_times(config)) for name in _AMOUNTS}
 
 
-class Adds(Protocol):
-    """What must be told to a consumer beside all else."""
-
-    def options(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Further settings, where `config` are the user's."""
-        ...
-
-
-def connect(  # noqa: PLR0913  whose consumer it is, and what for
-    to: Connection,
-    trouble: Trouble,
-    *,
-    modest: bool = False,
-    times: int = 1,
-    logger: Any = QUIET,
-    debug: str = "",
-    statistics: Callable[[str], None] | None = None,
-    tuning: Mapping[str, Any] | None = None,
-    member: Mapping[str, Any] | None = None,
-    client: Adds | None = None,
-) -> Consumer:
-    """A consumer with our settings and the user's; opens no connection by itself.
-
-    A `modest` one fetches less at once; others so many `times` the usual amount where the user does not say how much.
-    Its `logger` is told what `debug` names, beside what the user asked for; `statistics` librdkafka's, as JSON.
-    `tuning` are further settings that the user's go before, `member` those of a member of a group, which go before all.
-    `client` has settings to add.
-
-    Raises:
-        ConfigError: librdkafka does not take an option of `config`.
-    """
-    config = opened(to.topic, to.config, trouble)
-    asked = [int(config[name]) for name in _FETCH if str(config.get(name, "")).isdecimal()]
-    try:
-        return Consumer(
-            {
-                **_TUNING,
-                **amounts(config, times),
-                **(tuning or {}),
-                **config,
-                **(dict.fromkeys(_FETCH, min([_MODEST, *asked])) if modest else {}),
-                **({} if statistics is None else _measuring(config, statistics)),
-                **_LAWS,
-                **(member or {}),
-                **({} if client is None else client.options(config)),
-                **({"debug": ",".join(filter(None, (config.get("debug"), debug)))} if debug else {}),
-                "bootstrap.servers": to.servers,
-                "error_cb": trouble,
-                "logger": logger,
-            }
-        )
-    except (KafkaException, TypeError, ValueError) as error:
-        said = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-        msg = f"{to.topic}: config= must hold options of librdkafka; {hidden(said)}"
-        raise ConfigError(msg) from None  # which may show a value as it was given
-
-
 def _measuring(config: Mapping[str, Any], statistics: Callable[[str], None]) -> dict[str, Any]:
-    """Options for statistics: at the user's interval, and for the user's function too."""
+    """Settings for statistics: at the user's interval, and for the user's function too."""
     interval, theirs = config.get("statistics.interval.ms", INTERVAL_MS), config.get("stats_cb")
 
     def both(text: str) -> None:
@@ -194,134 +188,81 @@ def _measuring(config: Mapping[str, Any], statistics: Callable[[str], None]) -> 
     return {"statistics.interval.ms": interval, "stats_cb": both if theirs is None or callable(theirs) else theirs}
 
 
-def opened(subject: str, config: Mapping[str, Any], trouble: Trouble) -> dict[str, Any]:
+def _revealed(to: Connection, trouble: Trouble) -> dict[str, Any]:
     """The user's options as librdkafka takes them.
 
     Raises:
-        ConfigError: a secret or a file of certificates that is not there.
+        ConfigError: a secret or a file of keys or certificates that is not there.
         SourceDeniedError: the user's function of tokens raised.
     """
-    found = revealed(subject, config)
-    check_files(subject, found)
-    if callable(given := found.get("oauth_cb")):
-        found["oauth_cb"] = Tokens(subject, given, str(found.get("sasl.oauthbearer.config", "")), trouble.no_token)
-    return found
+    config = revealed(to.topic, to.config)
+    for name, value in config.items():
+        names_a_file = name.startswith("ssl.") and name.endswith(".location") and value not in (None, "", "probe")
+        if names_a_file and not Path(str(value)).exists():
+            msg = f"{to.topic}: {name} in config= must name a file; {str(value)!r} is not there"
+            raise ConfigError(msg)
+    if callable(oauth := config.get("oauth_cb")):
+        text = str(config.get("sasl.oauthbearer.config", ""))
+        config["oauth_cb"] = TokenGuard(to.topic, oauth, text, trouble.no_token)
+    return config
 
 
-class Identity:
-    """The id of the topic that a source's snapshot is of; its readers hold what they read to it.
+class TokenGuard:
+    """An `oauth_cb` for librdkafka, of the user's, which takes a text and gives (token, unix seconds of its end, ...).
 
-    A topic made anew under the same name has another one. "" where no snapshot was taken, or the brokers have none.
+    librdkafka is never given an exception or a token that it refuses, for either would come out of it anywhere else.
+    So the first token is asked for here, before a client is made, and where a later one fails the one before is given
+    once more: what the broker then says is raised, with why there was no new one.
+
+    Raises:
+        SourceDeniedError: the function raised.
+        ConfigError: it gave something else than a token, or one that has expired.
     """
 
-    def __init__(self) -> None:
-        self.topic_id = ""
-
-
-# What only a consumer knows; an admin client would warn about it.
-_CONSUMER_ONLY = ("fetch.", "queued.", "check.crcs", "max.poll.", "session.", "heartbeat.", "partition.")
-
-
-def admin_options(to: Connection, trouble: Trouble) -> dict[str, Any]:
-    """Settings of an admin client: the user's, but for what is a consumer's alone."""
-    kept = {k: v for k, v in opened(to.topic, to.config, trouble).items() if not k.startswith(_CONSUMER_ONLY)}
-    return {**kept, "bootstrap.servers": to.servers, "logger": QUIET, "error_cb": trouble}
-
-
-CLOSE_SECONDS = 1.5
-
-
-def hang_up(topic: str, consumer: Consumer | None) -> None:
-    """Close a consumer; one that does not come to an end is left to its thread."""
-    if consumer is not None:
-        closing = threading.Thread(target=consumer.close, name="dali_feed-kafka-close", daemon=True)
-        closing.start()
-        closing.join(CLOSE_SECONDS)
-        if closing.is_alive():
-            LOG.warning("%s: the consumer did not close in %.1f s; it stays open", topic, CLOSE_SECONDS)
-
-
-def check_usable(topic: str, pid: int, stop: threading.Event, *, closed: bool) -> None:
-    """Raise ConfigError in a process that was forked from the reader's, ClosedError where it is closed or stopped."""
-    if pid != os.getpid():
-        msg = (
-            f"{topic}: a Kafka reader must be used in the process that made it; process "
-            f"{os.getpid()} was forked from {pid}; make a reader after the fork, or spawn"
-        )
-        raise ConfigError(msg)
-    if closed:
-        msg = f"{topic}: this reader is closed"
-        raise ClosedError(msg)
-    if stop.is_set():
-        msg = f"{topic}: reading was stopped"
-        raise ClosedError(msg)
-
-
-# librdkafka's threads do not survive a fork, and destroying its client in the child hangs or aborts: the child keeps
-# its parent's clients for ever, unused. By a reference that nobody has, as an interpreter that ends clears its lists.
-_LIVE: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def held(user: Any) -> None:
-    """From now on a child keeps what the `clients()` of this reader or writer are."""
-    _LIVE.add(user)
-
-
-def let_go(user: Any) -> None:
-    """It has none any more."""
-    _LIVE.discard(user)
-
-
-def _after_fork() -> None:
-    for user in list(_LIVE):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(user.clients()))
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-_PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
-# [::1]:9092; host:9092; a bare IPv6 address has two colons or more, and no port
-_ADDRESS = re.compile(
-    r"(?:\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]@]+)(?::(?P<port>\d{1,5}))?|[0-9A-Fa-f]*:[0-9A-Fa-f:.]*:[\w.%]*"
-)
-_MOST = 65535
-
-
-def addresses(subject: str, servers: str | Sequence[str]) -> str:
-    """They as librdkafka takes them, "host:port,host:port". Raises ConfigError, with `subject`, for what is none."""
-    given: list[object] = [servers] if isinstance(servers, str) or not isinstance(servers, Iterable) else [*servers]
-    listed = [each for each in given if isinstance(each, str)]
-    if len(listed) < len(given):
-        msg = f"{subject}servers must be addresses as host:port, in a text or a list; found {servers!r}"
-        raise ConfigError(msg)
-    found = [one.strip() for each in listed for one in each.split(",") if one.strip()]
-    if not found:
-        msg = f"{subject}servers must be addresses as host:port; found {servers!r}"
-        raise ConfigError(msg)
-    for one in found:
-        protocol, _, address = one.rpartition("://")
-        if protocol and protocol.lower() not in _PROTOCOLS:
-            msg = f"{subject}servers must be addresses as host:port; found {one!r}: leave {protocol + '://'!r} out"
+    def __init__(self, subject: str, oauth: Callable[[str], Any], text: str, failed: Callable[[str], None]) -> None:
+        self._oauth, self._failed = oauth, failed
+        try:
+            token = oauth(text)
+        except Exception as error:  # noqa: BLE001 - whatever the user's function raises
+            msg = f"{subject}: oauth_cb in config= must give a token; it raised {type(error).__name__}: {error}"
+            raise SourceDeniedError(hidden(msg)) from None
+        if wrong := _wrong(token):
+            msg = f"{subject}: oauth_cb in config= must give (token, unix seconds of its end); {wrong}"
             raise ConfigError(msg)
-        fits = _ADDRESS.fullmatch(address)
-        if not fits or (fits["port"] and not 1 <= int(fits["port"]) <= _MOST):
-            msg = f"{subject}servers must be addresses as host:port, with a port of 1 to {_MOST}; found {one!r}"
-            raise ConfigError(msg)
-    return ",".join(found)
+        self._last, self._fresh = token, True
+
+    def __call__(self, text: str) -> Any:
+        """A token that has not expired."""
+        if self._fresh:
+            self._fresh = False
+            return self._last
+        try:
+            token = self._oauth(text)
+            why = _wrong(token)
+        except Exception as error:  # noqa: BLE001
+            why = f"it raised {type(error).__name__}: {error}"
+        if why:
+            self._failed(hidden(f"SASL: oauth_cb gave no new token: {why}"))
+            return self._last[0], time.time() + AGAIN_SECONDS, *self._last[2:]
+        self._failed("")
+        self._last = token
+        return token
 
 
-LARGEST = (32 << 20) - (64 << 10)  # bytes; glibc learns from nothing larger than 32 MB
-
-
-@cache
-def keep_freed() -> None:
-    """Once in a process, before its first consumer."""
-    np.empty(LARGEST, np.uint8)
+def _wrong(token: Any) -> str:
+    """What is wrong with what the function gave, a clause without the token; empty where nothing is."""
+    if not isinstance(token, tuple):
+        return f"it gave {type(token).__name__}"
+    if len(token) < 2 or not isinstance(token[0], str) or not token[0]:
+        return "it gave a tuple with other items"
+    if isinstance(token[1], bool) or not isinstance(token[1], int | float):
+        return f"its end is {type(token[1]).__name__}"
+    ago = time.time() - token[1]
+    return f"it ended {ago:.0f} s ago" if ago >= 0 else ""
 
 
 class StuckError(Exception):
-    """The call has not come back; its thread is left with it."""
+    """A call into librdkafka has not come back; its thread is left with it."""
 
 
 def timely(what: Callable[[], object], seconds: float) -> None:
@@ -343,52 +284,91 @@ def timely(what: Callable[[], object], seconds: float) -> None:
         raise raised[0]
 
 
-AGAIN_SECONDS = 30.0  # until a token that could not be had is asked for again
+def close_in_time(topic: str, client: Consumer | None) -> None:
+    """Close a consumer; one that does not come to an end is left to its thread."""
+    if client is None:
+        return
+    try:
+        timely(client.close, CLOSE_SECONDS)
+    except StuckError:
+        LOG.warning("%s: the consumer did not close in %.1f s; it stays open", topic, CLOSE_SECONDS)
+    except (KafkaException, RuntimeError) as error:  # closed, or failed for good
+        LOG.debug("%s: closing the consumer: %s", topic, error)
 
 
-class Tokens:
-    """An `oauth_cb` for librdkafka, of the user's, which takes a text and gives (token, unix seconds of its end, ...).
+class UsesClients(Protocol):
+    """A reader or a writer."""
 
-    Raises:
-        SourceDeniedError: the function raised.
-        ConfigError: it gave something else than a token, or one that has expired.
+    def clients(self) -> tuple[Any, ...]:
+        """Its clients of librdkafka, which must not be destroyed in a child."""
+        ...
+
+
+_LIVE: weakref.WeakSet[UsesClients] = weakref.WeakSet()  # who has clients in this process
+
+
+class Guard:
+    """Who may use a reader or a writer: the process that made it, until it is closed or stopped.
+
+    Args:
+        topic: for the messages.
+        user: from now on a child of this process keeps what its `clients()` are.
+        stop: stops it.
     """
 
-    def __init__(self, subject: str, given: Callable[[str], Any], asked: str, failed: Callable[[str], None]) -> None:
-        self._given, self._failed = given, failed
-        try:
-            found = given(asked)
-        except Exception as error:  # noqa: BLE001 - whatever the user's function raises
-            msg = f"{subject}: oauth_cb in config= must give a token; it raised {type(error).__name__}: {error}"
-            raise SourceDeniedError(hidden(msg)) from None
-        if wrong := _wrong(found):
-            msg = f"{subject}: oauth_cb in config= must give (token, unix seconds of its end); {wrong}"
+    def __init__(self, topic: str, user: UsesClients, stop: threading.Event | None = None) -> None:
+        self.stop = threading.Event() if stop is None else stop
+        self.closed = False
+        self._topic, self._pid = topic, os.getpid()
+        self._user = weakref.ref(user)
+        _LIVE.add(user)
+
+    @property
+    def maker(self) -> int:
+        """The process that made it; 0 where that is this one."""
+        return 0 if self._pid == os.getpid() else self._pid
+
+    def check(self) -> None:
+        """Raise ConfigError in a child of the process that made it, ClosedError where it is closed or stopped."""
+        if self.maker:
+            msg = (
+                f"{self._topic}: a Kafka reader must be used in the process that made it; process "
+                f"{os.getpid()} was forked from {self._pid}; make a reader after the fork, or spawn"
+            )
             raise ConfigError(msg)
-        self._last, self._fresh = found, True
+        if self.closed:
+            msg = f"{self._topic}: this reader is closed"
+            raise ClosedError(msg)
+        if self.stop.is_set():
+            msg = f"{self._topic}: reading was stopped"
+            raise ClosedError(msg)
 
-    def __call__(self, asked: str) -> Any:
-        """A token that has not expired."""
-        if self._fresh:
-            self._fresh = False
-            return self._last
-        try:
-            found = self._given(asked)
-            why = _wrong(found)
-        except Exception as error:  # noqa: BLE001
-            why = f"it raised {type(error).__name__}: {error}"
-        if why:
-            self._failed(hidden(f"SASL: oauth_cb gave no new token: {why}"))
-            return self._last[0], time.time() + AGAIN_SECONDS, *self._last[2:]
-        self._failed("")
-        self._last = found
-        return found
+    def close(self) -> bool:
+        """It is closed from now on; whether its clients are there for this process to close."""
+        self.closed = True
+        if self.maker:
+            return False
+        if (user := self._user()) is not None:
+            _LIVE.discard(user)
+        return True
 
 
-def _wrong(found: Any) -> str:
-    """What is wrong with what the function gave, a clause without the token; empty where nothing is."""
-    if not isinstance(found, tuple) or len(found) < 2 or not isinstance(found[0], str) or not found[0]:
-        return f"it gave {type(found).__name__}" if not isinstance(found, tuple) else "it gave a tuple with other items"
-    if isinstance(found[1], bool) or not isinstance(found[1], int | float):
-        return f"its end is {type(found[1]).__name__}"
-    ago = time.time() - found[1]
-    return f"it ended {ago:.0f} s ago" if ago >= 0 else ""
+def _after_fork() -> None:
+    for user in list(_LIVE):
+        # By a reference that nobody has, as an interpreter that ends clears its lists.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(user.clients()))
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+@cache
+def keep_freed() -> None:
+    """Once in a process, before its first consumer: have the process keep the memory that librdkafka frees.
+
+    glibc gives freed memory back to the system where there is more of it than twice the largest piece that it has seen
+    freed, and librdkafka frees what it has fetched ahead whenever a reader goes on to another place: 10 to 20 MB, which
+    then come back page by page. That is a tenth of all that reading costs. One large piece, never touched, that is
+    freed first teaches glibc to keep 64 MB. Where MALLOC_* or GLIBC_TUNABLES set such limits, they stay as they are.
+    """
+    np.empty(_FREED, np.uint8)

@@ -20,10 +20,8 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from confluent_kafka import (
@@ -36,325 +34,34 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import (
-    AdminClient,
-    ClusterMetadata,
-    ConfigResource,
-    ListOffsetsResultInfo,
-    OffsetSpec,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, ClusterMetadata, ConfigResource, OffsetSpec, ResourceType
 
-from dali_feed.errors import ClosedError, ConfigError, SourceDeniedError, SourceError, SourceNotFoundError
-from dali_feed.external_sources.kafka.client import SLICE_SECONDS, Connection, admin_options, connect
+from dali_feed.errors import ConfigError, SourceDeniedError, SourceError, SourceNotFoundError, SourceUnreachableError
+from dali_feed.external_sources.kafka.client import admin, close_in_time, consumer, modest
+from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import (
-    DENIED,
-    GONE,
     QUIET,
+    READING,
+    Meaning,
+    NotYetError,
+    Patience,
     Trouble,
-    denied,
     gone,
+    meaning,
     remade,
-    speaks_tls,
     unreachable,
 )
 from dali_feed.records.extents import MAX_PARTITION, Int64s
 
-__all__ = [
-    "COMMIT_SECONDS",
-    "Asker",
-    "AtTopic",
-    "Cluster",
-    "Witness",
-    "at_topic",
-    "commit_offsets",
-    "committed_offsets",
-    "identify",
-]
+__all__ = ["Cluster", "Identity", "Witness", "raise_first"]
 
-ELECTION_SECONDS = 2.0  # without a controller
-SILENT_SECONDS = 3.0  # before we look whether it speaks TLS
-
-
-class Cluster:
-    """Requests about one topic, each repeated until it is answered or the timeout is over."""
-
-    def __init__(
-        self,
-        to: Connection,
-        consumer: Consumer,
-        trouble: Trouble,
-        stop: threading.Event | None = None,
-        *,
-        probe: bool = True,
-    ) -> None:
-        self._to = to
-        self._consumer = consumer
-        self._trouble = trouble
-        self._begin = time.monotonic()
-        self._probed = not probe  # whether it speaks TLS
-        self._stop = stop or threading.Event()
-
-    def partitions(self) -> list[int]:
-        """The topic's partitions."""
-        return sorted(self.metadata().topics[self._to.topic].partitions)
-
-    def answers(self) -> bool:
-        """Whether an admin is answered, whatever becomes of the topic; see `Asker.answers`, which would create it."""
-        begun = time.monotonic()
-        while True:
-            found = self._asked()
-            if found.controller_id >= 0 or time.monotonic() - begun > ELECTION_SECONDS:
-                return found.controller_id in found.brokers
-            self._pause()
-
-    def metadata(self) -> ClusterMetadata:
-        """The cluster, with this topic. A consumer asks, for a producer's question would create the topic."""
-        topic = self._to.topic
-        while True:
-            cluster = self._asked()
-            found = cluster.topics.get(topic)
-            if found is None or (found.error is not None and found.error.code() in GONE):
-                raise self._missing()
-            if found.error is None:
-                if len(found.partitions) > MAX_PARTITION:
-                    msg = f"{topic}: at most {MAX_PARTITION} partitions are supported; found {len(found.partitions)}"
-                    raise SourceError(msg)
-                return cluster
-            if found.error.code() == KafkaError.TOPIC_EXCEPTION:
-                msg = f"topic: {topic!r} cannot be a topic's name (letters, digits, '.', '_' and '-')"
-                raise ConfigError(msg)
-            self._said(found.error)
-            self._pause()
-
-    def _asked(self) -> ClusterMetadata:
-        while True:
-            self._patience("")
-            try:
-                found: ClusterMetadata = self._consumer.list_topics(self._to.topic, timeout=self._slice())
-            except KafkaException as error:
-                self._said(error.args[0])
-            else:
-                return found
-
-    def watermarks(self, partitions: list[int]) -> tuple[Int64s, Int64s]:
-        """First kept and last stable offset of each partition: two requests to each broker, however many there are.
-
-        They are asked for as offsets of the two times that stand for the ends, by the consumer, whose connections are
-        up by now: a new admin client's first question waits for a second, one time in ten.
-        """
-        return self._offsets(partitions, OFFSET_BEGINNING), self._offsets(partitions, OFFSET_END)
-
-    def ends(self, partitions: list[int]) -> Int64s:
-        """Last stable offset of each partition."""
-        return self._offsets(partitions, OFFSET_END)
-
-    def since(self, partitions: list[int], milliseconds: int) -> Int64s:
-        """The first offset of each partition whose record is of that time since 1970 or later; the end where none is.
-
-        The ends are asked for first: what is produced in between is of that time, or comes behind it.
-        """
-        ends = self._offsets(partitions, OFFSET_END)
-        found = self._offsets(partitions, milliseconds)
-        return np.where(found < 0, ends, found)  # below 0 is librdkafka's word for the end
-
-    def _offsets(self, partitions: list[int], end: int) -> Int64s:
-        found: dict[int, int] = {}
-        while len(found) < len(partitions):
-            left = [p for p in partitions if p not in found]
-            self._patience(f"[{left[0]}]")
-            wanted = [TopicPartition(self._to.topic, p, end) for p in left]
-            try:
-                answers = self._consumer.offsets_for_times(wanted, timeout=self._slice())
-            except KafkaException as error:
-                self._said(error.args[0])
-                self._pause()
-                continue
-            found.update({tp.partition: tp.offset for tp in answers if tp.error is None})
-            errors = [tp.error for tp in answers if tp.error is not None]
-            if errors:
-                self._said(errors[0])
-                self._pause()
-        return np.array([found[p] for p in partitions], np.int64)
-
-    def _said(self, error: KafkaError) -> None:
-        if error.code() in DENIED:
-            raise denied(self._to.topic, self._to.servers, error.str())
-        self._consumer.poll(0)  # runs the error callback, which knows more than "timed out"
-        self._trouble.last = self._trouble.last or error.str()
-
-    def _patience(self, which: str) -> None:
-        if self._stop.is_set():
-            msg = f"{self._to.topic}: reading was stopped"
-            raise ClosedError(msg)
-        if self._trouble.denied:
-            raise denied(self._to.topic, self._to.servers, self._trouble.denied, self._to.config)
-        seconds = time.monotonic() - self._begin
-        if not self._probed and seconds >= min(SILENT_SECONDS, self._to.timeout):
-            self._probed = True
-            if at := speaks_tls(self._to.servers, self._to.config):
-                msg = f"{self._to.topic}: {at} uses TLS; set security.protocol to SSL or SASL_SSL in config="
-                raise SourceDeniedError(msg)
-        if seconds >= self._to.timeout:
-            raise unreachable(self._to.topic + which, self._to.servers, seconds, self._trouble.last)
-
-    def _slice(self) -> float:
-        """Short, so that refused credentials show early; within what is left."""
-        return max(0.05, min(1.0, self._begin + self._to.timeout - time.monotonic()))
-
-    def _pause(self) -> None:
-        self._stop.wait(0.05)  # an answer that will change soon, such as an election's
-
-    def _missing(self) -> SourceNotFoundError:
-        topic = self._to.topic
-        try:
-            names = [name for name in self._consumer.list_topics(timeout=5.0).topics if not name.startswith("__")]
-        except KafkaException as error:
-            near = f"its list of topics could not be read ({error.args[0].str()})"
-        else:
-            close = difflib.get_close_matches(topic, names, n=5, cutoff=0.5)
-            none = f"none of its topics ({len(names)}) has a similar name"
-            near = f"did you mean {', '.join(close)}?" if close else none
-        return SourceNotFoundError(f"{topic}: the topic must exist at {self._to.servers}; there is none; {near}")
-
-
-PAUSE_SECONDS = 0.05
-_CURES = {
-    KafkaError.INVALID_REPLICATION_FACTOR: "; each replica needs a broker of its own: take fewer, or leave it out",
-}
-_REFUSED = frozenset(
-    {
-        KafkaError.INVALID_CONFIG,
-        KafkaError.INVALID_PARTITIONS,
-        KafkaError.INVALID_REPLICATION_FACTOR,
-        KafkaError.INVALID_REQUEST,
-        KafkaError.POLICY_VIOLATION,
-        KafkaError.TOPIC_DELETION_DISABLED,
-        KafkaError.TOPIC_EXCEPTION,
-    }
-)
-
-
-@dataclass(frozen=True, slots=True)
-class AtTopic:
-    """One topic of a cluster, while something is done to it."""
-
-    to: Connection
-    trouble: Trouble
-    consumer: Consumer
-    cluster: Cluster
-    admin: AdminClient
-
-    def controller(self) -> None:
-        """Make sure that somebody is there to do it."""
-        if not self.cluster.answers():
-            msg = (
-                f"{self.to.topic}: an admin client needs a controller; {self.to.servers} has none that "
-                "answers; on the embedded broker use `dali_feed.testing.Broker.create`"
-            )
-            raise SourceError(msg)
-
-    def done(self, doing: str, right: str, ask: Callable[..., dict[str, concurrent.futures.Future[Any]]]) -> None:
-        """Have it done; raises what the controller says, in our words."""
-        topic, servers, timeout = self.to.topic, self.to.servers, self.to.timeout
-        begun = time.monotonic()
-        try:
-            (future,) = ask(operation_timeout=timeout, request_timeout=timeout).values()
-            future.result(timeout + 1)
-        except concurrent.futures.TimeoutError:
-            raise unreachable(topic, servers, time.monotonic() - begun, self.trouble.last) from None
-        except ValueError as error:
-            msg = f"{topic}: {doing}: {error}"
-            raise ConfigError(msg) from error
-        except KafkaException as error:
-            code, said = error.args[0].code(), error.args[0].str()
-            if code == KafkaError.TOPIC_ALREADY_EXISTS:
-                msg = (
-                    f"{topic}: a new topic needs a new name; {servers} already has a topic of this name; choose "
-                    "another name, or grow or delete that topic"
-                )
-                raise ConfigError(msg) from error
-            if code in GONE:
-                raise gone(topic, servers, said) from error
-            if code in DENIED:
-                msg = (
-                    f"{topic}: {doing} needs the right {right} on the topic; {servers} refuses: {said}; check "
-                    "security.protocol, sasl.* and ssl.* in config= and the topic's ACLs"
-                )
-                raise SourceDeniedError(msg) from error
-            if code in _REFUSED:
-                cure = _CURES.get(code, "")
-                msg = f"{topic}: {doing}: the cluster must accept it; {servers} refuses: {said}{cure}"
-                raise ConfigError(msg) from error
-            if code in (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT):
-                raise unreachable(topic, servers, time.monotonic() - begun, self.trouble.last or said) from error
-            msg = f"{topic}: {doing} at {servers} failed: {said}"
-            raise SourceError(msg) from error
-
-    def until(self, wanted: Callable[[list[int] | None], bool]) -> None:
-        """Wait, at most the timeout, until the list of its partitions' leaders is as wanted (None: no topic)."""
-        topic, deadline = self.to.topic, time.monotonic() + self.to.timeout
-        while time.monotonic() < deadline:
-            try:
-                found = self.consumer.list_topics(topic, timeout=1.0).topics.get(topic)
-            except KafkaException as error:
-                self.trouble.last = error.args[0].str()
-                continue
-            missing = found is None or (found.error is not None and found.error.code() in GONE)
-            leaders = None if missing or found is None else [each.leader for each in found.partitions.values()]
-            if wanted(leaders or None):
-                return
-            time.sleep(PAUSE_SECONDS)
-        msg = (
-            f"{topic}: it was done, but the list of topics of {self.to.servers} does not show it yet; look again later"
-        )
-        raise SourceError(msg)
-
-    def settings(self) -> tuple[dict[str, str], str]:
-        """The topic's configuration, or why it could not be had."""
-        asked = ConfigResource(ResourceType.TOPIC, self.to.topic)
-        try:
-            entries = self.admin.describe_configs([asked], request_timeout=self.to.timeout)[asked].result()
-        except KafkaException as error:
-            if error.args[0].code() in DENIED:
-                return {}, "they need the right DescribeConfigs on the topic"
-            return {}, error.args[0].str()
-        return {name: str(entry.value) for name, entry in entries.items() if entry.value is not None}, ""
-
-    def times(self, partitions: list[int]) -> tuple[dict[int, float], dict[int, float]]:
-        """Unix seconds of the first and the newest record of each partition, where the broker knows them."""
-        newest = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
-        return self._times(partitions, OffsetSpec.for_timestamp(0)), self._times(partitions, newest)
-
-    def _times(self, partitions: list[int], which: OffsetSpec) -> dict[int, float]:
-        wanted = {TopicPartition(self.to.topic, p): which for p in partitions}
-        found: dict[int, float] = {}
-        for at, future in self.admin.list_offsets(wanted, request_timeout=self.to.timeout).items():
-            try:
-                told: ListOffsetsResultInfo = future.result()
-            except KafkaException:
-                continue  # an older broker, or a partition without a leader
-            if told.offset >= 0 and told.timestamp >= 0:
-                found[at.partition] = told.timestamp / 1000
-        return found
-
-
-@contextmanager
-def at_topic(to: Connection) -> Iterator[AtTopic]:
-    """Clients for the topic that `to` names; nothing is asked yet."""
-    trouble = Trouble()
-    consumer = connect(to, trouble, modest=True)  # of records it reads one at most
-    try:
-        admin = AdminClient(admin_options(to, trouble))
-        yield AtTopic(to, trouble, consumer, Cluster(to, consumer, trouble), admin)
-    finally:
-        consumer.close()
-
+_T = TypeVar("_T")
 
 COMMIT_SECONDS = 5.0  # the training loop waits for it, after a checkpoint
-
-_DENIED = DENIED | {KafkaError.GROUP_AUTHORIZATION_FAILED}
-_NEEDS = "a group's offsets need the right Describe on it"
+ELECTION_SECONDS = 2.0  # without a controller
+GONE_SECONDS = 2.0  # a restarted broker may say 'unknown' for a moment
+_GROUP_NEEDS = "a group's offsets need the right Describe on it"
+_OF_MEMBERS = ("max.poll.", "heartbeat.", "session.")  # options that fit a member alone
 _SOON = frozenset(  # a cluster that makes its topic of offsets, or moves a group, answers a moment later
     {
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -362,90 +69,26 @@ _SOON = frozenset(  # a cluster that makes its topic of offsets, or moves a grou
         KafkaError.NOT_COORDINATOR,
     }
 )
-
-
-def commit_offsets(to: Connection, group: str, offsets: Mapping[int, int]) -> None:
-    """Set the group's offset of each of these partitions.
-
-    Raises:
-        SourceError: not done within 5 seconds, or the source's `timeout` where that is less; no rights; or the group
-            has members, whose offsets they are.
-    """
-    trouble, deadline = Trouble(), time.monotonic() + min(COMMIT_SECONDS, to.timeout)
-    admin = AdminClient(admin_options(to, trouble))
-    wanted = [TopicPartition(to.topic, p, offset) for p, offset in offsets.items()]
-    while True:
-        error = _once(admin, ConsumerGroupTopicPartitions(group, wanted), max(0.05, deadline - time.monotonic()))
-        if error is None:
-            return
-        if error.code() not in _SOON or time.monotonic() > deadline:
-            break
-        time.sleep(0.05)
-    admin.poll(0)  # runs the error callback, which knows more than "timed out"
-    said = trouble.denied or trouble.last
-    msg = (
-        f"{to.topic}: offsets of group {group!r} could not be set at {to.servers}: {error.str()}"
-        f"{f' ({said})' if said else ''}; check that the broker runs, that the group has no members, and the right Read"
-        " on the group"
-    )
-    raise SourceError(msg)
-
-
-def committed_offsets(
-    to: Connection, group: str, partitions: Sequence[int], stop: threading.Event | None = None
-) -> dict[int, int]:
-    """The group's offset of each of these partitions that it has one of; the group is not joined.
-
-    Raises:
-        SourceDeniedError: no rights on the group.
-        SourceUnreachableError: no answer for the source's `timeout`.
-        ClosedError: the stop event is set.
-    """
-    trouble, begun, stopped = Trouble(), time.monotonic(), stop or threading.Event()
-    admin = AdminClient(admin_options(to, trouble))
-    wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(to.topic, p) for p in partitions])
-    while not stopped.is_set():
-        try:
-            (future,) = admin.list_consumer_group_offsets([wanted], request_timeout=1.0).values()
-            found = future.result(2.0).topic_partitions
-            error = next((each.error for each in found if each.error is not None), None)
-        except KafkaException as raised:
-            error = raised.args[0]
-        except concurrent.futures.TimeoutError:
-            error = KafkaError(KafkaError._TIMED_OUT)
-        if error is None:
-            return {each.partition: each.offset for each in found if each.offset >= 0}
-        admin.poll(0)  # runs the error callback, which knows more than "timed out"
-        if trouble.denied or error.code() in _DENIED:
-            said = trouble.denied or error.str()
-            raise denied(to.topic, to.servers, said, to.config, _NEEDS)
-        if time.monotonic() - begun >= to.timeout:
-            seconds = time.monotonic() - begun
-            raise unreachable(to.topic, to.servers, seconds, trouble.last or error.str())
-        stopped.wait(0.05)
-    msg = f"{to.topic}: reading was stopped"
-    raise ClosedError(msg)
-
-
-def _once(admin: AdminClient, wanted: ConsumerGroupTopicPartitions, seconds: float) -> KafkaError | None:
-    """One attempt; what went wrong with it, or with the first partition where something did."""
-    try:
-        (future,) = admin.alter_consumer_group_offsets([wanted], request_timeout=seconds).values()
-        done = future.result(seconds + 1)
-    except KafkaException as error:
-        found: KafkaError = error.args[0]
-        return found
-    except concurrent.futures.TimeoutError:
-        return KafkaError(KafkaError._TIMED_OUT)
-    return next((each.error for each in done.topic_partitions if each.error is not None), None)
-
-
+_SILENT = frozenset({KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT})
+_REFUSED_WISHES = frozenset({KafkaError.INVALID_REQUEST, KafkaError.TOPIC_EXCEPTION})
+_CURES = {
+    KafkaError.INVALID_REPLICATION_FACTOR: "; each replica needs a broker of its own: take fewer, or leave it out",
+}
+_NO_IDS = frozenset({KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION})
 _ZERO = "AAAAAAAAAAAAAAAAAAAAAA"  # what brokers that know no ids say
-_NO_ID = {KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION}
-_GONE_SECONDS = 2.0  # a restarted broker may say 'unknown' for a moment
 _LEARNT = re.compile(r"Topic (\S+) changed id from \S+ to (\S+)")  # from _ZERO, the first time
 _FETCHES = re.compile(r"ApiKey Fetch \(1\) Versions \d+\.\.(\d+)")  # of each broker, when it is connected to
 _BY_ID = 13  # the first version of a fetch that names topics by their ids
+
+
+class Identity:
+    """The id of the topic that a source's snapshot is of; its readers hold what they read to it.
+
+    A topic made anew under the same name has another one. "" where no snapshot was taken, or the brokers have none.
+    """
+
+    def __init__(self) -> None:
+        self.topic_id = ""
 
 
 class Witness:
@@ -486,71 +129,370 @@ class Witness:
         return "" not in (self.topic_id, topic_id) and self.topic_id != topic_id
 
 
-class Asker:
-    """Asks for the topic's id over a connection of its own, kept between questions: a millisecond each."""
+class Cluster:
+    """Questions about one topic, over clients of its own, which are made at the first question. Used by one thread.
 
-    def __init__(self, to: Connection, stop: threading.Event | None = None) -> None:
-        self._to, self._stop = to, stop or threading.Event()
-        self._trouble = Trouble()
-        self._admin = self._connected()
+    A consumer asks for what is known of topics, for an admin client's question would create the topic; an admin client
+    asks for the rest. Every question may raise:
 
-    def _connected(self) -> AdminClient:
-        """A client; one whose broker died may wait for that one for ever, or its connection may be stuck."""
-        return AdminClient(admin_options(self._to, self._trouble))
+        SourceUnreachableError: no answer for the timeout.
+        SourceDeniedError: no rights, or credentials that are refused.
+        ClosedError: the stop event is set.
+        ConfigError: an option of `config` is none.
 
-    def answers(self) -> bool:
-        """Whether an admin is answered: librdkafka's mock cluster names a controller that is none of its brokers."""
-        begun = time.monotonic()
-        while True:
-            try:
-                cluster = self._admin.list_topics(self._to.topic, timeout=1.0)
-            except KafkaException as error:
-                self._said(error, self._to.topic, begun)
-                continue
-            if cluster.controller_id >= 0 or time.monotonic() - begun > _GONE_SECONDS:
-                return cluster.controller_id in cluster.brokers
-            self._stop.wait(SLICE_SECONDS)  # none is elected at the moment
+    Args:
+        to: the topic.
+        stop: ends a question.
+        probe: whether a silent server is asked if it wants TLS.
+    """
 
-    def ask(self, where: str) -> str | None:
-        """The id; "" where the brokers have none (before Kafka 2.8), None where there is no such topic.
+    def __init__(self, to: Connection, stop: threading.Event | None = None, *, probe: bool = True) -> None:
+        self.to, self.trouble = to, Trouble()
+        self._stop, self._probe = stop, probe
+        self._consumer: Consumer | None = None
+        self._admin: AdminClient | None = None
+        self._controlled: bool | None = None
 
-        Raises SourceUnreachableError after the source's timeout, SourceDeniedError, ClosedError at the stop event.
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        (client, self._consumer), self._admin = (self._consumer, None), None
+        close_in_time(self.to.topic, client)
+
+    @property
+    def consumer(self) -> Consumer:
+        """The consumer that asks. Of records it fetches little at once."""
+        if self._consumer is None:
+            config = {k: v for k, v in self.to.config.items() if not k.startswith(_OF_MEMBERS)}
+            alone = Connection(self.to.topic, self.to.servers, self.to.timeout, config)
+            self._consumer = consumer(alone, self.trouble, settings=modest(config))
+        return self._consumer
+
+    @property
+    def admin(self) -> AdminClient:
+        """The admin client that asks."""
+        if self._admin is None:
+            self._admin = admin(self.to, self.trouble)
+        return self._admin
+
+    def metadata(self) -> ClusterMetadata:
+        """The cluster, with this topic.
+
+        Raises:
+            SourceNotFoundError: no such topic; the message names similar ones.
+            SourceError: it has more partitions than are supported.
         """
-        begun = time.monotonic()
-        while True:
-            question = self._admin.describe_topics(TopicCollection([self._to.topic]), request_timeout=1.0)
+        topic = self.to.topic
+
+        def ask(seconds: float) -> ClusterMetadata:
+            cluster = self.consumer.list_topics(topic, timeout=seconds)
+            there = cluster.topics.get(topic)
+            if there is None or (there.error is not None and meaning(there.error) is Meaning.GONE):
+                raise self._missing()
+            if there.error is None:
+                return cluster
+            if there.error.code() == KafkaError.TOPIC_EXCEPTION:
+                msg = f"topic: {topic!r} cannot be a topic's name (letters, digits, '.', '_' and '-')"
+                raise ConfigError(msg)
+            raise KafkaException(there.error)
+
+        cluster = self._answer(ask)
+        if (count := len(cluster.topics[topic].partitions)) > MAX_PARTITION:
+            msg = f"{topic}: at most {MAX_PARTITION} partitions are supported; found {count}"
+            raise SourceError(msg)
+        return cluster
+
+    def partitions(self) -> list[int]:
+        """The topic's partitions. Raises what `metadata` does."""
+        return sorted(self.metadata().topics[self.to.topic].partitions)
+
+    def has_controller(self) -> bool:
+        """Whether an admin is answered: librdkafka's mock cluster names a controller that is none of its brokers."""
+        begin = time.monotonic()
+
+        def ask(seconds: float) -> bool:
+            cluster = self.consumer.list_topics(self.to.topic, timeout=seconds)
+            if cluster.controller_id < 0 and time.monotonic() - begin <= ELECTION_SECONDS:
+                msg = "none is elected at the moment"
+                raise NotYetError(msg)
+            return cluster.controller_id in cluster.brokers
+
+        if self._controlled is None:
+            self._controlled = self._answer(ask)
+        return self._controlled
+
+    def bounds(self, partitions: list[int]) -> tuple[Int64s, Int64s]:
+        """First kept and last stable offset of each partition, int64 (n,): two requests to each broker.
+
+        They are asked for as offsets of the two times that stand for the ends, by the consumer, whose connections are
+        up by now: a new admin client's first question waits for a second, one time in ten.
+        """
+        return self._offsets(partitions, OFFSET_BEGINNING), self.ends(partitions)
+
+    def ends(self, partitions: list[int]) -> Int64s:
+        """Last stable offset of each partition, int64 (n,)."""
+        return self._offsets(partitions, OFFSET_END)
+
+    def since(self, partitions: list[int], milliseconds: int) -> Int64s:
+        """The first offset of each partition whose record is of that time since 1970 or later; the end where none is.
+
+        The ends are asked for first: what is produced in between is of that time, or comes behind it.
+        """
+        ends = self.ends(partitions)
+        offsets = self._offsets(partitions, milliseconds)
+        return np.where(offsets < 0, ends, offsets)  # below 0 is librdkafka's word for the end
+
+    def _offsets(self, partitions: list[int], time_or_end: int) -> Int64s:
+        known: dict[int, int] = {}
+
+        def ask(seconds: float) -> None:
+            wanted = [TopicPartition(self.to.topic, p, time_or_end) for p in partitions if p not in known]
+            answers = self.consumer.offsets_for_times(wanted, timeout=seconds)
+            known.update({each.partition: each.offset for each in answers if each.error is None})
+            raise_first(answers)
+
+        if partitions:
+            self._answer(ask)
+        return np.array([known[p] for p in partitions], np.int64)
+
+    def topic_id(self, where: str = "") -> str | None:
+        """The topic's id; "" where the brokers have none (before Kafka 2.8), None where there is no such topic."""
+        begin = time.monotonic()
+
+        def ask(_: float) -> str | None:
+            (answer,) = self.admin.describe_topics(TopicCollection([self.to.topic]), request_timeout=1.0).values()
             try:
-                found = str(next(iter(question.values())).result().topic_id)
+                topic_id = str(answer.result().topic_id)
             except KafkaException as error:
-                code = error.args[0].code()
-                if code in _NO_ID:
+                if error.args[0].code() in _NO_IDS:
                     return ""
-                if code not in GONE:
-                    self._said(error, where, begun)
-                elif time.monotonic() - begun > _GONE_SECONDS:
+                if meaning(error.args[0]) is not Meaning.GONE:
+                    raise
+                if time.monotonic() - begin > GONE_SECONDS:
                     return None
-                self._stop.wait(SLICE_SECONDS)
-            else:
-                return "" if found == _ZERO else found
+                raise NotYetError(error.args[0].str()) from error
+            return "" if topic_id == _ZERO else topic_id
 
-    def _said(self, error: KafkaException, where: str, begun: float) -> None:
-        """Wait on, or raise."""
-        if self._stop.is_set():
-            msg = f"{where}: reading was stopped"
-            raise ClosedError(msg)
-        self._admin.poll(0)  # runs the error callback, which knows more than "timed out"
-        servers, said = self._to.servers, self._trouble.last or error.args[0].str()
-        if self._trouble.denied or error.args[0].code() in DENIED:
-            raise denied(where, servers, self._trouble.denied or said, self._to.config)
-        if time.monotonic() - begun >= self._to.timeout:
-            raise unreachable(where, servers, time.monotonic() - begun, said)
-        self._admin = self._connected()
+        return self._answer(ask, where)
+
+    def check_identity(self, known: str, where: str) -> None:
+        """Raise SourceChangedError where the topic is gone, or no longer the one whose id is `known`."""
+        now = self.topic_id(where)
+        if now is None:
+            raise gone(self.to, where=where)
+        if now not in (known, ""):
+            raise remade(where, known, now)
+
+    def committed(self, group: str, partitions: Sequence[int]) -> dict[int, int]:
+        """The group's offset of each of these partitions that it has one of; the group is not joined."""
+        wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(self.to.topic, p) for p in partitions])
+
+        def ask(seconds: float) -> dict[int, int]:
+            (answer,) = self.admin.list_consumer_group_offsets([wanted], request_timeout=seconds).values()
+            places = _result(answer, seconds + 1).topic_partitions
+            raise_first(places)
+            return {each.partition: each.offset for each in places if each.offset >= 0}
+
+        return self._answer(ask, needs=_GROUP_NEEDS)
+
+    def commit(self, group: str, offsets: Mapping[int, int]) -> None:
+        """Set the offset of each of these partitions of a group that nobody joins, so that lag tools see a training.
+
+        Raises:
+            SourceError: not done within 5 seconds, or the timeout where that is less; no rights; or the group
+                has members, whose offsets they are.
+        """
+        wanted = ConsumerGroupTopicPartitions(
+            group, [TopicPartition(self.to.topic, p, offset) for p, offset in offsets.items()]
+        )
+
+        def ask(seconds: float) -> None:
+            (answer,) = self.admin.alter_consumer_group_offsets([wanted], request_timeout=seconds).values()
+            raise_first(_result(answer, seconds + 1).topic_partitions)
+
+        patience = Patience(self.to, self.trouble, seconds=min(COMMIT_SECONDS, self.to.timeout))
+        try:
+            patience.until(ask, again=lambda error: error.code() in _SOON | _SILENT)
+        except (KafkaException, SourceUnreachableError, SourceDeniedError) as error:
+            self.admin.poll(0)  # runs the error callback, which knows more than "timed out"
+            cause, more = error.__cause__ or error, self.trouble.denied or self.trouble.last
+            said = cause.args[0].str() if isinstance(cause, KafkaException) else "no answer"
+            msg = (
+                f"{self.to.topic}: offsets of group {group!r} could not be set at {self.to.servers}: {said}"
+                f"{f' ({more})' if more else ''}; "
+                "check that the broker runs, that the group has no members, and the right Read on the group"
+            )
+            raise SourceError(msg) from error
+
+    def groups(self) -> dict[str, str] | None:
+        """The cluster's groups that may be seen, and their states; None where it does not say."""
+        seconds = self.to.timeout
+        try:
+            listed = self.admin.list_consumer_groups(request_timeout=seconds).result(seconds + 1)
+        except (KafkaException, concurrent.futures.TimeoutError):
+            return None
+        if listed.errors and not listed.valid:
+            return None
+        return {each.group_id: _state_name(each.state) for each in listed.valid}
+
+    def settings(self) -> tuple[dict[str, str], str]:
+        """The topic's configuration, or why it could not be had."""
+        if not self.has_controller():
+            return {}, "this broker does not answer questions about settings"
+        topic = ConfigResource(ResourceType.TOPIC, self.to.topic)
+        try:
+            entries = self.admin.describe_configs([topic], request_timeout=self.to.timeout)[topic].result()
+        except KafkaException as error:
+            if meaning(error.args[0]) is Meaning.DENIED:
+                return {}, "they need the right DescribeConfigs on the topic"
+            return {}, error.args[0].str()
+        return {name: str(entry.value) for name, entry in entries.items() if entry.value is not None}, ""
+
+    def times(self, partitions: list[int]) -> tuple[dict[int, float], dict[int, float]]:
+        """Unix seconds of the first and the newest record of each partition, where the broker knows them."""
+        if not self.has_controller():
+            return {}, {}
+        newest = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
+        return self._times(partitions, OffsetSpec.for_timestamp(0)), self._times(partitions, newest)
+
+    def _times(self, partitions: list[int], which: OffsetSpec) -> dict[int, float]:
+        wanted = {TopicPartition(self.to.topic, p): which for p in partitions}
+        known: dict[int, float] = {}
+        for at, future in self.admin.list_offsets(wanted, request_timeout=self.to.timeout).items():
+            try:
+                answer = future.result()
+            except KafkaException:
+                continue  # an older broker, or a partition without a leader
+            if answer.offset >= 0 and answer.timestamp >= 0:
+                known[at.partition] = answer.timestamp / 1000
+        return known
+
+    def wish(self, doing: str, right: str, ask: Callable[..., dict[str, concurrent.futures.Future[Any]]]) -> None:
+        """Have something done by the controller, once; raises what it says, in our words.
+
+        Args:
+            doing: what it is, for messages.
+            right: the right that it needs.
+            ask: a method of the admin client, with its limits of time.
+
+        Raises:
+            SourceError: there is no controller, or it could not do it.
+            ConfigError: it refuses.
+        """
+        topic, servers, timeout = self.to.topic, self.to.servers, self.to.timeout
+        if not self.has_controller():
+            msg = (
+                f"{topic}: an admin client needs a controller; {servers} has none that "
+                "answers; on the embedded broker use `dali_feed.testing.Broker.create`"
+            )
+            raise SourceError(msg)
+        begin = time.monotonic()
+        try:
+            (future,) = ask(operation_timeout=timeout, request_timeout=timeout).values()
+            _result(future, timeout + 1)
+        except ValueError as error:
+            msg = f"{topic}: {doing}: {error}"
+            raise ConfigError(msg) from error
+        except KafkaException as error:
+            code, said, kind = error.args[0].code(), error.args[0].str(), meaning(error.args[0])
+            if code == KafkaError.TOPIC_ALREADY_EXISTS:
+                msg = (
+                    f"{topic}: a new topic needs a new name; {servers} already has a topic of this name; choose "
+                    "another name, or delete that topic"
+                )
+                raise ConfigError(msg) from error
+            if kind is Meaning.GONE:
+                raise gone(self.to, said) from error
+            if kind is Meaning.DENIED:
+                msg = (
+                    f"{topic}: {doing} needs the right {right} on the topic; {servers} refuses: {said}; check "
+                    "security.protocol, sasl.* and ssl.* in config= and the topic's ACLs"
+                )
+                raise SourceDeniedError(msg) from error
+            if kind is Meaning.REFUSED or code in _REFUSED_WISHES:
+                msg = f"{topic}: {doing}: the cluster must accept it; {servers} refuses: {said}{_CURES.get(code, '')}"
+                raise ConfigError(msg) from error
+            if code in _SILENT:
+                raise unreachable(self.to, time.monotonic() - begin, self.trouble.last or said) from error
+            msg = f"{topic}: {doing} at {servers} failed: {said}"
+            raise SourceError(msg) from error
+
+    def wait_for_leaders(self, wanted: Callable[[list[int] | None], bool]) -> None:
+        """Wait until the list of its partitions' leaders is as wanted (None: no topic).
+
+        Raises SourceError where that does not come within the timeout: the wish was done all the same.
+        """
+
+        def ask(seconds: float) -> None:
+            there = self.consumer.list_topics(self.to.topic, timeout=seconds).topics.get(self.to.topic)
+            missing = there is None or (there.error is not None and meaning(there.error) is Meaning.GONE)
+            leaders = None if missing or there is None else [each.leader for each in there.partitions.values()]
+            if not wanted(leaders or None):
+                msg = "the list of topics does not show it yet"
+                raise NotYetError(msg)
+
+        try:
+            self._answer(ask)
+        except SourceUnreachableError as error:
+            msg = (
+                f"{self.to.topic}: it was done, but the list of topics of {self.to.servers} does not show it yet; look "
+                "again later"
+            )
+            raise SourceError(msg) from error
+
+    def _answer(self, ask: Callable[[float], _T], where: str = "", needs: str = READING) -> _T:
+        """The answer of a question, which is repeated."""
+
+        def asked(seconds: float) -> _T:
+            try:
+                return ask(seconds)
+            except KafkaException as error:
+                if self._consumer is not None:
+                    self._consumer.poll(0)  # runs the error callback, which knows more than "timed out"
+                if self._admin is not None:
+                    self._admin.poll(0)
+                    if error.args[0].code() in _SILENT:  # its broker died, or the connection is stuck
+                        self._admin = None
+                raise
+
+        patience = Patience(self.to, self.trouble, self._stop, needs=needs, probe=self._probe)
+        answer = patience.until(asked, where)
+        self.trouble.clear()
+        return answer
+
+    def _missing(self) -> SourceNotFoundError:
+        topic = self.to.topic
+        try:
+            names = [name for name in self.consumer.list_topics(timeout=5.0).topics if not name.startswith("__")]
+        except KafkaException as error:
+            near = f"its list of topics could not be read ({error.args[0].str()})"
+        else:
+            close = difflib.get_close_matches(topic, names, n=5, cutoff=0.5)
+            none = f"none of its topics ({len(names)}) has a similar name"
+            near = f"did you mean {', '.join(close)}?" if close else none
+        return SourceNotFoundError(f"{topic}: the topic must exist at {self.to.servers}; there is none; {near}")
 
 
-def identify(asker: Asker, known: str, where: str, servers: str) -> None:
-    """Raise SourceChangedError where the topic is gone, or no longer the one whose id is `known`."""
-    found = asker.ask(where)
-    if found is None:
-        raise gone(where, servers)
-    if found not in (known, ""):
-        raise remade(where, known, found)
+def _result(future: concurrent.futures.Future[Any], seconds: float) -> Any:
+    """What a question gave. A KafkaException also where it gives nothing in time."""
+    try:
+        return future.result(seconds)
+    except concurrent.futures.TimeoutError:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
+
+
+def raise_first(places: Iterable[TopicPartition]) -> None:
+    """Raise what went wrong with the first partition where something did."""
+    for each in places:
+        if each.error is not None:
+            raise KafkaException(each.error)
+
+
+def _state_name(state: object) -> str:
+    name = str(getattr(state, "name", "")).replace("_", " ").lower()
+    return "" if name in ("unknown", "dead") else name

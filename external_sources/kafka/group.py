@@ -22,20 +22,30 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from dali_feed.errors import ConfigError, DataLostError, SourceChangedError, SourceError, StateError
-from dali_feed.external_sources.kafka.client import Connection, connect, hang_up
-from dali_feed.external_sources.kafka.cluster import Cluster, Witness
-from dali_feed.external_sources.kafka.errors import BROKEN, DENIED, GONE, LOG, Trouble, denied, gone, unreachable
+from dali_feed.external_sources.kafka.client import close_in_time, consumer
+from dali_feed.external_sources.kafka.cluster import Cluster, Witness, raise_first
+from dali_feed.external_sources.kafka.connection import Connection
+from dali_feed.external_sources.kafka.errors import (
+    GROUP_RIGHT,
+    LOG,
+    NO_RIGHTS,
+    Meaning,
+    Patience,
+    Trouble,
+    denied,
+    gone,
+    meaning,
+    unreachable,
+)
 from dali_feed.records.live import Drain, Positions
 
 __all__ = [
-    "GROUP_RIGHT",
-    "REFUSED",
     "Asked",
     "Begun",
     "Commits",
@@ -182,10 +192,7 @@ def fleet_of(told: Fleet | str) -> Fleet:
 
 Start = str | float  # as `start.checked_start` gives it; "group": there must be offsets
 
-GROUP_RIGHT = "joining a group needs the right Read on it, and Describe and Read on the topic"
-REFUSED = DENIED | {KafkaError.GROUP_AUTHORIZATION_FAILED}
 ASK_SECONDS = 1.0
-_OF_MEMBERS = ("max.poll.", "heartbeat.")
 _NOTE = re.compile(r"partitions=(\d+)\b")
 
 
@@ -218,25 +225,21 @@ def begun(
         SourceUnreachableError: no answer for `timeout` seconds.
         SourceDeniedError: no rights.
     """
-    found = _committed(to, consumer, trouble, dealt)
+    patience = Patience(to, trouble, needs=GROUP_RIGHT)
+    found = _committed(patience, to.topic, consumer, dealt)
     missing = [p for p in dealt if p not in found]
     fresh: dict[int, int] = {}
     first = _first_of(found)
     if missing:
-        alone = replace(to, config={k: v for k, v in to.config.items() if not k.startswith(_OF_MEMBERS)})
-        asking = connect(alone, trouble)  # a question asked by the member itself would end its callback in a crash
-        try:
-            cluster = Cluster(alone, asking, trouble)
+        with Cluster(to) as cluster:  # a question asked by the member itself would end its callback in a crash
             everything = cluster.partitions()
-            whole = _committed(to, consumer, trouble, everything)
+            whole = _committed(patience, to.topic, consumer, everything)
             first = _first_of(whole) if whole else len(everything)
             early = [p for p in missing if p < first]
             if early and start == "group":
                 raise _none(to.topic, early[0], group)
             fresh = _places(cluster, "earliest", [p for p in missing if p >= first])
             fresh |= _places(cluster, start, early)
-        finally:
-            asking.close()
     return Begun({p: each.offset for p, each in found.items()} | fresh, fresh, first)
 
 
@@ -254,33 +257,24 @@ def _none(topic: str, partition: int, group: str) -> DataLostError:
 
 
 def _committed(
-    to: Connection, consumer: Consumer, trouble: Trouble, partitions: Sequence[int]
+    patience: Patience, topic: str, consumer: Consumer, partitions: Sequence[int]
 ) -> Mapping[int, TopicPartition]:
     """The group's offsets of the partitions that it has one of."""
-    asked = [TopicPartition(to.topic, p) for p in partitions]
-    begin = time.monotonic()
-    while True:
-        try:
-            found = consumer.committed(asked, timeout=ASK_SECONDS)
-        except KafkaException as error:
-            wrong = error.args[0]
-        else:
-            wrong = next((each.error for each in found if each.error is not None), None)
-            if wrong is None:
-                return {each.partition: each for each in found if each.offset >= 0}
-        if wrong.code() in REFUSED or trouble.denied:
-            said = trouble.denied or wrong.str()
-            raise denied(to.topic, to.servers, said, to.config, GROUP_RIGHT)
-        if (seconds := time.monotonic() - begin) >= to.timeout:
-            raise unreachable(to.topic, to.servers, seconds, trouble.last or wrong.str())
-        time.sleep(0.05)  # a coordinator that moves answers a moment later
+
+    def ask(seconds: float) -> Mapping[int, TopicPartition]:
+        places = consumer.committed([TopicPartition(topic, p) for p in partitions], timeout=seconds)
+        raise_first(places)
+        return {each.partition: each for each in places if each.offset >= 0}
+
+    patience.progress()
+    return patience.until(ask)
 
 
 def _places(cluster: Cluster, start: Start, partitions: list[int]) -> dict[int, int]:
     if not partitions:
         return {}
     if isinstance(start, str):
-        lows, highs = cluster.watermarks(partitions)
+        lows, highs = cluster.bounds(partitions)
         offsets = highs if start.endswith("latest") else lows
     else:
         offsets = cluster.since(partitions, math.ceil(1000 * start))
@@ -290,15 +284,6 @@ def _places(cluster: Cluster, start: Start, partitions: list[int]) -> dict[int, 
 PROBE_SECONDS = 1.0
 WATERMARK_SECONDS = 2.0
 GONE_SECONDS = 2.0  # a restarted broker may say 'unknown' for a moment
-_NO_MEMBER = frozenset(
-    {
-        KafkaError.INCONSISTENT_GROUP_PROTOCOL,
-        KafkaError.INVALID_GROUP_ID,
-        KafkaError.INVALID_SESSION_TIMEOUT,
-        KafkaError.GROUP_MAX_SIZE_REACHED,
-        KafkaError.UNSUPPORTED_ASSIGNOR,
-    }
-)
 
 
 class Events:
@@ -306,7 +291,7 @@ class Events:
 
     def __init__(self, to: Connection, fleet: Fleet, trouble: Trouble) -> None:
         self._to, self._fleet, self._trouble = to, fleet, trouble
-        self._since = self._asked = 0.0  # when trouble began, and when we last asked whether it goes on
+        self._since = self._asked = 0.0  # when trouble began, and when we last asked whether it goes on, monotonic
         self._gone_since = 0.0
 
     @property
@@ -331,26 +316,20 @@ class Events:
             ConfigError: the group does not take a member of these settings, or another has this instance's name.
             SourceError: records that cannot be read.
         """
-        code = error.code()
-        if code == KafkaError._PARTITION_EOF:
+        kind = meaning(error)
+        if kind is Meaning.END:
             self.progress()
             return message.offset()
-        if code == KafkaError._AUTO_OFFSET_RESET:
+        if kind is Meaning.RESET:
             raise self._lost(message.partition() or 0, message.offset() or 0, consumer)
-        if code in REFUSED:
-            raise denied(self._to.topic, self._to.servers, error.str(), self._to.config, GROUP_RIGHT)
-        if code in GONE:
-            self._trouble.gone = error.str()  # looked into when nothing more comes
-            return None
-        if code == KafkaError._FATAL or error.fatal() or code in _NO_MEMBER:
+        if kind is Meaning.REFUSED:
             raise self._refused(error)
-        if code in BROKEN:
-            where = f"{self._to.topic}[{message.partition()}]@{message.offset()}"
-            msg = f"{where}: the broker's data cannot be read: {error.str()}"
-            raise SourceError(msg)
-        if code == KafkaError._MAX_POLL_EXCEEDED:
+        where = self._to.topic
+        if kind is Meaning.BROKEN:
+            where = self._to.where(message.partition() or 0, message.offset() or 0)
+        if error.code() == KafkaError._MAX_POLL_EXCEEDED:
             LOG.warning("%s: nothing was polled for too long (%s); the worker joins again", self.who, error.str())
-        self._trouble.last = error.str()  # of the connection or the coordinator: librdkafka tries again
+        self._trouble.judge(error, self._to, where, GROUP_RIGHT)
         return None
 
     def silence(self, consumer: Consumer) -> None:
@@ -360,7 +339,7 @@ class Events:
         """
         to, trouble = self._to, self._trouble
         if trouble.denied:
-            raise denied(to.topic, to.servers, trouble.denied, to.config, GROUP_RIGHT)
+            raise denied(to, trouble.denied, needs=GROUP_RIGHT)
         if not (trouble.gone or trouble.last):
             return
         now = time.monotonic()
@@ -372,12 +351,12 @@ class Events:
             found = consumer.list_topics(to.topic, timeout=PROBE_SECONDS).topics.get(to.topic)
         except KafkaException as error:
             if (seconds := time.monotonic() - self._since) >= to.timeout:
-                raise unreachable(to.topic, to.servers, seconds, trouble.last) from error
+                raise unreachable(to, seconds, trouble.last) from error
             return
-        if found is None or (found.error is not None and found.error.code() in GONE):
+        if found is None or (found.error is not None and meaning(found.error) is Meaning.GONE):
             self._gone_since = self._gone_since or now
             if now - self._gone_since >= GONE_SECONDS:
-                raise gone(to.topic, to.servers, trouble.gone)
+                raise gone(to, trouble.gone)
             return
         self.progress()
 
@@ -425,7 +404,6 @@ class Events:
 
 COMMIT_SECONDS = 5.0  # the loop waits for it
 PAUSE_SECONDS = 0.05
-_LAST = frozenset({KafkaError.OFFSET_METADATA_TOO_LARGE, KafkaError.INVALID_COMMIT_OFFSET_SIZE, KafkaError._FATAL})
 _OUT = frozenset({KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_MEMBER_EPOCH})
 
 
@@ -541,7 +519,7 @@ class Commits:
                 "%s; the group has removed the worker, and what was not committed comes again", self._said(error)
             )
             asked.done.set()
-        elif error.code() in REFUSED | _LAST or error.fatal() or time.monotonic() > asked.deadline:
+        elif meaning(error) in (*NO_RIGHTS, Meaning.REFUSED) or time.monotonic() > asked.deadline:
             self._end(asked, error)
         else:  # a rebalance, or a coordinator that moves
             asked.not_before = time.monotonic() + PAUSE_SECONDS
@@ -553,9 +531,8 @@ class Commits:
         self._end(asked, KafkaError(KafkaError._TIMED_OUT))
 
     def _end(self, asked: Asked, error: KafkaError) -> None:
-        to, said = self._to, self._trouble.denied or error.str()
-        if error.code() in REFUSED or self._trouble.denied:
-            asked.error = denied(to.topic, to.servers, said, to.config, GROUP_RIGHT)
+        if meaning(error) in NO_RIGHTS or self._trouble.denied:
+            asked.error = denied(self._to, self._trouble.denied or error.str(), needs=GROUP_RIGHT)
         else:
             asked.error = SourceError(
                 f"{self._said(error)}; check that the broker runs. What was not committed comes again"
@@ -597,19 +574,20 @@ class Member:
         self._failed: BaseException | None = None
         self._paused = self._leaving = False
         self._witness = Witness(to.topic, aloud="debug" in to.config)
-        self.consumer: Consumer = connect(
+        debug = {"debug": Witness.DEBUG} if Witness.DEBUG else {}
+        self.consumer = consumer(
             to,
             self.trouble,
-            logger=self._witness,
-            debug=Witness.DEBUG,
             tuning=fleet.tuning(),
-            member={**settings, "on_commit": self.commits},
+            settings={**settings, **debug, "on_commit": self.commits},
+            logger=self._witness,
             statistics=statistics,
         )
 
     def join(self) -> None:
         """Ask for partitions. Raises where there is no such topic, no answer or no right."""
-        Cluster(self._to, self.consumer, self.trouble).partitions()
+        with Cluster(self._to) as cluster:
+            cluster.partitions()
         self.consumer.subscribe([self._to.topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
     def poll(self, seconds: float) -> Message | None:
@@ -668,7 +646,7 @@ class Member:
                 self._bye(self._drain(list(self.dealt), 0.0))
             except Exception as error:  # noqa: BLE001  whatever it is, the group must be left
                 LOG.warning("%s: left the group without a commit: %s", self.events.who, error)
-        hang_up(self._to.topic, self.consumer)
+        close_in_time(self._to.topic, self.consumer)
 
     def _new(self, position: Positions) -> dict[int, int]:
         """What of a position may be committed, and was not."""

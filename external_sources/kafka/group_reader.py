@@ -12,7 +12,6 @@ So a slow loop stays in the group, and gives up in time what others are to have.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
@@ -23,7 +22,8 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaException, Message
 
 from dali_feed.errors import SourceError
-from dali_feed.external_sources.kafka.client import Connection, check_usable, hang_up, held, let_go
+from dali_feed.external_sources.kafka.client import Guard, close_in_time
+from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import LOG, unreachable
 from dali_feed.external_sources.kafka.group import Fleet, Member, Start
 from dali_feed.external_sources.kafka.rows import MOST, Decoding, Taken
@@ -38,7 +38,7 @@ __all__ = ["FleetReader"]
 _NAME = "dali_feed-kafka-commit"
 _T = TypeVar("_T")
 
-SLICE_SECONDS = 0.01  # a commit waits so long for its turn
+POLL_SECONDS = 0.01  # a commit waits so long for its turn
 WAIT_SECONDS = 0.002
 LATE_SECONDS = 1.0
 LINGER_SECONDS = 0.1  # to hear the answer of a commit, which else would wait for the next poll
@@ -72,8 +72,7 @@ class FleetReader:
         self._to, self._decoding, self._fleet, self._start, self._drain = to, decoding, fleet, start, drain
         self._settings = fleet.settings(rank, world_size)
         self._slabs: Slabs = SlabPool() if slabs is None else slabs
-        self._stop = threading.Event() if stop is None else stop
-        self._pid = os.getpid()
+        self._guard = Guard(to.topic, self, stop)
         self._turn = threading.Lock()  # whose turn it is to poll
         self._ended = threading.Event()
         self._statistics = Statistics(to.topic)
@@ -85,7 +84,6 @@ class FleetReader:
         self._filled = 0  # their bytes
         self._moved: dict[int, int] = {}  # where partitions stand behind what was taken, since the last block
         self._next: dict[int, int] = {}
-        held(self)
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -107,18 +105,17 @@ class FleetReader:
     def poll(self, records: int, size: float, seconds: float) -> LiveBlock:
         """Up to `records` records; see `LiveReader.poll`. A partition that was dealt is in `position` from then on."""
         deadline = time.monotonic() + seconds
-        while not self._turn.acquire(timeout=max(0.0, min(SLICE_SECONDS, deadline - time.monotonic()))):
-            self._guard()
+        while not self._turn.acquire(timeout=max(0.0, min(POLL_SECONDS, deadline - time.monotonic()))):
+            self._guard.check()
             now = time.monotonic()
             self._barred = self._barred or now
             if (seconds := now - self._barred) >= self._to.timeout:
-                topic, servers = self._to.topic, self._to.servers
-                raise unreachable(topic, servers, seconds, "a commit waits for its answer")
+                raise unreachable(self._to, seconds, "a commit waits for its answer")
             if now >= deadline:
                 return self._block([], {})
         self._barred = 0.0
         try:
-            self._guard()
+            self._guard.check()
             member = self._member or self._joined()
             if records > 0:
                 member.resume()
@@ -166,8 +163,7 @@ class FleetReader:
         if self._ended.is_set():
             return
         self._ended.set()
-        let_go(self)
-        if self._pid != os.getpid():
+        if not self._guard.close():
             return
         mine = self._turn.acquire(timeout=CLOSE_SECONDS)
         member, self._member = self._member, None
@@ -191,7 +187,7 @@ class FleetReader:
         member.join()
         # Of a reader that nobody closes, whose member must not keep it: librdkafka ends a client that is collected, and
         # in it waits for ever for the callback that takes its partitions away.
-        self._dropped = weakref.finalize(self, hang_up, self._to.topic, member.consumer)
+        self._dropped = weakref.finalize(self, close_in_time, self._to.topic, member.consumer)
         self._member = member
         return member
 
@@ -204,7 +200,7 @@ class FleetReader:
     def _linger(self, member: Member) -> None:
         ends = time.monotonic() + LINGER_SECONDS
         while member.commits.under_way and time.monotonic() < ends:
-            if (found := member.poll(SLICE_SECONDS)) is not None:
+            if (found := member.poll(POLL_SECONDS)) is not None:
                 self._left.append(found)
 
     def _gather(self, member: Member, records: int, size: float, deadline: float) -> None:
@@ -212,11 +208,11 @@ class FleetReader:
         left = self._left
         while not self._take(member, records, size):
             seconds = deadline - time.monotonic()
-            found = member.poll(max(0.0, min(SLICE_SECONDS, seconds)))
+            found = member.poll(max(0.0, min(POLL_SECONDS, seconds)))
             if found is not None:
                 left.append(found)
                 continue
-            self._guard()
+            self._guard.check()
             if seconds <= 0:
                 return
             member.events.silence(member.consumer)
@@ -276,9 +272,6 @@ class FleetReader:
     def clients(self) -> tuple[Any, ...]:
         """What must not be destroyed in a child."""
         return (self._member,)
-
-    def _guard(self) -> None:
-        check_usable(self._to.topic, self._pid, self._stop, closed=self._ended.is_set())
 
 
 def _while_there(method: Callable[[_T], None]) -> Callable[[_T], None]:

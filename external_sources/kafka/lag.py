@@ -7,19 +7,18 @@ of each partition is read for it.
 
 from __future__ import annotations
 
-import concurrent.futures
 import difflib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 
 from dali_feed.errors import SourceNotFoundError
-from dali_feed.external_sources.kafka.client import Connection
-from dali_feed.external_sources.kafka.cluster import Asker, AtTopic, at_topic, committed_offsets
-from dali_feed.external_sources.kafka.errors import DENIED
+from dali_feed.external_sources.kafka.cluster import Cluster
+from dali_feed.external_sources.kafka.connection import Connection
+from dali_feed.external_sources.kafka.errors import Meaning, meaning
 from dali_feed.external_sources.kafka.topics import span_text
 
 __all__ = ["LagFacts", "PartitionLag", "Stand", "lag_warnings", "look", "since"]
@@ -37,8 +36,6 @@ class Stand:
     ends       partition -> where the run ends; None: it does not
     topic_id   of the topic that it is of; "" where that is not known
     state      of a group: Stable, Empty, ...; "" where that is not known, or it is none
-    members    how many a group has; None: not known
-    holders    partition -> the member that reads it
     """
 
     of: str
@@ -47,8 +44,6 @@ class Stand:
     ends: Mapping[int, int] | None = None
     topic_id: str = ""
     state: str = ""
-    members: int | None = None
-    holders: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +56,6 @@ class PartitionLag:
     position  the next offset of the run; `need` the first that it still needs
     waits     when the record at `position` was made, the oldest that the run has not had
     oldest    when the record at `need` was made
-    member    who reads it
     read, written  records per second
     """
 
@@ -73,7 +67,6 @@ class PartitionLag:
     need: int | None = None
     waits: float | None = None
     oldest: float | None = None
-    member: str = ""
     read: float | None = None
     written: float | None = None
 
@@ -138,14 +131,13 @@ class LagFacts:
         known = [found for each in self.partitions if (found := getattr(each, name)) is not None]
         return sum(known) if known else None
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As plain JSON."""
         return {
             "topic": self.topic,
             "servers": self.servers,
             "of": self.stand.of,
             "state": self.stand.state,
-            "members": self.stand.members,
             "at": self.at,
             "lag": self.lag,
             "lag_seconds": self.longest,
@@ -273,37 +265,31 @@ def look(to: Connection, reader: str | Stand) -> LagFacts:
         SourceUnreachableError: no answer for `timeout` seconds.
         SourceDeniedError: no rights, or credentials that are refused.
     """
-    with at_topic(to) as at:  # clients of its own: since the last look a connection may have gone
-        return _looked(at, reader)
-
-
-def _looked(at: AtTopic, reader: str | Stand) -> LagFacts:
-    topic, partitions = at.to.topic, at.cluster.partitions()
-    stand = _stand_of(at, reader, partitions) if isinstance(reader, str) else reader
-    lows, highs = (each.tolist() for each in at.cluster.watermarks(partitions))
-    found = [
-        PartitionLag(
-            p,
-            low,
-            high,
-            high if stand.ends is None else stand.ends.get(p, high),
-            stand.positions.get(p),
-            stand.needs.get(p),
-            member=stand.holders.get(p, ""),
-        )
-        for p, low, high in zip(partitions, lows, highs, strict=True)
-        if stand.ends is None or p in stand.ends  # of a snapshot those that it has
-    ]
-    now = time.time()
-    waits = _times_at(at, {each.partition: max(each.low, each.position or 0) for each in found if each.lag})
-    wanted = {each.partition: max(each.low, each.need) for each in found if each.need is not None}
-    same = {p: waits[p] for p, offset in wanted.items() if p in waits and offset == stand.positions.get(p)}
-    oldest = same | _times_at(at, {p: offset for p, offset in wanted.items() if p not in same})
-    answers = at.cluster.answers()
-    settings, unknown = at.settings() if answers else ({}, "this broker does not answer questions about settings")
-    topic_id = (Asker(at.to).ask(topic) or "") if answers else ""
-    parts = [replace(each, waits=waits.get(each.partition), oldest=oldest.get(each.partition)) for each in found]
-    return LagFacts(topic, at.to.servers, stand, topic_id, tuple(parts), _keeps(settings), unknown, now)
+    with Cluster(to) as cluster:  # clients of its own: since the last look a connection may have gone
+        partitions = cluster.partitions()
+        stand = _stand_of(cluster, reader, partitions) if isinstance(reader, str) else reader
+        lows, highs = (each.tolist() for each in cluster.bounds(partitions))
+        parts = [
+            PartitionLag(
+                p,
+                low,
+                high,
+                high if stand.ends is None else stand.ends.get(p, high),
+                stand.positions.get(p),
+                stand.needs.get(p),
+            )
+            for p, low, high in zip(partitions, lows, highs, strict=True)
+            if stand.ends is None or p in stand.ends  # of a snapshot those that it has
+        ]
+        now = time.time()
+        waits = _times_at(cluster, {each.partition: max(each.low, each.position or 0) for each in parts if each.lag})
+        needed = {each.partition: max(each.low, each.need) for each in parts if each.need is not None}
+        same = {p: waits[p] for p, offset in needed.items() if p in waits and offset == stand.positions.get(p)}
+        oldest = same | _times_at(cluster, {p: offset for p, offset in needed.items() if p not in same})
+        settings, unknown = cluster.settings()
+        topic_id = (cluster.topic_id() or "") if cluster.has_controller() else ""
+    timed = [replace(each, waits=waits.get(each.partition), oldest=oldest.get(each.partition)) for each in parts]
+    return LagFacts(to.topic, to.servers, stand, topic_id, tuple(timed), _keeps(settings), unknown, now)
 
 
 def _keeps(settings: Mapping[str, str]) -> float | None:
@@ -313,75 +299,39 @@ def _keeps(settings: Mapping[str, str]) -> float | None:
     return int(kept) / 1000
 
 
-def _times_at(at: AtTopic, offsets: Mapping[int, int]) -> dict[int, float]:
+def _times_at(cluster: Cluster, offsets: Mapping[int, int]) -> dict[int, float]:
     """Unix seconds of the first record at or behind each partition's offset, where there is one and it may be read."""
-    topic, consumer, found = at.to.topic, at.consumer, dict[int, float]()
-    left = {p: TopicPartition(topic, p, offset) for p, offset in offsets.items()}
+    known = dict[int, float]()
+    left = {p: TopicPartition(cluster.to.topic, p, offset) for p, offset in offsets.items()}
     if not left:
-        return found
-    deadline = time.monotonic() + min(TIMES_SECONDS, at.to.timeout)
+        return known
+    consumer, deadline = cluster.consumer, time.monotonic() + min(TIMES_SECONDS, cluster.to.timeout)
     consumer.assign(list(left.values()))
     try:
         while left and time.monotonic() < deadline:
             message = consumer.poll(0.1)
             if message is None or message.partition() not in left:
                 continue
-            error, partition = message.error(), message.partition()
-            if error is not None and error.code() in DENIED:
+            error, partition = message.error(), int(message.partition() or 0)
+            if error is not None and meaning(error) is Meaning.DENIED:
                 break  # whoever may look at lags need not have the right to read
             if error is None and message.timestamp()[1] > 0:
-                found[int(partition or 0)] = message.timestamp()[1] / 1000
-            consumer.incremental_unassign([left.pop(int(partition or 0))])
+                known[partition] = message.timestamp()[1] / 1000
+            consumer.incremental_unassign([left.pop(partition)])
     finally:
         consumer.unassign()
-    return found
+    return known
 
 
-def _stand_of(at: AtTopic, group: str, partitions: list[int]) -> Stand:
-    """Where a group stands by what it has committed, and who its members are."""
-    positions = committed_offsets(at.to, group, partitions)
-    known = _groups(at)
+def _stand_of(cluster: Cluster, group: str, partitions: list[int]) -> Stand:
+    """Where a group stands by what it has committed."""
+    positions, known = cluster.committed(group, partitions), cluster.groups()
     if not positions and group not in (known or ()):
-        raise _missing(at, group, known)
-    state, members, holders = _members(at, group)
-    state = state or (known or {}).get(group, "")
-    return Stand(f"group {group!r}", positions, positions, state=state, members=members, holders=holders)
+        raise _missing(cluster.to, group, known)
+    return Stand(f"group {group!r}", positions, positions, state=(known or {}).get(group, ""))
 
 
-def _groups(at: AtTopic) -> dict[str, str] | None:
-    """The cluster's groups that may be seen, and their states; None where it does not say."""
-    try:
-        found = at.admin.list_consumer_groups(request_timeout=at.to.timeout).result(at.to.timeout + 1)
-    except (KafkaException, concurrent.futures.TimeoutError):
-        return None
-    if found.errors and not found.valid:
-        return None
-    return {each.group_id: _state(each.state) for each in found.valid}
-
-
-def _members(at: AtTopic, group: str) -> tuple[str, int | None, dict[int, str]]:
-    """Its state, how many members it has, and which partition is whose; "", None and nothing where it does not say."""
-    try:
-        (future,) = at.admin.describe_consumer_groups([group], request_timeout=at.to.timeout).values()
-        told = future.result(at.to.timeout + 1)
-    except (KafkaException, concurrent.futures.TimeoutError):
-        return "", None, {}  # an older broker, or a group of the newer kind
-    holders = {
-        each.partition: f"{member.client_id} at {member.host.lstrip('/')}"
-        for member in told.members
-        if member.assignment is not None
-        for each in member.assignment.topic_partitions
-        if each.topic == at.to.topic
-    }
-    return _state(told.state), len(told.members), holders
-
-
-def _state(state: object) -> str:
-    name = str(getattr(state, "name", "")).replace("_", " ").lower()
-    return "" if name in ("unknown", "dead") else name
-
-
-def _missing(at: AtTopic, group: str, known: Mapping[str, str] | None) -> SourceNotFoundError:
+def _missing(to: Connection, group: str, known: Mapping[str, str] | None) -> SourceNotFoundError:
     if known is None:
         near = "this broker does not list its groups"
     elif close := difflib.get_close_matches(group, known, n=5, cutoff=0.5):
@@ -389,5 +339,5 @@ def _missing(at: AtTopic, group: str, known: Mapping[str, str] | None) -> Source
     else:
         near = f"none of the groups that it lists ({len(known)}) has a similar name"
     return SourceNotFoundError(
-        f"{at.to.topic}: group {group!r} must have committed offsets at {at.to.servers}; there is no such group; {near}"
+        f"{to.topic}: group {group!r} must have committed offsets at {to.servers}; there is no such group; {near}"
     )

@@ -13,7 +13,6 @@ partition runs from when the queue was seen empty, or much else was given.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
@@ -21,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from dali_feed.errors import (
     ClosedError,
@@ -31,28 +30,10 @@ from dali_feed.errors import (
     SourceNotFoundError,
     SourceUnreachableError,
 )
-from dali_feed.external_sources.kafka.client import (
-    SLICE_SECONDS,
-    Connection,
-    Identity,
-    check_usable,
-    connect,
-    hang_up,
-    held,
-    let_go,
-)
-from dali_feed.external_sources.kafka.cluster import Asker, Cluster, Witness, commit_offsets, identify
-from dali_feed.external_sources.kafka.errors import (
-    BROKEN,
-    DENIED,
-    GONE,
-    LOG,
-    Trouble,
-    denied,
-    gone,
-    remade,
-    unreachable,
-)
+from dali_feed.external_sources.kafka.client import SLICE_SECONDS, Guard, close_in_time, consumer, modest
+from dali_feed.external_sources.kafka.cluster import Cluster, Identity, Witness
+from dali_feed.external_sources.kafka.connection import Connection
+from dali_feed.external_sources.kafka.errors import LOG, Meaning, Trouble, denied, gone, meaning, remade, unreachable
 from dali_feed.external_sources.kafka.rows import Decoding, Taken
 from dali_feed.external_sources.kafka.statistics import Statistics
 from dali_feed.records.gauges import KafkaStats
@@ -104,7 +85,7 @@ class Watch:
         self._until = 0.0
         self._stop, self._now = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
-        self._client: Consumer | None = None
+        self._cluster = Cluster(self._to, self._stop, probe=False)
 
     def begin(self) -> None:
         """Start the thread, where that is not done."""
@@ -130,7 +111,7 @@ class Watch:
 
     def clients(self) -> tuple[Any, ...]:
         """What must not be destroyed in a child."""
-        return (self._client,)
+        return (self._cluster,)
 
     def _run(self) -> None:
         absent = renewed = 0.0
@@ -143,12 +124,12 @@ class Watch:
                     self._unanswered(begun, str(error))
                     if self._until - max(begun if self._since is None else self._since, renewed) >= self._half:
                         renewed = self._until
-                        self._hang_up()
+                        self._cluster.close()
                     continue
                 except SourceNotFoundError as error:
                     absent = absent or begun
                     if time.monotonic() - absent > GONE_SECONDS:
-                        self.failed = gone(self._to.topic, self._to.servers, str(error))
+                        self.failed = gone(self._to, str(error))
                         return
                     self._stop.wait(0.1)
                     continue
@@ -163,22 +144,15 @@ class Watch:
         except Exception as error:  # noqa: BLE001  whatever ends the lookout, its reader must hear of it
             self.failed = SourceError(f"{self._to.topic}: {type(error).__name__}: {error}")
         finally:
-            self._hang_up()
+            self._cluster.close()
 
     def _asked(self, begun: float) -> Look:
-        trouble = Trouble()
-        if self._client is None:
-            self._client = connect(self._to, trouble)
-        try:
-            asked = Cluster(self._to, self._client, trouble, self._stop, probe=False)
-            found = asked.metadata().topics[self._to.topic].partitions
-            mine = range(self._rank, len(found), self._world_size)
-            led = [p for p in mine if found[p].leader >= 0]
-            before = {} if self.look is None else self.look.headless
-            headless = {p: before.get(p, begun) for p in mine if found[p].leader < 0}
-            return Look(begun, len(found), dict(zip(led, asked.ends(led).tolist(), strict=True)), headless)
-        except KafkaException as error:
-            raise SourceUnreachableError(error.args[0].str()) from error
+        there = self._cluster.metadata().topics[self._to.topic].partitions
+        mine = range(self._rank, len(there), self._world_size)
+        led = [p for p in mine if there[p].leader >= 0]
+        before = {} if self.look is None else self.look.headless
+        headless = {p: before.get(p, begun) for p in mine if there[p].leader < 0}
+        return Look(begun, len(there), dict(zip(led, self._cluster.ends(led).tolist(), strict=True)), headless)
 
     def _unanswered(self, begun: float, said: str) -> None:
         self.trouble = said
@@ -186,11 +160,6 @@ class Watch:
             self._since = begun
         self._until = time.monotonic()
         LOG.debug("%s: no answer: %s", self._to.topic, said)
-
-    def _hang_up(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
 
 
 MUCH = 64 << 20  # bytes of others' records: many times what a consumer keeps
@@ -279,13 +248,12 @@ class StreamReader:
         self._at = at
         self._rank, self._world_size = rank, world_size
         self._slabs: Slabs = SlabPool() if slabs is None else slabs
-        self._stop = threading.Event() if stop is None else stop
-        self._pid = os.getpid()
-        self._closed = self._told = False
+        self._guard = Guard(to.topic, self, stop)
+        self._told = False
         self._trouble = Trouble()
         self._statistics = Statistics(to.topic)
         self._witness = Witness(to.topic, aloud=True)
-        self._asker: Asker | None = None
+        self._cluster: Cluster | None = None  # for questions, made at the first one
         self._consumer: Consumer | None = None
         self._left: list[Message] = []
         self._watch = Watch(to, rank, world_size)
@@ -296,12 +264,11 @@ class StreamReader:
         self._doubting = 0.0  # since when it stands at another topic
         self._received = 0  # bytes
         self._doubted: dict[int, int] = {}  # partition -> offset that the broker said it does not have
-        held(self)
         weakref.finalize(self, self._watch.close)
 
     def poll(self, records: int, size: float, seconds: float) -> LiveBlock:
         """The records that have come; see `dali_feed.records.live.LiveReader.poll`."""
-        self._guard()
+        self._guard.check()
         self._watch.begin()
         before: dict[int, int] = {}  # of the partitions that move
         taken = Taken(self._decoding, self._slabs, records)
@@ -327,7 +294,8 @@ class StreamReader:
     def commit(self, position: Positions) -> None:
         """Set the group's offsets, for lag tools; does nothing without `group`. Raises SourceError within seconds."""
         if self._group is not None:
-            commit_offsets(self._to, self._group, position)
+            with Cluster(self._to) as cluster:
+                cluster.commit(self._group, position)
 
     @property
     def trouble(self) -> str:
@@ -340,7 +308,7 @@ class StreamReader:
 
     def rest(self) -> None:
         """Take librdkafka's statistics, which pile up in it otherwise; see `records.live.LiveReader`."""
-        message = None if self._consumer is None or self._stop.is_set() else self._consumer.poll(0)
+        message = None if self._consumer is None or self._guard.stop.is_set() else self._consumer.poll(0)
         if message is None:
             return
         self._left.append(message)
@@ -349,16 +317,14 @@ class StreamReader:
 
     def close(self) -> None:
         """Close the connections, within two seconds whatever the broker does. Safe to call twice."""
-        self._closed = True
-        if self._pid == os.getpid():
-            let_go(self)
+        if self._guard.close():
             self._watch.close()
             self._drop()
-            self._asker = None
+            self._cluster = None
 
     def clients(self) -> tuple[Any, ...]:
         """What must not be destroyed in a child."""
-        return self._consumer, self._asker, *self._watch.clients()
+        return self._consumer, self._cluster, *self._watch.clients()
 
     def _take(self, taken: Taken, before: dict[int, int], size: float, deadline: float) -> None:
         """Records into `taken`, until one of the limits holds; `before` gets the old position of what moves."""
@@ -392,18 +358,18 @@ class StreamReader:
             self._looked(look, before)
         wait = min(SLICE_SECONDS, seconds)
         if not self._at:
-            self._stop.wait(wait)
+            self._guard.stop.wait(wait)
             message = None
         else:
-            consumer = self._connected()
-            message = consumer.poll(wait)
-        if self._stop.is_set():
+            client = self._connected()
+            message = client.poll(wait)
+        if self._guard.stop.is_set():
             msg = f"{self._to.topic}: reading was stopped"
             raise ClosedError(msg)
         if message is None:
             self._silence()
             return []
-        batch = [message, *consumer.consume(min(most - 1, MORE), 0)] if most > 1 else [message]
+        batch = [message, *client.consume(min(most - 1, MORE), 0)] if most > 1 else [message]
         if self._witness.doubts(self._identity.topic_id):
             self._doubt()
             return []
@@ -427,21 +393,20 @@ class StreamReader:
         for p, since in look.headless.items():
             if now - since >= self._to.timeout:
                 said = self._trouble.last or "the partition has no leader"
-                raise unreachable(self._where(p), self._to.servers, now - since, said)
+                raise unreachable(self._to, now - since, said, self._where(p))
         self._overdue.looked(look, self._at, self._received, now)
         self._late(now)
 
     def _silence(self) -> None:
         """Nothing came: all is well, or there is something to be said."""
-        now, to = time.monotonic(), self._to
-        where = self._where(next(iter(self._at), self._rank))
+        now, where = time.monotonic(), self._where(next(iter(self._at), self._rank))
         if self._trouble.denied:
-            raise denied(where, to.servers, self._trouble.denied, to.config)
+            raise denied(self._to, self._trouble.denied, where)
         if self._watch.failed is not None:
             raise self._watch.failed
         since, seconds = self._watch.unanswered()
-        if seconds >= to.timeout and self._heard < since:
-            raise unreachable(where, to.servers, seconds, self._trouble.last)
+        if seconds >= self._to.timeout and self._heard < since:
+            raise unreachable(self._to, seconds, self._trouble.last, where)
         self._overdue.empty(self._at, now)
         self._late(now)
 
@@ -450,44 +415,38 @@ class StreamReader:
         partition, seconds = self._overdue.longest(now)
         if seconds >= self._to.timeout:
             said = self._trouble.last or "there are records, but none comes"
-            raise unreachable(self._where(partition), self._to.servers, seconds, said)
+            raise unreachable(self._to, seconds, said, self._where(partition))
         if seconds >= self._to.timeout / 2 and self._overdue.due(partition):
             where = self._where(partition)
             LOG.warning("%s: nothing came for %.0f s; connecting again (%s)", where, seconds, self._trouble.last)
             self._drop()
-            self._connected(modest=True)
+            self._connected(small=True)
 
     def _event(self, message: Message, partition: int, before: dict[int, int]) -> None:
         """Handle what is no record; `partition` is -1 where it is none of ours."""
         error = message.error()
         if error is None:
             return
-        code, to = error.code(), self._to
-        where = self._where(partition) if partition >= 0 else to.topic
-        if code == KafkaError._PARTITION_EOF:
+        kind = meaning(error)
+        if kind is Meaning.END:
             end = message.offset()
             if partition >= 0 and end is not None and end > self._at[partition]:
                 before.setdefault(partition, self._at[partition])
                 self._at[partition] = end
-        elif code == KafkaError._AUTO_OFFSET_RESET:
+        elif kind is Meaning.RESET:
             if partition >= 0:
                 self._lost(partition)
-        elif code in DENIED:
-            raise denied(where, to.servers, error.str())
-        elif code in GONE:
+        elif kind is Meaning.GONE:
             self._unknown = time.monotonic()
             self._watch.ask()  # which has the last word
-        elif code in BROKEN or error.fatal():
-            msg = f"{where}: the broker's data cannot be read: {error.str()}"
-            raise SourceError(msg)
         else:
-            self._trouble.last = error.str()  # of the connection: librdkafka retries
+            self._trouble.judge(error, self._to, self._where(partition) if partition >= 0 else self._to.topic)
 
     def _identify(self, partition: int) -> None:
         """Raise where the topic is no longer the one that the stream began with."""
-        if self._identity.topic_id:
-            self._asker = self._asker or Asker(self._to, self._stop)
-            identify(self._asker, self._identity.topic_id, self._where(partition), self._to.servers)
+        if known := self._identity.topic_id:
+            self._cluster = self._cluster or Cluster(self._to, self._guard.stop)
+            self._cluster.check_identity(known, self._where(partition))
 
     def _doubt(self) -> None:
         """The consumer stands at another topic of the name: raise, unless a broker only lags behind the others."""
@@ -497,7 +456,7 @@ class StreamReader:
         self._doubting = self._doubting or now
         if now - self._doubting >= self._to.timeout:
             raise remade(self._where(partition), self._identity.topic_id, self._witness.topic_id)
-        self._stop.wait(SLICE_SECONDS)
+        self._guard.stop.wait(SLICE_SECONDS)
         self._drop()
 
     def _lost(self, partition: int) -> None:
@@ -533,26 +492,26 @@ class StreamReader:
         )
         raise DataLostError(msg)
 
-    def _connected(self, *, modest: bool = False) -> Consumer:
+    def _connected(self, *, small: bool = False) -> Consumer:
         """The consumer, assigned at our positions."""
         if self._consumer is None:
             self._trouble.clear()
-            to, debug = self._to, Witness.DEBUG if self._identity.topic_id else ""
+            to = self._to
             self._witness = Witness(to.topic, aloud="debug" in to.config)
-            keep = self._statistics.begin()
-            self._consumer = connect(
-                to, self._trouble, modest=modest, logger=self._witness, debug=debug, statistics=keep
+            settings: dict[str, Any] = {
+                **({"debug": Witness.DEBUG} if self._identity.topic_id and Witness.DEBUG else {}),
+                **(modest(to.config) if small else {}),
+            }
+            self._consumer = consumer(
+                to, self._trouble, settings=settings, logger=self._witness, statistics=self._statistics.begin()
             )
             self._consumer.assign([TopicPartition(to.topic, p, offset) for p, offset in self._at.items()])
         return self._consumer
 
     def _drop(self) -> None:
-        consumer, self._consumer = self._consumer, None
+        client, self._consumer = self._consumer, None
         self._left = []
-        hang_up(self._to.topic, consumer)
-
-    def _guard(self) -> None:
-        check_usable(self._to.topic, self._pid, self._stop, closed=self._closed)
+        close_in_time(self._to.topic, client)
 
     def _where(self, partition: int) -> str:
-        return f"{self._to.topic}[{partition}]@{self._at.get(partition, 0)}"
+        return self._to.where(partition, self._at.get(partition, 0))

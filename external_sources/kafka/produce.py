@@ -9,9 +9,7 @@ the journal knows under which name it does.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
 import threading
 import uuid
 from collections import deque
@@ -34,12 +32,13 @@ from dali_feed.errors import (
 from dali_feed.external_sources.kafka.claims import Claim
 from dali_feed.external_sources.kafka.tally import Tally
 from dali_feed.external_sources.kafka.writes import TOMBSTONE, WHERE, Writes, Written
+from dali_feed.locks import locked
 from dali_feed.quarantine.reasons import place_of
 from dali_feed.records.extents import Extents, Int64s, unpack_ids
 from dali_feed.records.source import Block, Reader, Snapshot, Source, unpack_id
 from dali_feed.storage.durable import sync_folder, write_whole
 
-__all__ = ["Ahead", "Item", "Journal", "Line", "Maker", "held", "load", "save"]
+__all__ = ["Ahead", "Item", "Journal", "Line", "Maker", "journal_lock", "load", "save"]
 
 VERSION = 1
 
@@ -55,6 +54,7 @@ class Journal:
     position    the first record that is not known to be there
     tally       what became of those before it
     run         the run's own name
+    codec       how its records are compressed; "" where that is not decided yet
     opened      whether the broker has been asked to keep the position (transactional)
     done        whether all of it is there
     """
@@ -69,6 +69,7 @@ class Journal:
     position: int = 0
     tally: Mapping[str, Any] = field(default_factory=lambda: Tally().told())
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
+    codec: str = ""
     opened: bool = False
     done: bool = False
 
@@ -142,29 +143,25 @@ def save(path: Path, journal: Journal) -> None:
 
 
 @contextlib.contextmanager
-def held(path: Path) -> Iterator[None]:
+def journal_lock(path: Path) -> Iterator[None]:
     """Have the journal to ourselves; the lock is a file beside it, and goes with the process, however that ends.
 
-    Raises ConfigError where another process has it.
+    Raises:
+        ConfigError: another process has it, or the folder cannot be written.
     """
-    beside = path.with_name(f"{path.name}.lock")
-    try:
-        lock = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        msg = f"{path}: a journal must lie in a folder that can be written; found: {error.strerror}"
-        raise ConfigError(msg) from error
-    try:
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            stack.enter_context(locked(path.with_name(f"{path.name}.lock"), 0.0))
+        except TimeoutError as error:
             msg = (
                 f"{path}: one process at a time may use a journal; another process uses this one; wait for it, or "
                 "stop it"
             )
             raise ConfigError(msg) from error
+        except OSError as error:
+            msg = f"{path}: a journal must lie in a folder that can be written; found: {error.strerror}"
+            raise ConfigError(msg) from error
         yield
-    finally:
-        os.close(lock)
 
 
 PIECE_BYTES = 8 << 20
@@ -212,6 +209,12 @@ class Line:
             numbers = Extents.one(int(self.pieces.partition[k]), start, int(self.pieces.stop[k]))
             yield first, self.snapshot.located(numbers)
 
+    def first(self, count: int) -> Extents:
+        """The first records, as many as lie in the first piece and at most `count`."""
+        start, stop = int(self.pieces.start[0]), int(self.pieces.stop[0])
+        numbers = Extents.one(int(self.pieces.partition[0]), start, min(stop, start + count))
+        return self.snapshot.located(numbers)
+
     def at(self, number: int) -> tuple[int, int]:
         """(partition, position) of a record."""
         _, extents = next(self.after(number))
@@ -245,7 +248,7 @@ class Ahead:
         Raises what a reader raises.
         """
         while len(self._under_way) < self._most and (found := next(self._todo, None)) is not None:
-            self._under_way.append(self._pool.submit(self._read, found[1]))
+            self._under_way.append(self._pool.submit(self.read, found[1]))
         if not self._under_way:
             return None
         if not wait([self._under_way[0]], timeout).done:
@@ -270,7 +273,8 @@ class Ahead:
                 self._opened += mine
         return mine
 
-    def _read(self, extents: Extents) -> list[Any]:
+    def read(self, extents: Extents) -> list[Any]:
+        """The items of these records, read by this thread."""
         blocks: list[Block] = []
         try:
             for reader in self._readers():

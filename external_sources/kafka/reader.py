@@ -18,10 +18,8 @@ in the partition's. So the client's queue is emptied after records were taken, a
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,28 +30,16 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from dali_feed.errors import ClosedError, DataLostError, SourceChangedError, SourceError
 from dali_feed.external_sources.kafka.client import (
     SLICE_SECONDS,
-    Connection,
-    Identity,
-    check_usable,
-    connect,
-    hang_up,
-    held,
+    Guard,
+    amounts,
+    close_in_time,
+    consumer,
     keep_freed,
-    let_go,
+    modest,
 )
-from dali_feed.external_sources.kafka.cluster import Asker, Witness, identify
-from dali_feed.external_sources.kafka.errors import (
-    BROKEN,
-    DENIED,
-    GONE,
-    LOG,
-    Trouble,
-    Wait,
-    denied,
-    gone,
-    remade,
-    unreachable,
-)
+from dali_feed.external_sources.kafka.cluster import Cluster, Identity, Witness
+from dali_feed.external_sources.kafka.connection import Connection
+from dali_feed.external_sources.kafka.errors import LOG, Meaning, Patience, Trouble, gone, meaning, remade
 from dali_feed.external_sources.kafka.rows import Decoding, Event, Filled, Run, Takes, Wanted, Way
 from dali_feed.external_sources.kafka.statistics import Statistics
 from dali_feed.native.kafka import EMPTY, LOOK, ROOM, Found, Functions, Queue, RunInC, functions, newest_client, plugin
@@ -61,7 +47,7 @@ from dali_feed.records.gauges import KafkaStats
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Slabs
 
-__all__ = ["ByColumn", "ByMessage", "Client", "KafkaReader", "by_column", "librdkafka"]
+__all__ = ["ByColumn", "ByMessage", "Handle", "KafkaReader", "by_column", "librdkafka"]
 
 
 class ByMessage:
@@ -130,9 +116,6 @@ class ByMessage:
         self.drop()
 
 
-_PLUGINS = "plugin.library.paths"
-
-
 @cache
 def librdkafka() -> str | None:
     """The library that confluent_kafka's wheel has beside it; None where it was built in another way."""
@@ -147,23 +130,22 @@ def by_column(wanted: Wanted) -> bool:
     return wanted.fits() and path is not None and functions(path) is not None
 
 
-class Client:
-    """What a consumer must be told, so that its handle is known."""
+class Handle:
+    """What a consumer must be told, so that its handle is known to C."""
 
     def __init__(self) -> None:
         path = librdkafka()
         self.own = None if path is None else functions(path)
 
-    def options(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """What the consumer must be told beside `config`."""
+    def settings(self) -> dict[str, str]:
+        """Those of the consumer, which is made next in this thread."""
         if self.own is None or ";" in plugin(self.own):  # which would be two paths
             return {}
         newest_client(self.own)  # none that was made before counts
-        theirs = config.get(_PLUGINS)
-        return {_PLUGINS: ";".join(filter(None, (theirs, plugin(self.own))))}
+        return {"plugin.library.paths": plugin(self.own)}
 
     def way(self, consumer: Consumer, topic: str) -> ByColumn | None:
-        """The way of the consumer that was made with these options in this thread; None if its handle is not known."""
+        """The way of the consumer that was made with these settings in this thread; None if its handle is not known."""
         handle = None if self.own is None else newest_client(self.own)
         return None if self.own is None or handle is None else ByColumn(consumer, self.own, handle, topic)
 
@@ -357,12 +339,10 @@ class KafkaReader:
         self._decoding = decoding or Decoding()
         self._times = 1
         self._identity = identity or Identity()
-        self._asker: Asker | None = None
+        self._cluster: Cluster | None = None  # for questions, made at the first one
         self._witness = Witness(to.topic, aloud=True)
         self._slabs: Slabs = SlabPool() if slabs is None else slabs
-        self._stop = threading.Event() if stop is None else stop
-        self._pid = os.getpid()
-        self._closed = False
+        self._guard = Guard(to.topic, self, stop)
         self._trouble = Trouble()
         self._statistics = Statistics(to.topic)
         self._consumer: Consumer | None = None
@@ -372,11 +352,10 @@ class KafkaReader:
         self._passed = self._received = 0  # offsets, and bytes of their records
         self._row_bytes = 0  # that C put into a row of the last read: of what is asked for, holes too
         self._use = threading.RLock()  # of the connection: another thread that closes waits for the read to end
-        held(self)
 
     def read(self, extents: Extents) -> Block:
         """All records of `extents`, in their order, in one block; see `dali_feed.records.source.Reader.read`."""
-        self._guard()
+        self._guard.check()
         lease = self._slabs.lease()
         count = int(extents.lengths.sum())
         rows = self._decoding.rows(count, lease)
@@ -395,12 +374,12 @@ class KafkaReader:
 
     def fill(self, extents: Extents, rows: Takes, filled: Filled | None = None) -> None:
         """Give each record of `extents`, with its row, to `rows`, or to C for `filled`. Raises what `read` does."""
-        self._guard()
+        self._guard.check()
         with self._use:
             try:
                 self._runs(extents, rows, filled)
             finally:
-                if self._closed:  # by another thread, which may not have waited
+                if self._guard.closed:  # by another thread, which may not have waited
                     self._drop()
 
     def _runs(self, extents: Extents, rows: Takes, filled: Filled | None) -> None:
@@ -444,19 +423,16 @@ class KafkaReader:
 
     def close(self) -> None:
         """Close the connection, within two seconds whatever the broker does. Safe to call twice, and amid a read."""
-        self._closed = True
-        if self._pid == os.getpid():
-            let_go(self)
-            if self._use.acquire(timeout=5 * SLICE_SECONDS):
-                try:
-                    self._drop()
-                    self._asker = None
-                finally:
-                    self._use.release()
+        if self._guard.close() and self._use.acquire(timeout=5 * SLICE_SECONDS):
+            try:
+                self._drop()
+                self._cluster = None
+            finally:
+                self._use.release()
 
     def clients(self) -> tuple[Any, ...]:
         """What must not be destroyed in a child."""
-        return self._consumer, self._asker
+        return self._consumer, self._cluster
 
     def _is_near(self, partition: int, start: int) -> bool:
         """Whether it is better to read on to `start` than to assign the consumer anew."""
@@ -468,7 +444,7 @@ class KafkaReader:
         """Read all of it."""
         partition, start, stop = run.partition, run.want, run.stop
         self._trouble.clear()
-        wait = Wait(self._to.timeout)
+        patience = Patience(self._to, self._trouble, self._guard.stop)
         columns = run.filled is not None
         if columns != self._columns:  # these are read in the other way
             self._drop()
@@ -477,100 +453,86 @@ class KafkaReader:
             self._assign(partition, start)
         self._passed += stop - self._at[1]
         while run.want < stop:
-            self._more(run, wait)
+            self._more(run, patience)
         self._received += run.received
         self._at = (partition, stop)
 
-    def _more(self, run: Run, wait: Wait) -> None:
+    def _more(self, run: Run, patience: Patience) -> None:
         """The next records or events, where some come within a slice of time; waits as long as the timeout allows."""
         way, want, received = self._line(), run.want, run.received
         most = FIRST if not self._received else max(1, min(MORE, CACHED * self._passed // self._received))
         came = way.come(run, most)
-        if self._stop.is_set():
-            msg = f"{self._where(run.partition, want)}: reading was stopped"
-            raise ClosedError(msg)
+        if self._guard.stop.is_set():
+            patience.check(self._where(run.partition, want))
         if self._witness.doubts(self._identity.topic_id):
             if run.filled is not None and run.want > want:
                 run.filled.undo(slice(want + run.shift, run.want + run.shift))
             run.want, run.received = want, received
-            return self._doubt(run.partition, want, wait)
+            return self._doubt(run.partition, want, patience)
         if not came:
-            return self._silence(run.partition, want, run.stop, wait)
+            return self._silence(run, patience)
         event = way.look(run)
         if run.want > want:
-            wait.progress()
+            patience.progress()
+            run.end_seen = None
         if event is not None:
-            run.want = max(run.want, self._event(event, run, wait))
+            run.want = max(run.want, self._event(event, run))
             if run.want < run.stop and way is self._way:  # an end, said once, may prove the next run's rows absent
                 way.skip()
         return None
 
-    def _silence(self, partition: int, want: int, stop: int, wait: Wait) -> None:
+    def _silence(self, run: Run, patience: Patience) -> None:
         """Nothing came: wait on, assign anew once at half of the timeout, or give up."""
-        seconds, where = wait.seconds, self._where(partition, want)
-        if self._trouble.denied:
-            raise denied(where, self._to.servers, self._trouble.denied, self._to.config)
-        if self._trouble.gone:
-            self._check_gone(partition, want)
-        if seconds >= self._to.timeout:
-            if wait.end_seen is not None:
-                msg = (
-                    f"{where}: the snapshot has offsets up to {stop - 1}, but the partition has ended at "
-                    f"{wait.end_seen} for {seconds:.1f} s: it was truncated or made again; take a new snapshot"
-                )
-                raise SourceChangedError(msg)
-            raise unreachable(where, self._to.servers, seconds, self._trouble.last)
-        if wait.due():
+        where = self._where(run.partition, run.want)
+        if self._trouble.gone and not self._trouble.denied:
+            self._check_gone(run.partition, run.want)
+        if patience.over and run.end_seen is not None and not self._trouble.denied:
+            msg = (
+                f"{where}: the snapshot has offsets up to {run.stop - 1}, but the partition has ended at "
+                f"{run.end_seen} for {patience.seconds:.1f} s: it was truncated or made again; take a new snapshot"
+            )
+            raise SourceChangedError(msg)
+        patience.check(where)
+        if patience.half_over():
             # A consumer may be stuck on a partition whose leader moved; or a slow link is at a fetch of megabytes.
-            LOG.warning("%s: nothing came for %.0f s; connecting again (%s)", where, seconds, self._trouble.last)
+            seconds, said = patience.seconds, self._trouble.last
+            LOG.warning("%s: nothing came for %.0f s; connecting again (%s)", where, seconds, said)
             self._drop()
-            self._assign(partition, want, modest=True)
+            self._assign(run.partition, run.want, small=True)
 
-    def _event(self, event: Event, run: Run, wait: Wait) -> int:
+    def _event(self, event: Event, run: Run) -> int:
         """Handle what is no record; returns the position that it proves."""
         error, about, end = event
-        partition, want, stop = run.partition, run.want, run.stop
-        code, where = error.code(), self._where(partition, want)
-        if code == KafkaError._PARTITION_EOF:
-            if about != partition:
-                return want
-            wait.end_seen = end if end is not None and end < stop else None
-            return want if end is None else end
-        if code == KafkaError._AUTO_OFFSET_RESET:
-            if about != partition:
-                return want  # of an assignment before this one
-            self._lost(partition, want, stop, wait)
-            return want
-        if code in DENIED:
-            raise denied(where, self._to.servers, error.str())
-        if code in GONE:
-            self._trouble.gone = error.str()
-            return want  # looked into when nothing more comes
-        if code in BROKEN or error.fatal():
-            msg = f"{where}: the broker's data cannot be read: {error.str()}"
-            raise SourceError(msg)
-        self._trouble.last = error.str()  # of the connection, or of the group that we do not use: librdkafka retries
-        return want
+        kind = meaning(error)
+        if kind in (Meaning.END, Meaning.RESET) and about != run.partition:
+            return run.want  # of an assignment before this one
+        if kind is Meaning.END:
+            run.end_seen = end if end is not None and end < run.stop else None
+            return run.want if end is None else end
+        if kind is Meaning.RESET:
+            self._lost(run)
+        else:
+            self._trouble.judge(error, self._to, self._where(run.partition, run.want))
+        return run.want
 
     def _identify(self, partition: int, want: int) -> None:
         """Raise where the topic is no longer the one that the snapshot was taken of."""
-        known, where = self._identity.topic_id, self._where(partition, want)
-        if not known:
-            return
-        self._asker = self._asker or Asker(self._to, self._stop)
-        identify(self._asker, known, where, self._to.servers)
+        if known := self._identity.topic_id:
+            self._cluster = self._cluster or Cluster(self._to, self._guard.stop)
+            self._cluster.check_identity(known, self._where(partition, want))
 
-    def _doubt(self, partition: int, want: int, wait: Wait) -> None:
+    def _doubt(self, partition: int, want: int, patience: Patience) -> None:
         """The consumer stands at another topic of the name: raise, unless a broker only lags behind the others."""
         self._identify(partition, want)
-        if wait.seconds >= self._to.timeout:
+        if patience.over:
             raise remade(self._where(partition, want), self._identity.topic_id, self._witness.topic_id)
-        self._stop.wait(SLICE_SECONDS)
+        self._guard.stop.wait(SLICE_SECONDS)
         self._drop()
         self._assign(partition, want)
 
-    def _lost(self, partition: int, want: int, stop: int, wait: Wait) -> None:
+    def _lost(self, run: Run) -> None:
         """The broker does not have the offset: raise, or assign anew, once, where it turns out that it has."""
+        partition, want, stop = run.partition, run.want, run.stop
         self._identify(partition, want)
         where, held = self._where(partition, want), "the broker no longer holds them"
         try:
@@ -578,8 +540,8 @@ class KafkaReader:
         except KafkaException as error:
             LOG.debug("%s: watermarks: %s", where, error)
         else:
-            if low <= want and stop <= high and wait.refused != want:  # a replica that lags behind its leader
-                wait.refused = want
+            if low <= want and stop <= high and run.refused != want:  # a replica that lags behind its leader
+                run.refused = want
                 LOG.warning(
                     "%s: the broker refused this offset, but it has it (%d..%d); connecting again", where, low, high - 1
                 )
@@ -598,12 +560,12 @@ class KafkaReader:
         if self._topic_is_there(partition):
             self._assign(partition, want)
             return
-        raise gone(self._where(partition, want), self._to.servers, said)
+        raise gone(self._to, said, self._where(partition, want))
 
     def _topic_is_there(self, partition: int) -> bool:
         """A restarted broker may say 'unknown' for a moment; the metadata has the last word, asked for a second."""
         topic, deadline = self._to.topic, time.monotonic() + 1.0
-        while not self._stop.wait(SLICE_SECONDS):
+        while not self._guard.stop.wait(SLICE_SECONDS):
             try:
                 found = self._live().list_topics(topic, timeout=1.0).topics.get(topic)
             except KafkaException as error:
@@ -620,38 +582,38 @@ class KafkaReader:
         if self._way is not None:
             self._way.drop()
 
-    def _assign(self, partition: int, offset: int, *, modest: bool = False) -> None:
+    def _assign(self, partition: int, offset: int, *, small: bool = False) -> None:
         if self._way is None:
             self._trouble.clear()
             keep_freed()
-            to, debug = self._to, Witness.DEBUG if self._identity.topic_id else ""
+            to, handle = self._to, Handle() if self._columns else None
             self._witness = Witness(to.topic, aloud="debug" in to.config)
-            keep = None if self._modest else self._statistics.begin()
-            small = modest or self._modest
-            client = Client() if self._columns else None
-            self._consumer = connect(
+            settings: dict[str, Any] = {
+                **({"debug": Witness.DEBUG} if self._identity.topic_id and Witness.DEBUG else {}),
+                **(modest(to.config) if small or self._modest else {}),
+                **({} if handle is None else handle.settings()),
+            }
+            self._consumer = consumer(
                 to,
                 self._trouble,
-                modest=small,
-                times=self._times,
+                tuning=amounts(to.config, self._times),
+                settings=settings,
                 logger=self._witness,
-                debug=debug,
-                statistics=keep,
-                client=client,
+                statistics=None if self._modest else self._statistics.begin(),
             )
-            way = None if client is None else client.way(self._consumer, to.topic)
+            way = None if handle is None else handle.way(self._consumer, to.topic)
             self._way = way or ByMessage(self._consumer, to.topic)
         self._way.assign(partition, offset)
         self._at = (partition, offset)
 
     def _live(self) -> Consumer:
-        self._guard()
+        self._guard.check()
         if self._consumer is None:  # never between _assign and _drop
             raise ClosedError(self._to.topic)
         return self._consumer
 
     def _line(self) -> Way:
-        self._guard()
+        self._guard.check()
         if self._way is None:  # never between _assign and _drop
             raise ClosedError(self._to.topic)
         return self._way
@@ -662,11 +624,8 @@ class KafkaReader:
         way, self._way = self._way, None
         if way is not None:
             way.close()
-        consumer, self._consumer = self._consumer, None
-        hang_up(self._to.topic, consumer)
-
-    def _guard(self) -> None:
-        check_usable(self._to.topic, self._pid, self._stop, closed=self._closed)
+        client, self._consumer = self._consumer, None
+        close_in_time(self._to.topic, client)
 
     def _where(self, partition: int, offset: int) -> str:
         return self._to.where(partition, offset)

@@ -65,6 +65,8 @@ class Run:
     rows      where they go
     filled    what C fills of these rows; None where they are read by message
     received  bytes of the records that came
+    end_seen  where the partition has ended too early, since the last record
+    refused   the last offset that the broker said it does not have
     """
 
     partition: int
@@ -74,6 +76,8 @@ class Run:
     rows: Takes
     filled: Filled | None = None
     received: int = 0
+    end_seen: int | None = None
+    refused: int = -1
 
 
 class Event(NamedTuple):

@@ -22,9 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.errors import ConfigError, SourceChangedError, SourceEmptyError, SourceError, StateError
-from dali_feed.external_sources.kafka.client import Connection, connect
-from dali_feed.external_sources.kafka.cluster import Cluster, committed_offsets
-from dali_feed.external_sources.kafka.errors import Trouble, remade
+from dali_feed.external_sources.kafka.cluster import Cluster
+from dali_feed.external_sources.kafka.errors import remade
 from dali_feed.external_sources.kafka.group import Fleet, fleet_of
 from dali_feed.external_sources.kafka.group_reader import FleetReader
 from dali_feed.external_sources.kafka.live_reader import StreamReader
@@ -245,14 +244,7 @@ def checked_start(topic: str, start: Any, group: str | None) -> str | float | To
     raise ConfigError(msg)
 
 
-def begun(
-    to: Connection,
-    asked: Cluster,
-    start: str | float,
-    group: str | None,
-    partitions: list[int],
-    stop: threading.Event,
-) -> dict[int, int]:
+def begun(cluster: Cluster, start: str | float, group: str | None, partitions: list[int]) -> dict[int, int]:
     """The next offset to read of each of these partitions.
 
     Raises SourceError where the group has none, and what its requests raise.
@@ -260,20 +252,20 @@ def begun(
     if not partitions:
         return {}
     if not isinstance(start, str):
-        return dict(zip(partitions, asked.since(partitions, math.ceil(start * 1000)).tolist(), strict=True))
+        return dict(zip(partitions, cluster.since(partitions, math.ceil(start * 1000)).tolist(), strict=True))
     found: dict[int, int] = {}
     if start.startswith(_GROUP):
-        found = committed_offsets(to, group or "", partitions, stop)
+        found = cluster.committed(group or "", partitions)
     lacking = [p for p in partitions if p not in found]
     if lacking and start == _GROUP:
         shown = ", ".join(map(str, lacking[:8])) + (f" and {len(lacking) - 8} more" if len(lacking) > 8 else "")
         msg = (
-            f"{to.topic}: the group {group!r} must have an offset of each partition; it has none of {shown}; "
+            f"{cluster.to.topic}: the group {group!r} must have an offset of each partition; it has none of {shown}; "
             'commit them, or begin with start="group or earliest" or "group or latest"'
         )
         raise SourceError(msg)
     if lacking:
-        lows, highs = asked.watermarks(lacking)
+        lows, highs = cluster.bounds(lacking)
         found |= dict(zip(lacking, (lows if start.endswith("earliest") else highs).tolist(), strict=True))
     return found
 
@@ -401,21 +393,16 @@ class KafkaStream(TopicSource):
         self._check_made()
         if self._fleet is not None:
             return self._joined(self._fleet, at, rank, world_size, slabs, stop, drain)
-        to, trouble, stopped = self._to, Trouble(), stop or threading.Event()
+        to, stopped = self._to, stop or threading.Event()
         given = self._start if at is None else at
         begin = given if isinstance(given, str | float) else mark_of(to.topic, given)
-        consumer = connect(to, trouble)
-        try:
-            asked = Cluster(to, consumer, trouble, stopped)
-            count = len(asked.partitions())
-            self._identity.topic_id = self._known(begin.topic_id if isinstance(begin, Mark) else "")
+        with Cluster(to, stopped) as cluster:
+            count = len(cluster.partitions())
+            self._identity.topic_id = self._known(cluster, begin.topic_id if isinstance(begin, Mark) else "")
             if isinstance(begin, Mark):
                 positions = begin.of_rank(rank, world_size, count)
             else:
-                mine = list(range(rank, count, world_size))
-                positions = begun(to, asked, begin, self._group, mine, stopped)
-        finally:
-            consumer.close()
+                positions = begun(cluster, begin, self._group, list(range(rank, count, world_size)))
         return StreamReader(
             to,
             self._decoding,
@@ -494,9 +481,9 @@ class KafkaStream(TopicSource):
             drain=drain,
         )
 
-    def _known(self, known: str) -> str:
+    def _known(self, cluster: Cluster, known: str) -> str:
         """The topic's id, which must be that of a mark."""
-        found = self._topic_id(known or self._identity.topic_id)
+        found = self._topic_id(cluster, known or self._identity.topic_id)
         if "" not in (known, found) and known != found:
             raise remade(self._to.topic, known, found)
         return found

@@ -10,29 +10,21 @@ import copy
 import math
 import os
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from dali_feed.checks import path_of
 from dali_feed.errors import ConfigError, SourceEmptyError, SourceError
 from dali_feed.external_sources.formatted import VALUE, Formatted, forms_of, with_formats
 from dali_feed.external_sources.kafka.claims import UNTOLD, Claims, Follows, RemoteClaims
-from dali_feed.external_sources.kafka.client import (
-    OURS,
-    SLICE_SECONDS,
-    Connection,
-    Identity,
-    addresses,
-    connect,
-    most_times,
-)
-from dali_feed.external_sources.kafka.cluster import Asker, Cluster, commit_offsets
-from dali_feed.external_sources.kafka.errors import DENIED, GONE, LOG, Trouble, denied, remade, unreachable
+from dali_feed.external_sources.kafka.client import OURS, SLICE_SECONDS, consumer, most_times
+from dali_feed.external_sources.kafka.cluster import Cluster, Identity
+from dali_feed.external_sources.kafka.connection import Connection, addresses
+from dali_feed.external_sources.kafka.errors import LOG, Meaning, Patience, Trouble, meaning, remade
 from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.external_sources.kafka.rows import LABEL, Asked, Codec, Decoding, Seen, by_path
 from dali_feed.external_sources.kafka.snapshot import Pin, Sample, pin_of, sampled, scanned
@@ -44,8 +36,6 @@ from dali_feed.records.source import MANY_ABSENT, Extents, Int64s, Slabs, Snapsh
 
 __all__ = ["KafkaTopic", "TopicSource", "as_original", "messages", "original"]
 
-_END = frozenset({KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET})
-
 
 def messages(to: Connection, partition: int, start: int, stop: int) -> Iterator[Message]:
     """The records at offsets start..stop-1 that are there; none from the first offset on that is gone.
@@ -55,14 +45,13 @@ def messages(to: Connection, partition: int, start: int, stop: int) -> Iterator[
         SourceDeniedError: no rights.
         SourceError: what is there cannot be read.
     """
-    where = f"{to.topic}[{partition}]@{start}"
-    trouble = Trouble()
-    consumer = connect(to, trouble)
+    where, trouble = to.where(partition, start), Trouble()
+    client = consumer(to, trouble)
     try:
-        consumer.assign([TopicPartition(to.topic, partition, start)])
+        client.assign([TopicPartition(to.topic, partition, start)])
         want = start
         while want < stop:
-            message = _next(to, consumer, trouble, where)
+            message = _next(to, client, trouble, where)
             offset = None if message is None else message.offset()
             if message is None or offset is None or offset >= stop:
                 return
@@ -72,33 +61,24 @@ def messages(to: Connection, partition: int, start: int, stop: int) -> Iterator[
         msg = f"{where} at {to.servers}: reading failed: {error.args[0].str()}"
         raise SourceError(msg) from error
     finally:
-        consumer.close()
+        client.close()
 
 
-def _next(to: Connection, consumer: Consumer, trouble: Trouble, where: str) -> Message | None:
+def _next(to: Connection, client: Consumer, trouble: Trouble, where: str) -> Message | None:
     """The next record; None where there is none."""
-    since = time.monotonic()
-    while (seconds := time.monotonic() - since) < to.timeout:
-        message = consumer.poll(SLICE_SECONDS)
-        error = None if message is None else message.error()
-        if trouble.denied or (error is not None and error.code() in DENIED):
-            said = trouble.denied or ("" if error is None else error.str())
-            raise denied(where, to.servers, said, to.config)
+    patience = Patience(to, trouble)
+    while not (patience.over and trouble.gone):
+        patience.check(where)
+        message = client.poll(SLICE_SECONDS)
+        if message is None:
+            continue
+        error = message.error()
         if error is None:
-            if message is not None:
-                return message
-        elif error.code() in _END:
+            return message
+        if meaning(error) in (Meaning.END, Meaning.RESET):
             return None
-        elif error.code() in GONE:
-            trouble.gone = error.str()
-        elif error.fatal():
-            msg = f"{where}: the broker's data cannot be read: {error.str()}"
-            raise SourceError(msg)
-        else:
-            trouble.last = error.str()
-    if trouble.gone:
-        return None
-    raise unreachable(where, to.servers, seconds, trouble.last)
+        trouble.judge(error, to, where)
+    return None
 
 
 def original(to: Connection, partition: int, position: int) -> Original | None:
@@ -202,12 +182,11 @@ class TopicSource:
             )
             raise ConfigError(msg)
 
-    def _topic_id(self, known: str) -> str:
+    def _topic_id(self, cluster: Cluster, known: str) -> str:
         """The topic's id now. It must be the one that the source knew: readers compare what they read with it."""
-        asker = Asker(self._to)
-        if not known and not asker.answers():
+        if not known and not cluster.has_controller():
             return ""
-        found = asker.ask(self._to.topic) or ""
+        found = cluster.topic_id() or ""
         before = self._identity.topic_id
         if before and found not in (before, ""):
             raise remade(self._to.topic, before, found)
@@ -377,7 +356,8 @@ class KafkaTopic(TopicSource):
             SourceError: not done within 5 seconds, no rights on the group, or the group has members.
         """
         if self._group is not None:
-            commit_offsets(self._to, self._group, dict(enumerate(positions.tolist())))
+            with Cluster(self._to) as cluster:
+                cluster.commit(self._group, dict(enumerate(positions.tolist())))
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """What the topic holds now, or, given an earlier snapshot's pin, that one again.
@@ -395,26 +375,21 @@ class KafkaTopic(TopicSource):
             StateError: the pin is not one of this topic.
         """
         pinned = None if pin is None else pin_of(self._to.topic, pin)
-        trouble = Trouble()
-        consumer = connect(self._to, trouble)
-        try:
-            asked = Cluster(self._to, consumer, trouble)
-            lows, highs = asked.watermarks(asked.partitions())
-        finally:
-            consumer.close()
-        if pinned is not None:
-            topic_id = self._topic_id(pinned.topic_id)
-            pinned.check(self.where, lows, highs, topic_id)
-            self._identity.topic_id = pinned.topic_id or topic_id
-            return pinned.snapshot(self._to.servers)
-        if self._stretch is not None:
-            held, (lows, highs) = (lows, highs), self._stretch
-            part = Pin(self._to.topic, self._identity.topic_id, lows, highs, 1, 1, None, 0.0)
-            part.check(self.where, *held, self._topic_id(part.topic_id))
-        if not (highs > lows).any():
-            msg = f"{self._to.topic}: the topic must hold records; its {len(lows)} partitions are empty"
-            raise SourceEmptyError(msg)
-        self._identity.topic_id = self._topic_id(self._identity.topic_id)
+        with Cluster(self._to) as cluster:
+            lows, highs = kept = cluster.bounds(cluster.partitions())
+            if pinned is not None:
+                topic_id = self._topic_id(cluster, pinned.topic_id)
+                pinned.check(self.where, lows, highs, topic_id)
+                self._identity.topic_id = pinned.topic_id or topic_id
+                return pinned.snapshot(self._to.servers)
+            if self._stretch is not None:
+                lows, highs = self._stretch
+                part = Pin(self._to.topic, self._identity.topic_id, lows, highs, 1, 1, None, 0.0)
+                part.check(self.where, *kept, self._topic_id(cluster, part.topic_id))
+            if not (highs > lows).any():
+                msg = f"{self._to.topic}: the topic must hold records; its {len(lows)} partitions are empty"
+                raise SourceEmptyError(msg)
+            self._identity.topic_id = self._topic_id(cluster, self._identity.topic_id)
         return self._looked_at(lows, highs).snapshot(self._to.servers)
 
     def _looked_at(self, starts: Int64s, ends: Int64s) -> Pin:

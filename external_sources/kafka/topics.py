@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from confluent_kafka.admin import NewPartitions, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from dali_feed.errors import ConfigError, SourceDeniedError
-from dali_feed.external_sources.kafka.client import Connection, addresses
-from dali_feed.external_sources.kafka.cluster import Asker, AtTopic, at_topic
+from dali_feed.external_sources.kafka.cluster import Cluster
+from dali_feed.external_sources.kafka.connection import Connection, addresses
 from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.external_sources.kafka.snapshot import Sample, sampled
 from dali_feed.records.extents import MAX_PARTITION
@@ -103,7 +102,7 @@ class TopicFacts:
         except (KeyError, ValueError):
             return None
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As plain JSON."""
         return {
             "topic": self.topic,
@@ -117,9 +116,7 @@ class TopicFacts:
             "span": self.span,
             "headroom": self.headroom,
             "settings": dict(self.settings),
-            "partitions": [
-                {name: getattr(each, name) for name in PartitionFacts.__slots__} for each in self.partitions
-            ],
+            "partitions": [asdict(each) for each in self.partitions],
         }
 
 
@@ -184,7 +181,7 @@ def _spread(facts: TopicFacts, gpus: int | None) -> Iterator[str]:
     """Whether its partitions share the work."""
     count, lengths = len(facts.partitions), [each.end - each.start for each in facts.partitions]
     if gpus is not None and count < 2 * gpus:
-        yield f"{count} partitions for {gpus} GPUs: 2 to 4 per GPU keep readers and brokers busy; grow it"
+        yield f"{count} partitions for {gpus} GPUs: 2 to 4 per GPU keep readers and brokers busy; add some"
     if count > 1 and facts.offsets >= 10 * count and max(lengths) > SKEW * facts.offsets / count:
         at = lengths.index(max(lengths))
         yield (
@@ -312,35 +309,12 @@ class Topics:
             "min.insync.replicas": min_insync_replicas,
         }
         config = {name: str(value) for name, value in settings.items() if value is not None}
-        with self._at(topic) as at:
-            at.controller()
+        with self._at(topic) as cluster:
             wish = NewTopic(topic, partitions, replication or -1, config=config)
-            at.done("creating it", "Create", lambda **limits: at.admin.create_topics([wish], **limits))
-            at.until(lambda leaders: leaders is not None and len(leaders) == partitions and min(leaders) >= 0)
-
-    def grow(self, topic: str, partitions: int) -> int:
-        """Add partitions until there are so many; how many there were.
-
-        A snapshot that was taken before holds none of them. Who produces by key sends a key elsewhere from then on.
-
-        Raises:
-            SourceNotFoundError: no such topic; the message names similar ones.
-            ConfigError: it has as many or more: Kafka takes no partition away.
-        """
-        _whole(topic, partitions=partitions)
-        with self._at(topic) as at:
-            before = len(at.cluster.partitions())
-            if not before < partitions <= MAX_PARTITION:
-                msg = (
-                    f"{topic}: a topic can only grow, here to {before + 1}..{MAX_PARTITION} partitions; found "
-                    f"{partitions}; to have fewer, make another topic and copy the records"
-                )
-                raise ConfigError(msg)
-            at.controller()
-            wish = NewPartitions(topic, partitions)
-            at.done("adding partitions", "Alter", lambda **limits: at.admin.create_partitions([wish], **limits))
-            at.until(lambda leaders: leaders is not None and len(leaders) >= partitions and min(leaders) >= 0)
-        return before
+            cluster.wish("creating it", "Create", lambda **limits: cluster.admin.create_topics([wish], **limits))
+            cluster.wait_for_leaders(
+                lambda leaders: leaders is not None and len(leaders) == partitions and min(leaders) >= 0
+            )
 
     def delete(self, topic: str) -> None:
         """Delete a topic with all its records, for good, and wait until it is gone.
@@ -348,11 +322,10 @@ class Topics:
         Raises:
             SourceNotFoundError: no such topic; the message names similar ones.
         """
-        with self._at(topic) as at:
-            at.cluster.partitions()
-            at.controller()
-            at.done("deleting it", "Delete", lambda **limits: at.admin.delete_topics([topic], **limits))
-            at.until(lambda leaders: leaders is None)
+        with self._at(topic) as cluster:
+            cluster.partitions()
+            cluster.wish("deleting it", "Delete", lambda **limits: cluster.admin.delete_topics([topic], **limits))
+            cluster.wait_for_leaders(lambda leaders: leaders is None)
 
     def describe(self, topic: str) -> TopicFacts:
         """What the cluster says of a topic; a few of its records are read for their size.
@@ -362,18 +335,14 @@ class Topics:
         Raises:
             SourceNotFoundError: no such topic; the message names similar ones.
         """
-        with self._at(topic) as at:
-            found = at.cluster.metadata()
-            partitions = sorted(found.topics[topic].partitions.items())
+        with self._at(topic) as cluster:
+            there = cluster.metadata()
+            partitions = sorted(there.topics[topic].partitions.items())
             ids = [p for p, _ in partitions]
-            starts, ends = at.cluster.watermarks(ids)
-            answers = found.controller_id in found.brokers
-            settings, unknown = (
-                at.settings() if answers else ({}, "this broker does not answer questions about settings")
-            )
-            firsts, lasts = at.times(ids) if answers else ({}, {})
-            sample = self._sample(at.to, starts, ends)
-            topic_id = (Asker(at.to).ask(topic) or "") if answers else ""
+            starts, ends = cluster.bounds(ids)
+            (settings, unknown), (firsts, lasts) = cluster.settings(), cluster.times(ids)
+            topic_id = (cluster.topic_id() or "") if cluster.has_controller() else ""
+            sample = self._sample(cluster.to, starts, ends)
         parts = tuple(
             PartitionFacts(
                 p, each.leader, tuple(each.replicas), tuple(each.isrs), start, end, firsts.get(p), lasts.get(p)
@@ -381,7 +350,7 @@ class Topics:
             for (p, each), start, end in zip(partitions, starts.tolist(), ends.tolist(), strict=True)
         )
         return TopicFacts(
-            topic, topic_id, self._servers, len(found.brokers), parts, settings, unknown,
+            topic, topic_id, self._servers, len(there.brokers), parts, settings, unknown,
             sample.record_bytes, sample.absent, time.time(),
         )  # fmt: skip
 
@@ -396,11 +365,11 @@ class Topics:
         finally:
             reader.close()
 
-    def _at(self, topic: str) -> AbstractContextManager[AtTopic]:
+    def _at(self, topic: str) -> Cluster:
         if not isinstance(topic, str) or not topic:
             msg = f"topic: a topic's name is needed; found {topic!r}"
             raise ConfigError(msg)
-        return at_topic(Connection(topic, self._servers, self._timeout, self._config))
+        return Cluster(Connection(topic, self._servers, self._timeout, self._config))
 
 
 def _whole(topic: str, **numbers: object) -> None:

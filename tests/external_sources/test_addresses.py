@@ -8,7 +8,7 @@ import pytest
 
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import DeadLetterTopic, KafkaStream, KafkaTopic, Producer, Topics
-from dali_feed.external_sources.kafka.client import addresses
+from dali_feed.external_sources.kafka.connection import addresses
 from dali_feed.testing import ScriptedSource
 
 

@@ -11,8 +11,9 @@ from broker.real import Cluster
 
 from dali_feed.errors import SourceChangedError
 from dali_feed.external_sources.kafka import reader as reading
-from dali_feed.external_sources.kafka.cluster import Asker, Witness
-from dali_feed.external_sources.kafka.errors import Wait
+from dali_feed.external_sources.kafka.cluster import Cluster as Questions
+from dali_feed.external_sources.kafka.cluster import Witness
+from dali_feed.external_sources.kafka.errors import Patience
 from dali_feed.external_sources.kafka.reader import ByColumn, KafkaReader
 from dali_feed.external_sources.kafka.rows import Filled, Run
 from dali_feed.external_sources.kafka.topic import KafkaTopic
@@ -34,13 +35,13 @@ def _filled(kafka: Kafka, kind: bytes, count: int) -> None:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Where each question for an id was asked."""
     asked: list[str] = []
-    ask = Asker.ask
+    ask = Questions.topic_id
 
-    def noted(asker: Asker, where: str) -> str | None:
+    def noted(cluster: Questions, where: str = "") -> str | None:
         asked.append(where)
-        return ask(asker, where)
+        return ask(cluster, where)
 
-    monkeypatch.setattr(Asker, "ask", noted)
+    monkeypatch.setattr(Questions, "topic_id", noted)
     return asked
 
 
@@ -146,9 +147,9 @@ def test_rows_that_came_in_doubt_are_taken_anew(embedded: Kafka, monkeypatch: py
             return True
         return False
 
-    def watched(reader: KafkaReader, partition: int, want: int, wait: Wait) -> None:
+    def watched(reader: KafkaReader, partition: int, want: int, patience: Patience) -> None:
         there.append(int(made[0].taken.sum()))
-        doubt(reader, partition, want, wait)
+        doubt(reader, partition, want, patience)
 
     monkeypatch.setattr(Filled, "__init__", noted)
     monkeypatch.setattr(Witness, "doubts", doubts)

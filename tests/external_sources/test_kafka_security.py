@@ -20,7 +20,7 @@ from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, R
 from dali_feed.cli.targets import named, options_of
 from dali_feed.errors import ConfigError, DaliFeedError, SourceDeniedError
 from dali_feed.external_sources import DeadLetterTopic, FromEnv, FromFile, KafkaTopic, Topics
-from dali_feed.external_sources.kafka.client import Tokens
+from dali_feed.external_sources.kafka.client import TokenGuard
 from dali_feed.quarantine.letters import Letter
 from dali_feed.records.extents import Extents
 from dali_feed.secrets import hidden, is_secret, revealed
@@ -212,7 +212,7 @@ def test_a_token_function_that_fails() -> None:
             KafkaTopic("t", "127.0.0.1:9", config={**base, "oauth_cb": gives}).snapshot()
     given = iter([("first", time.time() + 3600.0)])
     failed: list[str] = []
-    tokens = Tokens("t", lambda _: next(given), "", failed.append)
+    tokens = TokenGuard("t", lambda _: next(given), "", failed.append)
     assert [tokens("")[0], tokens("")[0]] == ["first", "first"]
     assert failed == ["SASL: oauth_cb gave no new token: it raised StopIteration: "]
 

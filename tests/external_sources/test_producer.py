@@ -29,8 +29,9 @@ from dali_feed.errors import (
     StateError,
 )
 from dali_feed.external_sources import ArrowRows, Copied, FileList, KafkaTopic, Payload, Producer, ShardSet, Values
+from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.lanes import LaneOptions, TransactionLane, is_packed, name_of
-from dali_feed.external_sources.kafka.produce import held
+from dali_feed.external_sources.kafka.produce import journal_lock
 from dali_feed.external_sources.kafka.writes import Written
 from dali_feed.formats import Avro, Json, Protobuf
 from dali_feed.testing import Broker, Message
@@ -173,7 +174,9 @@ def test_a_full_queue_is_waited_for(kafka: Kafka, tmp_path: Path) -> None:
     """Far more records than the queue holds, and none is lost."""
     values = numbered(60, 30_000)
     topic = kafka.create(kafka.topic, 4)
-    done = Producer(shard_of(tmp_path, values), topic, kafka.servers, queue_bytes=100_000, linger=0).run()
+    done = Producer(
+        shard_of(tmp_path, values), topic, kafka.servers, queue_bytes=100_000, config={"linger.ms": 0}
+    ).run()
     assert (done.tally.records, done.tally.failed) == (60, 0)
     assert values_in(kafka.servers, topic) == _sent(values, 4)
 
@@ -236,7 +239,12 @@ def test_a_broker_that_is_silent_ends_the_run(embedded: Kafka, tmp_path: Path) -
     values = numbered(60, 20_000)
     topic, source, cluster = embedded.create(embedded.topic, 2), shard_of(tmp_path, values), embedded.cluster
     assert isinstance(cluster, Broker)
-    options: dict[str, Any] = {"queue_bytes": 100_000, "linger": 0, "journal": tmp_path / "journal", "every": 0}
+    options: dict[str, Any] = {
+        "queue_bytes": 100_000,
+        "config": {"linger.ms": 0},
+        "journal": tmp_path / "journal",
+        "every": 0,
+    }
     with pytest.raises(SourceUnreachableError, match=f"^{topic}: the broker must answer"):
         Producer(source, topic, embedded.servers, timeout=1.0, **options).run(lambda _: cluster.down())
     cluster.up()
@@ -275,8 +283,8 @@ def test_a_killed_run_goes_on(real_kafka: Kafka, tmp_path: Path, transactional: 
     assert values_in(real_kafka.servers, topic) == found
 
 
-def test_transactions_keep_both_kinds_of_values_once(real_kafka: Kafka, tmp_path: Path) -> None:
-    """Images and texts go through two producers; each goes on where its own last transaction ended."""
+def test_values_of_both_kinds_keep_their_order(real_kafka: Kafka, tmp_path: Path) -> None:
+    """Images and texts go through one producer, whose codec the first records decide; each is there once."""
     values = [jpeg(n) if n % 2 else b"text %d" % n for n in range(24)]
     topic = real_kafka.create(real_kafka.topic, 1)
     shard_of(tmp_path, values)
@@ -284,8 +292,8 @@ def test_transactions_keep_both_kinds_of_values_once(real_kafka: Kafka, tmp_path
     assert killed_at(9, *run) == -9
     assert producer(*run).run().tally.records == 24
     (found,) = values_in(real_kafka.servers, topic)
-    assert [v for v in found if is_packed(v)] == values[1::2]
-    assert [v for v in found if not is_packed(v)] == values[::2]
+    assert found == values
+    assert json.loads(run[3].read_text())["codec"] == "lz4"
 
 
 def test_a_position_that_the_broker_forgot_is_no_beginning(real_kafka: Kafka, tmp_path: Path) -> None:
@@ -294,7 +302,7 @@ def test_a_position_that_the_broker_forgot_is_no_beginning(real_kafka: Kafka, tm
     shard_of(tmp_path, numbered(40))
     run = (tmp_path / "s.tar", real_kafka.servers, topic, tmp_path / "journal", True)
     assert killed_at(30, *run) == -9
-    name = name_of(json.loads(run[3].read_text())["run"], "lz4")
+    name = name_of(json.loads(run[3].read_text())["run"])
     admin = AdminClient({"bootstrap.servers": real_kafka.servers})
     (gone,) = admin.delete_consumer_groups([name]).values()
     gone.result(60)
@@ -305,11 +313,11 @@ def test_a_position_that_the_broker_forgot_is_no_beginning(real_kafka: Kafka, tm
 def test_a_run_that_was_taken_over_writes_nothing(real_kafka: Kafka) -> None:
     """Who comes later goes on; who was there before ends with an error, and its open transaction is taken back."""
     topic = real_kafka.create(real_kafka.topic)
-    options = LaneOptions(topic, real_kafka.servers, "all", 0.0, 100_000, 1 << 20, 30.0, None)
-    before = TransactionLane(options, "none", str, topic, opened=False)
+    options = LaneOptions(Connection(topic, real_kafka.servers, config={"linger.ms": 0}))
+    before = TransactionLane(options, str, topic, opened=False)
     before.begin()
     before.send(0, Written(b"before", None, []), 0)
-    after = TransactionLane(options, "none", str, topic, opened=True)
+    after = TransactionLane(options, str, topic, opened=True)
     with pytest.raises(ProduceError, match=f"^{topic}: one process at a time may do a run"):
         before.commit(1)
     after.begin()
@@ -342,7 +350,7 @@ def test_a_journal_is_of_one_run(embedded: Kafka, tmp_path: Path) -> None:
         Producer(source, topic, embedded.servers, writes=writes, journal=journal).run()
     with pytest.raises(StateError, match=f"topic: '{topic}', found '{topic}2'"):
         Producer(source, embedded.create(topic + "2"), embedded.servers, journal=journal).run()
-    with held(journal), pytest.raises(ConfigError, match="one process at a time may use a journal"):
+    with journal_lock(journal), pytest.raises(ConfigError, match="one process at a time may use a journal"):
         Producer(source, topic, embedded.servers, journal=journal).run()
     told = json.loads(journal.read_text())
     for text in ("{}", "no", json.dumps(told | {"version": 2}), json.dumps(told | {"position": 5, "done": False})):
@@ -356,8 +364,6 @@ def test_a_journal_is_of_one_run(embedded: Kafka, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"acks": "0"}, "acks must be one of 'all', '1'"),
-        ({"acks": "1", "transactional": True}, "acks='all'"),
         ({"by": "label"}, "by must be"),
         ({"compression": "zip"}, "compression must be"),
         ({"config": {"transactional.id": "x"}}, "found transactional.id"),
@@ -373,6 +379,18 @@ def test_arguments_that_cannot_be_are_refused_at_once(arguments: dict[str, Any],
     """Nobody listens at the address."""
     with pytest.raises(ConfigError, match=words):
         Producer(FileList(["a.jpg"]), "t", "127.0.0.1:1", **arguments)
+
+
+def test_the_codec_of_a_run_is_that_of_most_of_its_first_records(embedded: Kafka, tmp_path: Path) -> None:
+    """Photographs are not compressed again, texts are; a run that goes on has the codec that it began with."""
+    for name, values, codec in (
+        ("photos", [jpeg(n) for n in range(9)] + [b"text"] * 9, "none"),
+        ("texts", [b"text"] * 9 + [jpeg(n) for n in range(9)], "lz4"),
+    ):
+        (tmp_path / name).mkdir()
+        source, journal = shard_of(tmp_path / name, values), tmp_path / name / "journal"
+        Producer(source, embedded.create(f"{embedded.topic}-{name}"), embedded.servers, journal=journal).run()
+        assert json.loads(journal.read_text())["codec"] == codec
 
 
 def test_what_is_packed_is_known_by_its_first_bytes() -> None:

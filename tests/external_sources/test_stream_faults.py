@@ -13,7 +13,8 @@ from streamed import Gathered, gather
 
 from dali_feed.errors import DataLostError, SourceChangedError, SourceNotFoundError, SourceUnreachableError
 from dali_feed.external_sources import KafkaStream
-from dali_feed.external_sources.kafka.client import Connection, Identity
+from dali_feed.external_sources.kafka.cluster import Identity
+from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.live_reader import MUCH, Look, Overdue, StreamReader
 from dali_feed.external_sources.kafka.rows import Decoding
 from dali_feed.testing import publish

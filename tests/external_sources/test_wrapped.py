@@ -14,8 +14,8 @@ from dali_feed.columns import Number
 from dali_feed.columns.source import Columnar, with_columns
 from dali_feed.errors import ClosedError, ConfigError
 from dali_feed.external_sources import ArrayShards, Concat, KafkaTopic, Renamed
-from dali_feed.external_sources.kafka.client import Connection
-from dali_feed.external_sources.kafka.cluster import committed_offsets
+from dali_feed.external_sources.kafka.cluster import Cluster
+from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.records.extents import Extents
 from dali_feed.testing import ScriptedSource
 from dali_feed.testing.watched import Watched
@@ -38,7 +38,7 @@ def test_what_a_topic_can_it_can_under_other_names_and_beside_others(embedded: K
         assert found.value == value(2)
     renamed.commit(np.array([3], np.int64))
     options = Connection(embedded.topic, embedded.servers, 10.0)
-    assert committed_offsets(options, embedded.topic, [0]) == {0: 3}
+    assert Cluster(options).committed(embedded.topic, [0]) == {0: 3}
 
 
 def test_two_fields_of_one_name_are_refused() -> None:

@@ -63,7 +63,7 @@ ROOMS = (
     Room("kernels", (*WORDS, "transforms"), ("cupy", "cupy_backends")),
     Room(
         "external_sources",
-        (*WORDS, "native", "secrets", "formats", "records", "storage", "quarantine"),
+        (*WORDS, "native", "locks", "secrets", "formats", "records", "storage", "quarantine"),
         ("confluent_kafka", "pyarrow", "fsspec", "google_crc32c", "xxhash", "zstandard"),
     ),
     Room("packing", (*WORDS, "cores", "records", "storage", "columns", "external_sources"), ("PIL", "pyarrow", "ray")),

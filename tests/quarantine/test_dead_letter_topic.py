@@ -13,7 +13,7 @@ from shelves import letter
 
 from dali_feed.errors import DeadLetterError, SourceNotFoundError, SourceUnreachableError
 from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic, KafkaTopic
-from dali_feed.external_sources.kafka.client import Connection
+from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.topic import as_original, messages
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords
