@@ -46,12 +46,12 @@ from dali_feed.external_sources.kafka.errors import (
 from dali_feed.records.live import Drain, Positions
 
 __all__ = [
-    "Asked",
     "Begun",
-    "Commits",
     "Events",
     "Fleet",
-    "Member",
+    "GroupCommits",
+    "Membership",
+    "PendingCommit",
     "Start",
     "begun",
     "fleet_of",
@@ -407,7 +407,7 @@ PAUSE_SECONDS = 0.05
 _OUT = frozenset({KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_MEMBER_EPOCH})
 
 
-class Asked:
+class PendingCommit:
     """A commit that somebody waits for.
 
     wanted  what to commit; asked for before each attempt, as it shrinks when partitions are lost
@@ -423,19 +423,19 @@ class Asked:
         self.error: SourceError | None = None
 
 
-class Commits:
+class GroupCommits:
     """The commits of one consumer, one after another. It is the consumer's `on_commit`."""
 
     def __init__(self, to: Connection, group: str, trouble: Trouble) -> None:
         self._to, self._group, self._trouble = to, group, trouble
-        self._asked: deque[Asked] = deque()
-        self._flying: Asked | None = None
+        self._asked: deque[PendingCommit] = deque()
+        self._flying: PendingCommit | None = None
 
     def ask(
         self, wanted: Callable[[], dict[int, int]], landed: Callable[[Mapping[int, int]], None] = lambda _: None
-    ) -> Asked:
+    ) -> PendingCommit:
         """Have it committed by who has the turn. Any thread may ask."""
-        asked = Asked(wanted, landed)
+        asked = PendingCommit(wanted, landed)
         self._asked.append(asked)
         return asked
 
@@ -467,7 +467,7 @@ class Commits:
         asked = next(iter(self._asked), None)
         return asked is not None and self._flying is None and asked.not_before <= time.monotonic()
 
-    def _next(self) -> Iterator[Asked]:
+    def _next(self) -> Iterator[PendingCommit]:
         """What is due, as long as nothing is on its way; what nothing is left of to commit is done."""
         while self.due:
             asked = self._asked.popleft()
@@ -510,7 +510,7 @@ class Commits:
     def _places(self, offsets: Mapping[int, int], note: str) -> list[TopicPartition]:
         return [TopicPartition(self._to.topic, p, offset, metadata=note) for p, offset in offsets.items()]
 
-    def _answer(self, asked: Asked, error: KafkaError | None) -> None:
+    def _answer(self, asked: PendingCommit, error: KafkaError | None) -> None:
         if error is None:
             asked.landed(asked.sent)
             asked.done.set()
@@ -525,12 +525,12 @@ class Commits:
             asked.not_before = time.monotonic() + PAUSE_SECONDS
             self._asked.appendleft(asked)
 
-    def give_up(self, asked: Asked) -> None:
+    def give_up(self, asked: PendingCommit) -> None:
         """Nobody had the turn in time, as while partitions are given up."""
         asked.wanted = dict
         self._end(asked, KafkaError(KafkaError._TIMED_OUT))
 
-    def _end(self, asked: Asked, error: KafkaError) -> None:
+    def _end(self, asked: PendingCommit, error: KafkaError) -> None:
         if meaning(error) in NO_RIGHTS or self._trouble.denied:
             asked.error = denied(self._to, self._trouble.denied or error.str(), needs=GROUP_RIGHT)
         else:
@@ -545,7 +545,7 @@ class Commits:
         return f"{topic}: offsets of the group {self._group!r} could not be committed at {servers}: {why}"
 
 
-class Member:
+class Membership:
     """One consumer that has joined; `dealt` are its partitions, with the offset that the group is known to have there.
 
     forget  called with the partitions that go, before the loop is waited for
@@ -567,9 +567,9 @@ class Member:
         self._forget, self._begin = forget, begin
         self.trouble = Trouble()
         self.events = Events(to, fleet, self.trouble)
-        self.commits = Commits(to, fleet.group, self.trouble)
+        self.commits = GroupCommits(to, fleet.group, self.trouble)
         self.dealt: dict[int, int] = {}
-        self._begun: Asked | None = None  # the commit of where the group begins
+        self._begun: PendingCommit | None = None  # the commit of where the group begins
         self._note, self._topic_id = "", ""
         self._failed: BaseException | None = None
         self._paused = self._leaving = False
@@ -630,12 +630,12 @@ class Member:
         """Whether it is known at the broker where the group begins in all that was dealt."""
         return self._begun is None
 
-    def ask(self, position: Positions) -> Asked:
+    def ask(self, position: Positions) -> PendingCommit:
         """Have the offsets committed of partitions that are this worker's; of others, and what is already, none."""
         return self.commits.ask(lambda: self._new(position), self._landed)
 
     def commit_now(self) -> None:
-        """Commit what was asked for, and wait for the broker; see `Commits.now`."""
+        """Commit what was asked for, and wait for the broker; see `GroupCommits.now`."""
         self.commits.now(self.consumer, self._note)
 
     def leave(self) -> None:

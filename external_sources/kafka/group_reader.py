@@ -25,7 +25,7 @@ from dali_feed.errors import SourceError
 from dali_feed.external_sources.kafka.client import Guard, close_in_time
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import LOG, unreachable
-from dali_feed.external_sources.kafka.group import Fleet, Member, Start
+from dali_feed.external_sources.kafka.group import Fleet, Membership, Start
 from dali_feed.external_sources.kafka.rows import MOST, Decoding, Taken
 from dali_feed.external_sources.kafka.statistics import Statistics
 from dali_feed.records.gauges import KafkaStats
@@ -77,7 +77,7 @@ class FleetReader:
         self._ended = threading.Event()
         self._statistics = Statistics(to.topic)
         self._barred = 0.0  # since when a commit has the turn, time.monotonic seconds
-        self._member: Member | None = None
+        self._member: Membership | None = None
         self._dropped: weakref.finalize[..., FleetReader] | None = None
         self._left: deque[Message] = deque()  # polled and not yet given
         self._taken: list[Message] = []  # to be given by the poll that is under way
@@ -152,7 +152,7 @@ class FleetReader:
         if asked.error is not None:
             raise asked.error
 
-    def _commit_now(self, member: Member) -> None:
+    def _commit_now(self, member: Membership) -> None:
         try:
             member.commit_now()
         finally:
@@ -178,9 +178,9 @@ class FleetReader:
         if mine:
             self._turn.release()
 
-    def _joined(self) -> Member:
+    def _joined(self) -> Membership:
         forget, begin = _while_there(self._forget), _while_there(self._begin)
-        member = Member(
+        member = Membership(
             self._to, self._fleet, self._start, self._settings, self._drain, forget, begin,
             self._statistics.begin(),
         )  # fmt: skip
@@ -191,19 +191,19 @@ class FleetReader:
         self._member = member
         return member
 
-    def _look(self, member: Member) -> None:
+    def _look(self, member: Membership) -> None:
         """Hear what there is, records apart."""
         while (found := member.poll(0)) is not None:
             self._left.append(found)
         member.events.silence(member.consumer)
 
-    def _linger(self, member: Member) -> None:
+    def _linger(self, member: Membership) -> None:
         ends = time.monotonic() + LINGER_SECONDS
         while member.commits.under_way and time.monotonic() < ends:
             if (found := member.poll(POLL_SECONDS)) is not None:
                 self._left.append(found)
 
-    def _gather(self, member: Member, records: int, size: float, deadline: float) -> None:
+    def _gather(self, member: Membership, records: int, size: float, deadline: float) -> None:
         """Take records until there are enough, or the time is over."""
         left = self._left
         while not self._take(member, records, size):
@@ -217,7 +217,7 @@ class FleetReader:
                 return
             member.events.silence(member.consumer)
 
-    def _take(self, member: Member, records: int, size: float) -> bool:
+    def _take(self, member: Membership, records: int, size: float) -> bool:
         """Take what was polled; whether that is enough."""
         taken, left, known = self._taken, self._left, self._next
         records = min(records, MOST)
@@ -264,7 +264,7 @@ class FleetReader:
         self._left.clear()
         self._left.extend(kept)
         self._taken[:] = [each for each in self._taken if each.partition() not in partitions]
-        self._filled = sum(map(len, self._taken))
+        self._filled = sum(map(self._decoding.claims.weigh, self._taken))
         for partition in partitions:
             self._next.pop(partition, None)
             self._moved.pop(partition, None)

@@ -41,7 +41,7 @@ from dali_feed.records.live import LiveBlock, Positions
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Slabs
 
-__all__ = ["Look", "Overdue", "StreamReader", "Watch"]
+__all__ = ["LookoutAnswer", "Overdue", "StreamReader", "Watch"]
 
 LOOK_SECONDS = 2.0
 LEAST_SECONDS = 0.2  # between two, whatever is said
@@ -51,7 +51,7 @@ JOIN_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LookoutAnswer:
     """An answer.
 
     asked   when the question was begun, time.monotonic seconds
@@ -78,7 +78,7 @@ class Watch:
         self._to = replace(to, timeout=min(ASK_SECONDS, to.timeout))
         self._half = to.timeout / 2
         self._rank, self._world_size = rank, world_size
-        self.look: Look | None = None
+        self.look: LookoutAnswer | None = None
         self.failed: SourceError | None = None
         self.trouble = ""
         self._since: float | None = None  # the first question that was not answered since the last that was
@@ -146,13 +146,13 @@ class Watch:
         finally:
             self._cluster.close()
 
-    def _asked(self, begun: float) -> Look:
+    def _asked(self, begun: float) -> LookoutAnswer:
         there = self._cluster.metadata().topics[self._to.topic].partitions
         mine = range(self._rank, len(there), self._world_size)
         led = [p for p in mine if there[p].leader >= 0]
         before = {} if self.look is None else self.look.headless
         headless = {p: before.get(p, begun) for p in mine if there[p].leader < 0}
-        return Look(begun, len(there), dict(zip(led, self._cluster.ends(led).tolist(), strict=True)), headless)
+        return LookoutAnswer(begun, len(there), dict(zip(led, self._cluster.ends(led).tolist(), strict=True)), headless)
 
     def _unanswered(self, begun: float, said: str) -> None:
         self.trouble = said
@@ -181,7 +181,7 @@ class Overdue:
     def __init__(self) -> None:
         self._clocks: dict[int, _Clock] = {}
 
-    def looked(self, look: Look, at: Mapping[int, int], received: int, now: float) -> None:
+    def looked(self, look: LookoutAnswer, at: Mapping[int, int], received: int, now: float) -> None:
         """Compare an answer with where the reader is, and how many bytes it has received in all."""
         late = {p for p, end in look.ends.items() if p in at and end > at[p]}
         for p in late:
@@ -257,7 +257,7 @@ class StreamReader:
         self._consumer: Consumer | None = None
         self._left: list[Message] = []
         self._watch = Watch(to, rank, world_size)
-        self._look: Look | None = None
+        self._look: LookoutAnswer | None = None
         self._overdue = Overdue()
         self._heard = 0.0  # when the consumer gave something, time.monotonic seconds
         self._unknown = 0.0  # when it was last said that there is no such partition
@@ -378,7 +378,7 @@ class StreamReader:
         self._statistics.seen(batch)
         return batch
 
-    def _looked(self, look: Look, before: dict[int, int]) -> None:
+    def _looked(self, look: LookoutAnswer, before: dict[int, int]) -> None:
         """An answer has come: take up partitions that are new, and see who is late."""
         self._look = look
         new = [p for p in range(self._rank, look.count, self._world_size) if p not in self._at]

@@ -38,7 +38,7 @@ from dali_feed.records.extents import Extents, Int64s, unpack_ids
 from dali_feed.records.source import Block, Reader, Snapshot, Source, unpack_id
 from dali_feed.storage.durable import sync_folder, write_whole
 
-__all__ = ["Ahead", "Item", "Journal", "Line", "Maker", "journal_lock", "load", "save"]
+__all__ = ["Item", "Journal", "Maker", "Numbered", "ReadAhead", "journal_lock", "load", "save"]
 
 VERSION = 1
 
@@ -169,7 +169,7 @@ MOST = 8192  # records of a piece
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Numbered:
     """The line, as pieces that are read in one go each.
 
     pieces  runs of the snapshot's numbers, in order
@@ -181,7 +181,7 @@ class Line:
     before: Int64s
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> Line:
+    def of(cls, snapshot: Snapshot) -> Numbered:
         """One partition after the other; of a topic the partitions in turn, an extent of each."""
         if snapshot.interleaved:
             size = snapshot.extent
@@ -225,13 +225,13 @@ class Line:
 Make = Callable[[list[Block]], list[Any]]
 
 
-class Ahead:
+class ReadAhead:
     """Reads a line from a number on, some pieces ahead, in threads; `make` runs there too.
 
     make  a piece's blocks, one of each source, made into a list with an item per record; the blocks are given back then
     """
 
-    def __init__(self, sources: list[Source], line: Line, number: int, make: Make, readers: int) -> None:
+    def __init__(self, sources: list[Source], line: Numbered, number: int, make: Make, readers: int) -> None:
         self._sources, self._make = sources, make
         self._todo = line.after(number) if number < len(line) else iter(())
         self._stop = threading.Event()

@@ -31,7 +31,7 @@ from dali_feed.external_sources.kafka.lanes import (
     codec_for,
     name_of,
 )
-from dali_feed.external_sources.kafka.produce import Ahead, Journal, Line, Maker, journal_lock, load, save
+from dali_feed.external_sources.kafka.produce import Journal, Maker, Numbered, ReadAhead, journal_lock, load, save
 from dali_feed.external_sources.kafka.tally import Settled, Tally
 from dali_feed.external_sources.kafka.writes import WHERE, Payload, Writes, Written
 from dali_feed.records.members import Members
@@ -224,7 +224,7 @@ class ProduceRun:
                 "the beginning"
             )
             raise SourceChangedError(msg)
-        self._line = Line.of(snapshot)
+        self._line = Numbered.of(snapshot)
         if self._journal.position > len(self._line):
             msg = f"{self._path}: its position must lie in 0..{len(self._line)}; found {self._journal.position}"
             raise StateError(msg)
@@ -269,10 +269,10 @@ class ProduceRun:
         self._save(replace(journal, opened=True))
         return lane
 
-    def _ahead(self, number: int) -> Ahead:
+    def _ahead(self, number: int) -> ReadAhead:
         of = self._of
         maker = Maker(of._writes, of._map, of._claim, of._main.where)
-        return Ahead(of._sources, self._line, number, maker, of._readers)
+        return ReadAhead(of._sources, self._line, number, maker, of._readers)
 
     def _through(self, lane: ProducerLane) -> None:
         """Send what is left."""

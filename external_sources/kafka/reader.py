@@ -40,7 +40,7 @@ from dali_feed.external_sources.kafka.client import (
 from dali_feed.external_sources.kafka.cluster import Cluster, Identity, Witness
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import LOG, Meaning, Patience, Trouble, gone, meaning, remade
-from dali_feed.external_sources.kafka.rows import Decoding, Event, Filled, Run, Takes, Wanted, Way
+from dali_feed.external_sources.kafka.rows import CellsWanted, Decoding, Event, Filled, OffsetRun, Takes, Way
 from dali_feed.external_sources.kafka.statistics import Statistics
 from dali_feed.native.kafka import EMPTY, LOOK, ROOM, Found, Functions, Queue, RunInC, functions, newest_client, plugin
 from dali_feed.records.gauges import KafkaStats
@@ -63,7 +63,7 @@ class ByMessage:
         self.drop()
         self._consumer.assign([TopicPartition(self._topic, partition, offset)])
 
-    def come(self, run: Run, most: int) -> bool:
+    def come(self, run: OffsetRun, most: int) -> bool:
         """What is there already; where nothing is, what comes next within a slice of time."""
         del run
         if self._at < len(self._left):
@@ -74,7 +74,7 @@ class ByMessage:
         self._left, self._at = batch, 0
         return bool(batch)
 
-    def look(self, run: Run) -> Event | None:
+    def look(self, run: OffsetRun) -> Event | None:
         """See `Way`."""
         left, take = self._left, run.rows.take
         if run.filled is not None:  # meant for C, whose client could not be had
@@ -124,7 +124,7 @@ def librdkafka() -> str | None:
     return str(found[0]) if len(found) == 1 else None
 
 
-def by_column(wanted: Wanted) -> bool:
+def by_column(wanted: CellsWanted) -> bool:
     """Whether records can be taken so."""
     path = librdkafka()
     return wanted.fits() and path is not None and functions(path) is not None
@@ -206,7 +206,7 @@ class ByColumn:
             self._left, self._queue, self._partition = self._queue, new, partition
         self._consumer.assign([TopicPartition(self._topic, partition, offset)])
 
-    def come(self, run: Run, most: int) -> bool:
+    def come(self, run: OffsetRun, most: int) -> bool:
         """See `Way`."""
         del most
         if self._events:
@@ -236,7 +236,7 @@ class ByColumn:
         while (message := self._consumer.poll(seconds)) is not None:
             self._events.append(message)
 
-    def look(self, run: Run) -> Event | None:
+    def look(self, run: OffsetRun) -> Event | None:
         """See `Way`."""
         if self._events:
             first = self._events[0]
@@ -299,7 +299,7 @@ class ByColumn:
             queue.close()
 
 
-def _filled(run: Run) -> Filled:
+def _filled(run: OffsetRun) -> Filled:
     if run.filled is None:  # never: the reader takes such a run by message
         msg = f"partition {run.partition}@{run.want}: rows that C does not fill must be read by message"
         raise SourceError(msg)
@@ -389,7 +389,7 @@ class KafkaReader:
                 extents.partition.tolist(), extents.start.tolist(), extents.stop.tolist(), strict=True
             ):
                 if start < stop:
-                    self._run(Run(partition, start, stop, first - start, rows, filled))
+                    self._run(OffsetRun(partition, start, stop, first - start, rows, filled))
                 first += stop - start
             if len(extents) and not self._witness.vouches(self._identity.topic_id):
                 self._identify(int(extents.partition[0]), int(extents.start[0]))
@@ -440,7 +440,7 @@ class KafkaReader:
         near = gap <= NEAR if not self._received else gap * self._received <= NEAR_BYTES * self._passed
         return self._at[0] == partition and gap >= 0 and near
 
-    def _run(self, run: Run) -> None:
+    def _run(self, run: OffsetRun) -> None:
         """Read all of it."""
         partition, start, stop = run.partition, run.want, run.stop
         self._trouble.clear()
@@ -457,7 +457,7 @@ class KafkaReader:
         self._received += run.received
         self._at = (partition, stop)
 
-    def _more(self, run: Run, patience: Patience) -> None:
+    def _more(self, run: OffsetRun, patience: Patience) -> None:
         """The next records or events, where some come within a slice of time; waits as long as the timeout allows."""
         way, want, received = self._line(), run.want, run.received
         most = FIRST if not self._received else max(1, min(MORE, CACHED * self._passed // self._received))
@@ -481,7 +481,7 @@ class KafkaReader:
                 way.skip()
         return None
 
-    def _silence(self, run: Run, patience: Patience) -> None:
+    def _silence(self, run: OffsetRun, patience: Patience) -> None:
         """Nothing came: wait on, assign anew once at half of the timeout, or give up."""
         where = self._where(run.partition, run.want)
         if self._trouble.gone and not self._trouble.denied:
@@ -500,7 +500,7 @@ class KafkaReader:
             self._drop()
             self._assign(run.partition, run.want, small=True)
 
-    def _event(self, event: Event, run: Run) -> int:
+    def _event(self, event: Event, run: OffsetRun) -> int:
         """Handle what is no record; returns the position that it proves."""
         error, about, end = event
         kind = meaning(error)
@@ -530,7 +530,7 @@ class KafkaReader:
         self._drop()
         self._assign(partition, want)
 
-    def _lost(self, run: Run) -> None:
+    def _lost(self, run: OffsetRun) -> None:
         """The broker does not have the offset: raise, or assign anew, once, where it turns out that it has."""
         partition, want, stop = run.partition, run.want, run.stop
         self._identify(partition, want)

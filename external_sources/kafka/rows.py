@@ -39,19 +39,19 @@ from dali_feed.records.source import LABEL, Block, Lease, Slabs
 
 __all__ = [
     "LABEL",
-    "Asked",
+    "Cells",
+    "CellsWanted",
     "Codec",
     "Decoding",
     "Event",
     "Filled",
-    "MemberRows",
-    "Memory",
-    "Rows",
-    "Run",
-    "Seen",
+    "KafkaParts",
+    "MemberCells",
+    "MembersSeen",
+    "OffsetRun",
+    "SlabsForC",
     "Taken",
     "Takes",
-    "Wanted",
     "Way",
     "by_path",
     "merged",
@@ -59,7 +59,7 @@ __all__ = [
 
 
 @dataclass(slots=True)
-class Run:
+class OffsetRun:
     """The offsets want..stop-1 of a partition are still to come; a record's row is its offset + shift.
 
     rows      where they go
@@ -95,14 +95,14 @@ class Way(Protocol):
         """From now on records come from there; what came before is dropped."""
         ...
 
-    def come(self, run: Run, most: int) -> bool:
+    def come(self, run: OffsetRun, most: int) -> bool:
         """Whether something is there, waiting for it for a slice of time. By column the rows that C fills are filled.
 
         `most` is how many records are best taken at once.
         """
         ...
 
-    def look(self, run: Run) -> Event | None:
+    def look(self, run: OffsetRun) -> Event | None:
         """Deal with what is there and belongs to the run, up to an event, which stays there until `skip`."""
         ...
 
@@ -122,7 +122,7 @@ class Way(Protocol):
 _MOST_AHEAD = 8  # slabs: records may have become small, and to ask C once per so many costs nothing
 
 
-class Memory:
+class SlabsForC:
     """Pieces of a lease's slabs, in the order in which C is to fill them; a piece's number is its place in `pieces`.
 
     told  what C is told of them
@@ -207,7 +207,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CellsWanted:
     """What of each record is asked for, of headers with one name the last.
 
     label  a header with a number in decimal digits
@@ -237,7 +237,7 @@ class Filled:
     row_bytes  that C put into a row of the read before, or 0: so much memory is taken for all rows at once
     """
 
-    def __init__(self, wanted: Wanted, rows: int, lease: Lease, row_bytes: int = 0) -> None:
+    def __init__(self, wanted: CellsWanted, rows: int, lease: Lease, row_bytes: int = 0) -> None:
         self.wanted, self._rows, self._row_bytes = wanted, rows, row_bytes
         columns = wanted.value + wanted.key + len(wanted.headers)
         lines = 3 * columns + (wanted.label is not None) + wanted.times
@@ -259,7 +259,7 @@ class Filled:
         self.told.labels = None if self.labels is None else first + 3 * columns * line
         self.told.times = None if self.times is None else first + (lines - 1) * line
         self.told.taken = address(self.taken)
-        self._memory = Memory(self.told, lease)
+        self._memory = SlabsForC(self.told, lease)
 
     def begin(self, shift: int) -> None:
         """C is asked now, for rows that are offset + shift."""
@@ -342,14 +342,14 @@ class Takes(Protocol):
         ...
 
 
-class Rows(Takes, Protocol):
+class Cells(Takes, Protocol):
     """Columns that are being filled."""
 
     payloads: list[memoryview | None]
     faults: dict[int, str]
     filled: Filled | None  # what C fills, or None where it fills nothing
 
-    def wanted(self) -> Wanted | None:
+    def wanted(self) -> CellsWanted | None:
         """What C is to copy of each record; None where these rows are filled in Python alone."""
         ...
 
@@ -373,13 +373,30 @@ class Decoding:
     label: str | None = None
     codec: Codec | None = None
     fields: tuple[str, ...] = ()
-    asked: Asked | None = None
+    asked: KafkaParts | None = None
     claims: Follows = UNTOLD
 
-    def rows(self, n: int, lease: Lease) -> Rows:
+    def weigher(self) -> Callable[[Message], int]:
+        """A function of a record: how many bytes of it are kept where it is read, with what its claim says."""
+        if self.asked is None or self.asked.image is not None:
+            return self.claims.weigh
+        names = {part for name in self.asked.members for part in alternatives(name)}
+        value, key, every = _VALUE in names, "key" in names, _ALL in names
+        headers = {name.removeprefix(_HEADER) for name in names.difference(_OWN)}
+        weigh = self.claims.weigh
+
+        def weighed(message: Message) -> int:
+            size = weigh(message) if value else 0
+            size += len(message.key() or b"") if key else 0
+            pairs: Any = (message.headers() if headers else None) or ()
+            return size + sum(len(text or b"") for name, text in pairs if every or name in headers)
+
+        return weighed
+
+    def rows(self, n: int, lease: Lease) -> Cells:
         """Empty columns of n rows, whose payloads will lie in `lease`."""
         if self.asked is not None:
-            return MemberRows.of(self.asked, n, lease, self.claims)
+            return MemberCells.of(self.asked, n, lease, self.claims)
         if self.codec is None:
             return _Plain(self.label, n, lease, self.claims)
         return _Coded(self.codec, self.fields, n, lease, self.claims)
@@ -396,9 +413,9 @@ class _Plain:
         self._labels = [0] * n
         self._room, self._lease, self._claims = lease.room, lease, claims
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> CellsWanted:
         """The value, and the header's number."""
-        return Wanted(value=True, label=self._header)
+        return CellsWanted(value=True, label=self._header)
 
     def finish(self) -> None:
         """What C has filled."""
@@ -528,7 +545,7 @@ _COPIED = object()  # no header's name
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class KafkaParts:
     """The members that a source is to give: one as payloads, others as fields."""
 
     image: str | None
@@ -544,10 +561,10 @@ def by_path(name: str) -> str:
     return name if own else f"{_VALUE}:{name}"
 
 
-class MemberRows:
-    """Columns of members that are being filled. See `records.Rows`."""
+class MemberCells:
+    """Columns of members that are being filled. See `records.Cells`."""
 
-    def __init__(self, asked: Asked, n: int, lease: Lease, claims: Follows = UNTOLD) -> None:
+    def __init__(self, asked: KafkaParts, n: int, lease: Lease, claims: Follows = UNTOLD) -> None:
         self.payloads: list[memoryview | None] = [None] * n
         self.faults: dict[int, str] = {}
         self._room, self._lease, self._claims = lease.room, lease, claims
@@ -560,19 +577,19 @@ class MemberRows:
         self.filled: Filled | None = None
 
     @classmethod
-    def of(cls, asked: Asked, n: int, lease: Lease, claims: Follows = UNTOLD) -> MemberRows:
+    def of(cls, asked: KafkaParts, n: int, lease: Lease, claims: Follows = UNTOLD) -> MemberCells:
         """Columns of n rows, filled in the fast way where what is asked for allows it."""
         plain = asked.image is None and _in_full(asked.members) is not None
         return (_PlainRows if plain else cls)(asked, n, lease, claims)
 
-    def wanted(self) -> Wanted | None:
+    def wanted(self) -> CellsWanted | None:
         """What C is to copy: members by one name each, and no other image than the value."""
         members = _in_full(self._members)
         if members is None or self._image not in (None, (_VALUE,)):
             return None
         headers = tuple(name.removeprefix(_HEADER) for name in members if name not in _OWN)
         value = _VALUE in members or self._image is not None
-        return Wanted(value, key="key" in members, times="timestamp" in members, headers=headers)
+        return CellsWanted(value, key="key" in members, times="timestamp" in members, headers=headers)
 
     def finish(self) -> None:
         """What C has filled, into the rows that Python has not."""
@@ -656,10 +673,10 @@ class MemberRows:
         return view
 
 
-class _PlainRows(MemberRows):
+class _PlainRows(MemberCells):
     """The fast way, for no image and each member by one name: values are pieces."""
 
-    def __init__(self, asked: Asked, n: int, lease: Lease, claims: Follows = UNTOLD) -> None:
+    def __init__(self, asked: KafkaParts, n: int, lease: Lease, claims: Follows = UNTOLD) -> None:
         super().__init__(asked, n, lease, claims)
         self._plain = {full: self._fields[name] for full, name in (_in_full(asked.members) or {}).items()}
         self._values = Filling(n, lease) if _VALUE in self._plain else None
@@ -729,7 +746,7 @@ def _times(filled: Filled) -> dict[str, list[int | None]]:
     return {"timestamp": [time if taken else None for taken, time in there]}
 
 
-class Seen:
+class MembersSeen:
     """Which members some records have, and what a format finds in their values. It takes records as rows do."""
 
     def __init__(self, form: Format | None = None) -> None:

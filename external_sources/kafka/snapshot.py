@@ -32,7 +32,7 @@ from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.records.present import Present, packed, unpacked
 from dali_feed.records.source import Extents, Int64s, Snapshot
 
-__all__ = ["Pin", "Sample", "Sizes", "pin_of", "sampled", "scanned"]
+__all__ = ["Pin", "Sizes", "TopicSample", "pin_of", "sampled", "scanned"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ Weigh = Callable[[Message], int]  # bytes that a record takes where it is read
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class TopicSample:
     """Mean payload size in bytes, at least 1; share of offsets that hold no record, 0..1."""
 
     record_bytes: int
@@ -160,11 +160,11 @@ class Sample:
 
 
 class Sizes:
-    """Payload sizes of records in rows, -1 where there is none; no more are taken once they pass `most` bytes."""
+    """Sizes of records in rows, -1 where there is none; no more are taken once they, or values, pass `most` bytes."""
 
     def __init__(self, rows: int, most: int | None = None, weigh: Weigh = len) -> None:
         self.found = [-1] * rows
-        self.size = 0
+        self.size = self.read = 0  # of what is weighed, and of that or the values: a record is fetched as a whole
         self._most, self._weigh = most, weigh
 
     def take(self, row: int, message: Message) -> None:
@@ -172,7 +172,8 @@ class Sizes:
         size = self._weigh(message)
         self.found[row] = size
         self.size += size
-        if self._most is not None and self.size > self._most:
+        self.read += max(size, len(message))
+        if self._most is not None and self.read > self._most:
             raise _EnoughError(row + 1)
 
 
@@ -184,23 +185,23 @@ class _EnoughError(Exception):
         self.rows = rows
 
 
-def sampled(reader: KafkaReader, starts: Int64s, stops: Int64s, weigh: Weigh = len) -> Sample:
+def sampled(reader: KafkaReader, starts: Int64s, stops: Int64s, weigh: Weigh = len) -> TopicSample:
     """Look at a few records of the offsets starts..stops-1 of each partition, of which there must be some."""
     size = records = looked = 0.0
     read = 0
     for n, (partition, start, stop, part) in enumerate(_places(starts, stops)):
         if n >= LEAST and read > MOST_BYTES:
             break
-        found = _place(reader, partition, start, stop, weigh)
-        there = [each for each in found if each >= 0]
-        size += sum(there) * part / len(found)
-        records += len(there) * part / len(found)
+        sizes = _place(reader, partition, start, stop, weigh)
+        there = [each for each in sizes.found if each >= 0]
+        size += sum(there) * part / len(sizes.found)
+        records += len(there) * part / len(sizes.found)
         looked += part
-        read += sum(there)
+        read += sizes.read
     if not records:
         size, records = _further(reader, starts, stops, weigh)
-        return Sample(max(1, round(size / max(1, records))), 1.0)
-    return Sample(max(1, round(size / records)), max(0.0, round(1 - records / looked, 6)))
+        return TopicSample(max(1, round(size / max(1, records))), 1.0)
+    return TopicSample(max(1, round(size / records)), max(0.0, round(1 - records / looked, 6)))
 
 
 def _places(starts: Int64s, stops: Int64s) -> Iterator[tuple[int, int, int, int]]:
@@ -220,14 +221,14 @@ def _places(starts: Int64s, stops: Int64s) -> Iterator[tuple[int, int, int, int]
         yield partition, start, min(start + min(RUN, part), int(stops[partition])), part
 
 
-def _place(reader: KafkaReader, partition: int, start: int, stop: int, weigh: Weigh) -> list[int]:
-    """Sizes of the records at offsets start..stop-1, -1 for a hole; fewer of them where they are large."""
+def _place(reader: KafkaReader, partition: int, start: int, stop: int, weigh: Weigh) -> Sizes:
+    """Sizes of the records at offsets start..stop-1; fewer of them where they are large."""
     sizes = Sizes(stop - start, PLACE_BYTES, weigh)
     try:
         reader.fill(Extents.one(partition, start, stop), sizes)
     except _EnoughError as enough:
-        return sizes.found[: enough.rows]
-    return sizes.found
+        del sizes.found[enough.rows :]
+    return sizes
 
 
 def _further(reader: KafkaReader, starts: Int64s, stops: Int64s, weigh: Weigh) -> tuple[float, float]:
@@ -235,8 +236,8 @@ def _further(reader: KafkaReader, starts: Int64s, stops: Int64s, weigh: Weigh) -
     for partition in np.flatnonzero(stops > starts).tolist():
         at, span = int(starts[partition]), RUN
         while at < stops[partition]:
-            found = _place(reader, partition, at, min(at + span, int(stops[partition])), weigh)
-            there = [each for each in found if each >= 0]
+            sizes = _place(reader, partition, at, min(at + span, int(stops[partition])), weigh)
+            there = [each for each in sizes.found if each >= 0]
             if there:
                 return float(sum(there)), float(len(there))
             at, span = at + span, span * 8

@@ -4,8 +4,9 @@ The laws: a record is given to one rank, once, in the order of its partition. Wh
 mark says; a stream that goes on from a mark gives what came behind it: nothing is lost, nothing comes twice.
 
 A mark lacks nothing that its run had, or that is an error. Partition p is rank p % world_size's, and a rank's
-position has all that it knew of: one that is absent, and whose rank is among the mark's, came to the topic later and
-is read from its beginning; one whose rank is not among them may have been read, and nobody knows how far.
+position has all that it knew of; how many there were of all its ranks together is in the mark too. So one that is
+absent, and whose rank is among the mark's, came to the topic later and is read from its beginning; one whose rank is
+not among them may have been read, and nobody knows how far.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class Mark:
             "id": self.topic_id,
             "world_size": self.world_size,
             "ranks": list(self.ranks),
+            "partitions": len(self.positions),
             "positions": {str(p): self.positions[p] for p in sorted(self.positions)},
         }
 
@@ -130,7 +132,7 @@ def mark_of(topic: str, told: Told) -> Mark:
     try:
         positions = {int(p): int(v) for p, v in mark["positions"].items()}
         ranks, world_size = tuple(sorted(int(r) for r in mark["ranks"])), int(mark["world_size"])
-        of, topic_id = str(mark["topic"]), str(mark.get("id", ""))
+        of, topic_id, count = str(mark["topic"]), str(mark.get("id", "")), int(mark["partitions"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         said = f"it has no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
         msg = (
@@ -143,6 +145,13 @@ def mark_of(topic: str, told: Told) -> Mark:
     fits = world_size > 0 and all(0 <= r < world_size for r in ranks)
     if not fits or any(p < 0 or v < 0 or p % world_size not in ranks for p, v in positions.items()):
         msg = f"{topic}: a state must be of a stream of this topic; its ranks and positions do not fit together"
+        raise StateError(msg)
+    if count != len(positions) or any(p >= world_size and p - world_size not in positions for p in positions):
+        msg = (
+            f"{topic}: a state must have the position of each partition that its run read; of {count} it has "
+            f"{len(positions)}: {', '.join(map(str, sorted(positions)))}; it was changed, and nobody knows how far the "
+            "run was in the others"
+        )
         raise StateError(msg)
     return Mark(of, topic_id, world_size, ranks, positions)
 

@@ -26,8 +26,8 @@ from dali_feed.external_sources.kafka.cluster import Cluster, Identity
 from dali_feed.external_sources.kafka.connection import Connection, addresses
 from dali_feed.external_sources.kafka.errors import LOG, Meaning, Patience, Trouble, meaning, remade
 from dali_feed.external_sources.kafka.reader import KafkaReader
-from dali_feed.external_sources.kafka.rows import LABEL, Asked, Codec, Decoding, Seen, by_path
-from dali_feed.external_sources.kafka.snapshot import Pin, Sample, pin_of, sampled, scanned
+from dali_feed.external_sources.kafka.rows import LABEL, Codec, Decoding, KafkaParts, MembersSeen, by_path
+from dali_feed.external_sources.kafka.snapshot import Pin, TopicSample, pin_of, sampled, scanned
 from dali_feed.formats.contract import Format
 from dali_feed.quarantine.letters import Original
 from dali_feed.records.members import Member
@@ -153,7 +153,7 @@ class TopicSource:
 
     def _giving(self, image: str | None, members: tuple[str, ...]) -> Any:
         other = copy.copy(self)
-        other._decoding = replace(self._decoding, label=None, fields=members, asked=Asked(image, members))
+        other._decoding = replace(self._decoding, label=None, fields=members, asked=KafkaParts(image, members))
         return other
 
     def without_codec(self) -> Self:
@@ -322,7 +322,7 @@ class KafkaTopic(TopicSource):
 
     def members(self) -> tuple[Member, ...]:
         """What a few records, spread over the topic, have: value, key, timestamp, and their headers by name."""
-        snapshot, seen = self.snapshot(), Seen(self._forms.get(VALUE))
+        snapshot, seen = self.snapshot(), MembersSeen(self._forms.get(VALUE))
         reader = KafkaReader(self._to, identity=self._identity, modest=True)
         try:
             for start in np.linspace(0, max(0, len(snapshot) - LOOKED_AT), LOOKS).astype(np.int64).tolist():
@@ -396,7 +396,7 @@ class KafkaTopic(TopicSource):
         """What is between these offsets, as far as it takes to plan an epoch."""
         reader = KafkaReader(self._to, identity=self._identity, modest=True)
         try:
-            sample = sampled(reader, starts, ends, self._decoding.claims.weigh)
+            sample = sampled(reader, starts, ends, self._decoding.weigher())
         finally:
             reader.close()
         present, record_bytes, absent = None, sample.record_bytes, sample.absent
@@ -406,7 +406,7 @@ class KafkaTopic(TopicSource):
         topic, topic_id = self._to.topic, self._identity.topic_id
         return Pin(topic, topic_id, starts, ends, min(extent, MAX_EXTENT), record_bytes, present, absent)
 
-    def _scanned(self, starts: Int64s, ends: Int64s, sample: Sample) -> tuple[Present | None, int, float]:
+    def _scanned(self, starts: Int64s, ends: Int64s, sample: TopicSample) -> tuple[Present | None, int, float]:
         """Which offsets hold a record (None: all), the mean size of those records, and the share of the others."""
         topic, total = self._to.topic, int((ends - starts).sum())
         if self._holes == "auto":
@@ -424,7 +424,7 @@ class KafkaTopic(TopicSource):
             topic,
             starts,
             ends,
-            self._decoding.claims.weigh,
+            self._decoding.weigher(),
         )
         if not len(present):
             msg = f"{topic}: the topic must hold records; none of its {total} offsets has one"

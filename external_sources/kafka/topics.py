@@ -17,7 +17,7 @@ from dali_feed.errors import ConfigError, SourceDeniedError
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.connection import Connection, addresses
 from dali_feed.external_sources.kafka.reader import KafkaReader
-from dali_feed.external_sources.kafka.snapshot import Sample, sampled
+from dali_feed.external_sources.kafka.snapshot import TopicSample, sampled
 from dali_feed.records.extents import MAX_PARTITION
 from dali_feed.records.source import Int64s
 
@@ -354,14 +354,14 @@ class Topics:
             sample.record_bytes, sample.absent, time.time(),
         )  # fmt: skip
 
-    def _sample(self, to: Connection, starts: Int64s, ends: Int64s) -> Sample:
+    def _sample(self, to: Connection, starts: Int64s, ends: Int64s) -> TopicSample:
         if not (ends > starts).any():
-            return Sample(0, 0.0)
+            return TopicSample(0, 0.0)
         reader = KafkaReader(to, modest=True)
         try:
             return sampled(reader, starts, ends)
         except SourceDeniedError:  # whoever makes topics need not have the right to read them
-            return Sample(0, 0.0)
+            return TopicSample(0, 0.0)
         finally:
             reader.close()
 

@@ -21,7 +21,7 @@ from dali_feed.errors import ClosedError, ConfigError, SourceNotFoundError
 from dali_feed.external_sources import KafkaTopic
 from dali_feed.external_sources.kafka import reader as reading
 from dali_feed.external_sources.kafka.reader import ByColumn, ByMessage, KafkaReader
-from dali_feed.external_sources.kafka.rows import Run
+from dali_feed.external_sources.kafka.rows import OffsetRun
 from dali_feed.native.kafka import Queue
 from dali_feed.native.library import library
 from dali_feed.records.extents import Extents
@@ -251,7 +251,7 @@ def test_a_long_read_looks_around(real_kafka: Kafka, monkeypatch: pytest.MonkeyP
     real_kafka.publish(real_kafka.topic, [(each, n) for n, each in enumerate(large)], partitions=1)
     received, come, stop = list[int](), ByColumn.come, threading.Event()
 
-    def noted(way: ByColumn, run: Run, most: int) -> bool:
+    def noted(way: ByColumn, run: OffsetRun, most: int) -> bool:
         before = run.received
         found = come(way, run, most)
         received.append(run.received - before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from produced import block_of, numbered, shard_of, values_in
 from dali_feed import BadRecords, DataLoader
 from dali_feed.errors import ConfigError, ProduceError, SourceNotFoundError, StateError
 from dali_feed.external_sources import Claim, Copied, KafkaStream, KafkaTopic, Producer
+from dali_feed.external_sources.kafka.topic import messages
 from dali_feed.records.source import Block
 from dali_feed.testing import Message
 
@@ -247,6 +249,22 @@ def test_a_stream_reads_them_too(embedded: Kafka, tmp_path: Path) -> None:
     assert [each for each in found if each] == [values[:2], values[2:4], values[4:]]
     replay = source.replay(source.mark({0: 1}), source.mark({0: 3}))
     assert payloads(block_of(replay, 0)) == values[1:3]
+
+
+def test_what_a_worker_gives_up_leaves_the_weight_of_the_rest(embedded: Kafka, tmp_path: Path) -> None:
+    """Payloads count for `batch_bytes` wherever they lie, before partitions go and after."""
+    folder = made(tmp_path)
+    records = [replace(claimed(folder, b"%d" % n * 5_000), partition=n % 2) for n in range(4)]
+    embedded.publish(embedded.topic, records, partitions=2)
+    stream = KafkaStream(embedded.topic, embedded.servers, label=None, fleet=embedded.topic, claims=folder)
+    reader: Any = stream.live()
+    to, decoding = reader._to, reader._decoding
+    reader._taken = [each for p in (0, 1) for each in messages(to, p, 0, 2)]
+    reader._filled = sum(map(decoding.claims.weigh, reader._taken))
+    assert reader._filled == 4 * 5_000
+    reader._forget([1])
+    assert reader._filled == 2 * 5_000
+    reader.close()
 
 
 def test_a_killed_run_goes_on_with_its_payloads(embedded: Kafka, tmp_path: Path) -> None:

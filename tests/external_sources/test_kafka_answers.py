@@ -27,7 +27,7 @@ from dali_feed.external_sources import KafkaStream, KafkaTopic
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import Trouble
-from dali_feed.external_sources.kafka.group import Commits
+from dali_feed.external_sources.kafka.group import GroupCommits
 from dali_feed.testing import Broker
 
 pytestmark = pytest.mark.waits
@@ -188,7 +188,7 @@ class Committing:
 
     def __init__(self, kafka: Kafka) -> None:
         self.trouble = Trouble()
-        self.commits = Commits(options_of(kafka), kafka.topic, self.trouble)
+        self.commits = GroupCommits(options_of(kafka), kafka.topic, self.trouble)
         self.landed: list[dict[int, int]] = []
         fixed = {"bootstrap.servers": kafka.servers, "group.id": kafka.topic, "enable.auto.commit": False}
         self.consumer = Consumer({**fixed, "on_commit": self.commits}, logger=logging.getLogger("quiet"))

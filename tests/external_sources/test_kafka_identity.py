@@ -15,7 +15,7 @@ from dali_feed.external_sources.kafka.cluster import Cluster as Questions
 from dali_feed.external_sources.kafka.cluster import Witness
 from dali_feed.external_sources.kafka.errors import Patience
 from dali_feed.external_sources.kafka.reader import ByColumn, KafkaReader
-from dali_feed.external_sources.kafka.rows import Filled, Run
+from dali_feed.external_sources.kafka.rows import Filled, OffsetRun
 from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.native.library import library
 from dali_feed.records.source import Extents
@@ -111,7 +111,7 @@ def test_a_topic_made_anew_within_a_read_by_column(
     source.snapshot()
     come = ByColumn.come
 
-    def noted(way: ByColumn, run: Run, most: int) -> bool:
+    def noted(way: ByColumn, run: OffsetRun, most: int) -> bool:
         found = come(way, run, most)
         if run.received and not came:
             came.append(run.want)

@@ -15,7 +15,7 @@ from dali_feed.errors import DataLostError, SourceChangedError, SourceNotFoundEr
 from dali_feed.external_sources import KafkaStream
 from dali_feed.external_sources.kafka.cluster import Identity
 from dali_feed.external_sources.kafka.connection import Connection
-from dali_feed.external_sources.kafka.live_reader import MUCH, Look, Overdue, StreamReader
+from dali_feed.external_sources.kafka.live_reader import MUCH, LookoutAnswer, Overdue, StreamReader
 from dali_feed.external_sources.kafka.rows import Decoding
 from dali_feed.testing import publish
 
@@ -113,7 +113,7 @@ def test_an_outage_is_named_and_silence_is_not_one(link_broker: RealBroker) -> N
 def test_who_is_late() -> None:
     """A partition is late from when its turn had come, until it moves; a queue that is never empty delays that."""
     overdue, at = Overdue(), {0: 5, 1: 7}
-    look = Look(0.0, 2, {0: 5, 1: 9}, {})
+    look = LookoutAnswer(0.0, 2, {0: 5, 1: 9}, {})
     overdue.looked(look, at, 0, 1.0)
     assert overdue.longest(50.0) == (-1, 0.0)
     overdue.empty(at, 50.0)
@@ -132,9 +132,9 @@ def test_a_partition_without_a_leader_is_named() -> None:
     """Others may flow meanwhile: where nobody leads it for `timeout` seconds, the stream cannot go on."""
     options = Connection("t", "nowhere:1", 5.0)
     reader, now = StreamReader(options, Decoding(), Identity(), {0: 3, 1: 7}), time.monotonic()
-    reader._looked(Look(now, 2, {0: 3}, {1: now - 4}), {})
+    reader._looked(LookoutAnswer(now, 2, {0: 3}, {1: now - 4}), {})
     with pytest.raises(SourceUnreachableError, match=r"t\[1\]@7: .*the partition has no leader"):
-        reader._looked(Look(now, 2, {0: 3}, {1: now - 6}), {})
+        reader._looked(LookoutAnswer(now, 2, {0: 3}, {1: now - 6}), {})
     reader.close()
 
 
