@@ -20,7 +20,7 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import unquote
 
 from confluent_kafka import Message
@@ -87,18 +87,6 @@ class Told(NamedTuple):
     sha256: str
 
 
-class Follows(Protocol):
-    """What is done with claims."""
-
-    def find(self, headers: Iterable[tuple[str, Any]], lease: Lease) -> memoryview | str | None:
-        """The payload, put into the lease; why there is none; or None where the headers make no claim."""
-        ...
-
-    def weigh(self, message: Message) -> int:
-        """How many bytes a record takes where it is read."""
-        ...
-
-
 def told_in(headers: Iterable[tuple[str, Any]]) -> Told | str | None:
     """The claim that headers make, why it is none, or None. Of headers with one name the last counts."""
     known = {name: text for name, text in headers if name in (URI, SIZE, SHA256)}
@@ -134,7 +122,7 @@ class AsTheyAre:
     weigh = staticmethod(len)
 
     def find(self, headers: Iterable[tuple[str, Any]], lease: Lease) -> memoryview | str | None:
-        """See `Follows`."""
+        """See `Claims`."""
         return None
 
 
@@ -144,7 +132,7 @@ class Untold:
     weigh = staticmethod(len)
 
     def find(self, headers: Iterable[tuple[str, Any]], lease: Lease) -> memoryview | str | None:
-        """See `Follows`."""
+        """See `Claims`."""
         told = told_in(headers)
         if not isinstance(told, Told):
             return told
@@ -165,7 +153,7 @@ class Claims:
     folder: str
 
     def find(self, headers: Iterable[tuple[str, Any]], lease: Lease) -> memoryview | str | None:
-        """See `Follows`.
+        """The payload, put into the lease; why there is none; or None where the headers make no claim.
 
         Raises:
             SourceNotFoundError: the folder is not there, or holds nothing.
@@ -197,7 +185,7 @@ class Claims:
         return found
 
     def weigh(self, message: Message) -> int:
-        """See `Follows`: with what the claim says of the payload."""
+        """How many bytes a record takes where it is read, with what its claim says of the payload."""
         return weight_of(message)
 
     def _path(self, uri: str) -> str | None:
@@ -279,7 +267,7 @@ class RemoteClaims:
     weigh = staticmethod(lambda message: weight_of(cast("Message", message)))
 
     def find(self, headers: Iterable[tuple[str, Any]], lease: Lease) -> memoryview | str | None:
-        """See `Follows`.
+        """See `Claims`.
 
         Raises:
             SourceDeniedError, SourceUnreachableError: the store refuses, or does not answer.
@@ -343,6 +331,9 @@ class RemoteClaims:
 
 
 ABOVE = 8_000_000
+
+
+Follows = AsTheyAre | Untold | Claims | RemoteClaims
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ from dali_feed.external_sources.kafka.client import (
 from dali_feed.external_sources.kafka.cluster import Cluster, Identity, Witness
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import LOG, Meaning, Patience, Trouble, gone, meaning, remade
-from dali_feed.external_sources.kafka.rows import CellsWanted, Decoding, Event, Filled, OffsetRun, Takes, Way
+from dali_feed.external_sources.kafka.rows import CellsWanted, Decoding, Event, Filled, OffsetRun
 from dali_feed.external_sources.kafka.statistics import Statistics
 from dali_feed.native.kafka import EMPTY, LOOK, ROOM, Found, Functions, Queue, RunInC, functions, newest_client, plugin
 from dali_feed.records.gauges import KafkaStats
@@ -51,7 +52,10 @@ __all__ = ["ByColumn", "ByMessage", "Handle", "KafkaReader", "by_column", "librd
 
 
 class ByMessage:
-    """See `Way`."""
+    """Records as confluent_kafka gives them, a `Message` each. For every kind of rows and every client.
+
+    The consumer is assigned to one partition at a time.
+    """
 
     def __init__(self, consumer: Consumer, topic: str) -> None:
         self._consumer, self._topic = consumer, topic
@@ -59,12 +63,12 @@ class ByMessage:
         self._at = 0  # the first of them that nobody has had
 
     def assign(self, partition: int, offset: int) -> None:
-        """See `Way`."""
+        """From now on records come from there; what came before is dropped."""
         self.drop()
         self._consumer.assign([TopicPartition(self._topic, partition, offset)])
 
     def come(self, run: OffsetRun, most: int) -> bool:
-        """What is there already; where nothing is, what comes next within a slice of time."""
+        """Whether something is there, waiting for it for a slice of time; `most` records are best taken at once."""
         del run
         if self._at < len(self._left):
             return True
@@ -75,8 +79,8 @@ class ByMessage:
         return bool(batch)
 
     def look(self, run: OffsetRun) -> Event | None:
-        """See `Way`."""
-        left, take = self._left, run.rows.take
+        """Deal with what is there and belongs to the run, up to an event, which stays there until `skip`."""
+        left, take = self._left, run.take
         if run.filled is not None:  # meant for C, whose client could not be had
             run.filled.leave_out(slice(0))
         partition, want, stop, shift, received = run.partition, run.want, run.stop, run.shift, 0
@@ -104,15 +108,15 @@ class ByMessage:
         return event
 
     def skip(self) -> None:
-        """See `Way`."""
+        """The event has been dealt with."""
         self._at += 1
 
     def drop(self) -> None:
-        """See `Way`."""
+        """What is there is not wanted."""
         self._left, self._at = [], 0
 
     def close(self) -> None:
-        """See `Way`."""
+        """Before the consumer is closed."""
         self.drop()
 
 
@@ -185,7 +189,7 @@ class _Head:
 
 
 class ByColumn:
-    """See `Way`. Its runs have `filled`."""
+    """Records that C takes of the partition's own queue; see `ByMessage`. Its runs have `filled`."""
 
     def __init__(self, consumer: Consumer, own: Functions, handle: int, topic: str) -> None:
         self._consumer, self._topic = consumer, topic
@@ -197,7 +201,7 @@ class ByColumn:
         self._events: list[Message] = []  # of the client's own queue
 
     def assign(self, partition: int, offset: int) -> None:
-        """See `Way`."""
+        """See `ByMessage`."""
         self.drop()
         if partition != self._partition or self._queue is None:
             self._leave()
@@ -207,7 +211,7 @@ class ByColumn:
         self._consumer.assign([TopicPartition(self._topic, partition, offset)])
 
     def come(self, run: OffsetRun, most: int) -> bool:
-        """See `Way`."""
+        """See `ByMessage`."""
         del most
         if self._events:
             return True
@@ -237,7 +241,7 @@ class ByColumn:
             self._events.append(message)
 
     def look(self, run: OffsetRun) -> Event | None:
-        """See `Way`."""
+        """See `ByMessage`."""
         if self._events:
             first = self._events[0]
             if (told := first.error()) is not None:
@@ -263,27 +267,27 @@ class ByColumn:
         row = found.offset + run.shift
         _filled(run).leave_out(row)
         head: Any = _Head(found, self._topic)
-        run.rows.take(row, head)
+        run.take(row, head)
         run.received += len(head)
         run.want = found.offset + 1
         queue.skip()
         return None
 
     def skip(self) -> None:
-        """See `Way`."""
+        """See `ByMessage`."""
         if self._events:
             self._events.pop(0)
         elif self._queue is not None:
             self._queue.skip()
 
     def drop(self) -> None:
-        """See `Way`."""
+        """See `ByMessage`."""
         self._events.clear()
         if self._queue is not None:
             self._queue.skip()
 
     def close(self) -> None:
-        """See `Way`."""
+        """See `ByMessage`."""
         self._leave()
         queue, self._queue = self._queue, None
         if queue is not None:
@@ -305,6 +309,8 @@ def _filled(run: OffsetRun) -> Filled:
         raise SourceError(msg)
     return run.filled
 
+
+Take = Callable[[int, Message], None]
 
 NEAR_BYTES = 4 << 20  # what is passed over rather than assigned anew: most of it has been fetched by then
 NEAR = 64  # offsets, before anything is known of their size
@@ -346,7 +352,7 @@ class KafkaReader:
         self._trouble = Trouble()
         self._statistics = Statistics(to.topic)
         self._consumer: Consumer | None = None
-        self._way: Way | None = None  # how its records are taken
+        self._way: ByMessage | ByColumn | None = None  # how its records are taken
         self._columns = False  # whether by column
         self._at = (-1, -1)  # the partition, and the offset from which everything is with the way or still to come
         self._passed = self._received = 0  # offsets, and bytes of their records
@@ -363,7 +369,7 @@ class KafkaReader:
             wanted = rows.wanted()
             if wanted is not None and by_column(wanted):
                 rows.filled = Filled(wanted, count, lease, self._row_bytes)
-            self.fill(extents, rows, rows.filled)
+            self.fill(extents, rows.take, rows.filled)
             rows.finish()
             if rows.filled is not None:
                 self._row_bytes = rows.filled.settle()
@@ -372,24 +378,24 @@ class KafkaReader:
             raise
         return Block(extents.ids(), rows.payloads, rows.columns(), lease, rows.faults)
 
-    def fill(self, extents: Extents, rows: Takes, filled: Filled | None = None) -> None:
-        """Give each record of `extents`, with its row, to `rows`, or to C for `filled`. Raises what `read` does."""
+    def fill(self, extents: Extents, take: Take, filled: Filled | None = None) -> None:
+        """Give each record of `extents`, with its row, to `take`, or to C for `filled`. Raises what `read` does."""
         self._guard.check()
         with self._use:
             try:
-                self._runs(extents, rows, filled)
+                self._runs(extents, take, filled)
             finally:
                 if self._guard.closed:  # by another thread, which may not have waited
                     self._drop()
 
-    def _runs(self, extents: Extents, rows: Takes, filled: Filled | None) -> None:
+    def _runs(self, extents: Extents, take: Take, filled: Filled | None) -> None:
         try:
             first = 0
             for partition, start, stop in zip(
                 extents.partition.tolist(), extents.start.tolist(), extents.stop.tolist(), strict=True
             ):
                 if start < stop:
-                    self._run(OffsetRun(partition, start, stop, first - start, rows, filled))
+                    self._run(OffsetRun(partition, start, stop, first - start, take, filled))
                 first += stop - start
             if len(extents) and not self._witness.vouches(self._identity.topic_id):
                 self._identify(int(extents.partition[0]), int(extents.start[0]))
@@ -612,7 +618,7 @@ class KafkaReader:
             raise ClosedError(self._to.topic)
         return self._consumer
 
-    def _line(self) -> Way:
+    def _line(self) -> ByMessage | ByColumn:
         self._guard.check()
         if self._way is None:  # never between _assign and _drop
             raise ClosedError(self._to.topic)

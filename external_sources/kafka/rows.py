@@ -21,7 +21,7 @@ import ctypes
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from confluent_kafka import KafkaError, Message
@@ -51,8 +51,6 @@ __all__ = [
     "OffsetRun",
     "SlabsForC",
     "Taken",
-    "Takes",
-    "Way",
     "by_path",
     "merged",
 ]
@@ -62,7 +60,7 @@ __all__ = [
 class OffsetRun:
     """The offsets want..stop-1 of a partition are still to come; a record's row is its offset + shift.
 
-    rows      where they go
+    take      puts a record into its row; what is kept of it is copied
     filled    what C fills of these rows; None where they are read by message
     received  bytes of the records that came
     end_seen  where the partition has ended too early, since the last record
@@ -73,7 +71,7 @@ class OffsetRun:
     want: int
     stop: int
     shift: int
-    rows: Takes
+    take: Callable[[int, Message], None]
     filled: Filled | None = None
     received: int = 0
     end_seen: int | None = None
@@ -86,37 +84,6 @@ class Event(NamedTuple):
     error: KafkaError
     partition: int | None
     offset: int | None
-
-
-class Way(Protocol):
-    """How records come of a consumer that is assigned to one partition at a time."""
-
-    def assign(self, partition: int, offset: int) -> None:
-        """From now on records come from there; what came before is dropped."""
-        ...
-
-    def come(self, run: OffsetRun, most: int) -> bool:
-        """Whether something is there, waiting for it for a slice of time. By column the rows that C fills are filled.
-
-        `most` is how many records are best taken at once.
-        """
-        ...
-
-    def look(self, run: OffsetRun) -> Event | None:
-        """Deal with what is there and belongs to the run, up to an event, which stays there until `skip`."""
-        ...
-
-    def skip(self) -> None:
-        """The event has been dealt with."""
-        ...
-
-    def drop(self) -> None:
-        """What is there is not wanted."""
-        ...
-
-    def close(self) -> None:
-        """Before the consumer is closed."""
-        ...
 
 
 _MOST_AHEAD = 8  # slabs: records may have become small, and to ask C once per so many costs nothing
@@ -334,34 +301,6 @@ _NOTHING = memoryview(b"")
 _TOMBSTONE = "a record must hold an image; this one is a tombstone (no value)"
 
 
-class Takes(Protocol):
-    """An object that takes records, each with its row."""
-
-    def take(self, row: int, message: Message) -> None:
-        """Put a record into its row. The message is not used afterwards: what is kept is copied."""
-        ...
-
-
-class Cells(Takes, Protocol):
-    """Columns that are being filled."""
-
-    payloads: list[memoryview | None]
-    faults: dict[int, str]
-    filled: Filled | None  # what C fills, or None where it fills nothing
-
-    def wanted(self) -> CellsWanted | None:
-        """What C is to copy of each record; None where these rows are filled in Python alone."""
-        ...
-
-    def finish(self) -> None:
-        """All records have come: what C has filled goes into the rows."""
-        ...
-
-    def columns(self) -> dict[str, Any]:
-        """The fields beside the image."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Decoding:
     """What is made of each record; `KafkaTopic` documents the values.
@@ -403,7 +342,12 @@ class Decoding:
 
 
 class _Plain:
-    """value = image, one header = label."""
+    """value = image, one header = label.
+
+    payloads  the images, by row
+    faults    why a row has none
+    filled    what C fills, or None where it fills nothing
+    """
 
     def __init__(self, header: str | None, n: int, lease: Lease, claims: Follows) -> None:
         self.payloads: list[memoryview | None] = [None] * n
@@ -414,11 +358,11 @@ class _Plain:
         self._room, self._lease, self._claims = lease.room, lease, claims
 
     def wanted(self) -> CellsWanted:
-        """The value, and the header's number."""
+        """What C is to copy of each record: the value, and the header's number."""
         return CellsWanted(value=True, label=self._header)
 
     def finish(self) -> None:
-        """What C has filled."""
+        """All records have come: what C has filled goes into the rows."""
         if self.filled is not None:
             self.payloads = self.filled.views(self.payloads)
 
@@ -491,7 +435,7 @@ class _Coded:
         self._values: dict[str, list[Any]] = {name: [0 if name == LABEL else None] * n for name in fields}
 
     def wanted(self) -> None:
-        """A codec is Python."""
+        """Nothing: a codec is Python."""
 
     def finish(self) -> None:
         """All is there."""
@@ -562,7 +506,7 @@ def by_path(name: str) -> str:
 
 
 class MemberCells:
-    """Columns of members that are being filled. See `records.Cells`."""
+    """Columns of members that are being filled. See `_Plain`."""
 
     def __init__(self, asked: KafkaParts, n: int, lease: Lease, claims: Follows = UNTOLD) -> None:
         self.payloads: list[memoryview | None] = [None] * n
@@ -724,6 +668,9 @@ class _PlainRows(MemberCells):
             return dict(self._fields)
         values = self._pieces(self._values)
         return {name: values if parts == (_VALUE,) else self._fields[name] for name, parts in self._asked.items()}
+
+
+Cells = _Plain | _Coded | MemberCells
 
 
 def _in_full(members: tuple[str, ...]) -> dict[str, str] | None:

@@ -225,7 +225,7 @@ def _place(reader: KafkaReader, partition: int, start: int, stop: int, weigh: We
     """Sizes of the records at offsets start..stop-1; fewer of them where they are large."""
     sizes = Sizes(stop - start, PLACE_BYTES, weigh)
     try:
-        reader.fill(Extents.one(partition, start, stop), sizes)
+        reader.fill(Extents.one(partition, start, stop), sizes.take)
     except _EnoughError as enough:
         del sizes.found[enough.rows :]
     return sizes
@@ -331,6 +331,6 @@ class _Scan:
         for a in range(0, len(flags), STEP):
             b = min(a + STEP, len(flags))
             sizes = Sizes(b - a, None, self._weigh)
-            reader.fill(Extents.one(partition, first + a, first + b), sizes)
+            reader.fill(Extents.one(partition, first + a, first + b), sizes.take)
             flags[a:b] = np.asarray(sizes.found) >= 0
             self._done.put((b - a, sizes.size))

@@ -49,7 +49,7 @@ class Statistics:
             texts[:] = [*texts[-1:], text]
 
         with self._lock:  # the one before may still be closing: its list is nobody's any more
-            self._before = None if before is None else _over(before)
+            self._before = None if before is None else before.left()
             self._texts, self._made = texts, None
         return keep
 
@@ -143,15 +143,3 @@ def _mean(window: Mapping[str, int]) -> float | None:
 
 def _known(number: int) -> int | None:
     return number if number >= 0 else None  # -1001: not known
-
-
-def _over(found: KafkaStats) -> KafkaStats:
-    """What is left of a consumer that is closed: what it counted."""
-    return replace(
-        found,
-        partitions=tuple(replace(one, rate=None) for one in found.partitions),
-        brokers=tuple(replace(one, state="", latency=None, latency_p99=None, throttle=None) for one in found.brokers),
-        readers=0,
-        queue_records=0,
-        queue_bytes=0,
-    )

@@ -326,7 +326,7 @@ class KafkaTopic(TopicSource):
         reader = KafkaReader(self._to, identity=self._identity, modest=True)
         try:
             for start in np.linspace(0, max(0, len(snapshot) - LOOKED_AT), LOOKS).astype(np.int64).tolist():
-                reader.fill(snapshot.located(_stretch(snapshot, start, start + LOOKED_AT)), seen)
+                reader.fill(snapshot.located(_stretch(snapshot, start, start + LOOKED_AT)), seen.take)
         finally:
             reader.close()
         return seen.members()
