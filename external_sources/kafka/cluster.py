@@ -190,7 +190,7 @@ class Cluster:
         topic = self.to.topic
 
         def ask(seconds: float) -> ClusterMetadata:
-            cluster = self.consumer.list_topics(topic, timeout=seconds)
+            cluster: ClusterMetadata = self.consumer.list_topics(topic, timeout=seconds)
             there = cluster.topics.get(topic)
             if there is None or (there.error is not None and meaning(there.error) is Meaning.GONE):
                 raise self._missing()
