@@ -47,17 +47,17 @@ __all__ = [
     "SCHEME",
     "SHA256",
     "SIZE",
-    "UNTOLD",
+    "UNFOLLOWED",
     "URI",
     "AsTheyAre",
     "Claim",
+    "ClaimHeaders",
     "Claims",
     "Follows",
     "RemoteClaims",
-    "Told",
-    "Untold",
+    "Unfollowed",
+    "claim_in",
     "claim_of",
-    "told_in",
     "value_of",
     "weight_of",
 ]
@@ -79,7 +79,7 @@ _ITS_OWN = {
 }
 
 
-class Told(NamedTuple):
+class ClaimHeaders(NamedTuple):
     """What a record says of its payload."""
 
     uri: str
@@ -87,7 +87,7 @@ class Told(NamedTuple):
     sha256: str
 
 
-def told_in(headers: Iterable[tuple[str, Any]]) -> Told | str | None:
+def claim_in(headers: Iterable[tuple[str, Any]]) -> ClaimHeaders | str | None:
     """The claim that headers make, why it is none, or None. Of headers with one name the last counts."""
     known = {name: text for name, text in headers if name in (URI, SIZE, SHA256)}
     if URI not in known:
@@ -104,7 +104,7 @@ def told_in(headers: Iterable[tuple[str, Any]]) -> Told | str | None:
         return f"header {SIZE}: a decimal number is needed; found {size[:40]!r}"
     if not _HASH.fullmatch(digest):
         return f"header {SHA256}: 64 hexadecimal digits are needed; found {digest[:80]!r}"
-    return Told(where, int(size), digest.decode())
+    return ClaimHeaders(where, int(size), digest.decode())
 
 
 def value_of(follows: Follows, message: Message, lease: Lease) -> memoryview | str | None:
@@ -126,21 +126,21 @@ class AsTheyAre:
         return None
 
 
-class Untold:
+class Unfollowed:
     """Nobody said where payloads may lie."""
 
     weigh = staticmethod(len)
 
     def find(self, headers: Iterable[tuple[str, Any]], lease: Lease) -> memoryview | str | None:
         """See `Claims`."""
-        told = told_in(headers)
-        if not isinstance(told, Told):
-            return told
+        claim = claim_in(headers)
+        if not isinstance(claim, ClaimHeaders):
+            return claim
         cure = "give the source claims=, the folder that it may be read from"
-        return f"{claim_of(told)}: the payload is stored elsewhere; {cure}"
+        return f"{claim_of(claim)}: the payload is stored elsewhere; {cure}"
 
 
-UNTOLD = Untold()
+UNFOLLOWED = Unfollowed()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,28 +160,28 @@ class Claims:
             SourceDeniedError: it cannot be listed.
             SourceUnreachableError: its file system does not answer.
         """
-        told = told_in(headers)
-        if not isinstance(told, Told):
-            return told
-        path = self._path(told.uri)
+        claim = claim_in(headers)
+        if not isinstance(claim, ClaimHeaders):
+            return claim
+        path = self._path(claim.uri)
         if path is None:
-            return f"{claim_of(told)}: the object must lie in {self.folder}, and the URI leads out of it"
+            return f"{claim_of(claim)}: the object must lie in {self.folder}, and the URI leads out of it"
         try:
             status = os.stat(path)
         except OSError as error:
             if error.errno not in _ITS_OWN:
                 raise self._silent(error) from error
             self._look()
-            return f"{claim_of(told)}: the object is not in {self.folder}: {error.strerror}"
-        if stat.S_ISREG(status.st_mode) and status.st_size != told.size:
-            return f"{claim_of(told)}: the object must have {told.size} bytes; found {status.st_size}"
+            return f"{claim_of(claim)}: the object is not in {self.folder}: {error.strerror}"
+        if stat.S_ISREG(status.st_mode) and status.st_size != claim.size:
+            return f"{claim_of(claim)}: the object must have {claim.size} bytes; found {status.st_size}"
         found = load_file(path, lease)
         if isinstance(found, str):
             self._look()
-            return f"{claim_of(told)}: {found}"
+            return f"{claim_of(claim)}: {found}"
         digest = hashlib.sha256(found).hexdigest()
-        if len(found) != told.size or digest != told.sha256:
-            return f"{claim_of(told)}: the object must have the SHA-256 {told.sha256}; found {digest}: it was changed"
+        if len(found) != claim.size or digest != claim.sha256:
+            return f"{claim_of(claim)}: the object must have the SHA-256 {claim.sha256}; found {digest}: it was changed"
         return found
 
     def weigh(self, message: Message) -> int:
@@ -229,15 +229,15 @@ def weight_of(message: Message) -> int:
     size = len(message)
     if message.value() == b"":
         headers: Any = message.headers() or ()
-        told = told_in(headers)
-        if isinstance(told, Told):
-            size += min(told.size, LARGEST)
+        claim = claim_in(headers)
+        if isinstance(claim, ClaimHeaders):
+            size += min(claim.size, LARGEST)
     return size
 
 
-def claim_of(told: Told) -> str:
+def claim_of(claim: ClaimHeaders) -> str:
     """A claim in messages."""
-    return f"claim {told.uri[:_SHOWN]!r}"
+    return f"claim {claim.uri[:_SHOWN]!r}"
 
 
 # What a client or a server may take for something else than a letter of a name: %2e%2e is two dots to some.
@@ -273,35 +273,35 @@ class RemoteClaims:
             SourceDeniedError, SourceUnreachableError: the store refuses, or does not answer.
             SourceNotFoundError: nothing at all lies under the address, where the store can list.
         """
-        told = told_in(headers)
-        if not isinstance(told, Told):
-            return told
-        path = self._path(told.uri)
+        claim = claim_in(headers)
+        if not isinstance(claim, ClaimHeaders):
+            return claim
+        path = self._path(claim.uri)
         if path is None:
-            return f"{claim_of(told)}: the object must lie under {self.folder}, and the URI leads out of it"
-        if told.size > LARGEST:
-            return f"{claim_of(told)}: an object of {told.size} bytes; at most {LARGEST} are allowed"
+            return f"{claim_of(claim)}: the object must lie under {self.folder}, and the URI leads out of it"
+        if claim.size > LARGEST:
+            return f"{claim_of(claim)}: an object of {claim.size} bytes; at most {LARGEST} are allowed"
         try:
-            return self._read(path, told, lease)
+            return self._read(path, claim, lease)
         except SourceNotFoundError:
             self._look()
-            return f"{claim_of(told)}: the object is not under {self.folder}"
+            return f"{claim_of(claim)}: the object is not under {self.folder}"
         except SourceChangedError:
-            return f"{claim_of(told)}: the object changed while it was read"
+            return f"{claim_of(claim)}: the object changed while it was read"
         except SourceError as error:
-            raise self._told(error) from error
+            raise self._named(error) from error
         finally:
             self.store.known.pop(path, None)  # of millions of objects nothing is kept
 
-    def _read(self, path: str, told: Told, lease: Lease) -> memoryview | str:
+    def _read(self, path: str, claim: ClaimHeaders, lease: Lease) -> memoryview | str:
         file = self.store.open(path)
-        if file.was.size != told.size:
-            return f"{claim_of(told)}: the object must have {told.size} bytes; found {file.was.size}"
-        view = lease.room(told.size)
+        if file.was.size != claim.size:
+            return f"{claim_of(claim)}: the object must have {claim.size} bytes; found {file.was.size}"
+        view = lease.room(claim.size)
         file.read(view, 0)
         digest = hashlib.sha256(view).hexdigest()
-        if digest != told.sha256:
-            return f"{claim_of(told)}: the object must have the SHA-256 {told.sha256}; found {digest}: it was changed"
+        if digest != claim.sha256:
+            return f"{claim_of(claim)}: the object must have the SHA-256 {claim.sha256}; found {digest}: it was changed"
         return view
 
     def _path(self, uri: str) -> str | None:
@@ -324,16 +324,16 @@ class RemoteClaims:
             msg = f"claims={self.folder!r}: the folder must hold payloads; it is empty: check the address"
             raise SourceNotFoundError(msg) from error
         except SourceError as error:
-            raise self._told(error) from error
+            raise self._named(error) from error
 
-    def _told(self, error: SourceError) -> SourceError:
+    def _named(self, error: SourceError) -> SourceError:
         return type(error)(f"claims={self.folder!r}: {error}")
 
 
 ABOVE = 8_000_000
 
 
-Follows = AsTheyAre | Untold | Claims | RemoteClaims
+Follows = AsTheyAre | Unfollowed | Claims | RemoteClaims
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +381,7 @@ class Claim:
         self._put(Path(self.folder, name), value)
         return [(URI, name.encode()), (SIZE, b"%d" % len(value)), (SHA256, digest.encode())]
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """What a run must go on with."""
         return {"folder": os.fspath(self.folder), "above": self.above}
 

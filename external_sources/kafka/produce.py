@@ -118,9 +118,9 @@ def load(path: Path) -> Journal | None:
         msg = f"{path}: a journal must be a file that can be read and written; found: {error.strerror}"
         raise ConfigError(msg) from error
     try:
-        told = json.loads(text)
-        version = told.pop("version")
-        found = Journal(**told)
+        fields = json.loads(text)
+        version = fields.pop("version")
+        found = Journal(**fields)
         Tally.of(found.tally)
         fits = version == VERSION and isinstance(found.position, int) and found.position >= 0
     except (AttributeError, KeyError, TypeError, ValueError) as error:

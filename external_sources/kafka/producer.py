@@ -188,11 +188,11 @@ class Producer:
         beside = self._source.giving(None, members)
         return [self._main, beside] if self._writes.payload else [beside]
 
-    def _told(self) -> dict[str, Any]:
+    def _decisive(self) -> dict[str, Any]:
         """What a run must go on with. Of a function its name is known."""
         named = self._map and f"{self._map.__module__}.{getattr(self._map, '__qualname__', repr(self._map))}"
-        told = {"map": getattr(self._map, "told", named), "by": self._by, "transactional": self._transactional}
-        return {**self._writes.told(), **told} | ({} if self._claim is None else {"claim": self._claim.told()})
+        options = {"map": getattr(self._map, "told", named), "by": self._by, "transactional": self._transactional}
+        return {**self._writes.to_json(), **options} | ({} if self._claim is None else {"claim": self._claim.to_json()})
 
 
 class ProduceRun:
@@ -214,7 +214,7 @@ class ProduceRun:
             topic=of._topic,
             topic_id=target.topic_id,
             partitions=target.partitions,
-            options=of._told(),
+            options=of._decisive(),
         )
         self._journal = fresh if known is None else known.resumed(fresh, str(self._path))
         if target.partitions < self._journal.partitions:

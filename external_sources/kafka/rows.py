@@ -27,7 +27,7 @@ import numpy as np
 from confluent_kafka import KafkaError, Message
 from numpy.typing import NDArray
 
-from dali_feed.external_sources.kafka.claims import UNTOLD, Follows, value_of
+from dali_feed.external_sources.kafka.claims import UNFOLLOWED, Follows, value_of
 from dali_feed.formats.contract import Format
 from dali_feed.native.kafka import MOST_HEADERS, NO_HEADER, MemoryInC, RowsInC, address
 from dali_feed.quarantine.reasons import place_of
@@ -313,7 +313,7 @@ class Decoding:
     codec: Codec | None = None
     fields: tuple[str, ...] = ()
     asked: KafkaParts | None = None
-    claims: Follows = UNTOLD
+    claims: Follows = UNFOLLOWED
 
     def weigher(self) -> Callable[[Message], int]:
         """A function of a record: how many bytes of it are kept where it is read, with what its claim says."""
@@ -508,7 +508,7 @@ def by_path(name: str) -> str:
 class MemberCells:
     """Columns of members that are being filled. See `_Plain`."""
 
-    def __init__(self, asked: KafkaParts, n: int, lease: Lease, claims: Follows = UNTOLD) -> None:
+    def __init__(self, asked: KafkaParts, n: int, lease: Lease, claims: Follows = UNFOLLOWED) -> None:
         self.payloads: list[memoryview | None] = [None] * n
         self.faults: dict[int, str] = {}
         self._room, self._lease, self._claims = lease.room, lease, claims
@@ -521,7 +521,7 @@ class MemberCells:
         self.filled: Filled | None = None
 
     @classmethod
-    def of(cls, asked: KafkaParts, n: int, lease: Lease, claims: Follows = UNTOLD) -> MemberCells:
+    def of(cls, asked: KafkaParts, n: int, lease: Lease, claims: Follows = UNFOLLOWED) -> MemberCells:
         """Columns of n rows, filled in the fast way where what is asked for allows it."""
         plain = asked.image is None and _in_full(asked.members) is not None
         return (_PlainRows if plain else cls)(asked, n, lease, claims)
@@ -620,7 +620,7 @@ class MemberCells:
 class _PlainRows(MemberCells):
     """The fast way, for no image and each member by one name: values are pieces."""
 
-    def __init__(self, asked: KafkaParts, n: int, lease: Lease, claims: Follows = UNTOLD) -> None:
+    def __init__(self, asked: KafkaParts, n: int, lease: Lease, claims: Follows = UNFOLLOWED) -> None:
         super().__init__(asked, n, lease, claims)
         self._plain = {full: self._fields[name] for full, name in (_in_full(asked.members) or {}).items()}
         self._values = Filling(n, lease) if _VALUE in self._plain else None

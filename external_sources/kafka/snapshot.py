@@ -50,7 +50,7 @@ class Pin:
 
     def snapshot(self, servers: str) -> Snapshot:
         """The snapshot. Its fingerprint is of the offsets that it deals, and of which topic's they are."""
-        topic, pin = self.topic, self.told()
+        topic, pin = self.topic, self.to_json()
         held: list[Any] = [topic, self.topic_id, pin["starts"], pin["ends"]]
         if self.present is not None:
             held.append(self.present.digest())
@@ -69,7 +69,7 @@ class Pin:
             absent=self.absent,
         )
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The pin as plain JSON."""
         pin = {
             "topic": self.topic,
@@ -117,16 +117,16 @@ class Pin:
             raise SourceChangedError(msg)
 
 
-def pin_of(topic: str, told: Mapping[str, Any]) -> Pin:
+def pin_of(topic: str, pin: Mapping[str, Any]) -> Pin:
     """A pin read back from JSON. Raises StateError where it is not a pin of this topic."""
     try:
-        starts = np.array([int(v) for v in told["starts"]], np.int64)
-        ends = np.array([int(v) for v in told["ends"]], np.int64)
-        of, topic_id = str(told["topic"]), str(told.get("id", ""))
-        extent, record_bytes = int(told["extent"]), int(told["record_bytes"])
-        absent = float(told.get("absent", 0.0))
+        starts = np.array([int(v) for v in pin["starts"]], np.int64)
+        ends = np.array([int(v) for v in pin["ends"]], np.int64)
+        of, topic_id = str(pin["topic"]), str(pin.get("id", ""))
+        extent, record_bytes = int(pin["extent"]), int(pin["record_bytes"])
+        absent = float(pin.get("absent", 0.0))
         fits = len(starts) == len(ends) and extent >= 1 and not (ends < starts).any()
-        present = unpacked(told["present"], starts, ends) if fits and "present" in told else None
+        present = unpacked(pin["present"], starts, ends) if fits and "present" in pin else None
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         msg = f"{topic}: a pin must be what a snapshot of a Kafka topic gave; {type(error).__name__}: {error}"
         raise StateError(msg) from error
@@ -288,7 +288,7 @@ class _Scan:
 
     def run(self, topic: str) -> None:
         """Read it all; raises what a thread raised."""
-        total, passed, left, told = sum(map(len, self._flags)), 0, READERS, time.monotonic()
+        total, passed, left, since = sum(map(len, self._flags)), 0, READERS, time.monotonic()
         for thread in self._threads:
             thread.start()
         while left:
@@ -299,8 +299,8 @@ class _Scan:
                 left -= 1
                 continue
             passed, self.size = passed + item[0], self.size + item[1]
-            if time.monotonic() - told > TELL_SECONDS:
-                told = time.monotonic()
+            if time.monotonic() - since > TELL_SECONDS:
+                since = time.monotonic()
                 LOG.warning("%s: %.0f %% of its offsets have been looked at", topic, 100 * passed / total)
 
     def close(self) -> None:

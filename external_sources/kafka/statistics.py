@@ -85,12 +85,12 @@ def figures(topic: str, *texts: Mapping[str, Any]) -> KafkaStats:
 
     Where the training loop stands no consumer knows.
     """
-    told, first = texts[-1], texts[0]
-    seconds = (told["ts"] - first["ts"]) * _MICRO
+    latest, first = texts[-1], texts[0]
+    seconds = (latest["ts"] - first["ts"]) * _MICRO
     then = _partitions(first, topic)
     found: list[PartitionStats] = []
     queue = 0, 0
-    for number, each in sorted((int(number), each) for number, each in _partitions(told, topic).items()):
+    for number, each in sorted((int(number), each) for number, each in _partitions(latest, topic).items()):
         queue = max(queue, (each["fetchq_cnt"], each["fetchq_size"]))
         if number < 0 or not (each["desired"] or each["rxmsgs"] or each["hi_offset"] >= 0):
             continue  # librdkafka's own, and those that this consumer never came to
@@ -106,8 +106,8 @@ def figures(topic: str, *texts: Mapping[str, Any]) -> KafkaStats:
                 leader=_known(each["leader"]),
             )
         )
-    brokers = [_broker(name, each) for name, each in told["brokers"].items() if each["nodeid"] >= 0]
-    group = told.get("cgrp", {})
+    brokers = [_broker(name, each) for name, each in latest["brokers"].items() if each["nodeid"] >= 0]
+    group = latest.get("cgrp", {})
     return KafkaStats(
         topic,
         tuple(found),
@@ -116,12 +116,12 @@ def figures(topic: str, *texts: Mapping[str, Any]) -> KafkaStats:
         queue_records=queue[0],
         queue_bytes=queue[1],
         rebalances=group.get("rebalance_cnt", 0),
-        at=float(told["time"]),
+        at=float(latest["time"]),
     )
 
 
-def _partitions(told: Mapping[str, Any], topic: str) -> dict[str, Any]:
-    found: dict[str, Any] = told["topics"].get(topic, {}).get("partitions", {})
+def _partitions(latest: Mapping[str, Any], topic: str) -> dict[str, Any]:
+    found: dict[str, Any] = latest["topics"].get(topic, {}).get("partitions", {})
     return found
 
 

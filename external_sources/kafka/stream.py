@@ -40,7 +40,7 @@ __all__ = [
     "KafkaStream",
     "Mark",
     "Start",
-    "Told",
+    "StreamState",
     "begun",
     "check_stretch",
     "checked_start",
@@ -49,7 +49,7 @@ __all__ = [
     "merged_marks",
 ]
 
-Told = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+StreamState = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 _STATE = "stream"  # where a loader's state has its mark
 
 
@@ -63,7 +63,7 @@ class Mark:
     ranks: tuple[int, ...]
     positions: dict[int, int]
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As plain JSON."""
         return {
             "topic": self.topic,
@@ -102,20 +102,20 @@ class Mark:
         return {p: self.positions.get(p, 0) for p in mine}
 
 
-def mark_of(topic: str, told: Told) -> Mark:
+def mark_of(topic: str, state: StreamState) -> Mark:
     """A mark read back from JSON: by itself, in a loader's state, or those of several ranks.
 
     Raises StateError where it is not one of this topic.
     """
-    if isinstance(told, Sequence) and not isinstance(told, str | bytes):
-        return merged_marks(topic, told)
-    if not isinstance(told, Mapping):
+    if isinstance(state, Sequence) and not isinstance(state, str | bytes):
+        return merged_marks(topic, state)
+    if not isinstance(state, Mapping):
         msg = (
             f"{topic}: a state must be what a loader's state_dict() gave, a list of all ranks', or a mark; found"
-            f" {type(told).__name__}"
+            f" {type(state).__name__}"
         )
         raise StateError(msg)
-    mark = told.get(_STATE, told)
+    mark = state.get(_STATE, state)
     if mark is None:
         msg = (
             f"{topic}: a state must say how far a stream is; this one was taken before anything was read. Take it"
@@ -197,7 +197,7 @@ def made_mark(topic: str, topic_id: str, positions: Mapping[int, int], rank: int
 
 def merged_marks(topic: str, marks: Sequence[Mapping[str, Any]]) -> Mark:
     """One mark, made from those of several ranks. StateError: they are not of one run, or two are of one rank."""
-    found = [mark_of(topic, told) for told in marks]
+    found = [mark_of(topic, state) for state in marks]
     if not found:
         msg = f"{topic}: a state of at least one rank is needed; found none"
         raise StateError(msg)
@@ -216,14 +216,14 @@ def merged_marks(topic: str, marks: Sequence[Mapping[str, Any]]) -> Mark:
     return Mark(topic, found[0].topic_id, found[0].world_size, tuple(ranks), positions)
 
 
-Start = str | float | datetime | Told
+Start = str | float | datetime | StreamState
 
 _GROUP = "group"
 _TOO_LATE = 1e11  # seconds: the year 5138; as milliseconds it was in 1973, when there was no Kafka
 _NAMES = ("earliest", "latest", _GROUP, "group or earliest", "group or latest")
 
 
-def checked_start(topic: str, start: Any, group: str | None) -> str | float | Told:
+def checked_start(topic: str, start: Any, group: str | None) -> str | float | StreamState:
     """`start` as it is, a datetime as seconds since 1970. Raises ConfigError for what is none."""
     if isinstance(start, str) and start in _NAMES:
         if start.startswith(_GROUP) and group is None:
@@ -431,7 +431,7 @@ class KafkaStream(TopicSource):
         """
         if self._fleet is not None:
             return self._fleet.mark(self._to.topic)
-        return made_mark(self._to.topic, self._identity.topic_id, position, rank, world_size).told()
+        return made_mark(self._to.topic, self._identity.topic_id, position, rank, world_size).to_json()
 
     def merged(self, marks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """One mark, made from those of several ranks of one run, from which a run of any world size continues.
@@ -442,9 +442,9 @@ class KafkaStream(TopicSource):
             for each in marks:
                 self._fleet.check_mark(self._to.topic, each)
             return self._fleet.mark(self._to.topic)
-        return merged_marks(self._to.topic, marks).told()
+        return merged_marks(self._to.topic, marks).to_json()
 
-    def replay(self, a: Told, b: Told) -> KafkaTopic:
+    def replay(self, a: StreamState, b: StreamState) -> KafkaTopic:
         """The stretch of the stream between two states, as a bounded topic: a record has the id that it had here.
 
         A state is a loader's, a list of all ranks', or a mark.

@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from dali_feed.checks import path_of
 from dali_feed.errors import ConfigError, SourceEmptyError, SourceError
 from dali_feed.external_sources.formatted import VALUE, Formatted, forms_of, with_formats
-from dali_feed.external_sources.kafka.claims import UNTOLD, Claims, Follows, RemoteClaims
+from dali_feed.external_sources.kafka.claims import UNFOLLOWED, Claims, Follows, RemoteClaims
 from dali_feed.external_sources.kafka.client import OURS, SLICE_SECONDS, consumer, most_times
 from dali_feed.external_sources.kafka.cluster import Cluster, Identity
 from dali_feed.external_sources.kafka.connection import Connection, addresses
@@ -195,7 +195,7 @@ class TopicSource:
 
 def _follows(claims: str | os.PathLike[str] | None) -> Follows:
     if claims is None:
-        return UNTOLD
+        return UNFOLLOWED
     if "://" not in (address := path_of("claims=", claims)):
         return Claims(os.path.abspath(address))
     return RemoteClaims.under(address)

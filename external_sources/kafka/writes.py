@@ -59,7 +59,7 @@ class Writes(Protocol):
         """The record. What it raises is the fault of this one."""
         ...
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """All that decides what it writes, as plain JSON: a run goes on with the same alone."""
         ...
 
@@ -103,7 +103,7 @@ class Payload:
             headers.append((self.label, b"%d" % fields[LABEL]))
         return Written(payload, _key(self.key, members), headers)
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """See `Writes`."""
         return {"writes": "payload", "key": self.key, "headers": list(self.headers), "label": self.label}
 
@@ -169,7 +169,7 @@ class Values:
         value = self._encode({name: members[member] for name, member in self._by_name.items()})
         return Written(value, _key(self.key, members), _headers(self.headers, members))
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """See `Writes`."""
         return {
             "writes": told_of(self.format),
@@ -203,7 +203,7 @@ class Copied:
         """See `Writes`."""
         return Written(None if fields[TOMBSTONE] else payload, fields["key"], fields["headers"])
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """See `Writes`."""
         return {"writes": "copied"}
 
