@@ -35,7 +35,7 @@ from dali_feed.external_sources.kafka.produce import Journal, Maker, Numbered, R
 from dali_feed.external_sources.kafka.tally import Settled, Tally
 from dali_feed.external_sources.kafka.writes import WHERE, Payload, Writes, Written
 from dali_feed.records.members import Members
-from dali_feed.records.source import Source
+from dali_feed.records.source import Source, lacking
 
 __all__ = ["ProduceRun", "Produced", "Producer", "Target", "target_at"]
 
@@ -125,6 +125,12 @@ class Producer:
             msg = f"{topic}: map must be a function of bytes, or None; found {map!r}"
             raise ConfigError(msg)
         of_kind(f"{topic}: claim", claim, Claim)
+        if lacks := lacking(source):
+            msg = (
+                f"{topic}: the source must be one that ends, such as a ShardSet or a KafkaTopic; found {source!r}, "
+                f"without {', '.join(lacks)}; of a stream give what replay() makes of two states"
+            )
+            raise ConfigError(msg)
         self._main, self._source = self._writes.of(source), source
         self._topic, self._servers = topic, addresses(f"{topic}: ", servers)
         self._to = Connection(topic, self._servers, timeout, dict(config or {}))

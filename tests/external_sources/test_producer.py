@@ -28,7 +28,17 @@ from dali_feed.errors import (
     SourceUnreachableError,
     StateError,
 )
-from dali_feed.external_sources import ArrowRows, Copied, FileList, KafkaTopic, Payload, Producer, ShardSet, Values
+from dali_feed.external_sources import (
+    ArrowRows,
+    Copied,
+    FileList,
+    KafkaStream,
+    KafkaTopic,
+    Payload,
+    Producer,
+    ShardSet,
+    Values,
+)
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.lanes import LaneOptions, TransactionLane, is_packed, name_of
 from dali_feed.external_sources.kafka.produce import journal_lock
@@ -371,14 +381,16 @@ def test_a_journal_is_of_one_run(embedded: Kafka, tmp_path: Path) -> None:
         ({"map": bytes, "writes": Values("json", ("bytes",), ("bytes",))}, "writes none"),
         ({"queue_bytes": 10}, "queue_bytes must be"),
         ({"readers": 0}, "readers must be"),
+        ({"source": KafkaStream("t", "127.0.0.1:1")}, "the source must be one that ends.*without snapshot, reader"),
         ({"writes": Copied()}, "must be a KafkaTopic"),
         ({"writes": Payload(key="nobody")}, "member 'nobody'"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused_at_once(arguments: dict[str, Any], words: str) -> None:
     """Nobody listens at the address."""
+    source = arguments.get("source", FileList(["a.jpg"]))
     with pytest.raises(ConfigError, match=words):
-        Producer(FileList(["a.jpg"]), "t", "127.0.0.1:1", **arguments)
+        Producer(source, "t", "127.0.0.1:1", **{name: each for name, each in arguments.items() if name != "source"})
 
 
 def test_the_codec_of_a_run_is_that_of_most_of_its_first_records(embedded: Kafka, tmp_path: Path) -> None:
