@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from dali_feed.external_sources.kafka.by_column import librdkafka
+from dali_feed.external_sources.kafka.reader import librdkafka
 
 __all__ = ["compiled", "missing_c", "read_c"]
 

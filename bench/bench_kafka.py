@@ -38,7 +38,7 @@ from dali_feed.bench.rows import append, table
 from dali_feed.bench.turns import spread
 from dali_feed.bench.usage import cpu_seconds
 from dali_feed.external_sources import KafkaTopic
-from dali_feed.external_sources.kafka.options import _LAWS, _TUNING
+from dali_feed.external_sources.kafka.client import _LAWS, _TUNING
 
 SHOWN = (
     "payload kb",

@@ -78,7 +78,7 @@ def ours(servers: str, topic: str, shard: Path, *, transactional: bool) -> Found
 def options_of(servers: str) -> dict[str, Any]:
     """What librdkafka is told of us, but for what is a Python object."""
     made = Producer(FileList(["a.jpg"]), "t", servers)
-    found = made._options.librdkafka("none", {})
+    found = {**made._options.tuning(), **made._options.settings(), "compression.codec": "none"}
     return {name: value for name, value in found.items() if name not in ("logger", "partitioner", "bootstrap.servers")}
 
 

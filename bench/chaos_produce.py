@@ -31,7 +31,7 @@ from _results import RESULTS
 from dali_feed.bench.facts import facts
 from dali_feed.bench.rows import append, table
 from dali_feed.external_sources import Produced, Producer, ShardSet
-from dali_feed.external_sources.kafka.packed import is_packed
+from dali_feed.external_sources.kafka.lanes import is_packed
 from dali_feed.testing.shards import write_shard
 
 PARTITIONS = 3
@@ -43,7 +43,7 @@ Args = tuple[str, str, str, str, str]
 def run(shard: str, servers: str, topic: str, journal: str, transactional: str) -> None:
     """One process's part; it says when the first records count."""
     source, said = ShardSet(shard, image=("bin",)), False
-    options: dict[str, Any] = {"every": 0.1, "queue_bytes": 256 << 10, "linger": 0.005}
+    options: dict[str, Any] = {"every": 0.1, "queue_bytes": 256 << 10, "config": {"linger.ms": 5}}
 
     def tell(so_far: Produced) -> None:
         nonlocal said

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dali_feed.packages import lazily
+from dali_feed.secrets import FromEnv, FromFile
 
 if TYPE_CHECKING:
     from dali_feed.external_sources.array_shards import ArrayShards
@@ -16,11 +17,10 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.concat import Concat
     from dali_feed.external_sources.dead_letter_folder import DeadLetterFolder
     from dali_feed.external_sources.files import FileList
-    from dali_feed.external_sources.kafka.claim import Claim
-    from dali_feed.external_sources.kafka.dead_letter_topic import DeadLetterTopic
-    from dali_feed.external_sources.kafka.fleet import Fleet
+    from dali_feed.external_sources.kafka.claims import Claim
+    from dali_feed.external_sources.kafka.dead_letters import DeadLetterTopic
+    from dali_feed.external_sources.kafka.group import Fleet
     from dali_feed.external_sources.kafka.producer import Produced, Producer
-    from dali_feed.external_sources.kafka.secrets import FromEnv, FromFile
     from dali_feed.external_sources.kafka.stream import KafkaStream
     from dali_feed.external_sources.kafka.tally import Tally
     from dali_feed.external_sources.kafka.topic import KafkaTopic
@@ -72,16 +72,14 @@ __getattr__ = lazily(
         "ArrayShards": "array_shards",
         "ArrowFiles": "arrow_files",
         "ArrowRows": "arrow_rows",
-        "Claim": "kafka.claim",
+        "Claim": "kafka.claims",
         "Concat": "concat",
         "Copied": "kafka.writes",
         "DeadLetterFolder": "dead_letter_folder",
-        "DeadLetterTopic": "kafka.dead_letter_topic",
+        "DeadLetterTopic": "kafka.dead_letters",
         "DiskCache": "shards",
         "FileList": "files",
-        "Fleet": "kafka.fleet",
-        "FromEnv": "kafka.secrets",
-        "FromFile": "kafka.secrets",
+        "Fleet": "kafka.group",
         "KafkaStream": "kafka.stream",
         "KafkaTopic": "kafka.topic",
         "Mix": "mix",

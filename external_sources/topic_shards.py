@@ -163,7 +163,7 @@ def _columns(extents: Extents) -> tuple[Int64s, Int64s, Int64s]:
 
 def _snapshot(pin: Mapping[str, Any]) -> Snapshot:
     """The snapshot of a pin."""
-    from dali_feed.external_sources.kafka.pin import pin_of
+    from dali_feed.external_sources.kafka.snapshot import pin_of
 
     if not isinstance(pin, Mapping) or "topic" not in pin:
         msg = "a set's pin must be what a snapshot of a Kafka topic gave"

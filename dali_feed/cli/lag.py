@@ -11,7 +11,7 @@ import typer
 from dali_feed.cli.arguments import Config, Timeout, Topic
 
 if TYPE_CHECKING:
-    from dali_feed.external_sources.kafka.lag_facts import Stand
+    from dali_feed.external_sources.kafka.lag import Stand
 
 __all__ = ["lag"]
 
@@ -47,16 +47,15 @@ def lag(  # noqa: PLR0913, PLR0917  an option each
     from dali_feed.cli.looks import looking
     from dali_feed.cli.targets import KAFKA, named, options_of
     from dali_feed.errors import ConfigError
-    from dali_feed.external_sources.kafka.lag import look
-    from dali_feed.external_sources.kafka.lag_facts import lag_warnings, since
-    from dali_feed.external_sources.kafka.options import KafkaOptions
+    from dali_feed.external_sources.kafka.connection import Connection
+    from dali_feed.external_sources.kafka.lag import lag_warnings, look, since
 
     if not target.startswith(KAFKA):
         msg = f"target: must be a topic, kafka://host:port/topic; found {target!r}"
         raise ConfigError(msg)
     topic, servers = named(target)
     reader = _reader(group, state, topic, servers)
-    options = KafkaOptions(topic, servers, None, None, (), timeout, options_of(config or []))
+    options = Connection(topic, servers, timeout, options_of(config or []))
     left = looks if looks is not None else 1 if watch is None else -1
     before, found = None, list[str]()
     with looking(screen, told, as_json=as_json, live=watch is not None) as show:

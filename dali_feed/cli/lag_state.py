@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from dali_feed.errors import StateError
-from dali_feed.external_sources.kafka.lag_facts import Stand
-from dali_feed.external_sources.kafka.mark import merged_marks
-from dali_feed.external_sources.kafka.pin import pin_of
+from dali_feed.external_sources.kafka.lag import Stand
+from dali_feed.external_sources.kafka.snapshot import pin_of
+from dali_feed.external_sources.kafka.stream import merged_marks
 from dali_feed.feed.reached import reached
 
 __all__ = ["stand_of_state"]

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dali_feed.cli.text import grid, plural, put
-from dali_feed.external_sources.kafka.lag_facts import LagFacts
-from dali_feed.external_sources.kafka.topic_facts import span_text
+from dali_feed.external_sources.kafka.lag import LagFacts
+from dali_feed.external_sources.kafka.topics import span_text
 
 __all__ = ["screen", "told"]
 
@@ -20,7 +20,7 @@ PARTITIONS = 64
 
 def told(facts: LagFacts, warnings: Sequence[str]) -> dict[str, Any]:
     """A look as JSON has it."""
-    return facts.told() | {"warnings": list(warnings)}
+    return facts.to_json() | {"warnings": list(warnings)}
 
 
 def screen(facts: LagFacts, warnings: Sequence[str]) -> Group:
@@ -43,10 +43,7 @@ def _reader(facts: LagFacts) -> str:
     stand = facts.stand
     if stand.ends is not None:
         return "a loader's state; it reads up to where the topic ended when it began"
-    if not stand.state and stand.members is None:
-        return "only positions are known"
-    members = "" if stand.members is None else f"{stand.members:,} member{plural(stand.members)}"
-    return ", ".join(filter(None, (stand.state, members)))
+    return stand.state or "only positions are known"
 
 
 def _lag(facts: LagFacts) -> str:
@@ -66,14 +63,11 @@ def _partitions(facts: LagFacts) -> tuple[Table, int]:
     """Those with the largest lag, in order, and how many more there are."""
     rows = sorted(facts.partitions, key=lambda each: -(each.lag or 0))[:PARTITIONS]
     rated = any(each.written is not None for each in facts.partitions)
-    held = any(each.member for each in facts.partitions)
     table = Table(box=None, padding=(0, 1), header_style="dim")
     names = ["partition", "position", "low", "end", "lag", "behind", "headroom"]
     kept, rates = ["may go in"] if facts.keeps is not None else [], ["read/s", "written/s"] if rated else []
     for name in [*names, *kept, *rates]:
         table.add_column(name, justify="left" if name == "partition" else "right", no_wrap=True)
-    if held:
-        table.add_column("member", no_wrap=True)
     for each in sorted(rows, key=lambda one: one.partition):
         cells = [
             f"{facts.topic}[{each.partition}]",
@@ -82,7 +76,6 @@ def _partitions(facts: LagFacts) -> tuple[Table, int]:
             _count(each.headroom),
             *([_left(facts.left(each))] if kept else []),
             *([_rate(each.read), _rate(each.written)] if rated else []),
-            *([each.member] if held else []),
         ]
         table.add_row(*cells)
     return table, len(facts.partitions) - len(rows)

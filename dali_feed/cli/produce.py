@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -69,12 +69,7 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
     claim_above: Annotated[
         str, typer.Option(metavar="SIZE", help="Bytes of the largest value that goes into the topic itself.")
     ] = "8MB",
-    acks: Annotated[str, typer.Option(help="all: every in-sync replica has it; 1: the leader has.")] = "all",
     compression: Annotated[str, typer.Option(help="auto, none, lz4, zstd, snappy or gzip.")] = "auto",
-    linger: Annotated[
-        float, typer.Option(min=0, help="Seconds that a record may wait for others, to be sent with them.")
-    ] = 0.02,
-    batch: Annotated[str, typer.Option(metavar="SIZE", help="Bytes of records that are sent together.")] = "1MB",
     queue: Annotated[str, typer.Option(metavar="SIZE", help="Bytes of records that wait to be sent.")] = "64MiB",
     workers: Annotated[int, typer.Option(min=1, help="Number of threads that read, resize and encode.")] = 2,
     config: Config = None,
@@ -119,10 +114,7 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
         journal=kept,
         transactional=transactional,
         by="turn" if by_turn else "key",
-        acks=cast("Literal['all', '1']", acks),  # it checks
         compression=compression,
-        linger=linger,
-        batch_bytes=bytes_of("--batch", batch),
         queue_bytes=bytes_of("--queue", queue),
         config=options,
         timeout=timeout,

@@ -27,7 +27,7 @@ from dali_feed.external_sources import (
     TFRecords,
 )
 from dali_feed.external_sources.files import IMG_EXTENSIONS
-from dali_feed.external_sources.kafka.addresses import addresses
+from dali_feed.external_sources.kafka.connection import addresses
 from dali_feed.external_sources.record_files.mds_index import is_mds
 from dali_feed.quarantine.letters import DeadLetters
 from dali_feed.records.source import Source

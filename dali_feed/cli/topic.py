@@ -1,4 +1,4 @@
-"""`dali-feed topic`: topics made, looked at, grown and deleted. What a command needs is imported when it runs."""
+"""`dali-feed topic`: topics made, looked at and deleted. What a command needs is imported when it runs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dali_feed.cli.arguments import Config, Timeout, Topic
 if TYPE_CHECKING:
     from dali_feed.external_sources import Topics
 
-__all__ = ["create", "delete", "describe", "grow", "topic_app"]
+__all__ = ["create", "delete", "describe", "topic_app"]
 
 
 def topic_app(plainly: Callable[[], ContextDecorator]) -> typer.Typer:
     """The commands, each within `plainly()`, which tells errors as a person wants them."""
-    made = typer.Typer(name="topic", help="Topics: create, describe, grow, delete.", no_args_is_help=True)
-    for command in (create, describe, grow, delete):
+    made = typer.Typer(name="topic", help="Topics: create, describe, delete.", no_args_is_help=True)
+    for command in (create, describe, delete):
         made.command()(plainly()(command))
     return made
 
@@ -74,7 +74,7 @@ def create(  # noqa: PLR0913, PLR0917  an option each
         min_insync_replicas=min_insync,
     )
     print(f"{topic}: made, with {partitions} partition{'' if partitions == 1 else 's'}")
-    print("  2 to 4 partitions per GPU of the largest run keep its readers busy; `dali-feed topic grow` adds some")
+    print("  2 to 4 partitions per GPU of the largest run keep its readers busy")
     if retention != "forever":
         print(f"  its records may be deleted {retention} after they were produced")
 
@@ -105,19 +105,6 @@ def describe(
     topics, topic = _topics(target, config, timeout)
     if show(topics.describe(topic), run=length, gpus=gpus, as_json=as_json) and strict:
         raise typer.Exit(1)
-
-
-def grow(
-    target: Topic,
-    partitions: Annotated[int, typer.Option(min=1, help="Number of partitions afterwards.")],
-    config: Config = None,
-    timeout: Timeout = 10.0,
-) -> None:
-    """Add partitions to a topic. They cannot be removed again."""
-    topics, topic = _topics(target, config, timeout)
-    before = topics.grow(topic, partitions)
-    print(f"{topic}: {partitions} partitions, {partitions - before} more than before")
-    print("  runs that have begun do not read them; from now on a key may go to another partition")
 
 
 def delete(

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dali_feed.cli.text import grid, plural, put, size_text
-from dali_feed.external_sources.kafka.topic_facts import TopicFacts, span_text, warnings
+from dali_feed.external_sources.kafka.topics import TopicFacts, span_text, warnings
 
 __all__ = ["show"]
 
@@ -21,7 +21,7 @@ def show(facts: TopicFacts, *, run: float, gpus: int | None, as_json: bool) -> i
     """Print a topic and what would hurt a run of `run` seconds; how many warnings there are."""
     found = warnings(facts, run, gpus)
     if as_json:
-        print(json.dumps(facts.told() | {"warnings": found}))
+        print(json.dumps(facts.to_json() | {"warnings": found}))
         return len(found)
     console = Console(highlight=False)
     console.print(Text(f"kafka topic {facts.topic} at {facts.servers}", style="bold"), soft_wrap=True)

@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dali_feed.errors import ConfigError, SourceError, SourceNotFoundError, SourceUnreachableError
+from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import QUIET, Trouble, unreachable
 from dali_feed.testing.embedded import PARTITION_BYTES, running_at
 
@@ -104,7 +105,7 @@ def _partitions(reader: Consumer, servers: str, topic: str, trouble: Trouble) ->
         found = reader.list_topics(topic, timeout=TIMEOUT).topics.get(topic)
     except KafkaException as error:
         reader.poll(0)
-        raise unreachable(topic, servers, TIMEOUT, trouble.last or error.args[0].str()) from error
+        raise unreachable(Connection(topic, servers), TIMEOUT, trouble.last or error.args[0].str()) from error
     if found is None or found.error is not None:
         return 0
     return len(found.partitions)

@@ -1,10 +1,13 @@
-"""Claim checks, read: a record whose payload lies elsewhere says where, how large it is and what its SHA-256 is.
+"""Claim checks: payloads that are stored elsewhere; their records say where, how large they are and their SHA-256.
 
-The law: nothing is opened but files in the one folder that the reader was told of, wherever a record says to look; and
-what is given is of that size and that hash, or it is that record's fault. A folder that is not there, or is empty as
-one that nothing is mounted on, is nobody's fault but its own: an error.
+The laws of reading: nothing is opened but files in the one folder, or objects under the one address, that the reader
+was told of, wherever a record says to look; and what is given is of that size and that hash, or it is that record's
+fault. A folder that is not there, or is empty as one that nothing is mounted on, and a store that refuses or does not
+answer, is nobody's fault but its own: an error. Whether a record has a claim is looked at where its value is empty, and
+nowhere else: the others pay nothing.
 
-Whether a record has a claim is looked at where its value is empty, and nowhere else: the others pay nothing.
+The law of writing: a payload is on the disk, whole and under its name, before its record is sent. The name is the
+SHA-256 of the payload, so that equal ones lie there once, and a run that goes on finds what it wrote before.
 """
 
 from __future__ import annotations
@@ -15,29 +18,46 @@ import os
 import re
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 from urllib.parse import unquote
 
 from confluent_kafka import Message
 
-from dali_feed.errors import SourceDeniedError, SourceNotFoundError, SourceUnreachableError
+from dali_feed.checks import path_of
+from dali_feed.errors import (
+    ConfigError,
+    ProduceError,
+    SourceChangedError,
+    SourceDeniedError,
+    SourceError,
+    SourceNotFoundError,
+    SourceUnreachableError,
+)
 from dali_feed.external_sources.one_file import LARGEST, load_file
 from dali_feed.records.source import Lease
+from dali_feed.storage.choose import store_for
+from dali_feed.storage.durable import sync_folder, write_whole
+from dali_feed.storage.remote import RemoteStore
+from dali_feed.storage.signed import shown
 
 __all__ = [
+    "ABOVE",
     "SCHEME",
     "SHA256",
     "SIZE",
-    "UNTOLD",
+    "UNFOLLOWED",
     "URI",
     "AsTheyAre",
+    "Claim",
+    "ClaimHeaders",
     "Claims",
     "Follows",
-    "Told",
-    "Untold",
+    "RemoteClaims",
+    "Unfollowed",
+    "claim_in",
     "claim_of",
-    "told_in",
     "value_of",
     "weight_of",
 ]
@@ -59,7 +79,7 @@ _ITS_OWN = {
 }
 
 
-class Told(NamedTuple):
+class ClaimHeaders(NamedTuple):
     """What a record says of its payload."""
 
     uri: str
@@ -67,19 +87,7 @@ class Told(NamedTuple):
     sha256: str
 
 
-class Follows(Protocol):
-    """What is done with claims."""
-
-    def find(self, headers: Iterable[tuple[str, Any]], lease: Lease) -> memoryview | str | None:
-        """The payload, put into the lease; why there is none; or None where the headers make no claim."""
-        ...
-
-    def weigh(self, message: Message) -> int:
-        """How many bytes a record takes where it is read."""
-        ...
-
-
-def told_in(headers: Iterable[tuple[str, Any]]) -> Told | str | None:
+def claim_in(headers: Iterable[tuple[str, Any]]) -> ClaimHeaders | str | None:
     """The claim that headers make, why it is none, or None. Of headers with one name the last counts."""
     known = {name: text for name, text in headers if name in (URI, SIZE, SHA256)}
     if URI not in known:
@@ -96,7 +104,7 @@ def told_in(headers: Iterable[tuple[str, Any]]) -> Told | str | None:
         return f"header {SIZE}: a decimal number is needed; found {size[:40]!r}"
     if not _HASH.fullmatch(digest):
         return f"header {SHA256}: 64 hexadecimal digits are needed; found {digest[:80]!r}"
-    return Told(where, int(size), digest.decode())
+    return ClaimHeaders(where, int(size), digest.decode())
 
 
 def value_of(follows: Follows, message: Message, lease: Lease) -> memoryview | str | None:
@@ -114,25 +122,25 @@ class AsTheyAre:
     weigh = staticmethod(len)
 
     def find(self, headers: Iterable[tuple[str, Any]], lease: Lease) -> memoryview | str | None:
-        """See `Follows`."""
+        """See `Claims`."""
         return None
 
 
-class Untold:
+class Unfollowed:
     """Nobody said where payloads may lie."""
 
     weigh = staticmethod(len)
 
     def find(self, headers: Iterable[tuple[str, Any]], lease: Lease) -> memoryview | str | None:
-        """See `Follows`."""
-        told = told_in(headers)
-        if not isinstance(told, Told):
-            return told
+        """See `Claims`."""
+        claim = claim_in(headers)
+        if not isinstance(claim, ClaimHeaders):
+            return claim
         cure = "give the source claims=, the folder that it may be read from"
-        return f"{claim_of(told)}: the payload is stored elsewhere; {cure}"
+        return f"{claim_of(claim)}: the payload is stored elsewhere; {cure}"
 
 
-UNTOLD = Untold()
+UNFOLLOWED = Unfollowed()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,39 +153,39 @@ class Claims:
     folder: str
 
     def find(self, headers: Iterable[tuple[str, Any]], lease: Lease) -> memoryview | str | None:
-        """See `Follows`.
+        """The payload, put into the lease; why there is none; or None where the headers make no claim.
 
         Raises:
             SourceNotFoundError: the folder is not there, or holds nothing.
             SourceDeniedError: it cannot be listed.
             SourceUnreachableError: its file system does not answer.
         """
-        told = told_in(headers)
-        if not isinstance(told, Told):
-            return told
-        path = self._path(told.uri)
+        claim = claim_in(headers)
+        if not isinstance(claim, ClaimHeaders):
+            return claim
+        path = self._path(claim.uri)
         if path is None:
-            return f"{claim_of(told)}: the object must lie in {self.folder}, and the URI leads out of it"
+            return f"{claim_of(claim)}: the object must lie in {self.folder}, and the URI leads out of it"
         try:
             status = os.stat(path)
         except OSError as error:
             if error.errno not in _ITS_OWN:
                 raise self._silent(error) from error
             self._look()
-            return f"{claim_of(told)}: the object is not in {self.folder}: {error.strerror}"
-        if stat.S_ISREG(status.st_mode) and status.st_size != told.size:
-            return f"{claim_of(told)}: the object must have {told.size} bytes; found {status.st_size}"
+            return f"{claim_of(claim)}: the object is not in {self.folder}: {error.strerror}"
+        if stat.S_ISREG(status.st_mode) and status.st_size != claim.size:
+            return f"{claim_of(claim)}: the object must have {claim.size} bytes; found {status.st_size}"
         found = load_file(path, lease)
         if isinstance(found, str):
             self._look()
-            return f"{claim_of(told)}: {found}"
+            return f"{claim_of(claim)}: {found}"
         digest = hashlib.sha256(found).hexdigest()
-        if len(found) != told.size or digest != told.sha256:
-            return f"{claim_of(told)}: the object must have the SHA-256 {told.sha256}; found {digest}: it was changed"
+        if len(found) != claim.size or digest != claim.sha256:
+            return f"{claim_of(claim)}: the object must have the SHA-256 {claim.sha256}; found {digest}: it was changed"
         return found
 
     def weigh(self, message: Message) -> int:
-        """See `Follows`: with what the claim says of the payload."""
+        """How many bytes a record takes where it is read, with what its claim says of the payload."""
         return weight_of(message)
 
     def _path(self, uri: str) -> str | None:
@@ -221,12 +229,174 @@ def weight_of(message: Message) -> int:
     size = len(message)
     if message.value() == b"":
         headers: Any = message.headers() or ()
-        told = told_in(headers)
-        if isinstance(told, Told):
-            size += min(told.size, LARGEST)
+        claim = claim_in(headers)
+        if isinstance(claim, ClaimHeaders):
+            size += min(claim.size, LARGEST)
     return size
 
 
-def claim_of(told: Told) -> str:
+def claim_of(claim: ClaimHeaders) -> str:
     """A claim in messages."""
-    return f"claim {told.uri[:_SHOWN]!r}"
+    return f"claim {claim.uri[:_SHOWN]!r}"
+
+
+# What a client or a server may take for something else than a letter of a name: %2e%2e is two dots to some.
+_OTHER = re.compile(r"[%?#\\\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteClaims:
+    """Payloads may lie under this address.
+
+    A URI is a path under it, or that address and such a path. Credentials are those of the environment.
+    """
+
+    folder: str
+    store: RemoteStore = field(repr=False, compare=False)
+
+    @classmethod
+    def under(cls, address: str) -> RemoteClaims:
+        """Of an address, whose store is first asked when a record refers to it. ConfigError for one with a password."""
+        folder = address.rstrip("/")
+        if "?" in folder:
+            found = f"found a query in {shown(folder)!r}"
+            msg = f"claims: must be an address that paths can be added to; {found}; leave it out"
+            raise ConfigError(msg)
+        return cls(folder, cast("RemoteStore", store_for([f"{folder}/object"])))
+
+    weigh = staticmethod(lambda message: weight_of(cast("Message", message)))
+
+    def find(self, headers: Iterable[tuple[str, Any]], lease: Lease) -> memoryview | str | None:
+        """See `Claims`.
+
+        Raises:
+            SourceDeniedError, SourceUnreachableError: the store refuses, or does not answer.
+            SourceNotFoundError: nothing at all lies under the address, where the store can list.
+        """
+        claim = claim_in(headers)
+        if not isinstance(claim, ClaimHeaders):
+            return claim
+        path = self._path(claim.uri)
+        if path is None:
+            return f"{claim_of(claim)}: the object must lie under {self.folder}, and the URI leads out of it"
+        if claim.size > LARGEST:
+            return f"{claim_of(claim)}: an object of {claim.size} bytes; at most {LARGEST} are allowed"
+        try:
+            return self._read(path, claim, lease)
+        except SourceNotFoundError:
+            self._look()
+            return f"{claim_of(claim)}: the object is not under {self.folder}"
+        except SourceChangedError:
+            return f"{claim_of(claim)}: the object changed while it was read"
+        except SourceError as error:
+            raise self._named(error) from error
+        finally:
+            self.store.known.pop(path, None)  # of millions of objects nothing is kept
+
+    def _read(self, path: str, claim: ClaimHeaders, lease: Lease) -> memoryview | str:
+        file = self.store.open(path)
+        if file.was.size != claim.size:
+            return f"{claim_of(claim)}: the object must have {claim.size} bytes; found {file.was.size}"
+        view = lease.room(claim.size)
+        file.read(view, 0)
+        digest = hashlib.sha256(view).hexdigest()
+        if digest != claim.sha256:
+            return f"{claim_of(claim)}: the object must have the SHA-256 {claim.sha256}; found {digest}: it was changed"
+        return view
+
+    def _path(self, uri: str) -> str | None:
+        """The address that a URI names; None where that is none under the folder."""
+        inside = uri.removeprefix(f"{self.folder}/")
+        if inside == uri and SCHEME.match(uri):
+            return None
+        inside = unquote(inside, errors="surrogateescape")
+        if _OTHER.search(inside) or any(part in ("", ".", "..") for part in inside.split("/")):
+            return None
+        return f"{self.folder}/{inside}"
+
+    def _look(self) -> None:
+        """Raise where nothing is there at all; a web server cannot be asked that."""
+        if self.store.protocol in ("http", "https"):
+            return
+        try:
+            self.store.matches(f"{self.folder}/*")
+        except SourceNotFoundError as error:
+            msg = f"claims={self.folder!r}: the folder must hold payloads; it is empty: check the address"
+            raise SourceNotFoundError(msg) from error
+        except SourceError as error:
+            raise self._named(error) from error
+
+    def _named(self, error: SourceError) -> SourceError:
+        return type(error)(f"claims={self.folder!r}: {error}")
+
+
+ABOVE = 8_000_000
+
+
+Follows = AsTheyAre | Unfollowed | Claims | RemoteClaims
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Values of more than `above` bytes are stored in a folder, from which `KafkaTopic(claims=folder)` reads them.
+
+    folder  which must exist, so that nothing is written where a share is not mounted. An object is `folder/ab/abcd...`,
+            its SHA-256
+    above   bytes of the largest value that is in the topic itself
+
+    The record keeps its key and its headers, its value is empty, and more headers are `claim.uri` (the object's path
+    in the folder), `claim.size` (bytes, decimal) and `claim.sha256`.
+    """
+
+    folder: str | os.PathLike[str]
+    above: int = ABOVE
+
+    def __post_init__(self) -> None:
+        path_of("Claim(folder=...)", self.folder)
+        if isinstance(self.above, bool) or not isinstance(self.above, int) or self.above < 0:
+            msg = f"Claim: above must be a number of bytes, 0 or more; found {self.above!r}"
+            raise ConfigError(msg)
+
+    def check(self, topic: str, most: int | None) -> None:
+        """Before a run: raises ConfigError where the folder is not there, or the topic refuses what stays in it."""
+        if not os.path.isdir(self.folder):
+            msg = f"Claim: the folder must exist, and readers must see it too; found none at {self.folder}"
+            raise ConfigError(msg)
+        if most is not None and self.above >= most:
+            msg = (
+                f"Claim: above must be less than max.message.bytes of {topic}, {most}; found {self.above}; a "
+                "value between the two could not be stored"
+            )
+            raise ConfigError(msg)
+
+    def stored(self, value: bytes | None) -> list[tuple[str, bytes]]:
+        """Store a value that is too large for the topic; the headers of its record, none where it stays in the topic.
+
+        Raises ProduceError where it cannot be written, as others could not be.
+        """
+        if value is None or len(value) <= self.above:
+            return []
+        digest = hashlib.sha256(value).hexdigest()
+        name = f"{digest[:2]}/{digest}"
+        self._put(Path(self.folder, name), value)
+        return [(URI, name.encode()), (SIZE, b"%d" % len(value)), (SHA256, digest.encode())]
+
+    def to_json(self) -> dict[str, Any]:
+        """What a run must go on with."""
+        return {"folder": os.fspath(self.folder), "above": self.above}
+
+    def _put(self, path: Path, value: bytes) -> None:
+        try:
+            if not (path.is_file() and path.stat().st_size == len(value)):
+                if not path.parent.is_dir():
+                    path.parent.mkdir(exist_ok=True)
+                    sync_folder(path.parent.parent)
+                write_whole(path, value)
+            sync_folder(path.parent)  # whoever wrote it may have been killed before he did
+        except OSError as error:
+            msg = (
+                f"{self.folder}: a payload of {len(value)} bytes must be written before its record is sent; "
+                f"found: {error.strerror}; check the folder's mode and the space left, and continue with the "
+                "same journal"
+            )
+            raise ProduceError(msg) from error

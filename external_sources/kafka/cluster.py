@@ -1,102 +1,241 @@
-"""Requests of a snapshot to the cluster: a topic's partitions and their watermarks.
+"""Questions to a cluster about one topic: partitions, offsets, settings, a group's offsets, and which topic it is.
 
-A request is repeated until it is answered, refused, or the source's timeout is over, as a cluster in the middle
-of an election answers a moment later. No request here creates a topic.
+The laws: a question is repeated until it is answered, refused, or the timeout is over, as a cluster in the middle of an
+election answers a moment later; a wish to the controller is sent once, for the first try may have been done. No
+question creates a topic.
+
+What is read counts once it is known which topic it was read from: a consumer goes on at the old offsets of a new topic
+of the name without a word, whenever its fetches happen to lie within it. There are two ways to know. Since Kafka 3.1 a
+fetch names the topic by its id and the broker refuses any other, so a consumer's records are of the id that it stands
+at; and it says so when it learns one: a line of its log, which comes to us through the queue of its records, and ahead
+of those that it concerns. This costs nothing. Where the line never came (older brokers, another librdkafka) the id is
+asked for after each read.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import difflib
+import logging
+import re
 import threading
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self, TypeVar
 
 import numpy as np
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import ClusterMetadata
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ClusterMetadata, ConfigResource, OffsetSpec, ResourceType
 
-from dali_feed.errors import ClosedError, ConfigError, SourceDeniedError, SourceError, SourceNotFoundError
-from dali_feed.external_sources.kafka.errors import DENIED, GONE, Trouble, denied, unreachable
-from dali_feed.external_sources.kafka.options import KafkaOptions
-from dali_feed.external_sources.kafka.tls import speaks_tls
+from dali_feed.errors import ConfigError, SourceDeniedError, SourceError, SourceNotFoundError, SourceUnreachableError
+from dali_feed.external_sources.kafka.client import admin, close_in_time, consumer, modest
+from dali_feed.external_sources.kafka.connection import Connection
+from dali_feed.external_sources.kafka.errors import (
+    QUIET,
+    READING,
+    Meaning,
+    NotYetError,
+    Patience,
+    Trouble,
+    gone,
+    meaning,
+    remade,
+    unreachable,
+)
 from dali_feed.records.extents import MAX_PARTITION, Int64s
 
-__all__ = ["Cluster"]
+__all__ = ["Cluster", "Identity", "Witness", "raise_first"]
 
+_T = TypeVar("_T")
+
+COMMIT_SECONDS = 5.0  # the training loop waits for it, after a checkpoint
 ELECTION_SECONDS = 2.0  # without a controller
-SILENT_SECONDS = 3.0  # before we look whether it speaks TLS
+GONE_SECONDS = 2.0  # a restarted broker may say 'unknown' for a moment
+_GROUP_NEEDS = "a group's offsets need the right Describe on it"
+_OF_MEMBERS = ("max.poll.", "heartbeat.", "session.")  # options that fit a member alone
+_SOON = frozenset(  # a cluster that makes its topic of offsets, or moves a group, answers a moment later
+    {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+    }
+)
+_SILENT = frozenset({KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT})
+_REFUSED_WISHES = frozenset({KafkaError.INVALID_REQUEST, KafkaError.TOPIC_EXCEPTION})
+_CURES = {
+    KafkaError.INVALID_REPLICATION_FACTOR: "; each replica needs a broker of its own: take fewer, or leave it out",
+}
+_NO_IDS = frozenset({KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION})
+_ZERO = "AAAAAAAAAAAAAAAAAAAAAA"  # what brokers that know no ids say
+_LEARNT = re.compile(r"Topic (\S+) changed id from \S+ to (\S+)")  # from _ZERO, the first time
+_FETCHES = re.compile(r"ApiKey Fetch \(1\) Versions \d+\.\.(\d+)")  # of each broker, when it is connected to
+_BY_ID = 13  # the first version of a fetch that names topics by their ids
+
+
+class Identity:
+    """The id of the topic that a source's snapshot is of; its readers hold what they read to it.
+
+    A topic made anew under the same name has another one. "" where no snapshot was taken, or the brokers have none.
+    """
+
+    def __init__(self) -> None:
+        self.topic_id = ""
+
+
+class Witness:
+    """A consumer's logger, which hears at which topic of a name its fetches are; see the law of this file.
+
+    In librdkafka (rd_kafka_topic_metadata_update) the line is queued before the id is set, and the id before the next
+    fetch is made with it; a response to the id before is thrown away. With `log.queue`, which confluent_kafka sets for
+    any logger, lines stand in the consumer's own queue, and before records.
+    """
+
+    DEBUG = "metadata,feature"  # what librdkafka must tell for this: some lines per connection, none per fetch
+
+    def __init__(self, topic: str, *, aloud: bool) -> None:
+        self._topic, self._aloud = topic, aloud
+        self._by_name = self._by_id = False
+        self.topic_id = ""
+
+    def log(self, level: int, text: str, *arguments: Any) -> None:
+        """Listen to a line, and pass it on; one that only we asked for not (`aloud`: the user did too)."""
+        if level <= logging.DEBUG:
+            line = text % arguments if arguments else text
+            if learnt := _LEARNT.search(line):
+                if learnt[1] == self._topic:
+                    self.topic_id = "" if learnt[2] == _ZERO else learnt[2]
+            elif fetches := _FETCHES.search(line):
+                by_id = int(fetches[1]) >= _BY_ID
+                self._by_id, self._by_name = self._by_id or by_id, self._by_name or not by_id
+            if not self._aloud:
+                return
+        QUIET.log(level, text, *arguments)
+
+    def vouches(self, topic_id: str) -> bool:
+        """Whether every record that the consumer has given so far is of this id."""
+        return self.topic_id == topic_id != "" and self._by_id and not self._by_name
+
+    def doubts(self, topic_id: str) -> bool:
+        """Whether what it gives may be of another."""
+        return "" not in (self.topic_id, topic_id) and self.topic_id != topic_id
 
 
 class Cluster:
-    """Requests about one topic, each repeated until it is answered or the timeout is over."""
+    """Questions about one topic, over clients of its own, which are made at the first question. Used by one thread.
 
-    def __init__(
-        self,
-        options: KafkaOptions,
-        consumer: Consumer,
-        trouble: Trouble,
-        stop: threading.Event | None = None,
-        *,
-        probe: bool = True,
-    ) -> None:
-        self._options = options
-        self._consumer = consumer
-        self._trouble = trouble
-        self._begin = time.monotonic()
-        self._probed = not probe  # whether it speaks TLS
-        self._stop = stop or threading.Event()
+    A consumer asks for what is known of topics, for an admin client's question would create the topic; an admin client
+    asks for the rest. Every question may raise:
 
-    def partitions(self) -> list[int]:
-        """The topic's partitions."""
-        return sorted(self.metadata().topics[self._options.topic].partitions)
+        SourceUnreachableError: no answer for the timeout.
+        SourceDeniedError: no rights, or credentials that are refused.
+        ClosedError: the stop event is set.
+        ConfigError: an option of `config` is none.
 
-    def answers(self) -> bool:
-        """Whether an admin is answered, whatever becomes of the topic; see `Asker.answers`, which would create it."""
-        begun = time.monotonic()
-        while True:
-            found = self._asked()
-            if found.controller_id >= 0 or time.monotonic() - begun > ELECTION_SECONDS:
-                return found.controller_id in found.brokers
-            self._pause()
+    Args:
+        to: the topic.
+        stop: ends a question.
+        probe: whether a silent server is asked if it wants TLS.
+    """
+
+    def __init__(self, to: Connection, stop: threading.Event | None = None, *, probe: bool = True) -> None:
+        self.to, self.trouble = to, Trouble()
+        self._stop, self._probe = stop, probe
+        self._consumer: Consumer | None = None
+        self._admin: AdminClient | None = None
+        self._controlled: bool | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        (client, self._consumer), self._admin = (self._consumer, None), None
+        close_in_time(self.to.topic, client)
+
+    @property
+    def consumer(self) -> Consumer:
+        """The consumer that asks. Of records it fetches little at once."""
+        if self._consumer is None:
+            config = {k: v for k, v in self.to.config.items() if not k.startswith(_OF_MEMBERS)}
+            alone = Connection(self.to.topic, self.to.servers, self.to.timeout, config)
+            self._consumer = consumer(alone, self.trouble, settings=modest(config))
+        return self._consumer
+
+    @property
+    def admin(self) -> AdminClient:
+        """The admin client that asks."""
+        if self._admin is None:
+            self._admin = admin(self.to, self.trouble)
+        return self._admin
 
     def metadata(self) -> ClusterMetadata:
-        """The cluster, with this topic. A consumer asks, for a producer's question would create the topic."""
-        topic = self._options.topic
-        while True:
-            cluster = self._asked()
-            found = cluster.topics.get(topic)
-            if found is None or (found.error is not None and found.error.code() in GONE):
+        """The cluster, with this topic.
+
+        Raises:
+            SourceNotFoundError: no such topic; the message names similar ones.
+            SourceError: it has more partitions than are supported.
+        """
+        topic = self.to.topic
+
+        def ask(seconds: float) -> ClusterMetadata:
+            cluster: ClusterMetadata = self.consumer.list_topics(topic, timeout=seconds)
+            there = cluster.topics.get(topic)
+            if there is None or (there.error is not None and meaning(there.error) is Meaning.GONE):
                 raise self._missing()
-            if found.error is None:
-                if len(found.partitions) > MAX_PARTITION:
-                    msg = f"{topic}: at most {MAX_PARTITION} partitions are supported; found {len(found.partitions)}"
-                    raise SourceError(msg)
+            if there.error is None:
                 return cluster
-            if found.error.code() == KafkaError.TOPIC_EXCEPTION:
+            if there.error.code() == KafkaError.TOPIC_EXCEPTION:
                 msg = f"topic: {topic!r} cannot be a topic's name (letters, digits, '.', '_' and '-')"
                 raise ConfigError(msg)
-            self._said(found.error)
-            self._pause()
+            raise KafkaException(there.error)
 
-    def _asked(self) -> ClusterMetadata:
-        while True:
-            self._patience("")
-            try:
-                found: ClusterMetadata = self._consumer.list_topics(self._options.topic, timeout=self._slice())
-            except KafkaException as error:
-                self._said(error.args[0])
-            else:
-                return found
+        cluster = self._answer(ask)
+        if (count := len(cluster.topics[topic].partitions)) > MAX_PARTITION:
+            msg = f"{topic}: at most {MAX_PARTITION} partitions are supported; found {count}"
+            raise SourceError(msg)
+        return cluster
 
-    def watermarks(self, partitions: list[int]) -> tuple[Int64s, Int64s]:
-        """First kept and last stable offset of each partition: two requests to each broker, however many there are.
+    def partitions(self) -> list[int]:
+        """The topic's partitions. Raises what `metadata` does."""
+        return sorted(self.metadata().topics[self.to.topic].partitions)
+
+    def has_controller(self) -> bool:
+        """Whether an admin is answered: librdkafka's mock cluster names a controller that is none of its brokers."""
+        begin = time.monotonic()
+
+        def ask(seconds: float) -> bool:
+            cluster = self.consumer.list_topics(self.to.topic, timeout=seconds)
+            if cluster.controller_id < 0 and time.monotonic() - begin <= ELECTION_SECONDS:
+                msg = "none is elected at the moment"
+                raise NotYetError(msg)
+            return cluster.controller_id in cluster.brokers
+
+        if self._controlled is None:
+            self._controlled = self._answer(ask)
+        return self._controlled
+
+    def bounds(self, partitions: list[int]) -> tuple[Int64s, Int64s]:
+        """First kept and last stable offset of each partition, int64 (n,): two requests to each broker.
 
         They are asked for as offsets of the two times that stand for the ends, by the consumer, whose connections are
         up by now: a new admin client's first question waits for a second, one time in ten.
         """
-        return self._offsets(partitions, OFFSET_BEGINNING), self._offsets(partitions, OFFSET_END)
+        return self._offsets(partitions, OFFSET_BEGINNING), self.ends(partitions)
 
     def ends(self, partitions: list[int]) -> Int64s:
-        """Last stable offset of each partition."""
+        """Last stable offset of each partition, int64 (n,)."""
         return self._offsets(partitions, OFFSET_END)
 
     def since(self, partitions: list[int], milliseconds: int) -> Int64s:
@@ -104,65 +243,256 @@ class Cluster:
 
         The ends are asked for first: what is produced in between is of that time, or comes behind it.
         """
-        ends = self._offsets(partitions, OFFSET_END)
-        found = self._offsets(partitions, milliseconds)
-        return np.where(found < 0, ends, found)  # below 0 is librdkafka's word for the end
+        ends = self.ends(partitions)
+        offsets = self._offsets(partitions, milliseconds)
+        return np.where(offsets < 0, ends, offsets)  # below 0 is librdkafka's word for the end
 
-    def _offsets(self, partitions: list[int], end: int) -> Int64s:
-        found: dict[int, int] = {}
-        while len(found) < len(partitions):
-            left = [p for p in partitions if p not in found]
-            self._patience(f"[{left[0]}]")
-            wanted = [TopicPartition(self._options.topic, p, end) for p in left]
+    def _offsets(self, partitions: list[int], time_or_end: int) -> Int64s:
+        known: dict[int, int] = {}
+
+        def ask(seconds: float) -> None:
+            wanted = [TopicPartition(self.to.topic, p, time_or_end) for p in partitions if p not in known]
+            answers = self.consumer.offsets_for_times(wanted, timeout=seconds)
+            known.update({each.partition: each.offset for each in answers if each.error is None})
+            raise_first(answers)
+
+        if partitions:
+            self._answer(ask)
+        return np.array([known[p] for p in partitions], np.int64)
+
+    def topic_id(self, where: str = "") -> str | None:
+        """The topic's id; "" where the brokers have none (before Kafka 2.8), None where there is no such topic."""
+        begin = time.monotonic()
+
+        def ask(_: float) -> str | None:
+            (answer,) = self.admin.describe_topics(TopicCollection([self.to.topic]), request_timeout=1.0).values()
             try:
-                answers = self._consumer.offsets_for_times(wanted, timeout=self._slice())
+                topic_id = str(answer.result().topic_id)
             except KafkaException as error:
-                self._said(error.args[0])
-                self._pause()
-                continue
-            found.update({tp.partition: tp.offset for tp in answers if tp.error is None})
-            errors = [tp.error for tp in answers if tp.error is not None]
-            if errors:
-                self._said(errors[0])
-                self._pause()
-        return np.array([found[p] for p in partitions], np.int64)
+                if error.args[0].code() in _NO_IDS:
+                    return ""
+                if meaning(error.args[0]) is not Meaning.GONE:
+                    raise
+                if time.monotonic() - begin > GONE_SECONDS:
+                    return None
+                raise NotYetError(error.args[0].str()) from error
+            return "" if topic_id == _ZERO else topic_id
 
-    def _said(self, error: KafkaError) -> None:
-        if error.code() in DENIED:
-            raise denied(self._options.topic, self._options.servers, error.str())
-        self._consumer.poll(0)  # runs the error callback, which knows more than "timed out"
-        self._trouble.last = self._trouble.last or error.str()
+        return self._answer(ask, where)
 
-    def _patience(self, which: str) -> None:
-        if self._stop.is_set():
-            msg = f"{self._options.topic}: reading was stopped"
-            raise ClosedError(msg)
-        if self._trouble.denied:
-            raise denied(self._options.topic, self._options.servers, self._trouble.denied, self._options.config)
-        seconds = time.monotonic() - self._begin
-        if not self._probed and seconds >= min(SILENT_SECONDS, self._options.timeout):
-            self._probed = True
-            if at := speaks_tls(self._options.servers, self._options.config):
-                msg = f"{self._options.topic}: {at} uses TLS; set security.protocol to SSL or SASL_SSL in config="
-                raise SourceDeniedError(msg)
-        if seconds >= self._options.timeout:
-            raise unreachable(self._options.topic + which, self._options.servers, seconds, self._trouble.last)
+    def check_identity(self, known: str, where: str) -> None:
+        """Raise SourceChangedError where the topic is gone, or no longer the one whose id is `known`."""
+        now = self.topic_id(where)
+        if now is None:
+            raise gone(self.to, where=where)
+        if now not in (known, ""):
+            raise remade(where, known, now)
 
-    def _slice(self) -> float:
-        """Short, so that refused credentials show early; within what is left."""
-        return max(0.05, min(1.0, self._begin + self._options.timeout - time.monotonic()))
+    def committed(self, group: str, partitions: Sequence[int]) -> dict[int, int]:
+        """The group's offset of each of these partitions that it has one of; the group is not joined."""
+        wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(self.to.topic, p) for p in partitions])
 
-    def _pause(self) -> None:
-        self._stop.wait(0.05)  # an answer that will change soon, such as an election's
+        def ask(seconds: float) -> dict[int, int]:
+            (answer,) = self.admin.list_consumer_group_offsets([wanted], request_timeout=seconds).values()
+            places = _result(answer, seconds + 1).topic_partitions
+            raise_first(places)
+            return {each.partition: each.offset for each in places if each.offset >= 0}
+
+        return self._answer(ask, needs=_GROUP_NEEDS)
+
+    def commit(self, group: str, offsets: Mapping[int, int]) -> None:
+        """Set the offset of each of these partitions of a group that nobody joins, so that lag tools see a training.
+
+        Raises:
+            SourceError: not done within 5 seconds, or the timeout where that is less; no rights; or the group
+                has members, whose offsets they are.
+        """
+        wanted = ConsumerGroupTopicPartitions(
+            group, [TopicPartition(self.to.topic, p, offset) for p, offset in offsets.items()]
+        )
+
+        def ask(seconds: float) -> None:
+            (answer,) = self.admin.alter_consumer_group_offsets([wanted], request_timeout=seconds).values()
+            raise_first(_result(answer, seconds + 1).topic_partitions)
+
+        patience = Patience(self.to, self.trouble, seconds=min(COMMIT_SECONDS, self.to.timeout))
+        try:
+            patience.until(ask, again=lambda error: error.code() in _SOON | _SILENT)
+        except (KafkaException, SourceUnreachableError, SourceDeniedError) as error:
+            self.admin.poll(0)  # runs the error callback, which knows more than "timed out"
+            cause, more = error.__cause__ or error, self.trouble.denied or self.trouble.last
+            said = cause.args[0].str() if isinstance(cause, KafkaException) else "no answer"
+            msg = (
+                f"{self.to.topic}: offsets of group {group!r} could not be set at {self.to.servers}: {said}"
+                f"{f' ({more})' if more else ''}; "
+                "check that the broker runs, that the group has no members, and the right Read on the group"
+            )
+            raise SourceError(msg) from error
+
+    def groups(self) -> dict[str, str] | None:
+        """The cluster's groups that may be seen, and their states; None where it does not say."""
+        seconds = self.to.timeout
+        try:
+            listed = self.admin.list_consumer_groups(request_timeout=seconds).result(seconds + 1)
+        except (KafkaException, concurrent.futures.TimeoutError):
+            return None
+        if listed.errors and not listed.valid:
+            return None
+        return {each.group_id: _state_name(each.state) for each in listed.valid}
+
+    def settings(self) -> tuple[dict[str, str], str]:
+        """The topic's configuration, or why it could not be had."""
+        if not self.has_controller():
+            return {}, "this broker does not answer questions about settings"
+        topic = ConfigResource(ResourceType.TOPIC, self.to.topic)
+        try:
+            entries = self.admin.describe_configs([topic], request_timeout=self.to.timeout)[topic].result()
+        except KafkaException as error:
+            if meaning(error.args[0]) is Meaning.DENIED:
+                return {}, "they need the right DescribeConfigs on the topic"
+            return {}, error.args[0].str()
+        return {name: str(entry.value) for name, entry in entries.items() if entry.value is not None}, ""
+
+    def times(self, partitions: list[int]) -> tuple[dict[int, float], dict[int, float]]:
+        """Unix seconds of the first and the newest record of each partition, where the broker knows them."""
+        if not self.has_controller():
+            return {}, {}
+        newest = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
+        return self._times(partitions, OffsetSpec.for_timestamp(0)), self._times(partitions, newest)
+
+    def _times(self, partitions: list[int], which: OffsetSpec) -> dict[int, float]:
+        wanted = {TopicPartition(self.to.topic, p): which for p in partitions}
+        known: dict[int, float] = {}
+        for at, future in self.admin.list_offsets(wanted, request_timeout=self.to.timeout).items():
+            try:
+                answer = future.result()
+            except KafkaException:
+                continue  # an older broker, or a partition without a leader
+            if answer.offset >= 0 and answer.timestamp >= 0:
+                known[at.partition] = answer.timestamp / 1000
+        return known
+
+    def wish(self, doing: str, right: str, ask: Callable[..., dict[str, concurrent.futures.Future[Any]]]) -> None:
+        """Have something done by the controller, once; raises what it says, in our words.
+
+        Args:
+            doing: what it is, for messages.
+            right: the right that it needs.
+            ask: a method of the admin client, with its limits of time.
+
+        Raises:
+            SourceError: there is no controller, or it could not do it.
+            ConfigError: it refuses.
+        """
+        topic, servers, timeout = self.to.topic, self.to.servers, self.to.timeout
+        if not self.has_controller():
+            msg = (
+                f"{topic}: an admin client needs a controller; {servers} has none that "
+                "answers; on the embedded broker use `dali_feed.testing.Broker.create`"
+            )
+            raise SourceError(msg)
+        begin = time.monotonic()
+        try:
+            (future,) = ask(operation_timeout=timeout, request_timeout=timeout).values()
+            _result(future, timeout + 1)
+        except ValueError as error:
+            msg = f"{topic}: {doing}: {error}"
+            raise ConfigError(msg) from error
+        except KafkaException as error:
+            code, said, kind = error.args[0].code(), error.args[0].str(), meaning(error.args[0])
+            if code == KafkaError.TOPIC_ALREADY_EXISTS:
+                msg = (
+                    f"{topic}: a new topic needs a new name; {servers} already has a topic of this name; choose "
+                    "another name, or delete that topic"
+                )
+                raise ConfigError(msg) from error
+            if kind is Meaning.GONE:
+                raise gone(self.to, said) from error
+            if kind is Meaning.DENIED:
+                msg = (
+                    f"{topic}: {doing} needs the right {right} on the topic; {servers} refuses: {said}; check "
+                    "security.protocol, sasl.* and ssl.* in config= and the topic's ACLs"
+                )
+                raise SourceDeniedError(msg) from error
+            if kind is Meaning.REFUSED or code in _REFUSED_WISHES:
+                msg = f"{topic}: {doing}: the cluster must accept it; {servers} refuses: {said}{_CURES.get(code, '')}"
+                raise ConfigError(msg) from error
+            if code in _SILENT:
+                raise unreachable(self.to, time.monotonic() - begin, self.trouble.last or said) from error
+            msg = f"{topic}: {doing} at {servers} failed: {said}"
+            raise SourceError(msg) from error
+
+    def wait_for_leaders(self, wanted: Callable[[list[int] | None], bool]) -> None:
+        """Wait until the list of its partitions' leaders is as wanted (None: no topic).
+
+        Raises SourceError where that does not come within the timeout: the wish was done all the same.
+        """
+
+        def ask(seconds: float) -> None:
+            there = self.consumer.list_topics(self.to.topic, timeout=seconds).topics.get(self.to.topic)
+            missing = there is None or (there.error is not None and meaning(there.error) is Meaning.GONE)
+            leaders = None if missing or there is None else [each.leader for each in there.partitions.values()]
+            if not wanted(leaders or None):
+                msg = "the list of topics does not show it yet"
+                raise NotYetError(msg)
+
+        try:
+            self._answer(ask)
+        except SourceUnreachableError as error:
+            msg = (
+                f"{self.to.topic}: it was done, but the list of topics of {self.to.servers} does not show it yet; look "
+                "again later"
+            )
+            raise SourceError(msg) from error
+
+    def _answer(self, ask: Callable[[float], _T], where: str = "", needs: str = READING) -> _T:
+        """The answer of a question, which is repeated."""
+
+        def asked(seconds: float) -> _T:
+            try:
+                return ask(seconds)
+            except KafkaException as error:
+                if self._consumer is not None:
+                    self._consumer.poll(0)  # runs the error callback, which knows more than "timed out"
+                if self._admin is not None:
+                    self._admin.poll(0)
+                    if error.args[0].code() in _SILENT:  # its broker died, or the connection is stuck
+                        self._admin = None
+                raise
+
+        patience = Patience(self.to, self.trouble, self._stop, needs=needs, probe=self._probe)
+        answer = patience.until(asked, where)
+        self.trouble.clear()
+        return answer
 
     def _missing(self) -> SourceNotFoundError:
-        topic = self._options.topic
+        topic = self.to.topic
         try:
-            names = [name for name in self._consumer.list_topics(timeout=5.0).topics if not name.startswith("__")]
+            names = [name for name in self.consumer.list_topics(timeout=5.0).topics if not name.startswith("__")]
         except KafkaException as error:
             near = f"its list of topics could not be read ({error.args[0].str()})"
         else:
             close = difflib.get_close_matches(topic, names, n=5, cutoff=0.5)
             none = f"none of its topics ({len(names)}) has a similar name"
             near = f"did you mean {', '.join(close)}?" if close else none
-        return SourceNotFoundError(f"{topic}: the topic must exist at {self._options.servers}; there is none; {near}")
+        return SourceNotFoundError(f"{topic}: the topic must exist at {self.to.servers}; there is none; {near}")
+
+
+def _result(future: concurrent.futures.Future[Any], seconds: float) -> Any:
+    """What a question gave. A KafkaException also where it gives nothing in time."""
+    try:
+        return future.result(seconds)
+    except concurrent.futures.TimeoutError:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
+
+
+def raise_first(places: Iterable[TopicPartition]) -> None:
+    """Raise what went wrong with the first partition where something did."""
+    for each in places:
+        if each.error is not None:
+            raise KafkaException(each.error)
+
+
+def _state_name(state: object) -> str:
+    name = str(getattr(state, "name", "")).replace("_", " ").lower()
+    return "" if name in ("unknown", "dead") else name

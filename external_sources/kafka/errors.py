@@ -1,4 +1,7 @@
-"""librdkafka's errors in our words, and its log lines in Python's logging.
+"""What librdkafka says, in our words: its errors, why a connection by TLS was refused, and its log lines.
+
+The law: one table says what an error means (`meaning`), and one loop repeats a question until it is answered
+(`Patience`); whoever reads, writes or asks uses the two.
 
 librdkafka writes to stderr by default; here its lines go to the logger `dali_feed.kafka` at DEBUG, because
 anything important in them is raised as an error of ours, with the address, the partition and the offset.
@@ -7,30 +10,112 @@ anything important in them is raised as an error of ours, with the address, the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+import re
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+from typing import Any, TypeVar
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
-from dali_feed.errors import SourceChangedError, SourceDeniedError, SourceUnreachableError
-from dali_feed.external_sources.kafka.tls import refused_by_tls, told_by_tls
+from dali_feed.errors import (
+    ClosedError,
+    SourceChangedError,
+    SourceDeniedError,
+    SourceError,
+    SourceUnreachableError,
+)
+from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.secrets import hidden
 
-__all__ = ["BROKEN", "DENIED", "GONE", "LOG", "QUIET", "Trouble", "denied", "gone", "remade", "unreachable"]
+__all__ = [
+    "GROUP_RIGHT",
+    "LOG",
+    "NO_RIGHTS",
+    "QUIET",
+    "Meaning",
+    "NotYetError",
+    "Patience",
+    "Trouble",
+    "denied",
+    "gone",
+    "meaning",
+    "remade",
+    "unreachable",
+]
 
 LOG = logging.getLogger("dali_feed.kafka")
+_T = TypeVar("_T")
 
 READING = "reading needs the rights Describe and Read on the topic"
-DENIED = frozenset(
-    {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError._AUTHENTICATION,
-    }
-)
-GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
-BROKEN = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaError.MSG_SIZE_TOO_LARGE})
+GROUP_RIGHT = "joining a group needs the right Read on it, and Describe and Read on the topic"
+PAUSE_SECONDS = 0.05  # between two questions: an answer that will change soon, such as an election's
+SLICE_SECONDS = 1.0  # of one question: short, so that refused credentials show early
+SILENT_SECONDS = 3.0  # before we look whether a server that says nothing speaks TLS
+PROBE_SECONDS = 3.0
+
+
+class Meaning(Enum):
+    """What an error of librdkafka means for whoever hears it."""
+
+    END = auto()  # the end of a partition
+    RESET = auto()  # the broker does not have the offset
+    DENIED = auto()  # no rights, or credentials that are not accepted
+    NO_GROUP = auto()  # no rights on the group, which concerns members alone: others name one that they never join
+    GONE = auto()  # no such topic or partition, perhaps just for a moment
+    BROKEN = auto()  # data that cannot be read
+    REFUSED = auto()  # for good: what was asked for, or the client itself
+    PASSES = auto()  # of a connection, a coordinator or an election: it is tried again
+
+
+_MEANINGS = {
+    KafkaError._PARTITION_EOF: Meaning.END,
+    KafkaError._AUTO_OFFSET_RESET: Meaning.RESET,
+    KafkaError.GROUP_AUTHORIZATION_FAILED: Meaning.NO_GROUP,
+    **dict.fromkeys(
+        (
+            KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+            KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            KafkaError.SASL_AUTHENTICATION_FAILED,
+            KafkaError._AUTHENTICATION,
+        ),
+        Meaning.DENIED,
+    ),
+    **dict.fromkeys(
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION), Meaning.GONE
+    ),
+    **dict.fromkeys((KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaError.MSG_SIZE_TOO_LARGE), Meaning.BROKEN),
+    **dict.fromkeys(
+        (
+            KafkaError._FATAL,
+            KafkaError.GROUP_MAX_SIZE_REACHED,
+            KafkaError.INCONSISTENT_GROUP_PROTOCOL,
+            KafkaError.INVALID_COMMIT_OFFSET_SIZE,
+            KafkaError.INVALID_CONFIG,
+            KafkaError.INVALID_GROUP_ID,
+            KafkaError.INVALID_PARTITIONS,
+            KafkaError.INVALID_REPLICATION_FACTOR,
+            KafkaError.INVALID_SESSION_TIMEOUT,
+            KafkaError.OFFSET_METADATA_TOO_LARGE,
+            KafkaError.POLICY_VIOLATION,
+            KafkaError.TOPIC_DELETION_DISABLED,
+            KafkaError.UNSUPPORTED_ASSIGNOR,
+        ),
+        Meaning.REFUSED,
+    ),
+}
+
+
+NO_RIGHTS = (Meaning.DENIED, Meaning.NO_GROUP)
+
+
+def meaning(error: KafkaError) -> Meaning:
+    """What an error means."""
+    return _MEANINGS.get(error.code(), Meaning.REFUSED if error.fatal() else Meaning.PASSES)
 
 
 class _Quiet:
@@ -45,7 +130,13 @@ QUIET = _Quiet()
 
 
 class Trouble:
-    """librdkafka's error callback: keeps what it last said, for the message of the error that may follow."""
+    """librdkafka's error callback: keeps what it last said, for the message of the error that may follow.
+
+    Attributes:
+        last: of what passes.
+        denied: that there are no rights, or that credentials are not accepted.
+        gone: that there is no such topic or partition.
+    """
 
     def __init__(self) -> None:
         self.last = ""
@@ -55,10 +146,10 @@ class Trouble:
 
     def __call__(self, error: KafkaError) -> None:
         """Keep the error."""
-        said = hidden(error.str())
-        if error.code() in DENIED or refused_by_tls(said):
+        said, kind = hidden(error.str()), meaning(error)
+        if kind is Meaning.DENIED or _refused_by_tls(said):
             self.denied = self._token or said
-        elif error.code() in GONE:
+        elif kind is Meaning.GONE:
             self.gone = said
         elif error.code() != KafkaError._ALL_BROKERS_DOWN or not self.last:  # says less than what came before it
             self.last = said
@@ -71,42 +162,241 @@ class Trouble:
         """Forget it: there was progress."""
         self.last = self.denied = self.gone = ""
 
+    def judge(self, error: KafkaError, to: Connection, where: str, needs: str = READING) -> None:
+        """Raise what ends the reading; keep what does not. For events that are no end and no lost offset.
 
-def denied(
-    subject: str, servers: str, said: str, config: Mapping[str, Any] | None = None, needs: str = READING
-) -> SourceDeniedError:
-    """No rights, which `needs` names, or credentials or a certificate that are not accepted; `config`: the client's."""
-    if refused_by_tls(said):
-        return SourceDeniedError(f"{subject}: a TLS connection must be trusted; {told_by_tls(said, config or {})}")
+        Raises:
+            SourceDeniedError: no right, which `needs` names.
+            SourceError: data that cannot be read, or a client that goes no further.
+        """
+        kind = meaning(error)
+        if kind is Meaning.DENIED or (kind is Meaning.NO_GROUP and needs != READING):
+            raise denied(to, error.str(), where, needs)
+        if kind in (Meaning.BROKEN, Meaning.REFUSED):
+            msg = f"{where}: the broker's data cannot be read: {error.str()}"
+            raise SourceError(msg)
+        if kind is Meaning.GONE:
+            self.gone = error.str()  # looked into when nothing more comes
+        else:
+            self.last = error.str()  # of the connection, or the coordinator: librdkafka tries again
+
+
+class NotYetError(Exception):
+    """An answer that is none yet; the text says why."""
+
+
+class Patience:
+    """How long nothing has come, and the one loop that asks until an answer does. Used by one thread.
+
+    Args:
+        to: whom it is waited for, with the timeout.
+        trouble: of the client that asks.
+        stop: ends the waiting.
+        seconds: the timeout, where it is another than that of `to`.
+        needs: the rights that are named where they are missing.
+        probe: whether a silent server is asked if it wants TLS.
+    """
+
+    def __init__(
+        self,
+        to: Connection,
+        trouble: Trouble,
+        stop: threading.Event | None = None,
+        *,
+        seconds: float | None = None,
+        needs: str = READING,
+        probe: bool = False,
+    ) -> None:
+        self._to, self._trouble, self._needs, self._probe = to, trouble, needs, probe
+        self._stop = threading.Event() if stop is None else stop
+        self._most = to.timeout if seconds is None else seconds
+        self.progress()
+
+    @property
+    def seconds(self) -> float:
+        """Since there was progress, or the begin."""
+        return time.monotonic() - self._since
+
+    @property
+    def over(self) -> bool:
+        """Whether the timeout has passed."""
+        return self.seconds >= self._most
+
+    def progress(self) -> None:
+        """Something came."""
+        self._since, self._renewed = time.monotonic(), False
+
+    def half_over(self) -> bool:
+        """True once, when half of the timeout has passed."""
+        if self._renewed or self.seconds < self._most / 2:
+            return False
+        self._renewed = True
+        return True
+
+    def check(self, where: str, last: Exception | None = None) -> None:
+        """Raise where waiting on is no use; `last` is the last answer that was none.
+
+        Raises:
+            ClosedError: the stop event is set.
+            SourceDeniedError: no rights, credentials that are refused, or a server that wants TLS.
+            SourceUnreachableError: the timeout is over.
+        """
+        if self._stop.is_set():
+            msg = f"{where}: reading was stopped"
+            raise ClosedError(msg)
+        if self._trouble.denied:
+            raise denied(self._to, self._trouble.denied, where, self._needs)
+        if self._probe and self.seconds >= min(SILENT_SECONDS, self._most):
+            self._probe = False
+            if at := _speaks_tls(self._to):
+                msg = f"{where}: {at} uses TLS; set security.protocol to SSL or SASL_SSL in config="
+                raise SourceDeniedError(msg)
+        if self.over:
+            said = "" if last is None else last.args[0].str() if isinstance(last, KafkaException) else str(last)
+            raise unreachable(self._to, self.seconds, self._trouble.last or said, where) from last
+
+    def until(
+        self,
+        ask: Callable[[float], _T],
+        where: str = "",
+        again: Callable[[KafkaError], bool] = lambda _: True,
+    ) -> _T:
+        """What `ask` gives; it is called until it raises neither NotYetError nor a KafkaException that passes.
+
+        Args:
+            ask: the question, with the seconds that it may take.
+            where: what the errors name; the topic where it is empty.
+            again: which errors pass, but for missing rights; others are raised as they are.
+
+        Raises what `check` does.
+        """
+        where = where or self._to.topic
+        last: Exception | None = None
+        while True:
+            self.check(where, last)
+            try:
+                return ask(max(PAUSE_SECONDS, min(SLICE_SECONDS, self._most - self.seconds)))
+            except NotYetError as error:
+                last = error
+            except KafkaException as error:
+                if meaning(error.args[0]) in NO_RIGHTS:
+                    raise denied(self._to, self._trouble.denied or error.args[0].str(), where, self._needs) from error
+                if not again(error.args[0]):
+                    raise
+                last = error
+            self._stop.wait(PAUSE_SECONDS)
+
+
+def denied(to: Connection, said: str, where: str = "", needs: str = READING) -> SourceDeniedError:
+    """No rights, which `needs` names, or credentials or a certificate that are not accepted."""
+    where = where or to.topic
+    if _refused_by_tls(said):
+        return SourceDeniedError(f"{where}: a TLS connection must be trusted; {_said_by_tls(said, to.config)}")
     if "SASL" in said:
         return SourceDeniedError(
-            f"{subject}: the broker must accept the credentials; {servers} refuses: {said}; check sasl.mechanism, "
+            f"{where}: the broker must accept the credentials; {to.servers} refuses: {said}; check sasl.mechanism, "
             "sasl.username and sasl.password, or the token, in config="
         )
     return SourceDeniedError(
-        f"{subject}: {needs}; {servers} refuses: {said}; "
+        f"{where}: {needs}; {to.servers} refuses: {said}; "
         "check security.protocol, sasl.* and ssl.* in config= and the topic's ACLs"
     )
 
 
-def gone(subject: str, servers: str, said: str = "") -> SourceChangedError:
+def gone(to: Connection, said: str = "", where: str = "") -> SourceChangedError:
     """Nothing has the name any more."""
     return SourceChangedError(
-        f"{subject}: it is no longer at {servers}; the topic was deleted{': ' + said if said else ''}"
+        f"{where or to.topic}: it is no longer at {to.servers}; the topic was deleted{': ' + said if said else ''}"
     )
 
 
-def remade(subject: str, known: str, found: str) -> SourceChangedError:
-    """Another topic has taken the name."""
+def remade(where: str, known: str, now: str) -> SourceChangedError:
+    """Another topic has taken the name: one of the id `now`."""
     return SourceChangedError(
-        f"{subject}: the topic must be the one that the snapshot was taken of, whose id is {known}; found one of "
-        f"id {found}: the topic was deleted and made again; take a new snapshot, and start without the old state"
+        f"{where}: the topic must be the one that the snapshot was taken of, whose id is {known}; found one of "
+        f"id {now}: the topic was deleted and made again; take a new snapshot, and start without the old state"
     )
 
 
-def unreachable(subject: str, servers: str, seconds: float, said: str) -> SourceUnreachableError:
+def unreachable(to: Connection, seconds: float, said: str, where: str = "") -> SourceUnreachableError:
     """The error for no answer in `seconds`."""
     return SourceUnreachableError(
-        f"{subject}: the broker must answer; {servers} did not answer for {seconds:.1f} "
+        f"{where or to.topic}: the broker must answer; {to.servers} did not answer for {seconds:.1f} "
         f"s{': ' + said if said else ''}; check the address and that the broker runs, or raise timeout="
     )
+
+
+# Why a connection by TLS was refused, in words that say what to change: librdkafka only says that it was.
+_AT = re.compile(r"ssl://([^/\s]+):(\d+)")
+_OWN = ("ssl.certificate.location", "ssl.keystore.location", "ssl.certificate.pem")
+_ALERTS = "bad certificate|unknown ca|certificate required|certificate expired|certificate revoked|certificate unknown"
+_REFUSED = re.compile(f"certificate verify failed|alert (?:{_ALERTS}|unsupported certificate|access denied)")
+
+
+def _refused_by_tls(said: str) -> bool:
+    """Whether an error of librdkafka's is about a certificate: trying again changes nothing."""
+    return "SSL" in said and bool(_REFUSED.search(said))
+
+
+def _said_by_tls(said: str, config: Mapping[str, Any]) -> str:
+    """What librdkafka said of a certificate, in plain words; the server is asked once more to know them."""
+    server = _AT.search(said)
+    at = f"{server[1]}:{server[2]}" if server else "the broker"
+    if "verify failed" not in said:
+        if any(map(config.get, _OWN)):
+            return (
+                f"{at} needs a certificate of the client, and does not accept this one; check its dates, and that "
+                "the broker trusts its authority"
+            )
+        return (
+            f"{at} needs a certificate of the client; give ssl.certificate.location and ssl.key.location, or "
+            "ssl.keystore.location"
+        )
+    why = _why(server[1], int(server[2]), config) if server else ""
+    return f"the certificate of {at} is not accepted: {why or said}"
+
+
+def _speaks_tls(to: Connection) -> str:
+    """The first server's address where it was talked to without TLS and wants it; else empty."""
+    if "ssl" in str(to.config.get("security.protocol", "plaintext")).lower():
+        return ""
+    host, _, port = to.servers.split(",", maxsplit=1)[0].strip().rpartition(":")
+    if not host or not port.isdecimal():
+        return ""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        _shake_hands(host.strip("[]"), int(port), context)
+    except (OSError, ValueError):
+        return ""
+    return f"{host}:{port}"
+
+
+def _why(host: str, port: int, config: Mapping[str, Any]) -> str:
+    """What Python's TLS says of the server's certificate, and the cure; empty where it has nothing against it."""
+    authority, pem = config.get("ssl.ca.location"), config.get("ssl.ca.pem")
+    file = None if authority in (None, "", "probe") else str(authority)
+    try:
+        context = ssl.create_default_context(cafile=file, cadata=str(pem) if pem else None)
+        context.check_hostname = config.get("ssl.endpoint.identification.algorithm", "https") == "https"
+        _shake_hands(host, port, context)
+    except ssl.SSLCertVerificationError as error:
+        why = error.verify_message.rstrip(".")
+    except (OSError, ValueError):
+        return ""
+    else:
+        return ""
+    lower = why.lower()
+    if "expired" in lower:
+        return f"{why}; renew it on the broker"
+    if "mismatch" in lower or "not valid for" in lower:
+        return f"{why}; use an address that it names, or a certificate that names this one"
+    return f"{why}; give the certificate of its authority in ssl.ca.location"
+
+
+def _shake_hands(host: str, port: int, context: ssl.SSLContext) -> None:
+    with (
+        socket.create_connection((host, port), timeout=PROBE_SECONDS) as plain,
+        context.wrap_socket(plain, server_hostname=host),
+    ):
+        pass

@@ -16,23 +16,28 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dali_feed.checks import of_kind, path_of
-from dali_feed.errors import ConfigError, SourceChangedError, StateError
-from dali_feed.external_sources.kafka.addresses import addresses
-from dali_feed.external_sources.kafka.claim import Claim
-from dali_feed.external_sources.kafka.journal import Journal, held, load, save
-from dali_feed.external_sources.kafka.lane import OURS, LaneOptions
-from dali_feed.external_sources.kafka.lanes import CODECS, Lanes, SharedLanes, TransactionLanes
-from dali_feed.external_sources.kafka.line import Ahead, Line
-from dali_feed.external_sources.kafka.made import Maker
-from dali_feed.external_sources.kafka.tally import Tally
-from dali_feed.external_sources.kafka.target import target_at
-from dali_feed.external_sources.kafka.topics import Topics
-from dali_feed.external_sources.kafka.transactions import AbortedError
+from dali_feed.errors import ConfigError, SourceChangedError, SourceNotFoundError, StateError
+from dali_feed.external_sources.kafka.claims import Claim
+from dali_feed.external_sources.kafka.cluster import Cluster
+from dali_feed.external_sources.kafka.connection import Connection, addresses
+from dali_feed.external_sources.kafka.lanes import (
+    CODECS,
+    OURS,
+    SAMPLE,
+    AbortedError,
+    LaneOptions,
+    ProducerLane,
+    TransactionLane,
+    codec_for,
+    name_of,
+)
+from dali_feed.external_sources.kafka.produce import Journal, Maker, Numbered, ReadAhead, journal_lock, load, save
+from dali_feed.external_sources.kafka.tally import Settled, Tally
 from dali_feed.external_sources.kafka.writes import WHERE, Payload, Writes, Written
 from dali_feed.records.members import Members
-from dali_feed.records.source import Source
+from dali_feed.records.source import Source, lacking
 
-__all__ = ["Produced", "Producer"]
+__all__ = ["ProduceRun", "Produced", "Producer", "Target", "target_at"]
 
 TELL_SECONDS = 0.1
 Tell = Callable[["Produced"], None]
@@ -81,13 +86,10 @@ class Producer:
             kill may be there twice.
         every: seconds between two entries in the journal, or two transactions.
         by: "key", or "turn": records with a key go to the partitions in turn too, so that partitions are equally long.
-        acks: "all" in-sync replicas have a record before it counts, and a retry never repeats it; or "1", the leader.
-        compression: "auto": compressed images, sounds and films are sent as they are, everything else with lz4. Or
-            "none", "lz4", "zstd", "snappy" or "gzip" for all.
-        linger: seconds that a record may wait for others to be sent with.
-        batch_bytes: of records that are sent together; never more than the topic takes.
+        compression: "none", "lz4", "zstd", "snappy" or "gzip". "auto": by the first 16 records of the source; none
+            where most of them are compressed images, sounds, films or archives, else lz4.
         queue_bytes: of records that wait to be sent or acknowledged. When it is full, reading waits.
-        config: more options of librdkafka, such as `security.protocol`, `sasl.*`, `ssl.*`.
+        config: more options of librdkafka, such as `security.protocol`, `sasl.*`, `ssl.*`, `linger.ms`, `batch.size`.
         timeout: seconds without any acknowledgement after which the cluster counts as unreachable.
 
     Raises:
@@ -108,15 +110,11 @@ class Producer:
         transactional: bool = False,
         every: float = 2.0,
         by: Literal["key", "turn"] = "key",
-        acks: Literal["all", "1"] = "all",
         compression: str = "auto",
-        linger: float = 0.02,
-        batch_bytes: int = 1_000_000,
         queue_bytes: int = 64 << 20,
         config: Mapping[str, Any] | None = None,
         timeout: float = 30.0,
     ) -> None:
-        self._topics = Topics(servers, config=config, timeout=timeout)
         self._writes: Writes = Payload() if writes is None else writes
         if not callable(getattr(self._writes, "record", None)):
             msg = (
@@ -127,28 +125,33 @@ class Producer:
             msg = f"{topic}: map must be a function of bytes, or None; found {map!r}"
             raise ConfigError(msg)
         of_kind(f"{topic}: claim", claim, Claim)
+        if lacks := lacking(source):
+            msg = (
+                f"{topic}: the source must be one that ends, such as a ShardSet or a KafkaTopic; found {source!r}, "
+                f"without {', '.join(lacks)}; of a stream give what replay() makes of two states"
+            )
+            raise ConfigError(msg)
         self._main, self._source = self._writes.of(source), source
         self._topic, self._servers = topic, addresses(f"{topic}: ", servers)
+        self._to = Connection(topic, self._servers, timeout, dict(config or {}))
         choices: dict[str, tuple[str, tuple[str, ...]]] = {
             "by": (by, ("key", "turn")),
-            "acks": (acks, ("all", "1")),
             "compression": (compression, ("auto", *CODECS)),
         }
         for name, (value, among) in choices.items():
             if value not in among:
                 msg = f"{topic}: {name} must be one of {', '.join(repr(each) for each in among)}; found {value!r}"
                 raise ConfigError(msg)
-        least = {"readers": (readers, 1), "every": (every, 0), "linger": (linger, 0), "batch_bytes": (batch_bytes, 1)}
-        for name, (number, most) in (least | {"queue_bytes": (queue_bytes, 1024)}).items():
-            if not number >= most:
-                msg = f"{topic}: {name} must be {most} or more; found {number!r}"
+        for name, number, least in (("readers", readers, 1), ("every", every, 0), ("queue_bytes", queue_bytes, 1024)):
+            if not number >= least:
+                msg = f"{topic}: {name} must be {least} or more; found {number!r}"
                 raise ConfigError(msg)
+        if not timeout > 0:
+            msg = f"{topic}: timeout must be above 0 seconds; found {timeout!r}"
+            raise ConfigError(msg)
         taken = sorted(OURS.intersection(config or {}))
         if taken:
             msg = f"{topic}: config= must not set the options that make a delivery safe; found {', '.join(taken)}"
-            raise ConfigError(msg)
-        if transactional and acks != "all":
-            msg = f"{topic}: transactions need acks='all'; found {acks!r}"
             raise ConfigError(msg)
         if map is not None and not self._writes.payload:
             msg = f"{topic}: map= changes payloads, and {self._writes!r} writes none; leave one of them out"
@@ -158,9 +161,7 @@ class Producer:
         self._claim = claim
         self._journal = None if journal is None else Path(path_of(f"{topic}: journal", journal))
         self._transactional, self._every = transactional, every
-        self._options = LaneOptions(
-            topic, self._servers, acks, linger, batch_bytes, queue_bytes, timeout, None, dict(config or {})
-        )
+        self._options = LaneOptions(self._to, compression, queue_bytes)
 
     def __repr__(self) -> str:
         return f"Producer({self._source!r}, {self._topic!r}, {self._servers!r})"
@@ -180,8 +181,8 @@ class Producer:
             SourceError: the source cannot be read.
             ConfigError: another process has the journal, it cannot be written, or `claim` does not fit the topic.
         """
-        with nullcontext() if self._journal is None else held(self._journal):
-            return _Run(self, tell or (lambda _: None)).whole()
+        with nullcontext() if self._journal is None else journal_lock(self._journal):
+            return ProduceRun(self, tell or (lambda _: None)).whole()
 
     def _read_from(self) -> list[Source]:
         members = tuple(name for name in self._writes.members if name != WHERE)
@@ -193,22 +194,20 @@ class Producer:
         beside = self._source.giving(None, members)
         return [self._main, beside] if self._writes.payload else [beside]
 
-    def _told(self) -> dict[str, Any]:
+    def _decisive(self) -> dict[str, Any]:
         """What a run must go on with. Of a function its name is known."""
         named = self._map and f"{self._map.__module__}.{getattr(self._map, '__qualname__', repr(self._map))}"
-        told = {"map": getattr(self._map, "told", named), "by": self._by, "transactional": self._transactional}
-        # Which records are whose is part of a transactional run alone.
-        told |= {"compression": self._compression} if self._transactional else {}
-        return {**self._writes.told(), **told} | ({} if self._claim is None else {"claim": self._claim.told()})
+        options = {"map": getattr(self._map, "told", named), "by": self._by, "transactional": self._transactional}
+        return {**self._writes.to_json(), **options} | ({} if self._claim is None else {"claim": self._claim.to_json()})
 
 
-class _Run:
+class ProduceRun:
     """One process's part of a run."""
 
     def __init__(self, of: Producer, tell: Tell) -> None:
         self._of, self._path, self._tell = of, of._journal, tell
         self._begun_at = time.monotonic()
-        target = target_at(of._topics, of._topic)
+        target = target_at(of._to)
         if of._claim is not None:
             of._claim.check(of._topic, target.most)
         known = None if self._path is None else load(self._path)
@@ -221,7 +220,7 @@ class _Run:
             topic=of._topic,
             topic_id=target.topic_id,
             partitions=target.partitions,
-            options=of._told(),
+            options=of._decisive(),
         )
         self._journal = fresh if known is None else known.resumed(fresh, str(self._path))
         if target.partitions < self._journal.partitions:
@@ -231,7 +230,7 @@ class _Run:
                 "the beginning"
             )
             raise SourceChangedError(msg)
-        self._line = Line.of(snapshot)
+        self._line = Numbered.of(snapshot)
         if self._journal.position > len(self._line):
             msg = f"{self._path}: its position must lie in 0..{len(self._line)}; found {self._journal.position}"
             raise StateError(msg)
@@ -242,68 +241,81 @@ class _Run:
         """All that is left."""
         if self._journal.done:
             return self._so_far(self._journal.position, Tally.of(self._journal.tally))
-        self._save(self._journal)
-        lanes = self._lanes()
+        self._save(replace(self._journal, codec=self._codec()))
+        lane = self._lane()
         with ExitStack() as ends:
-            ends.callback(self._leave, lanes)
-            self._begun = lanes.position
+            ends.callback(self._leave, lane)
+            self._begun = lane.position
             while True:
                 try:
-                    self._through(lanes)
+                    self._through(lane)
                 except AbortedError as aborted:
-                    lanes.back(aborted.refused)
+                    lane.back(aborted.refused)
                 else:
                     break
-            self._save(self._journal.at(len(self._line), lanes.tally(), done=True))
-        return self._so_far(len(self._line), lanes.tally())
+            self._save(self._journal.at(len(self._line), lane.tally(), done=True))
+        return self._so_far(len(self._line), lane.tally())
 
-    def _lanes(self) -> Lanes:
-        of, journal = self._of, self._journal
-        if not of._transactional:
-            return SharedLanes(self._options, of._compression, journal.position, Tally.of(journal.tally), self._where)
-        lanes = TransactionLanes(self._options, of._compression, journal.run, self._where, opened=journal.opened)
-        self._journal = replace(journal, opened=True)
-        self._save(self._journal)
-        return lanes
+    def _codec(self) -> str:
+        """How the records are compressed: as the user says, or as before, or by the first of them."""
+        known = self._journal.codec if self._of._compression == "auto" else self._of._compression
+        if known or not len(self._line):
+            return known or "none"
+        ahead = self._ahead(0)
+        try:
+            return codec_for(ahead.read(self._line.first(SAMPLE)))
+        finally:
+            ahead.close()
 
-    def _through(self, lanes: Lanes) -> None:
-        """Send what is left."""
-        of, turns = self._of, self._journal.partitions
+    def _lane(self) -> ProducerLane:
+        journal, options = self._journal, replace(self._options, compression=self._journal.codec)
+        if not self._of._transactional:
+            return ProducerLane(options, Settled(journal.position, Tally.of(journal.tally), self._where))
+        lane = TransactionLane(options, self._where, name_of(journal.run), opened=journal.opened)
+        self._save(replace(journal, opened=True))
+        return lane
+
+    def _ahead(self, number: int) -> ReadAhead:
+        of = self._of
         maker = Maker(of._writes, of._map, of._claim, of._main.where)
-        ahead = Ahead(of._sources, self._line, lanes.position, maker, of._readers)
-        number, by_key = lanes.position, of._by == "key"
+        return ReadAhead(of._sources, self._line, number, maker, of._readers)
+
+    def _through(self, lane: ProducerLane) -> None:
+        """Send what is left."""
+        of, turns, ahead = self._of, self._journal.partitions, self._ahead(lane.position)
+        number, by_key = lane.position, of._by == "key"
         due = time.monotonic() + of._every
         tell_at = 0.0
         try:
             while (piece := ahead.take(max(0.0, due - time.monotonic()))) is not None:
                 for item in piece:
                     keyed = by_key and isinstance(item, Written) and item.key is not None
-                    lanes.take(number, item, -1 if keyed else number % turns)
+                    lane.take(number, item, -1 if keyed else number % turns)
                     number += 1
                     now = time.monotonic()
                     if now >= due:
-                        self._keep(lanes, number)
+                        self._keep(lane, number)
                         due = time.monotonic() + of._every
                     if now >= tell_at:
-                        self._tell(self._so_far(lanes.position, lanes.tally()))
+                        self._tell(self._so_far(lane.position, lane.tally()))
                         tell_at = now + TELL_SECONDS
                 if time.monotonic() >= due:  # the source is slow
-                    self._keep(lanes, number)
+                    self._keep(lane, number)
                     due = time.monotonic() + of._every
-            lanes.finish(number)
-            self._tell(self._so_far(lanes.position, lanes.tally()))
+            lane.finish(number)
+            self._tell(self._so_far(lane.position, lane.tally()))
         finally:
             ahead.close()
 
-    def _keep(self, lanes: Lanes, number: int) -> None:
-        lanes.keep(number)
-        self._save(self._journal.at(lanes.position, lanes.tally()))
+    def _keep(self, lane: ProducerLane, number: int) -> None:
+        lane.keep(number)
+        self._save(self._journal.at(lane.position, lane.tally()))
 
-    def _leave(self, lanes: Lanes) -> None:
+    def _leave(self, lane: ProducerLane) -> None:
         """However it ends, the journal says how far it came."""
-        lanes.close()
+        lane.close()
         if not self._journal.done and not self._of._transactional:
-            self._save(self._journal.at(lanes.position, lanes.tally()))
+            self._save(self._journal.at(lane.position, lane.tally()))
 
     def _save(self, journal: Journal) -> None:
         self._journal = journal
@@ -315,3 +327,25 @@ class _Run:
 
     def _so_far(self, position: int, tally: Tally) -> Produced:
         return Produced(len(self._line), self._begun, position, tally, time.monotonic() - self._begun_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A topic; `topic_id` is "" where brokers have none, `most` (bytes) None where it could not be had."""
+
+    partitions: int
+    topic_id: str
+    most: int | None
+
+
+def target_at(to: Connection) -> Target:
+    """Ask for it. Raises what `Topics` does; SourceNotFoundError says how a topic is made."""
+    with Cluster(to) as cluster:
+        try:
+            there = cluster.metadata()
+        except SourceNotFoundError as error:
+            msg = f"{error}; `dali-feed topic create kafka://{to.servers}/{to.topic}` makes one"
+            raise SourceNotFoundError(msg) from None
+        most = cluster.settings()[0].get("max.message.bytes", "")
+        topic_id = (cluster.topic_id() or "") if cluster.has_controller() else ""
+    return Target(len(there.topics[to.topic].partitions), topic_id, int(most) if most.isdecimal() else None)

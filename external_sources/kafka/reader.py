@@ -1,4 +1,4 @@
-"""One thread's way into a Kafka topic.
+"""One thread's way into a Kafka topic, by message or by column.
 
 The law: a record's row is given by its offset alone. Offsets have holes (control records, aborted
 and compacted data), so a run is done when the POSITION passes its stop: at the record `stop - 1`, at any record
@@ -7,46 +7,310 @@ that follow each other closely in a partition, as where holes are left out, are 
 
 The consumer is assigned at our offsets and belongs to no group; nothing is committed. One consumer per reader,
 one reader per thread, none across fork.
+
+By column, C copies records out of librdkafka's memory into rows, some hundred nanoseconds each beside the copy. It can
+be had where the loops in C are compiled (`dali_feed.native`), confluent_kafka has its librdkafka beside it as its
+wheels do, and the rows say what they want of each record. The client is confluent_kafka's as ever: settings, log,
+statistics and errors of the connection go its ways. What a partition gives is taken from that partition's own queue;
+the line that tells of another topic (`cluster.py`) stands in the client's queue before any record of that topic stands
+in the partition's. So the client's queue is emptied after records were taken, and what they are is judged after that.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+import confluent_kafka
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from dali_feed.errors import ClosedError, DataLostError, SourceChangedError, SourceError
-from dali_feed.external_sources.kafka.by_column import Client, by_column
-from dali_feed.external_sources.kafka.by_message import ByMessage
-from dali_feed.external_sources.kafka.errors import (
-    BROKEN,
-    DENIED,
-    GONE,
-    LOG,
-    Trouble,
-    denied,
-    gone,
-    remade,
-    unreachable,
+from dali_feed.external_sources.kafka.client import (
+    SLICE_SECONDS,
+    Guard,
+    amounts,
+    close_in_time,
+    consumer,
+    keep_freed,
+    modest,
 )
-from dali_feed.external_sources.kafka.filled import Filled
-from dali_feed.external_sources.kafka.freed import keep_freed
-from dali_feed.external_sources.kafka.held import check_usable, hang_up, held, let_go
-from dali_feed.external_sources.kafka.identity import Asker, Witness, identify
-from dali_feed.external_sources.kafka.members import MemberRows
-from dali_feed.external_sources.kafka.options import SLICE_SECONDS, Identity, KafkaOptions, connect
-from dali_feed.external_sources.kafka.records import Rows, Takes, rows_for
-from dali_feed.external_sources.kafka.run import Event, Run, Way
+from dali_feed.external_sources.kafka.cluster import Cluster, Identity, Witness
+from dali_feed.external_sources.kafka.connection import Connection
+from dali_feed.external_sources.kafka.errors import LOG, Meaning, Patience, Trouble, gone, meaning, remade
+from dali_feed.external_sources.kafka.rows import CellsWanted, Decoding, Event, Filled, OffsetRun
 from dali_feed.external_sources.kafka.statistics import Statistics
-from dali_feed.external_sources.kafka.wait import Wait
+from dali_feed.native.kafka import EMPTY, LOOK, ROOM, Found, Functions, Queue, RunInC, functions, newest_client, plugin
 from dali_feed.records.gauges import KafkaStats
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Slabs
 
-__all__ = ["KafkaReader"]
+__all__ = ["ByColumn", "ByMessage", "Handle", "KafkaReader", "by_column", "librdkafka"]
+
+
+class ByMessage:
+    """Records as confluent_kafka gives them, a `Message` each. For every kind of rows and every client.
+
+    The consumer is assigned to one partition at a time.
+    """
+
+    def __init__(self, consumer: Consumer, topic: str) -> None:
+        self._consumer, self._topic = consumer, topic
+        self._left: list[Message] = []
+        self._at = 0  # the first of them that nobody has had
+
+    def assign(self, partition: int, offset: int) -> None:
+        """From now on records come from there; what came before is dropped."""
+        self.drop()
+        self._consumer.assign([TopicPartition(self._topic, partition, offset)])
+
+    def come(self, run: OffsetRun, most: int) -> bool:
+        """Whether something is there, waiting for it for a slice of time; `most` records are best taken at once."""
+        del run
+        if self._at < len(self._left):
+            return True
+        batch = self._consumer.consume(most, 0)
+        if not batch and (message := self._consumer.poll(SLICE_SECONDS)) is not None:
+            batch = [message]
+        self._left, self._at = batch, 0
+        return bool(batch)
+
+    def look(self, run: OffsetRun) -> Event | None:
+        """Deal with what is there and belongs to the run, up to an event, which stays there until `skip`."""
+        left, take = self._left, run.take
+        if run.filled is not None:  # meant for C, whose client could not be had
+            run.filled.leave_out(slice(0))
+        partition, want, stop, shift, received = run.partition, run.want, run.stop, run.shift, 0
+        event = None
+        for n in range(self._at, len(left)):
+            message = left[n]
+            if (error := message.error()) is not None:
+                event = Event(error, message.partition(), message.offset())
+                break
+            offset = message.offset()
+            if offset is not None and offset >= want and message.partition() == partition:  # else an older assignment's
+                if offset >= stop:
+                    want = stop
+                    break
+                received += len(message)
+                take(offset + shift, message)
+                want = offset + 1
+                if want == stop:
+                    n += 1  # noqa: PLW2901  this one is done
+                    break
+        else:
+            n = len(left)
+        self._at, run.want = n, want
+        run.received += received
+        return event
+
+    def skip(self) -> None:
+        """The event has been dealt with."""
+        self._at += 1
+
+    def drop(self) -> None:
+        """What is there is not wanted."""
+        self._left, self._at = [], 0
+
+    def close(self) -> None:
+        """Before the consumer is closed."""
+        self.drop()
+
+
+@cache
+def librdkafka() -> str | None:
+    """The library that confluent_kafka's wheel has beside it; None where it was built in another way."""
+    package = Path(confluent_kafka.__file__).parent
+    found = sorted((package.parent / f"{package.name}.libs").glob("librdkafka*.so*"))
+    return str(found[0]) if len(found) == 1 else None
+
+
+def by_column(wanted: CellsWanted) -> bool:
+    """Whether records can be taken so."""
+    path = librdkafka()
+    return wanted.fits() and path is not None and functions(path) is not None
+
+
+class Handle:
+    """What a consumer must be told, so that its handle is known to C."""
+
+    def __init__(self) -> None:
+        path = librdkafka()
+        self.own = None if path is None else functions(path)
+
+    def settings(self) -> dict[str, str]:
+        """Those of the consumer, which is made next in this thread."""
+        if self.own is None or ";" in plugin(self.own):  # which would be two paths
+            return {}
+        newest_client(self.own)  # none that was made before counts
+        return {"plugin.library.paths": plugin(self.own)}
+
+    def way(self, consumer: Consumer, topic: str) -> ByColumn | None:
+        """The way of the consumer that was made with these settings in this thread; None if its handle is not known."""
+        handle = None if self.own is None else newest_client(self.own)
+        return None if self.own is None or handle is None else ByColumn(consumer, self.own, handle, topic)
+
+
+class _Head:
+    """A record in the place of a `Message`, for rows that take it in Python."""
+
+    def __init__(self, found: Found, topic: str) -> None:
+        self._found, self._topic = found, topic
+
+    def topic(self) -> str:
+        return self._topic
+
+    def partition(self) -> int:
+        return self._found.partition
+
+    def offset(self) -> int:
+        return self._found.offset
+
+    def value(self) -> bytes | None:
+        return self._found.value
+
+    def key(self) -> bytes | None:
+        return self._found.key
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        return list(self._found.headers) or None
+
+    def timestamp(self) -> tuple[int, int]:
+        return self._found.time
+
+    def error(self) -> None:
+        return None
+
+    def __len__(self) -> int:
+        return len(self._found.value or b"")
+
+
+class ByColumn:
+    """Records that C takes of the partition's own queue; see `ByMessage`. Its runs have `filled`."""
+
+    def __init__(self, consumer: Consumer, own: Functions, handle: int, topic: str) -> None:
+        self._consumer, self._topic = consumer, topic
+        self._own, self._handle = own, handle
+        self._queue: Queue | None = None
+        self._left: Queue | None = None  # of the partition before this one
+        self._partition = -1
+        self._run = RunInC()
+        self._events: list[Message] = []  # of the client's own queue
+
+    def assign(self, partition: int, offset: int) -> None:
+        """See `ByMessage`."""
+        self.drop()
+        if partition != self._partition or self._queue is None:
+            self._leave()
+            # Before it is assigned, or its first records would go to the client's queue.
+            new = Queue(self._own, self._handle, self._topic, partition, keeps=self._consumer)
+            self._left, self._queue, self._partition = self._queue, new, partition
+        self._consumer.assign([TopicPartition(self._topic, partition, offset)])
+
+    def come(self, run: OffsetRun, most: int) -> bool:
+        """See `ByMessage`."""
+        del most
+        if self._events:
+            return True
+        queue, filled, told = self._queue, _filled(run), self._run
+        if not queue:  # librdkafka has none of that partition
+            self._hear(SLICE_SECONDS)
+            return bool(self._events)
+        told.want, told.stop, told.bytes = run.want, run.stop, 0
+        filled.begin(run.shift)
+        until = time.monotonic() + SLICE_SECONDS
+        while (why := queue.take(told, filled.told, max(0, int((until - time.monotonic()) * 1000)))) == ROOM:
+            filled.grow(told.need)
+            if time.monotonic() >= until:  # large records, each with memory of its own, never let C look at the clock
+                why = LOOK
+                break
+        came = told.want > run.want or why not in (EMPTY, LOOK)
+        run.want = told.want
+        run.received += told.bytes
+        if came:
+            self._leave()
+        self._hear(0)
+        return came or bool(self._events)
+
+    def _hear(self, seconds: float) -> None:
+        """Take what the client itself has: logs and statistics go to their functions meanwhile."""
+        while (message := self._consumer.poll(seconds)) is not None:
+            self._events.append(message)
+
+    def look(self, run: OffsetRun) -> Event | None:
+        """See `ByMessage`."""
+        if self._events:
+            first = self._events[0]
+            if (told := first.error()) is not None:
+                return Event(told, first.partition(), first.offset())
+            self.assign(run.partition, run.want)  # a record, which has no business there: all from there on once more
+            return None
+        queue = self._queue
+        if queue is None or not queue.waits or run.want >= run.stop:
+            return None
+        offset = queue.offset
+        if offset is not None and offset >= run.stop:
+            run.want = run.stop
+            return None
+        found = queue.head()
+        if offset is None:
+            if not found.error:  # skipped, it might have been records
+                msg = (
+                    f"{self._topic}[{run.partition}]@{run.want}: a partition's queue must hold records and errors; "
+                    "librdkafka gave something else: set DALI_FEED_NATIVE=0 to read without the loops in C"
+                )
+                raise SourceError(msg)
+            return Event(KafkaError(found.error, found.said, found.fatal), found.partition, found.offset)
+        row = found.offset + run.shift
+        _filled(run).leave_out(row)
+        head: Any = _Head(found, self._topic)
+        run.take(row, head)
+        run.received += len(head)
+        run.want = found.offset + 1
+        queue.skip()
+        return None
+
+    def skip(self) -> None:
+        """See `ByMessage`."""
+        if self._events:
+            self._events.pop(0)
+        elif self._queue is not None:
+            self._queue.skip()
+
+    def drop(self) -> None:
+        """See `ByMessage`."""
+        self._events.clear()
+        if self._queue is not None:
+            self._queue.skip()
+
+    def close(self) -> None:
+        """See `ByMessage`."""
+        self._leave()
+        queue, self._queue = self._queue, None
+        if queue is not None:
+            queue.close()
+
+    def _leave(self) -> None:
+        """Close the queue of the partition before: nothing more comes into it once there are records of this one.
+
+        Closed sooner it would keep a fetch, some megabytes of each partition, for as long as the client lives.
+        """
+        queue, self._left = self._left, None
+        if queue is not None:
+            queue.close()
+
+
+def _filled(run: OffsetRun) -> Filled:
+    if run.filled is None:  # never: the reader takes such a run by message
+        msg = f"partition {run.partition}@{run.want}: rows that C does not fill must be read by message"
+        raise SourceError(msg)
+    return run.filled
+
+
+Take = Callable[[int, Message], None]
 
 NEAR_BYTES = 4 << 20  # what is passed over rather than assigned anew: most of it has been fetched by then
 NEAR = 64  # offsets, before anything is known of their size
@@ -69,49 +333,43 @@ class KafkaReader:
 
     def __init__(
         self,
-        options: KafkaOptions,
+        to: Connection,
+        decoding: Decoding | None = None,
         slabs: Slabs | None = None,
         stop: threading.Event | None = None,
         identity: Identity | None = None,
         *,
         modest: bool = False,
     ) -> None:
-        self._options, self._modest = options, modest  # one that is modest fetches little at once
+        self._to, self._modest = to, modest  # one that is modest fetches little at once
+        self._decoding = decoding or Decoding()
         self._times = 1
         self._identity = identity or Identity()
-        self._asker: Asker | None = None
-        self._witness = Witness(options.topic, aloud=True)
+        self._cluster: Cluster | None = None  # for questions, made at the first one
+        self._witness = Witness(to.topic, aloud=True)
         self._slabs: Slabs = SlabPool() if slabs is None else slabs
-        self._stop = threading.Event() if stop is None else stop
-        self._pid = os.getpid()
-        self._closed = False
+        self._guard = Guard(to.topic, self, stop)
         self._trouble = Trouble()
-        self._statistics = Statistics(options.topic)
+        self._statistics = Statistics(to.topic)
         self._consumer: Consumer | None = None
-        self._way: Way | None = None  # how its records are taken
+        self._way: ByMessage | ByColumn | None = None  # how its records are taken
         self._columns = False  # whether by column
         self._at = (-1, -1)  # the partition, and the offset from which everything is with the way or still to come
         self._passed = self._received = 0  # offsets, and bytes of their records
         self._row_bytes = 0  # that C put into a row of the last read: of what is asked for, holes too
         self._use = threading.RLock()  # of the connection: another thread that closes waits for the read to end
-        held(self)
 
     def read(self, extents: Extents) -> Block:
         """All records of `extents`, in their order, in one block; see `dali_feed.records.source.Reader.read`."""
-        self._guard()
+        self._guard.check()
         lease = self._slabs.lease()
-        options = self._options
         count = int(extents.lengths.sum())
-        rows: Rows
-        if options.asked is not None:
-            rows = MemberRows.of(options.asked, count, lease, options.claims)
-        else:
-            rows = rows_for(options.label, options.codec, options.fields, count, lease, options.claims)
+        rows = self._decoding.rows(count, lease)
         try:
             wanted = rows.wanted()
             if wanted is not None and by_column(wanted):
                 rows.filled = Filled(wanted, count, lease, self._row_bytes)
-            self.fill(extents, rows, rows.filled)
+            self.fill(extents, rows.take, rows.filled)
             rows.finish()
             if rows.filled is not None:
                 self._row_bytes = rows.filled.settle()
@@ -120,31 +378,31 @@ class KafkaReader:
             raise
         return Block(extents.ids(), rows.payloads, rows.columns(), lease, rows.faults)
 
-    def fill(self, extents: Extents, rows: Takes, filled: Filled | None = None) -> None:
-        """Give each record of `extents`, with its row, to `rows`, or to C for `filled`. Raises what `read` does."""
-        self._guard()
+    def fill(self, extents: Extents, take: Take, filled: Filled | None = None) -> None:
+        """Give each record of `extents`, with its row, to `take`, or to C for `filled`. Raises what `read` does."""
+        self._guard.check()
         with self._use:
             try:
-                self._runs(extents, rows, filled)
+                self._runs(extents, take, filled)
             finally:
-                if self._closed:  # by another thread, which may not have waited
+                if self._guard.closed:  # by another thread, which may not have waited
                     self._drop()
 
-    def _runs(self, extents: Extents, rows: Takes, filled: Filled | None) -> None:
+    def _runs(self, extents: Extents, take: Take, filled: Filled | None) -> None:
         try:
             first = 0
             for partition, start, stop in zip(
                 extents.partition.tolist(), extents.start.tolist(), extents.stop.tolist(), strict=True
             ):
                 if start < stop:
-                    self._run(Run(partition, start, stop, first - start, rows, filled))
+                    self._run(OffsetRun(partition, start, stop, first - start, take, filled))
                 first += stop - start
             if len(extents) and not self._witness.vouches(self._identity.topic_id):
                 self._identify(int(extents.partition[0]), int(extents.start[0]))
         except BaseException as error:
             self._drop() if isinstance(error, SourceError) else self._forget()
             if isinstance(error, KafkaException):
-                msg = f"{self._options.topic} at {self._options.servers}: reading failed: {error.args[0].str()}"
+                msg = f"{self._to.topic} at {self._to.servers}: reading failed: {error.args[0].str()}"
                 raise SourceError(msg) from error
             raise
 
@@ -171,19 +429,16 @@ class KafkaReader:
 
     def close(self) -> None:
         """Close the connection, within two seconds whatever the broker does. Safe to call twice, and amid a read."""
-        self._closed = True
-        if self._pid == os.getpid():
-            let_go(self)
-            if self._use.acquire(timeout=5 * SLICE_SECONDS):
-                try:
-                    self._drop()
-                    self._asker = None
-                finally:
-                    self._use.release()
+        if self._guard.close() and self._use.acquire(timeout=5 * SLICE_SECONDS):
+            try:
+                self._drop()
+                self._cluster = None
+            finally:
+                self._use.release()
 
     def clients(self) -> tuple[Any, ...]:
         """What must not be destroyed in a child."""
-        return self._consumer, self._asker
+        return self._consumer, self._cluster
 
     def _is_near(self, partition: int, start: int) -> bool:
         """Whether it is better to read on to `start` than to assign the consumer anew."""
@@ -191,11 +446,11 @@ class KafkaReader:
         near = gap <= NEAR if not self._received else gap * self._received <= NEAR_BYTES * self._passed
         return self._at[0] == partition and gap >= 0 and near
 
-    def _run(self, run: Run) -> None:
+    def _run(self, run: OffsetRun) -> None:
         """Read all of it."""
         partition, start, stop = run.partition, run.want, run.stop
         self._trouble.clear()
-        wait = Wait(self._options.timeout)
+        patience = Patience(self._to, self._trouble, self._guard.stop)
         columns = run.filled is not None
         if columns != self._columns:  # these are read in the other way
             self._drop()
@@ -204,109 +459,95 @@ class KafkaReader:
             self._assign(partition, start)
         self._passed += stop - self._at[1]
         while run.want < stop:
-            self._more(run, wait)
+            self._more(run, patience)
         self._received += run.received
         self._at = (partition, stop)
 
-    def _more(self, run: Run, wait: Wait) -> None:
+    def _more(self, run: OffsetRun, patience: Patience) -> None:
         """The next records or events, where some come within a slice of time; waits as long as the timeout allows."""
         way, want, received = self._line(), run.want, run.received
         most = FIRST if not self._received else max(1, min(MORE, CACHED * self._passed // self._received))
         came = way.come(run, most)
-        if self._stop.is_set():
-            msg = f"{self._where(run.partition, want)}: reading was stopped"
-            raise ClosedError(msg)
+        if self._guard.stop.is_set():
+            patience.check(self._where(run.partition, want))
         if self._witness.doubts(self._identity.topic_id):
             if run.filled is not None and run.want > want:
                 run.filled.undo(slice(want + run.shift, run.want + run.shift))
             run.want, run.received = want, received
-            return self._doubt(run.partition, want, wait)
+            return self._doubt(run.partition, want, patience)
         if not came:
-            return self._silence(run.partition, want, run.stop, wait)
+            return self._silence(run, patience)
         event = way.look(run)
         if run.want > want:
-            wait.progress()
+            patience.progress()
+            run.end_seen = None
         if event is not None:
-            run.want = max(run.want, self._event(event, run, wait))
+            run.want = max(run.want, self._event(event, run))
             if run.want < run.stop and way is self._way:  # an end, said once, may prove the next run's rows absent
                 way.skip()
         return None
 
-    def _silence(self, partition: int, want: int, stop: int, wait: Wait) -> None:
+    def _silence(self, run: OffsetRun, patience: Patience) -> None:
         """Nothing came: wait on, assign anew once at half of the timeout, or give up."""
-        seconds, where = wait.seconds, self._where(partition, want)
-        if self._trouble.denied:
-            raise denied(where, self._options.servers, self._trouble.denied, self._options.config)
-        if self._trouble.gone:
-            self._check_gone(partition, want)
-        if seconds >= self._options.timeout:
-            if wait.end_seen is not None:
-                msg = (
-                    f"{where}: the snapshot has offsets up to {stop - 1}, but the partition has ended at "
-                    f"{wait.end_seen} for {seconds:.1f} s: it was truncated or made again; take a new snapshot"
-                )
-                raise SourceChangedError(msg)
-            raise unreachable(where, self._options.servers, seconds, self._trouble.last)
-        if wait.due():
+        where = self._where(run.partition, run.want)
+        if self._trouble.gone and not self._trouble.denied:
+            self._check_gone(run.partition, run.want)
+        if patience.over and run.end_seen is not None and not self._trouble.denied:
+            msg = (
+                f"{where}: the snapshot has offsets up to {run.stop - 1}, but the partition has ended at "
+                f"{run.end_seen} for {patience.seconds:.1f} s: it was truncated or made again; take a new snapshot"
+            )
+            raise SourceChangedError(msg)
+        patience.check(where)
+        if patience.half_over():
             # A consumer may be stuck on a partition whose leader moved; or a slow link is at a fetch of megabytes.
-            LOG.warning("%s: nothing came for %.0f s; connecting again (%s)", where, seconds, self._trouble.last)
+            seconds, said = patience.seconds, self._trouble.last
+            LOG.warning("%s: nothing came for %.0f s; connecting again (%s)", where, seconds, said)
             self._drop()
-            self._assign(partition, want, modest=True)
+            self._assign(run.partition, run.want, small=True)
 
-    def _event(self, event: Event, run: Run, wait: Wait) -> int:
+    def _event(self, event: Event, run: OffsetRun) -> int:
         """Handle what is no record; returns the position that it proves."""
         error, about, end = event
-        partition, want, stop = run.partition, run.want, run.stop
-        code, where = error.code(), self._where(partition, want)
-        if code == KafkaError._PARTITION_EOF:
-            if about != partition:
-                return want
-            wait.end_seen = end if end is not None and end < stop else None
-            return want if end is None else end
-        if code == KafkaError._AUTO_OFFSET_RESET:
-            if about != partition:
-                return want  # of an assignment before this one
-            self._lost(partition, want, stop, wait)
-            return want
-        if code in DENIED:
-            raise denied(where, self._options.servers, error.str())
-        if code in GONE:
-            self._trouble.gone = error.str()
-            return want  # looked into when nothing more comes
-        if code in BROKEN or error.fatal():
-            msg = f"{where}: the broker's data cannot be read: {error.str()}"
-            raise SourceError(msg)
-        self._trouble.last = error.str()  # of the connection, or of the group that we do not use: librdkafka retries
-        return want
+        kind = meaning(error)
+        if kind in (Meaning.END, Meaning.RESET) and about != run.partition:
+            return run.want  # of an assignment before this one
+        if kind is Meaning.END:
+            run.end_seen = end if end is not None and end < run.stop else None
+            return run.want if end is None else end
+        if kind is Meaning.RESET:
+            self._lost(run)
+        else:
+            self._trouble.judge(error, self._to, self._where(run.partition, run.want))
+        return run.want
 
     def _identify(self, partition: int, want: int) -> None:
         """Raise where the topic is no longer the one that the snapshot was taken of."""
-        known, where = self._identity.topic_id, self._where(partition, want)
-        if not known:
-            return
-        self._asker = self._asker or Asker(self._options, self._stop)
-        identify(self._asker, known, where, self._options.servers)
+        if known := self._identity.topic_id:
+            self._cluster = self._cluster or Cluster(self._to, self._guard.stop)
+            self._cluster.check_identity(known, self._where(partition, want))
 
-    def _doubt(self, partition: int, want: int, wait: Wait) -> None:
+    def _doubt(self, partition: int, want: int, patience: Patience) -> None:
         """The consumer stands at another topic of the name: raise, unless a broker only lags behind the others."""
         self._identify(partition, want)
-        if wait.seconds >= self._options.timeout:
+        if patience.over:
             raise remade(self._where(partition, want), self._identity.topic_id, self._witness.topic_id)
-        self._stop.wait(SLICE_SECONDS)
+        self._guard.stop.wait(SLICE_SECONDS)
         self._drop()
         self._assign(partition, want)
 
-    def _lost(self, partition: int, want: int, stop: int, wait: Wait) -> None:
+    def _lost(self, run: OffsetRun) -> None:
         """The broker does not have the offset: raise, or assign anew, once, where it turns out that it has."""
+        partition, want, stop = run.partition, run.want, run.stop
         self._identify(partition, want)
         where, held = self._where(partition, want), "the broker no longer holds them"
         try:
-            low, high = self._live().get_watermark_offsets(TopicPartition(self._options.topic, partition), timeout=2.0)
+            low, high = self._live().get_watermark_offsets(TopicPartition(self._to.topic, partition), timeout=2.0)
         except KafkaException as error:
             LOG.debug("%s: watermarks: %s", where, error)
         else:
-            if low <= want and stop <= high and wait.refused != want:  # a replica that lags behind its leader
-                wait.refused = want
+            if low <= want and stop <= high and run.refused != want:  # a replica that lags behind its leader
+                run.refused = want
                 LOG.warning(
                     "%s: the broker refused this offset, but it has it (%d..%d); connecting again", where, low, high - 1
                 )
@@ -325,12 +566,12 @@ class KafkaReader:
         if self._topic_is_there(partition):
             self._assign(partition, want)
             return
-        raise gone(self._where(partition, want), self._options.servers, said)
+        raise gone(self._to, said, self._where(partition, want))
 
     def _topic_is_there(self, partition: int) -> bool:
         """A restarted broker may say 'unknown' for a moment; the metadata has the last word, asked for a second."""
-        topic, deadline = self._options.topic, time.monotonic() + 1.0
-        while not self._stop.wait(SLICE_SECONDS):
+        topic, deadline = self._to.topic, time.monotonic() + 1.0
+        while not self._guard.stop.wait(SLICE_SECONDS):
             try:
                 found = self._live().list_topics(topic, timeout=1.0).topics.get(topic)
             except KafkaException as error:
@@ -347,40 +588,40 @@ class KafkaReader:
         if self._way is not None:
             self._way.drop()
 
-    def _assign(self, partition: int, offset: int, *, modest: bool = False) -> None:
+    def _assign(self, partition: int, offset: int, *, small: bool = False) -> None:
         if self._way is None:
             self._trouble.clear()
             keep_freed()
-            options, debug = self._options, Witness.DEBUG if self._identity.topic_id else ""
-            self._witness = Witness(options.topic, aloud="debug" in options.config)
-            keep = None if self._modest else self._statistics.begin()
-            small = modest or self._modest
-            client = Client() if self._columns else None
-            self._consumer = connect(
-                options,
+            to, handle = self._to, Handle() if self._columns else None
+            self._witness = Witness(to.topic, aloud="debug" in to.config)
+            settings: dict[str, Any] = {
+                **({"debug": Witness.DEBUG} if self._identity.topic_id and Witness.DEBUG else {}),
+                **(modest(to.config) if small or self._modest else {}),
+                **({} if handle is None else handle.settings()),
+            }
+            self._consumer = consumer(
+                to,
                 self._trouble,
-                modest=small,
-                times=self._times,
+                tuning=amounts(to.config, self._times),
+                settings=settings,
                 logger=self._witness,
-                debug=debug,
-                statistics=keep,
-                client=client,
+                statistics=None if self._modest else self._statistics.begin(),
             )
-            way = None if client is None else client.way(self._consumer, options.topic)
-            self._way = way or ByMessage(self._consumer, options.topic)
+            way = None if handle is None else handle.way(self._consumer, to.topic)
+            self._way = way or ByMessage(self._consumer, to.topic)
         self._way.assign(partition, offset)
         self._at = (partition, offset)
 
     def _live(self) -> Consumer:
-        self._guard()
+        self._guard.check()
         if self._consumer is None:  # never between _assign and _drop
-            raise ClosedError(self._options.topic)
+            raise ClosedError(self._to.topic)
         return self._consumer
 
-    def _line(self) -> Way:
-        self._guard()
+    def _line(self) -> ByMessage | ByColumn:
+        self._guard.check()
         if self._way is None:  # never between _assign and _drop
-            raise ClosedError(self._options.topic)
+            raise ClosedError(self._to.topic)
         return self._way
 
     def _drop(self) -> None:
@@ -389,11 +630,8 @@ class KafkaReader:
         way, self._way = self._way, None
         if way is not None:
             way.close()
-        consumer, self._consumer = self._consumer, None
-        hang_up(self._options.topic, consumer)
-
-    def _guard(self) -> None:
-        check_usable(self._options.topic, self._pid, self._stop, closed=self._closed)
+        client, self._consumer = self._consumer, None
+        close_in_time(self._to.topic, client)
 
     def _where(self, partition: int, offset: int) -> str:
-        return f"{self._options.topic}[{partition}]@{offset}"
+        return self._to.where(partition, offset)

@@ -49,7 +49,7 @@ class Statistics:
             texts[:] = [*texts[-1:], text]
 
         with self._lock:  # the one before may still be closing: its list is nobody's any more
-            self._before = None if before is None else _over(before)
+            self._before = None if before is None else before.left()
             self._texts, self._made = texts, None
         return keep
 
@@ -85,12 +85,12 @@ def figures(topic: str, *texts: Mapping[str, Any]) -> KafkaStats:
 
     Where the training loop stands no consumer knows.
     """
-    told, first = texts[-1], texts[0]
-    seconds = (told["ts"] - first["ts"]) * _MICRO
+    latest, first = texts[-1], texts[0]
+    seconds = (latest["ts"] - first["ts"]) * _MICRO
     then = _partitions(first, topic)
     found: list[PartitionStats] = []
     queue = 0, 0
-    for number, each in sorted((int(number), each) for number, each in _partitions(told, topic).items()):
+    for number, each in sorted((int(number), each) for number, each in _partitions(latest, topic).items()):
         queue = max(queue, (each["fetchq_cnt"], each["fetchq_size"]))
         if number < 0 or not (each["desired"] or each["rxmsgs"] or each["hi_offset"] >= 0):
             continue  # librdkafka's own, and those that this consumer never came to
@@ -106,8 +106,8 @@ def figures(topic: str, *texts: Mapping[str, Any]) -> KafkaStats:
                 leader=_known(each["leader"]),
             )
         )
-    brokers = [_broker(name, each) for name, each in told["brokers"].items() if each["nodeid"] >= 0]
-    group = told.get("cgrp", {})
+    brokers = [_broker(name, each) for name, each in latest["brokers"].items() if each["nodeid"] >= 0]
+    group = latest.get("cgrp", {})
     return KafkaStats(
         topic,
         tuple(found),
@@ -116,12 +116,12 @@ def figures(topic: str, *texts: Mapping[str, Any]) -> KafkaStats:
         queue_records=queue[0],
         queue_bytes=queue[1],
         rebalances=group.get("rebalance_cnt", 0),
-        at=float(told["time"]),
+        at=float(latest["time"]),
     )
 
 
-def _partitions(told: Mapping[str, Any], topic: str) -> dict[str, Any]:
-    found: dict[str, Any] = told["topics"].get(topic, {}).get("partitions", {})
+def _partitions(latest: Mapping[str, Any], topic: str) -> dict[str, Any]:
+    found: dict[str, Any] = latest["topics"].get(topic, {}).get("partitions", {})
     return found
 
 
@@ -143,15 +143,3 @@ def _mean(window: Mapping[str, int]) -> float | None:
 
 def _known(number: int) -> int | None:
     return number if number >= 0 else None  # -1001: not known
-
-
-def _over(found: KafkaStats) -> KafkaStats:
-    """What is left of a consumer that is closed: what it counted."""
-    return replace(
-        found,
-        partitions=tuple(replace(one, rate=None) for one in found.partitions),
-        brokers=tuple(replace(one, state="", latency=None, latency_p99=None, throttle=None) for one in found.brokers),
-        readers=0,
-        queue_records=0,
-        queue_bytes=0,
-    )

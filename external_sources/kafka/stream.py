@@ -1,37 +1,282 @@
 """A Kafka topic as a stream: the records from a position on, and those that are still to come.
 
-The law: a record is given to one rank, once, in the order of its partition. What the training loop received is what a
+The laws: a record is given to one rank, once, in the order of its partition. What the training loop received is what a
 mark says; a stream that goes on from a mark gives what came behind it: nothing is lost, nothing comes twice.
+
+A mark lacks nothing that its run had, or that is an error. Partition p is rank p % world_size's, and a rank's
+position has all that it knew of; how many there were of all its ranks together is in the mark too. So one that is
+absent, and whose rank is among the mark's, came to the topic later and is read from its beginning; one whose rank is
+not among them may have been read, and nobody knows how far.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dali_feed.errors import ConfigError, SourceEmptyError
+from dali_feed.errors import ConfigError, SourceChangedError, SourceEmptyError, SourceError, StateError
 from dali_feed.external_sources.kafka.cluster import Cluster
-from dali_feed.external_sources.kafka.errors import Trouble, remade
-from dali_feed.external_sources.kafka.fleet import Fleet, fleet_of
-from dali_feed.external_sources.kafka.fleet_reader import FleetReader
-from dali_feed.external_sources.kafka.mark import Mark, Told, check_stretch, made_mark, mark_of, merged_marks
-from dali_feed.external_sources.kafka.options import connect
-from dali_feed.external_sources.kafka.records import LABEL, Codec
-from dali_feed.external_sources.kafka.start import Start, begun, checked_start
-from dali_feed.external_sources.kafka.stream_reader import StreamReader
-from dali_feed.external_sources.kafka.topic import KafkaTopic
-from dali_feed.external_sources.kafka.topic_source import TopicSource
+from dali_feed.external_sources.kafka.errors import remade
+from dali_feed.external_sources.kafka.group import Fleet, fleet_of
+from dali_feed.external_sources.kafka.group_reader import FleetReader
+from dali_feed.external_sources.kafka.live_reader import StreamReader
+from dali_feed.external_sources.kafka.rows import LABEL, Codec
+from dali_feed.external_sources.kafka.topic import KafkaTopic, TopicSource
 from dali_feed.external_sources.live_formatted import LiveFormatted
 from dali_feed.formats.format import Format
 from dali_feed.records.live import Drain, LiveReader, LiveSource, Pace, Positions
 from dali_feed.records.members import Member
 from dali_feed.records.source import Slabs
 
-__all__ = ["KafkaStream"]
+__all__ = [
+    "KafkaStream",
+    "Mark",
+    "Start",
+    "StreamState",
+    "begun",
+    "check_stretch",
+    "checked_start",
+    "made_mark",
+    "mark_of",
+    "merged_marks",
+]
+
+StreamState = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+_STATE = "stream"  # where a loader's state has its mark
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Positions by partition, of these ranks of a run of `world_size`."""
+
+    topic: str
+    topic_id: str
+    world_size: int
+    ranks: tuple[int, ...]
+    positions: dict[int, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return {
+            "topic": self.topic,
+            "id": self.topic_id,
+            "world_size": self.world_size,
+            "ranks": list(self.ranks),
+            "partitions": len(self.positions),
+            "positions": {str(p): self.positions[p] for p in sorted(self.positions)},
+        }
+
+    def of_rank(self, rank: int, world_size: int, count: int) -> dict[int, int]:
+        """The positions of a rank's partitions of a topic that has `count`.
+
+        Raises:
+            StateError: how far the run was in some of them is not known.
+            SourceChangedError: the topic has fewer partitions than the mark.
+        """
+        most = max(self.positions, default=-1)
+        if most >= count:
+            msg = (
+                f"{self.topic}: the state has {most + 1} partitions and the topic now {count}: it was deleted and "
+                "made again"
+            )
+            raise SourceChangedError(msg)
+        mine = range(rank, count, world_size)
+        lacking = [p for p in mine if p not in self.positions and p % self.world_size not in self.ranks]
+        if lacking:
+            ranks = ", ".join(str(r) for r in sorted({p % self.world_size for p in lacking}))
+            shown = ", ".join(map(str, lacking[:8])) + (f" and {len(lacking) - 8} more" if len(lacking) > 8 else "")
+            msg = (
+                f"{self.topic}: a state must have the position of each partition of rank {rank} of {world_size}; "
+                f"it lacks {shown}, because it is of ranks {', '.join(map(str, self.ranks))} of "
+                f"{self.world_size}; give the states of ranks {ranks} too"
+            )
+            raise StateError(msg)
+        return {p: self.positions.get(p, 0) for p in mine}
+
+
+def mark_of(topic: str, state: StreamState) -> Mark:
+    """A mark read back from JSON: by itself, in a loader's state, or those of several ranks.
+
+    Raises StateError where it is not one of this topic.
+    """
+    if isinstance(state, Sequence) and not isinstance(state, str | bytes):
+        return merged_marks(topic, state)
+    if not isinstance(state, Mapping):
+        msg = (
+            f"{topic}: a state must be what a loader's state_dict() gave, a list of all ranks', or a mark; found"
+            f" {type(state).__name__}"
+        )
+        raise StateError(msg)
+    mark = state.get(_STATE, state)
+    if mark is None:
+        msg = (
+            f"{topic}: a state must say how far a stream is; this one was taken before anything was read. Take it"
+            " after the first batch"
+        )
+        raise StateError(msg)
+    if "fleet" in mark:
+        group = mark["fleet"]
+        msg = (
+            f"{topic}: a state must have the position of each partition; found a fleet's state: its group "
+            f"{group!r} has it"
+        )
+        raise StateError(msg)
+    try:
+        positions = {int(p): int(v) for p, v in mark["positions"].items()}
+        ranks, world_size = tuple(sorted(int(r) for r in mark["ranks"])), int(mark["world_size"])
+        of, topic_id, count = str(mark["topic"]), str(mark.get("id", "")), int(mark["partitions"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        said = f"it has no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+        msg = (
+            f"{topic}: a state must be what a loader of a stream of this topic gave by state_dict(), or a mark; {said}"
+        )
+        raise StateError(msg) from error
+    if of != topic:
+        msg = f"{topic}: the state must be of the same topic; it is of {of}. Make the stream with that topic"
+        raise StateError(msg)
+    fits = world_size > 0 and all(0 <= r < world_size for r in ranks)
+    if not fits or any(p < 0 or v < 0 or p % world_size not in ranks for p, v in positions.items()):
+        msg = f"{topic}: a state must be of a stream of this topic; its ranks and positions do not fit together"
+        raise StateError(msg)
+    if count != len(positions) or any(p >= world_size and p - world_size not in positions for p in positions):
+        msg = (
+            f"{topic}: a state must have the position of each partition that its run read; of {count} it has "
+            f"{len(positions)}: {', '.join(map(str, sorted(positions)))}; it was changed, and nobody knows how far the "
+            "run was in the others"
+        )
+        raise StateError(msg)
+    return Mark(of, topic_id, world_size, ranks, positions)
+
+
+def check_stretch(topic: str, starts: NDArray[np.int64], ends: NDArray[np.int64], last: Mark) -> None:
+    """That records may lie between two marks, the second of which is `last`.
+
+    Raises:
+        StateError: the second stands before the first in some partition.
+        SourceEmptyError: both stand at the same place.
+    """
+    behind = np.flatnonzero(ends < starts).tolist()
+    if behind:
+        p = behind[0]
+        found = f"at {starts[p]} and at {ends[p]}" if p in last.positions else f"at {starts[p]} and without it"
+        cure = "Give the states of one run, the earlier one first"
+        if len(behind) == np.count_nonzero(starts != ends):
+            cure = "They are the wrong way round: give the earlier one first"
+        more = f", and {len(behind) - 1} more" if len(behind) > 1 else ""
+        msg = (
+            f"{topic}: replay(a, b): b must stand at or behind a in each partition; found them {found} in partition"
+            f" {p}{more}. {cure}"
+        )
+        raise StateError(msg)
+    if not (ends > starts).any():
+        msg = (
+            f"{topic}: replay(a, b): there must be a record between the two; found both at the same place in each of"
+            f" {len(starts)} partitions. Give a later state as b"
+        )
+        raise SourceEmptyError(msg)
+
+
+def made_mark(topic: str, topic_id: str, positions: Mapping[int, int], rank: int, world_size: int) -> Mark:
+    """A rank's. Raises ConfigError where its partitions are not those that the rank has."""
+    if sorted(positions) != list(range(rank, rank + len(positions) * world_size, world_size)):
+        msg = (
+            f"{topic}: a state must have all partitions of rank {rank} of {world_size}, as its reader's blocks "
+            f"say; found {sorted(positions)}"
+        )
+        raise ConfigError(msg)
+    return Mark(topic, topic_id, world_size, (rank,), {int(p): int(v) for p, v in positions.items()})
+
+
+def merged_marks(topic: str, marks: Sequence[Mapping[str, Any]]) -> Mark:
+    """One mark, made from those of several ranks. StateError: they are not of one run, or two are of one rank."""
+    found = [mark_of(topic, state) for state in marks]
+    if not found:
+        msg = f"{topic}: a state of at least one rank is needed; found none"
+        raise StateError(msg)
+    ranks = sorted(rank for mark in found for rank in mark.ranks)
+    for name, kinds in (
+        ("of one topic's id", {mark.topic_id for mark in found}),
+        ("of ranks of one world size", {mark.world_size for mark in found}),
+    ):
+        if len(kinds) > 1:
+            msg = f"{topic}: states must be {name}; found {', '.join(map(str, sorted(kinds)))}"
+            raise StateError(msg)
+    if len(set(ranks)) < len(ranks):
+        msg = f"{topic}: states must be of different ranks of one run; found ranks {', '.join(map(str, ranks))}"
+        raise StateError(msg)
+    positions = {p: v for mark in found for p, v in mark.positions.items()}
+    return Mark(topic, found[0].topic_id, found[0].world_size, tuple(ranks), positions)
+
+
+Start = str | float | datetime | StreamState
+
+_GROUP = "group"
+_TOO_LATE = 1e11  # seconds: the year 5138; as milliseconds it was in 1973, when there was no Kafka
+_NAMES = ("earliest", "latest", _GROUP, "group or earliest", "group or latest")
+
+
+def checked_start(topic: str, start: Any, group: str | None) -> str | float | StreamState:
+    """`start` as it is, a datetime as seconds since 1970. Raises ConfigError for what is none."""
+    if isinstance(start, str) and start in _NAMES:
+        if start.startswith(_GROUP) and group is None:
+            msg = f'{topic}: start={start!r} begins at the offsets of a consumer group; give its name, group="..."'
+            raise ConfigError(msg)
+        return start
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            msg = (
+                f"{topic}: start= as a datetime must have a time zone; found {start!r}; "
+                "datetime.now(timezone.utc) has one"
+            )
+            raise ConfigError(msg)
+        return start.timestamp()
+    if isinstance(start, int | float) and not isinstance(start, bool) and math.isfinite(start) and start >= 0:
+        if start >= _TOO_LATE:
+            msg = (
+                f"{topic}: start= counts seconds since 1970, and {start!r} of them are thousands of years; Kafka "
+                f"counts milliseconds: give start={start / 1000!r}"
+            )
+            raise ConfigError(msg)
+        return float(start)
+    if isinstance(start, Mapping) or (isinstance(start, Sequence) and not isinstance(start, str | bytes)):
+        return start
+    names = ", ".join(f'"{name}"' for name in _NAMES)
+    msg = f"{topic}: start must be {names}, a datetime, seconds since 1970 or a state; found {start!r}"
+    raise ConfigError(msg)
+
+
+def begun(cluster: Cluster, start: str | float, group: str | None, partitions: list[int]) -> dict[int, int]:
+    """The next offset to read of each of these partitions.
+
+    Raises SourceError where the group has none, and what its requests raise.
+    """
+    if not partitions:
+        return {}
+    if not isinstance(start, str):
+        return dict(zip(partitions, cluster.since(partitions, math.ceil(start * 1000)).tolist(), strict=True))
+    found: dict[int, int] = {}
+    if start.startswith(_GROUP):
+        found = cluster.committed(group or "", partitions)
+    lacking = [p for p in partitions if p not in found]
+    if lacking and start == _GROUP:
+        shown = ", ".join(map(str, lacking[:8])) + (f" and {len(lacking) - 8} more" if len(lacking) > 8 else "")
+        msg = (
+            f"{cluster.to.topic}: the group {group!r} must have an offset of each partition; it has none of {shown}; "
+            'commit them, or begin with start="group or earliest" or "group or latest"'
+        )
+        raise SourceError(msg)
+    if lacking:
+        lows, highs = cluster.bounds(lacking)
+        found |= dict(zip(lacking, (lows if start.endswith("earliest") else highs).tolist(), strict=True))
+    return found
 
 
 class KafkaStream(TopicSource):
@@ -107,7 +352,7 @@ class KafkaStream(TopicSource):
                 raise ConfigError(msg)
         self._fleet = None if fleet is None else fleet_of(fleet)
         if self._fleet is not None:
-            self._fleet.check(topic, self._options.config, group, start)
+            self._fleet.check(topic, self._to.config, group, start)
             group = self._fleet.group
         self._start = checked_start(topic, start, group)
 
@@ -157,23 +402,19 @@ class KafkaStream(TopicSource):
         self._check_made()
         if self._fleet is not None:
             return self._joined(self._fleet, at, rank, world_size, slabs, stop, drain)
-        options, trouble, stopped = self._options, Trouble(), stop or threading.Event()
+        to, stopped = self._to, stop or threading.Event()
         given = self._start if at is None else at
-        begin = given if isinstance(given, str | float) else mark_of(options.topic, given)
-        consumer = connect(options, trouble)
-        try:
-            asked = Cluster(options, consumer, trouble, stopped)
-            count = len(asked.partitions())
-            self._identity.topic_id = self._known(begin.topic_id if isinstance(begin, Mark) else "")
+        begin = given if isinstance(given, str | float) else mark_of(to.topic, given)
+        with Cluster(to, stopped) as cluster:
+            count = len(cluster.partitions())
+            self._identity.topic_id = self._known(cluster, begin.topic_id if isinstance(begin, Mark) else "")
             if isinstance(begin, Mark):
                 positions = begin.of_rank(rank, world_size, count)
             else:
-                mine = list(range(rank, count, world_size))
-                positions = begun(options, asked, begin, self._group, mine, stopped)
-        finally:
-            consumer.close()
+                positions = begun(cluster, begin, self._group, list(range(rank, count, world_size)))
         return StreamReader(
-            options,
+            to,
+            self._decoding,
             self._identity,
             positions,
             rank=rank,
@@ -189,8 +430,8 @@ class KafkaStream(TopicSource):
         Raises ConfigError where the position is not of all partitions of the rank.
         """
         if self._fleet is not None:
-            return self._fleet.mark(self._options.topic)
-        return made_mark(self._options.topic, self._identity.topic_id, position, rank, world_size).told()
+            return self._fleet.mark(self._to.topic)
+        return made_mark(self._to.topic, self._identity.topic_id, position, rank, world_size).to_json()
 
     def merged(self, marks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """One mark, made from those of several ranks of one run, from which a run of any world size continues.
@@ -199,11 +440,11 @@ class KafkaStream(TopicSource):
         """
         if self._fleet is not None:
             for each in marks:
-                self._fleet.check_mark(self._options.topic, each)
-            return self._fleet.mark(self._options.topic)
-        return merged_marks(self._options.topic, marks).told()
+                self._fleet.check_mark(self._to.topic, each)
+            return self._fleet.mark(self._to.topic)
+        return merged_marks(self._to.topic, marks).to_json()
 
-    def replay(self, a: Told, b: Told) -> KafkaTopic:
+    def replay(self, a: StreamState, b: StreamState) -> KafkaTopic:
         """The stretch of the stream between two states, as a bounded topic: a record has the id that it had here.
 
         A state is a loader's, a list of all ranks', or a mark.
@@ -213,7 +454,7 @@ class KafkaStream(TopicSource):
             SourceChangedError: they are of two topics of the name.
             SourceEmptyError: both stand at the same place.
         """
-        topic = self._options.topic
+        topic = self._to.topic
         first, last = mark_of(topic, a), mark_of(topic, b)
         ids = {first.topic_id, last.topic_id} - {""}
         if len(ids) > 1:
@@ -235,30 +476,38 @@ class KafkaStream(TopicSource):
     ) -> FleetReader:
         """A worker, which joins when it is first polled."""
         if at is not None:
-            fleet.check_mark(self._options.topic, at)
+            fleet.check_mark(self._to.topic, at)
         start = self._start if isinstance(self._start, str | float) else ""
         return FleetReader(
-            self._options, fleet, start, rank=rank, world_size=world_size, slabs=slabs, stop=stop, drain=drain
+            self._to,
+            self._decoding,
+            fleet,
+            start,
+            rank=rank,
+            world_size=world_size,
+            slabs=slabs,
+            stop=stop,
+            drain=drain,
         )
 
-    def _known(self, known: str) -> str:
+    def _known(self, cluster: Cluster, known: str) -> str:
         """The topic's id, which must be that of a mark."""
-        found = self._topic_id(known or self._identity.topic_id)
+        found = self._topic_id(cluster, known or self._identity.topic_id)
         if "" not in (known, found) and known != found:
-            raise remade(self._options.topic, known, found)
+            raise remade(self._to.topic, known, found)
         return found
 
     def _topic(self) -> KafkaTopic:
         """What the topic holds, of the same records made in the same way."""
-        known = self._options
+        to, known = self._to, self._decoding
         return KafkaTopic(
-            known.topic,
-            known.servers,
+            to.topic,
+            to.servers,
             label=known.label,
             codec=known.codec,
             fields=None if known.codec is None else known.fields,
-            config=known.config,
-            timeout=known.timeout,
+            config=to.config,
+            timeout=to.timeout,
             format=self._forms or None,
             claims=self._claims,
         )

@@ -1,4 +1,4 @@
-"""A Kafka topic as a bounded source.
+"""A Kafka topic as a bounded source, and what it has in common with a stream.
 
 A snapshot's starts and ends are captured once and never looked up again. What a later run
 gets is the pin, and a pin whose records are gone is an error, not a smaller snapshot.
@@ -10,30 +10,237 @@ import copy
 import math
 import os
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, Self
 
 import numpy as np
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
-from dali_feed.errors import ConfigError, SourceEmptyError
-from dali_feed.external_sources.formatted import VALUE, Formatted
-from dali_feed.external_sources.kafka.cluster import Cluster
-from dali_feed.external_sources.kafka.commit import commit_offsets
-from dali_feed.external_sources.kafka.errors import LOG, Trouble
-from dali_feed.external_sources.kafka.members import Seen
-from dali_feed.external_sources.kafka.options import Identity, connect, most_times
-from dali_feed.external_sources.kafka.pin import Pin, pin_of
+from dali_feed.checks import path_of
+from dali_feed.errors import ConfigError, SourceEmptyError, SourceError
+from dali_feed.external_sources.formatted import VALUE, Formatted, forms_of, with_formats
+from dali_feed.external_sources.kafka.claims import UNFOLLOWED, Claims, Follows, RemoteClaims
+from dali_feed.external_sources.kafka.client import OURS, SLICE_SECONDS, consumer, most_times
+from dali_feed.external_sources.kafka.cluster import Cluster, Identity
+from dali_feed.external_sources.kafka.connection import Connection, addresses
+from dali_feed.external_sources.kafka.errors import LOG, Meaning, Patience, Trouble, meaning, remade
 from dali_feed.external_sources.kafka.reader import KafkaReader
-from dali_feed.external_sources.kafka.records import LABEL, Codec
-from dali_feed.external_sources.kafka.sample import Sample, sampled
-from dali_feed.external_sources.kafka.scan import scanned
-from dali_feed.external_sources.kafka.topic_source import TopicSource
+from dali_feed.external_sources.kafka.rows import LABEL, Codec, Decoding, KafkaParts, MembersSeen, by_path
+from dali_feed.external_sources.kafka.snapshot import Pin, TopicSample, pin_of, sampled, scanned
 from dali_feed.formats.format import Format
+from dali_feed.quarantine.letters import Original
 from dali_feed.records.members import Member
 from dali_feed.records.present import Present
 from dali_feed.records.source import MANY_ABSENT, Extents, Int64s, Slabs, Snapshot, Source
 
-__all__ = ["KafkaTopic"]
+__all__ = ["KafkaTopic", "TopicSource", "as_original", "messages", "original"]
+
+
+def messages(to: Connection, partition: int, start: int, stop: int) -> Iterator[Message]:
+    """The records at offsets start..stop-1 that are there; none from the first offset on that is gone.
+
+    Raises:
+        SourceUnreachableError: nothing came for the timeout of `to`.
+        SourceDeniedError: no rights.
+        SourceError: what is there cannot be read.
+    """
+    where, trouble = to.where(partition, start), Trouble()
+    client = consumer(to, trouble)
+    try:
+        client.assign([TopicPartition(to.topic, partition, start)])
+        want = start
+        while want < stop:
+            message = _next(to, client, trouble, where)
+            offset = None if message is None else message.offset()
+            if message is None or offset is None or offset >= stop:
+                return
+            yield message
+            want = offset + 1
+    except KafkaException as error:
+        msg = f"{where} at {to.servers}: reading failed: {error.args[0].str()}"
+        raise SourceError(msg) from error
+    finally:
+        client.close()
+
+
+def _next(to: Connection, client: Consumer, trouble: Trouble, where: str) -> Message | None:
+    """The next record; None where there is none."""
+    patience = Patience(to, trouble)
+    while not (patience.over and trouble.gone):
+        patience.check(where)
+        message = client.poll(SLICE_SECONDS)
+        if message is None:
+            continue
+        error = message.error()
+        if error is None:
+            return message
+        if meaning(error) in (Meaning.END, Meaning.RESET):
+            return None
+        trouble.judge(error, to, where)
+    return None
+
+
+def original(to: Connection, partition: int, position: int) -> Original | None:
+    """The record at an offset in full; None where it is gone. Raises as `messages`."""
+    for message in messages(to, partition, position, position + 1):
+        return as_original(message)
+    return None
+
+
+def as_original(message: Message) -> Original:
+    """Key, value and headers as they are."""
+    headers = message.headers() or []
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    return Original(_bytes(message.key()), _bytes(message.value()), tuple((name, _bytes(text)) for name, text in pairs))
+
+
+def _bytes(text: str | bytes | None) -> bytes | None:
+    return text.encode() if isinstance(text, str) else text
+
+
+class TopicSource:
+    """A topic, and what is made of its records. `KafkaTopic` documents the arguments."""
+
+    def __init__(  # noqa: PLR0913  what is read, and how
+        self,
+        topic: str,
+        servers: str | Sequence[str],
+        *,
+        label: str | None,
+        codec: Codec | None,
+        fields: Sequence[str] | None,
+        config: Mapping[str, Any] | None,
+        timeout: float,
+        group: str | None,
+        format: Format | str | Mapping[str, Format | str] | None,  # noqa: A002  what users call it
+        claims: str | os.PathLike[str] | None,
+    ) -> None:
+        if not isinstance(topic, str) or not topic:
+            msg = f"topic: a topic's name is needed; found {topic!r}"
+            raise ConfigError(msg)
+        address = addresses(f"{topic}: ", servers)
+        if not timeout > 0:
+            msg = f"{topic}: timeout must be above 0 seconds; found {timeout!r}"
+            raise ConfigError(msg)
+        if group is not None and (not isinstance(group, str) or not group):
+            msg = f"{topic}: group must be a consumer group's name, or None; found {group!r}"
+            raise ConfigError(msg)
+        self._group, self._claims, self._identity = group, claims, Identity()
+        if codec is not None and format is not None:
+            msg = f"{topic}: codec= and format= both say how a value is decoded; leave one of them out"
+            raise ConfigError(msg)
+        self._forms = forms_of(format, VALUE, topic)
+        self._to = Connection(topic, address, timeout, _checked(topic, config))
+        names = _field_names(topic, label, codec, fields)
+        self._decoding = Decoding(label, codec, names, claims=_follows(claims))
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields beside the image."""
+        return self._decoding.fields
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._to.topic!r}, {self._to.servers!r})"
+
+    def _formed(self, image: str | None, members: tuple[str, ...], made: Any) -> Any:
+        """The same records with other members; `made` where formats find some of them."""
+        if self._decoding.codec is not None:
+            msg = f"{self._to.topic}: codec= and columns= both say how a value is decoded; leave one of them out"
+            raise ConfigError(msg)
+        full = by_path if VALUE in self._forms else str
+        return with_formats(self._giving, self._forms.get, image, members, full, made)
+
+    def _giving(self, image: str | None, members: tuple[str, ...]) -> Any:
+        other = copy.copy(self)
+        other._decoding = replace(self._decoding, label=None, fields=members, asked=KafkaParts(image, members))
+        return other
+
+    def without_codec(self) -> Self:
+        """The same records, their values as they are: a source that can give members."""
+        other = copy.copy(self)
+        other._decoding = replace(self._decoding, codec=None, label=None, fields=())
+        return other
+
+    def where(self, partition: int, position: int) -> str:
+        """A record's coordinates as text: `imagenet-train[3]@41872`."""
+        return self._to.where(partition, position)
+
+    def original(self, partition: int, position: int) -> Original | None:
+        """The record at an offset in full, with key and headers, read again; None where it is gone.
+
+        Raises SourceUnreachableError after `timeout` seconds of silence.
+        """
+        return original(self._to, partition, position)
+
+    def _check_made(self) -> None:
+        """Raise where a format has nobody who asks for what it finds."""
+        if self._forms and self._decoding.asked is None:
+            msg = (
+                f"{self._to.topic}: format= is for columns=; found no columns. Give columns=, or codec= in "
+                "place of format="
+            )
+            raise ConfigError(msg)
+
+    def _topic_id(self, cluster: Cluster, known: str) -> str:
+        """The topic's id now. It must be the one that the source knew: readers compare what they read with it."""
+        if not known and not cluster.has_controller():
+            return ""
+        found = cluster.topic_id() or ""
+        before = self._identity.topic_id
+        if before and found not in (before, ""):
+            raise remade(self._to.topic, before, found)
+        return found or known
+
+
+def _follows(claims: str | os.PathLike[str] | None) -> Follows:
+    if claims is None:
+        return UNFOLLOWED
+    if "://" not in (address := path_of("claims=", claims)):
+        return Claims(os.path.abspath(address))
+    return RemoteClaims.under(address)
+
+
+def _field_names(topic: str, label: str | None, codec: Codec | None, fields: Sequence[str] | None) -> tuple[str, ...]:
+    if label is not None and (not isinstance(label, str) or not label):
+        msg = f"{topic}: label must be a header's name, or None; found {label!r}"
+        raise ConfigError(msg)
+    if codec is not None and not callable(codec):
+        msg = f"{topic}: codec must be a function of (value, key, headers), or None; found {codec!r}"
+        raise ConfigError(msg)
+    if codec is None:
+        if fields is not None:
+            msg = f"{topic}: fields= names what a codec gives; found {fields!r} and no codec; give codec="
+            raise ConfigError(msg)
+        return () if label is None else (LABEL,)
+    if label not in (LABEL, None):
+        msg = (
+            f"{topic}: label= names a header, but with codec= the codec gives the label; found {label!r}; leave one "
+            "of them out"
+        )
+        raise ConfigError(msg)
+    if fields is None:
+        return () if label is None else (LABEL,)
+    names = (fields,) if isinstance(fields, str) else tuple(fields)
+    if "image" in names or len(set(names)) != len(names):
+        msg = f"{topic}: fields= must be different names, without 'image'; found {names!r}"
+        raise ConfigError(msg)
+    return names
+
+
+def _checked(topic: str, config: Mapping[str, Any] | None) -> dict[str, Any]:
+    if not isinstance(config, Mapping | None):
+        msg = f"{topic}: config must be a mapping of librdkafka's options, or None; found {type(config).__name__}"
+        raise ConfigError(msg)
+    taken = sorted(OURS.intersection(config or {}))
+    if taken:
+        msg = (
+            f"{topic}: config= must not set the options that decide which records are read, and in which order; "
+            f"found {', '.join(taken)}; the offsets come from the snapshot and the checkpoint"
+        )
+        raise ConfigError(msg)
+    return dict(config or {})
+
 
 LOOKS, LOOKED_AT = 8, 16  # places, and records of each
 EXTENT_BYTES = 32_000_000  # shuffled runs of this size read as fast as a partition in sequence
@@ -115,11 +322,11 @@ class KafkaTopic(TopicSource):
 
     def members(self) -> tuple[Member, ...]:
         """What a few records, spread over the topic, have: value, key, timestamp, and their headers by name."""
-        snapshot, seen = self.snapshot(), Seen(self._forms.get(VALUE))
-        reader = KafkaReader(self._options, None, None, self._identity, modest=True)
+        snapshot, seen = self.snapshot(), MembersSeen(self._forms.get(VALUE))
+        reader = KafkaReader(self._to, identity=self._identity, modest=True)
         try:
             for start in np.linspace(0, max(0, len(snapshot) - LOOKED_AT), LOOKS).astype(np.int64).tolist():
-                reader.fill(snapshot.located(_stretch(snapshot, start, start + LOOKED_AT)), seen)
+                reader.fill(snapshot.located(_stretch(snapshot, start, start + LOOKED_AT)), seen.take)
         finally:
             reader.close()
         return seen.members()
@@ -135,12 +342,12 @@ class KafkaTopic(TopicSource):
         Raises ConfigError for `format=` without columns: it says nothing of images and labels.
         """
         self._check_made()
-        return KafkaReader(self._options, slabs, stop, self._identity)
+        return KafkaReader(self._to, self._decoding, slabs, stop, self._identity)
 
     @property
     def most_fetch_times(self) -> int:
         """How many times the usual amount its readers may fetch at once; 1 where `config` says how much."""
-        return most_times(self._options.config)
+        return most_times(self._to.config)
 
     def commit(self, positions: Int64s) -> None:
         """Set the group's offset of each partition, for lag tools; does nothing without `group`.
@@ -149,7 +356,8 @@ class KafkaTopic(TopicSource):
             SourceError: not done within 5 seconds, no rights on the group, or the group has members.
         """
         if self._group is not None:
-            commit_offsets(self._options, self._group, dict(enumerate(positions.tolist())))
+            with Cluster(self._to) as cluster:
+                cluster.commit(self._group, dict(enumerate(positions.tolist())))
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """What the topic holds now, or, given an earlier snapshot's pin, that one again.
@@ -166,46 +374,41 @@ class KafkaTopic(TopicSource):
             SourceChangedError: the topic was deleted and made again, or its ends are lower than the pin says.
             StateError: the pin is not one of this topic.
         """
-        pinned = None if pin is None else pin_of(self._options.topic, pin)
-        trouble = Trouble()
-        consumer = connect(self._options, trouble)
-        try:
-            asked = Cluster(self._options, consumer, trouble)
-            lows, highs = asked.watermarks(asked.partitions())
-        finally:
-            consumer.close()
-        if pinned is not None:
-            topic_id = self._topic_id(pinned.topic_id)
-            pinned.check(self.where, lows, highs, topic_id)
-            self._identity.topic_id = pinned.topic_id or topic_id
-            return pinned.snapshot(self._options.servers)
-        if self._stretch is not None:
-            held, (lows, highs) = (lows, highs), self._stretch
-            part = Pin(self._options.topic, self._identity.topic_id, lows, highs, 1, 1, None, 0.0)
-            part.check(self.where, *held, self._topic_id(part.topic_id))
-        if not (highs > lows).any():
-            msg = f"{self._options.topic}: the topic must hold records; its {len(lows)} partitions are empty"
-            raise SourceEmptyError(msg)
-        self._identity.topic_id = self._topic_id(self._identity.topic_id)
-        return self._looked_at(lows, highs).snapshot(self._options.servers)
+        pinned = None if pin is None else pin_of(self._to.topic, pin)
+        with Cluster(self._to) as cluster:
+            lows, highs = kept = cluster.bounds(cluster.partitions())
+            if pinned is not None:
+                topic_id = self._topic_id(cluster, pinned.topic_id)
+                pinned.check(self.where, lows, highs, topic_id)
+                self._identity.topic_id = pinned.topic_id or topic_id
+                return pinned.snapshot(self._to.servers)
+            if self._stretch is not None:
+                lows, highs = self._stretch
+                part = Pin(self._to.topic, self._identity.topic_id, lows, highs, 1, 1, None, 0.0)
+                part.check(self.where, *kept, self._topic_id(cluster, part.topic_id))
+            if not (highs > lows).any():
+                msg = f"{self._to.topic}: the topic must hold records; its {len(lows)} partitions are empty"
+                raise SourceEmptyError(msg)
+            self._identity.topic_id = self._topic_id(cluster, self._identity.topic_id)
+        return self._looked_at(lows, highs).snapshot(self._to.servers)
 
     def _looked_at(self, starts: Int64s, ends: Int64s) -> Pin:
         """What is between these offsets, as far as it takes to plan an epoch."""
-        reader = KafkaReader(self._options, None, None, self._identity, modest=True)
+        reader = KafkaReader(self._to, identity=self._identity, modest=True)
         try:
-            sample = sampled(reader, starts, ends, self._options.claims.weigh)
+            sample = sampled(reader, starts, ends, self._decoding.weigher())
         finally:
             reader.close()
         present, record_bytes, absent = None, sample.record_bytes, sample.absent
         if self._holes == "scan" or (self._holes == "auto" and absent > MANY_ABSENT):
             present, record_bytes, absent = self._scanned(starts, ends, sample)
         extent = 1 << round(math.log2(EXTENT_BYTES / record_bytes)) if record_bytes < EXTENT_BYTES else 1
-        topic, topic_id = self._options.topic, self._identity.topic_id
+        topic, topic_id = self._to.topic, self._identity.topic_id
         return Pin(topic, topic_id, starts, ends, min(extent, MAX_EXTENT), record_bytes, present, absent)
 
-    def _scanned(self, starts: Int64s, ends: Int64s, sample: Sample) -> tuple[Present | None, int, float]:
+    def _scanned(self, starts: Int64s, ends: Int64s, sample: TopicSample) -> tuple[Present | None, int, float]:
         """Which offsets hold a record (None: all), the mean size of those records, and the share of the others."""
-        topic, total = self._options.topic, int((ends - starts).sum())
+        topic, total = self._to.topic, int((ends - starts).sum())
         if self._holes == "auto":
             LOG.warning(
                 "%s: about %.1f %% of its %s offsets hold no record (aborted transactions, their markers, compaction);"
@@ -217,11 +420,11 @@ class KafkaTopic(TopicSource):
                 total * (1 - sample.absent) * sample.record_bytes / 1e9,
             )
         present, size = scanned(
-            lambda stop: KafkaReader(self._options, None, stop, self._identity),
+            lambda stop: KafkaReader(self._to, stop=stop, identity=self._identity),
             topic,
             starts,
             ends,
-            self._options.claims.weigh,
+            self._decoding.weigher(),
         )
         if not len(present):
             msg = f"{topic}: the topic must hold records; none of its {total} offsets has one"

@@ -1,30 +1,232 @@
-"""Topics made, looked at, grown and deleted.
+"""Topics made, looked at and deleted, and what of a topic would hurt a training run.
 
-The law of this file: nothing is repeated that was asked of the cluster's controller, for the first try may have been
-done; first it is made sure that somebody answers and lets us in, then the wish is sent once.
+The law: a warning says what would happen to a run, and the setting that cures it. What the cluster did not tell is None
+or empty, and is no warning.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from confluent_kafka.admin import NewPartitions, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from dali_feed.errors import ConfigError, SourceDeniedError
-from dali_feed.external_sources.kafka.addresses import addresses
-from dali_feed.external_sources.kafka.at_topic import AtTopic, at_topic
-from dali_feed.external_sources.kafka.identity import Asker
-from dali_feed.external_sources.kafka.options import KafkaOptions
+from dali_feed.external_sources.kafka.cluster import Cluster
+from dali_feed.external_sources.kafka.connection import Connection, addresses
 from dali_feed.external_sources.kafka.reader import KafkaReader
-from dali_feed.external_sources.kafka.sample import Sample, sampled
-from dali_feed.external_sources.kafka.topic_facts import PartitionFacts, TopicFacts
+from dali_feed.external_sources.kafka.snapshot import TopicSample, sampled
 from dali_feed.records.extents import MAX_PARTITION
 from dali_feed.records.source import Int64s
 
-__all__ = ["PARTITIONS", "Topics"]
+__all__ = ["PARTITIONS", "PartitionFacts", "TopicFacts", "Topics", "span_text", "warnings"]
+
+SKEW = 2  # times the mean
+SMALL_LIMIT = 2_000_000  # bytes of a message: Kafka's own default is 1 MB, and photographs are larger
+LARGE_LIMIT = 95_000_000  # librdkafka takes answers of 100 MB (receive.message.max.bytes)
+NEARLY = 0.8  # of retention.bytes
+DAY = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """A partition: offsets start..end-1; broker ids (leader -1: there is none); Unix seconds of its records."""
+
+    partition: int
+    leader: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    start: int
+    end: int
+    first: float | None = None
+    last: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic.
+
+    topic_id      "" where the brokers have none
+    brokers       how many the cluster has
+    settings      the topic's configuration, as Kafka calls it; empty where it could not be had, and `unknown` says why
+    record_bytes  mean payload size of a sample; 0 where none was taken
+    absent        share of the sample's offsets that hold no record
+    at            Unix seconds of the answers
+    """
+
+    topic: str
+    topic_id: str
+    servers: str
+    brokers: int
+    partitions: tuple[PartitionFacts, ...]
+    settings: Mapping[str, str]
+    unknown: str
+    record_bytes: int
+    absent: float
+    at: float
+
+    @property
+    def offsets(self) -> int:
+        """How many there are: the records, and the holes between them."""
+        return sum(each.end - each.start for each in self.partitions)
+
+    @property
+    def size(self) -> float:
+        """Payload bytes, by the sample."""
+        return self.offsets * (1 - self.absent) * self.record_bytes
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """Unix seconds of the first record and of the newest."""
+        firsts = [each.first for each in self.partitions if each.first is not None]
+        lasts = [each.last for each in self.partitions if each.last is not None]
+        return (min(firsts), max(lasts)) if firsts and lasts else None
+
+    @property
+    def headroom(self) -> float | None:
+        """Seconds until retention may begin to take records, 0 or less where it may now; None where it does not.
+
+        It takes whole segments, once their newest record is old enough: so this is the least.
+        """
+        keeps = self.number("retention.ms")
+        if keeps is None or keeps < 0 or "delete" not in self.settings.get("cleanup.policy", "delete"):
+            return None
+        return keeps / 1000 - (self.at - self.span[0] if self.span else 0.0)
+
+    def number(self, setting: str) -> int | None:
+        """A setting that is a whole number."""
+        try:
+            return int(self.settings[setting])
+        except (KeyError, ValueError):
+            return None
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return {
+            "topic": self.topic,
+            "id": self.topic_id,
+            "servers": self.servers,
+            "brokers": self.brokers,
+            "offsets": self.offsets,
+            "bytes": round(self.size),
+            "record_bytes": self.record_bytes,
+            "absent": self.absent,
+            "span": self.span,
+            "headroom": self.headroom,
+            "settings": dict(self.settings),
+            "partitions": [asdict(each) for each in self.partitions],
+        }
+
+
+def warnings(facts: TopicFacts, run: float = DAY, gpus: int | None = None) -> list[str]:
+    """What would hurt a training run of `run` seconds on `gpus` GPUs (None: not said); a sentence each."""
+    return [*_kept(facts, run), *_held(facts), *_spread(facts, gpus), *_written(facts)]
+
+
+def _kept(facts: TopicFacts, run: float) -> Iterator[str]:
+    """Whether its records are still there when the run comes to them."""
+    if "compact" in facts.settings.get("cleanup.policy", ""):
+        yield (
+            "cleanup.policy=compact: of the records of one key only the last is kept, so records disappear "
+            "during a run; set cleanup.policy=delete"
+        )
+    room = facts.headroom
+    if room is not None and room < run:
+        when = f"in {span_text(room)}" if room > 0 else "at any time"
+        what = "its oldest records may be deleted" if facts.span else "records may be deleted once they are written,"
+        yield (
+            f"retention.ms={facts.settings['retention.ms']}: {what} {when}, and a run of {span_text(run)} would "
+            "end with DataLostError; set retention.ms=-1, or longer"
+        )
+    most, largest = (
+        facts.number("retention.bytes"),
+        max((each.end - each.start for each in facts.partitions), default=0),
+    )
+    held = largest * (1 - facts.absent) * facts.record_bytes
+    if most is not None and most >= 0 and held >= NEARLY * most:
+        yield (
+            f"retention.bytes={most}: its largest partition has about {held:.3g} bytes, so what is written next may "
+            "delete its oldest records; set retention.bytes=-1, or more"
+        )
+
+
+def _held(facts: TopicFacts) -> Iterator[str]:
+    """Whether a broker that fails takes records along."""
+    replicas = min((len(each.replicas) for each in facts.partitions), default=0)
+    least = facts.number("min.insync.replicas")
+    if replicas == 1:
+        yield "replication 1: each record is on one broker only, and lost with its disk; 3 is usual"
+    elif least == 1:
+        yield (
+            "min.insync.replicas=1: a record counts as written when one broker has it, and may be lost with it; "
+            "set it to 2"
+        )
+    if least is not None and least > 1 and least >= replicas:
+        stops = "nothing can be written with acks=all" if least > replicas else "one broker that is down stops writers"
+        yield f"min.insync.replicas={least} of {replicas} replicas: {stops}; set it lower"
+    if leaderless := [each.partition for each in facts.partitions if each.leader < 0]:
+        yield f"{_many(leaderless)} without a leader: nobody can read there until a broker is back"
+    if behind := [each.partition for each in facts.partitions if len(each.in_sync) < len(each.replicas)]:
+        yield f"{_many(behind)} with fewer replicas in sync than there should be: a broker is down or behind"
+    if facts.settings.get("unclean.leader.election.enable") == "true":
+        yield (
+            "unclean.leader.election.enable=true: a broker that lacks records may become the leader, and they are "
+            "lost; set it to false"
+        )
+
+
+def _spread(facts: TopicFacts, gpus: int | None) -> Iterator[str]:
+    """Whether its partitions share the work."""
+    count, lengths = len(facts.partitions), [each.end - each.start for each in facts.partitions]
+    if gpus is not None and count < 2 * gpus:
+        yield f"{count} partitions for {gpus} GPUs: 2 to 4 per GPU keep readers and brokers busy; add some"
+    if count > 1 and facts.offsets >= 10 * count and max(lengths) > SKEW * facts.offsets / count:
+        at = lengths.index(max(lengths))
+        yield (
+            f"skewed partitions: {facts.topic}[{facts.partitions[at].partition}] has {max(lengths):,} offsets, "
+            f"{max(lengths) * count / facts.offsets:.1f} times the mean, and {lengths.count(0)} have none: its broker "
+            "does most of the work; produce with better keys, or evenly"
+        )
+
+
+def _written(facts: TopicFacts) -> Iterator[str]:
+    """Whether what is produced fits, and comes as it was made."""
+    most = facts.number("max.message.bytes")
+    if most is not None and most < SMALL_LIMIT:
+        yield (
+            f"max.message.bytes={most}: larger records, such as photographs, are refused; 8388608 is usual for images"
+        )
+    if most is not None and most > LARGE_LIMIT:
+        yield (
+            f"max.message.bytes={most}: a reader accepts answers of at most receive.message.max.bytes, which is "
+            "100000000 if config= does not set it; keep the limit below that"
+        )
+    codec = facts.settings.get("compression.type", "producer")
+    if codec not in ("producer", "uncompressed"):
+        yield (
+            f"compression.type={codec}: the broker compresses again what was compressed in another way, and each "
+            "reader decompresses it; images do not get smaller; set it to producer"
+        )
+
+
+def _many(partitions: list[int]) -> str:
+    named = ", ".join(map(str, partitions[:5]))
+    more = f" and {len(partitions) - 5} more" if len(partitions) > 5 else ""
+    return f"partition{'' if len(partitions) == 1 else 's'} {named}{more}"
+
+
+def span_text(seconds: float) -> str:
+    """A length of time as people say it: 45 s, 3 h 20 min, 6 days 4 h."""
+    whole = round(seconds)
+    for unit, size, below, part in (("days", 86_400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= size:
+            count, rest = whole // size, whole % size // part
+            name = "day" if unit == "days" and count == 1 else unit
+            return f"{count:,} {name}" + (f" {rest} {below}" if rest else "")
+    return f"{whole} s"
+
 
 PARTITIONS = 32
 MESSAGE_BYTES = 8 << 20
@@ -107,35 +309,12 @@ class Topics:
             "min.insync.replicas": min_insync_replicas,
         }
         config = {name: str(value) for name, value in settings.items() if value is not None}
-        with self._at(topic) as at:
-            at.controller()
+        with self._at(topic) as cluster:
             wish = NewTopic(topic, partitions, replication or -1, config=config)
-            at.done("creating it", "Create", lambda **limits: at.admin.create_topics([wish], **limits))
-            at.until(lambda leaders: leaders is not None and len(leaders) == partitions and min(leaders) >= 0)
-
-    def grow(self, topic: str, partitions: int) -> int:
-        """Add partitions until there are so many; how many there were.
-
-        A snapshot that was taken before holds none of them. Who produces by key sends a key elsewhere from then on.
-
-        Raises:
-            SourceNotFoundError: no such topic; the message names similar ones.
-            ConfigError: it has as many or more: Kafka takes no partition away.
-        """
-        _whole(topic, partitions=partitions)
-        with self._at(topic) as at:
-            before = len(at.cluster.partitions())
-            if not before < partitions <= MAX_PARTITION:
-                msg = (
-                    f"{topic}: a topic can only grow, here to {before + 1}..{MAX_PARTITION} partitions; found "
-                    f"{partitions}; to have fewer, make another topic and copy the records"
-                )
-                raise ConfigError(msg)
-            at.controller()
-            wish = NewPartitions(topic, partitions)
-            at.done("adding partitions", "Alter", lambda **limits: at.admin.create_partitions([wish], **limits))
-            at.until(lambda leaders: leaders is not None and len(leaders) >= partitions and min(leaders) >= 0)
-        return before
+            cluster.wish("creating it", "Create", lambda **limits: cluster.admin.create_topics([wish], **limits))
+            cluster.wait_for_leaders(
+                lambda leaders: leaders is not None and len(leaders) == partitions and min(leaders) >= 0
+            )
 
     def delete(self, topic: str) -> None:
         """Delete a topic with all its records, for good, and wait until it is gone.
@@ -143,11 +322,10 @@ class Topics:
         Raises:
             SourceNotFoundError: no such topic; the message names similar ones.
         """
-        with self._at(topic) as at:
-            at.cluster.partitions()
-            at.controller()
-            at.done("deleting it", "Delete", lambda **limits: at.admin.delete_topics([topic], **limits))
-            at.until(lambda leaders: leaders is None)
+        with self._at(topic) as cluster:
+            cluster.partitions()
+            cluster.wish("deleting it", "Delete", lambda **limits: cluster.admin.delete_topics([topic], **limits))
+            cluster.wait_for_leaders(lambda leaders: leaders is None)
 
     def describe(self, topic: str) -> TopicFacts:
         """What the cluster says of a topic; a few of its records are read for their size.
@@ -157,18 +335,14 @@ class Topics:
         Raises:
             SourceNotFoundError: no such topic; the message names similar ones.
         """
-        with self._at(topic) as at:
-            found = at.cluster.metadata()
-            partitions = sorted(found.topics[topic].partitions.items())
+        with self._at(topic) as cluster:
+            there = cluster.metadata()
+            partitions = sorted(there.topics[topic].partitions.items())
             ids = [p for p, _ in partitions]
-            starts, ends = at.cluster.watermarks(ids)
-            answers = found.controller_id in found.brokers
-            settings, unknown = (
-                at.settings() if answers else ({}, "this broker does not answer questions about settings")
-            )
-            firsts, lasts = at.times(ids) if answers else ({}, {})
-            sample = self._sample(at.options, starts, ends)
-            topic_id = (Asker(at.options).ask(topic) or "") if answers else ""
+            starts, ends = cluster.bounds(ids)
+            (settings, unknown), (firsts, lasts) = cluster.settings(), cluster.times(ids)
+            topic_id = (cluster.topic_id() or "") if cluster.has_controller() else ""
+            sample = self._sample(cluster.to, starts, ends)
         parts = tuple(
             PartitionFacts(
                 p, each.leader, tuple(each.replicas), tuple(each.isrs), start, end, firsts.get(p), lasts.get(p)
@@ -176,26 +350,26 @@ class Topics:
             for (p, each), start, end in zip(partitions, starts.tolist(), ends.tolist(), strict=True)
         )
         return TopicFacts(
-            topic, topic_id, self._servers, len(found.brokers), parts, settings, unknown,
+            topic, topic_id, self._servers, len(there.brokers), parts, settings, unknown,
             sample.record_bytes, sample.absent, time.time(),
         )  # fmt: skip
 
-    def _sample(self, options: KafkaOptions, starts: Int64s, ends: Int64s) -> Sample:
+    def _sample(self, to: Connection, starts: Int64s, ends: Int64s) -> TopicSample:
         if not (ends > starts).any():
-            return Sample(0, 0.0)
-        reader = KafkaReader(options, modest=True)
+            return TopicSample(0, 0.0)
+        reader = KafkaReader(to, modest=True)
         try:
             return sampled(reader, starts, ends)
         except SourceDeniedError:  # whoever makes topics need not have the right to read them
-            return Sample(0, 0.0)
+            return TopicSample(0, 0.0)
         finally:
             reader.close()
 
-    def _at(self, topic: str) -> AbstractContextManager[AtTopic]:
+    def _at(self, topic: str) -> Cluster:
         if not isinstance(topic, str) or not topic:
             msg = f"topic: a topic's name is needed; found {topic!r}"
             raise ConfigError(msg)
-        return at_topic(KafkaOptions(topic, self._servers, None, None, (), self._timeout, self._config))
+        return Cluster(Connection(topic, self._servers, self._timeout, self._config))
 
 
 def _whole(topic: str, **numbers: object) -> None:

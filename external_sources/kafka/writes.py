@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, cast
 
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.external_sources.kafka.claims import AsTheyAre
+from dali_feed.external_sources.kafka.rows import Decoding
 from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.formats.format import Format
 from dali_feed.formats.paths import steps_of
@@ -57,7 +58,7 @@ class Writes(Protocol):
         """The record. What it raises is the fault of this one."""
         ...
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """All that decides what it writes, as plain JSON: a run goes on with the same alone."""
         ...
 
@@ -101,7 +102,7 @@ class Payload:
             headers.append((self.label, b"%d" % fields[LABEL]))
         return Written(payload, _key(self.key, members), headers)
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """See `Writes`."""
         return {"writes": "payload", "key": self.key, "headers": list(self.headers), "label": self.label}
 
@@ -167,7 +168,7 @@ class Values:
         value = self._encode({name: members[member] for name, member in self._by_name.items()})
         return Written(value, _key(self.key, members), _headers(self.headers, members))
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """See `Writes`."""
         return {
             "writes": told_of(self.format),
@@ -194,21 +195,14 @@ class Copied:
             msg = f"Copied: the source must be a KafkaTopic, whose records have keys and headers; found {source!r}"
             raise ConfigError(msg)
         made = copy.copy(source)
-        made._options = replace(
-            source._options,
-            label=None,
-            codec=_Whole(),
-            fields=("key", "headers", TOMBSTONE),
-            asked=None,
-            claims=AsTheyAre(),
-        )
+        made._decoding = Decoding(None, _Whole(), ("key", "headers", TOMBSTONE), claims=AsTheyAre())
         return made
 
     def record(self, payload: bytes, fields: Fields, members: Fields) -> Written:
         """See `Writes`."""
         return Written(None if fields[TOMBSTONE] else payload, fields["key"], fields["headers"])
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """See `Writes`."""
         return {"writes": "copied"}
 

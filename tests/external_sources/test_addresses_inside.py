@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dali_feed.external_sources.kafka.addresses import addresses
+from dali_feed.external_sources.kafka.connection import addresses
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,8 @@ from kit.broker.handle import Kafka, payloads, rows, value
 
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import KafkaTopic
-from dali_feed.external_sources.kafka import by_column
-from dali_feed.external_sources.kafka.by_column import ByColumn
-from dali_feed.external_sources.kafka.by_message import ByMessage
-from dali_feed.external_sources.kafka.reader import KafkaReader
+from dali_feed.external_sources.kafka import reader as reading
+from dali_feed.external_sources.kafka.reader import ByColumn, ByMessage, KafkaReader
 from dali_feed.native.library import library
 from dali_feed.records.extents import Extents
 
@@ -101,7 +99,7 @@ def test_what_a_users_function_raises_ends_the_read_and_not_the_reader(filled: K
 
 def test_a_client_whose_handle_is_not_known_is_read_by_message(filled: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the library cannot be named as a plugin (`;` in its path) all is as without it."""
-    monkeypatch.setattr(by_column, "plugin", lambda _: "/a;b/_native.so")
+    monkeypatch.setattr(reading, "plugin", lambda _: "/a;b/_native.so")
     reader = _reader(filled)
     _reads(reader)
     assert isinstance(reader._way, ByMessage)

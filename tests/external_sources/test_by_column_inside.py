@@ -17,12 +17,9 @@ from kit.two_ways import NAMES, record, shown
 
 from dali_feed.errors import ClosedError
 from dali_feed.external_sources import KafkaTopic
-from dali_feed.external_sources.kafka import by_column
 from dali_feed.external_sources.kafka import reader as reading
-from dali_feed.external_sources.kafka.by_column import ByColumn
-from dali_feed.external_sources.kafka.by_message import ByMessage
-from dali_feed.external_sources.kafka.reader import KafkaReader
-from dali_feed.external_sources.kafka.run import Run
+from dali_feed.external_sources.kafka.reader import ByColumn, ByMessage, KafkaReader
+from dali_feed.external_sources.kafka.rows import OffsetRun
 from dali_feed.native.kafka import Queue
 from dali_feed.native.library import library
 from dali_feed.records.extents import Extents
@@ -190,12 +187,12 @@ def test_a_lease_is_as_well_filled_as_by_message(embedded: Kafka, monkeypatch: p
 @pytest.mark.parametrize(("size", "at_once"), [(200_000, 1), (20_000, LOOK_EACH)])
 def test_a_long_read_looks_around(real_kafka: Kafka, monkeypatch: pytest.MonkeyPatch, size: int, at_once: int) -> None:
     """C comes back in time, where a stop and the client's events are seen, and goes on from there."""
-    monkeypatch.setattr(by_column, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(reading, "SLICE_SECONDS", 0.0)
     large = [b"%03d" % n + bytes(size + n) for n in range(80)]
     real_kafka.publish(real_kafka.topic, [(each, n) for n, each in enumerate(large)], partitions=1)
     received, come, stop = list[int](), ByColumn.come, threading.Event()
 
-    def noted(way: ByColumn, run: Run, most: int) -> bool:
+    def noted(way: ByColumn, run: OffsetRun, most: int) -> bool:
         before = run.received
         found = come(way, run, most)
         received.append(run.received - before)

@@ -11,13 +11,10 @@ from kit.broker.handle import Kafka, payloads
 
 from dali_feed.errors import ClosedError
 from dali_feed.external_sources import KafkaTopic
-from dali_feed.external_sources.kafka import by_column
 from dali_feed.external_sources.kafka import reader as reading
-from dali_feed.external_sources.kafka.by_column import ByColumn
-from dali_feed.external_sources.kafka.filled import Filled, Wanted
-from dali_feed.external_sources.kafka.identity import Witness
-from dali_feed.external_sources.kafka.reader import KafkaReader
-from dali_feed.external_sources.kafka.run import Run
+from dali_feed.external_sources.kafka.cluster import Witness
+from dali_feed.external_sources.kafka.reader import ByColumn, KafkaReader
+from dali_feed.external_sources.kafka.rows import CellsWanted, Filled, OffsetRun
 from dali_feed.native.kafka import EMPTY, RunInC
 from dali_feed.native.library import library
 from dali_feed.records.extents import Extents
@@ -32,7 +29,7 @@ MOST = 4_500_000  # bytes that the embedded broker keeps
 GOOD, BAD = (("label", b"7"),), (("label", b"-7"),)  # what C takes, and what it leaves to Python
 
 
-Asked = tuple[str | None, tuple[str, ...]] | None
+KafkaParts = tuple[str | None, tuple[str, ...]] | None
 
 
 def _plain(size: int, label: Any = GOOD) -> Message:
@@ -40,7 +37,7 @@ def _plain(size: int, label: Any = GOOD) -> Message:
 
 
 # Records, the first ones of which say little of the others, and what is asked of them.
-SHAPES: dict[str, tuple[Callable[[int], Message], Asked]] = {
+SHAPES: dict[str, tuple[Callable[[int], Message], KafkaParts]] = {
     "keys beside large values": (lambda n: Message(bytes(10_000), b"%04d" % n, GOOD), (None, ("key",))),
     "times beside large values": (lambda _: _plain(10_000), (None, ("timestamp",))),
     "large, then small": (lambda n: _plain(30_000 if n < FIRST else 300), None),
@@ -122,12 +119,12 @@ def test_records_with_memory_of_their_own_are_no_reason_not_to_look_around(
     embedded: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C comes back for the memory of each; where the time is over, a stop and the client's events are seen then."""
-    monkeypatch.setattr(by_column, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(reading, "SLICE_SECONDS", 0.0)
     large = [b"%03d" % n + bytes(SLAB + n) for n in range(60)]
     embedded.publish(embedded.topic, [(each, n) for n, each in enumerate(large)], partitions=1)
     received, come = list[int](), ByColumn.come
 
-    def noted(way: ByColumn, run: Run, most: int) -> bool:
+    def noted(way: ByColumn, run: OffsetRun, most: int) -> bool:
         before = run.received
         found = come(way, run, most)
         received.append(run.received - before)
@@ -178,5 +175,5 @@ def test_a_queue_that_was_closed_gives_nothing(embedded: Kafka) -> None:
     assert queue is not None
     reader.close()
     told = RunInC(want=4, stop=9)
-    assert queue.take(told, Filled(Wanted(value=True), 9, SlabPool().lease()).told, 0) == EMPTY
+    assert queue.take(told, Filled(CellsWanted(value=True), 9, SlabPool().lease()).told, 0) == EMPTY
     assert (told.want, queue.waits, queue.offset) == (4, False, None)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dali_feed.errors import ConfigError
-from dali_feed.external_sources.kafka.fleet import Fleet, fleet_of
+from dali_feed.external_sources.kafka.group import Fleet, fleet_of
 from dali_feed.external_sources.kafka.stream import KafkaStream
 
 pytestmark = pytest.mark.slow

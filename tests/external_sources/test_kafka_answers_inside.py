@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,11 +19,10 @@ from dali_feed.errors import (
     SourceError,
     SourceUnreachableError,
 )
-from dali_feed.external_sources.kafka.commit import commit_offsets, committed_offsets
+from dali_feed.external_sources.kafka.cluster import Cluster
+from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import Trouble
-from dali_feed.external_sources.kafka.fleet_commit import Commits
-from dali_feed.external_sources.kafka.identity import Asker
-from dali_feed.external_sources.kafka.options import KafkaOptions
+from dali_feed.external_sources.kafka.group import GroupCommits
 from dali_feed.testing import Broker
 
 pytestmark = pytest.mark.waits
@@ -40,39 +40,39 @@ def answers(embedded: Kafka) -> Callable[..., None]:
     return lambda request, *errors: cluster.fail_next(request, list(errors))
 
 
-def options_of(kafka: Kafka, timeout: float = LONG) -> KafkaOptions:
+def options_of(kafka: Kafka, timeout: float = LONG) -> Connection:
     """Of a source of the topic."""
-    return KafkaOptions(kafka.topic, kafka.servers, None, None, (), timeout)
+    return Connection(kafka.topic, kafka.servers, timeout)
 
 
 def test_offsets_of_a_group_are_asked_for_until_they_are_told(embedded: Kafka, answers: Callable[..., None]) -> None:
     """A coordinator that loads is waited for, as long as the source waits; the right to see them is needed."""
     group = embedded.topic
     answers(COMMIT, KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
-    commit_offsets(options_of(embedded), group, {0: 7})
+    Cluster(options_of(embedded)).commit(group, {0: 7})
     answers(OFFSETS, KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
-    assert committed_offsets(options_of(embedded), group, [0]) == {0: 7}
+    assert Cluster(options_of(embedded)).committed(group, [0]) == {0: 7}
     answers(OFFSETS, KafkaError.GROUP_AUTHORIZATION_FAILED)
     with pytest.raises(SourceDeniedError, match="a group's offsets need the right Describe on it"):
-        committed_offsets(options_of(embedded), group, [0])
+        Cluster(options_of(embedded)).committed(group, [0])
     answers(OFFSETS, *[KafkaError.COORDINATOR_LOAD_IN_PROGRESS] * 50)
     with pytest.raises(SourceUnreachableError, match=f"^{embedded.topic}: "):
-        committed_offsets(options_of(embedded, 0.05), group, [0])
+        Cluster(options_of(embedded, 0.05)).committed(group, [0])
 
 
 def test_a_question_about_a_topic_ends_with_the_reader(embedded: Kafka) -> None:
     """Nobody answers: the timeout of the source ends it, and so does the stop event, at once."""
-    asker = Asker(options_of(embedded, 0.01))
-    cluster: Any = embedded.cluster
-    cluster.down()
+    broker: Any = embedded.cluster
+    broker.down()
     with pytest.raises(SourceUnreachableError, match="here: "):
-        asker.ask("here")
-    stopped = Asker(options_of(embedded))
-    stopped._stop.set()
+        Cluster(options_of(embedded, 0.01)).topic_id("here")
+    stop = threading.Event()
+    stop.set()
+    stopped = Cluster(options_of(embedded), stop)
     with pytest.raises(ClosedError, match="here: reading was stopped"):
-        stopped.ask("here")
+        stopped.topic_id("here")
     with pytest.raises(ClosedError, match=f"{embedded.topic}: reading was stopped"):
-        stopped.answers()
+        stopped.has_controller()
 
 
 class Committing:
@@ -80,7 +80,7 @@ class Committing:
 
     def __init__(self, kafka: Kafka) -> None:
         self.trouble = Trouble()
-        self.commits = Commits(options_of(kafka), kafka.topic, self.trouble)
+        self.commits = GroupCommits(options_of(kafka), kafka.topic, self.trouble)
         self.landed: list[dict[int, int]] = []
         fixed = {"bootstrap.servers": kafka.servers, "group.id": kafka.topic, "enable.auto.commit": False}
         self.consumer = Consumer({**fixed, "on_commit": self.commits}, logger=logging.getLogger("quiet"))

@@ -13,7 +13,7 @@ from kit.images import QUICK, jpeg
 from dali_feed.errors import DataLostError, StateError
 from dali_feed.external_sources import KafkaTopic
 from dali_feed.external_sources.kafka.reader import KafkaReader
-from dali_feed.external_sources.kafka.scan import scanned
+from dali_feed.external_sources.kafka.snapshot import scanned
 from dali_feed.feed import Feed
 from dali_feed.plan.order import Shuffle
 from dali_feed.records.extents import Extents, unpack_ids

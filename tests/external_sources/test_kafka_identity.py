@@ -10,14 +10,13 @@ from kit.broker.handle import Kafka, payloads
 from kit.broker.real import Cluster
 
 from dali_feed.errors import SourceChangedError
-from dali_feed.external_sources.kafka import by_column
-from dali_feed.external_sources.kafka.by_column import ByColumn
-from dali_feed.external_sources.kafka.filled import Filled
-from dali_feed.external_sources.kafka.identity import Asker, Witness
-from dali_feed.external_sources.kafka.reader import KafkaReader
-from dali_feed.external_sources.kafka.run import Run
+from dali_feed.external_sources.kafka import reader as reading
+from dali_feed.external_sources.kafka.cluster import Cluster as Questions
+from dali_feed.external_sources.kafka.cluster import Witness
+from dali_feed.external_sources.kafka.errors import Patience
+from dali_feed.external_sources.kafka.reader import ByColumn, KafkaReader
+from dali_feed.external_sources.kafka.rows import Filled, OffsetRun
 from dali_feed.external_sources.kafka.topic import KafkaTopic
-from dali_feed.external_sources.kafka.wait import Wait
 from dali_feed.native.library import library
 from dali_feed.records.source import Extents
 
@@ -36,13 +35,13 @@ def _filled(kafka: Kafka, kind: bytes, count: int) -> None:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Where each question for an id was asked."""
     asked: list[str] = []
-    ask = Asker.ask
+    ask = Questions.topic_id
 
-    def noted(asker: Asker, where: str) -> str | None:
+    def noted(cluster: Questions, where: str = "") -> str | None:
         asked.append(where)
-        return ask(asker, where)
+        return ask(cluster, where)
 
-    monkeypatch.setattr(Asker, "ask", noted)
+    monkeypatch.setattr(Questions, "topic_id", noted)
     return asked
 
 
@@ -112,7 +111,7 @@ def test_a_topic_made_anew_within_a_read_by_column(
     source.snapshot()
     come = ByColumn.come
 
-    def noted(way: ByColumn, run: Run, most: int) -> bool:
+    def noted(way: ByColumn, run: OffsetRun, most: int) -> bool:
         found = come(way, run, most)
         if run.received and not came:
             came.append(run.want)
@@ -121,7 +120,7 @@ def test_a_topic_made_anew_within_a_read_by_column(
         return found
 
     monkeypatch.setattr(ByColumn, "come", noted)
-    monkeypatch.setattr(by_column, "SLICE_SECONDS", 0.0)  # C comes back after some records
+    monkeypatch.setattr(reading, "SLICE_SECONDS", 0.0)  # C comes back after some records
     reader = source.reader()
     for _ in range(2):
         with pytest.raises(SourceChangedError, match=rf"{kafka.topic}\[0\]@\d+: .*deleted and made again"):
@@ -148,9 +147,9 @@ def test_rows_that_came_in_doubt_are_taken_anew(embedded: Kafka, monkeypatch: py
             return True
         return False
 
-    def watched(reader: KafkaReader, partition: int, want: int, wait: Wait) -> None:
+    def watched(reader: KafkaReader, partition: int, want: int, patience: Patience) -> None:
         there.append(int(made[0].taken.sum()))
-        doubt(reader, partition, want, wait)
+        doubt(reader, partition, want, patience)
 
     monkeypatch.setattr(Filled, "__init__", noted)
     monkeypatch.setattr(Witness, "doubts", doubts)

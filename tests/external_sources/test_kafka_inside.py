@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 from kit.broker.handle import Kafka, payloads, rows, value
 
-from dali_feed.external_sources.kafka.options import amounts
+from dali_feed.external_sources.kafka.client import amounts
 from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.records.extents import Extents
@@ -33,9 +33,9 @@ def test_runs_between_holes_are_read_without_a_new_assignment(
     made: list[int] = []
     assign = KafkaReader._assign
 
-    def counted(reader: KafkaReader, partition: int, offset: int, *, modest: bool = False) -> None:
+    def counted(reader: KafkaReader, partition: int, offset: int, *, small: bool = False) -> None:
         made.append(offset)
-        assign(reader, partition, offset, modest=modest)
+        assign(reader, partition, offset, small=small)
 
     monkeypatch.setattr(KafkaReader, "_assign", counted)
     reader = KafkaTopic(kafka.topic, kafka.servers, timeout=20).reader()

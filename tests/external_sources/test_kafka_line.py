@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from dali_feed.external_sources.kafka.line import Line
+from dali_feed.external_sources.kafka.produce import Numbered
 from dali_feed.external_sources.kafka.tally import KINDS, Settled, Tally
 from dali_feed.records.extents import Extents
 from dali_feed.records.present import Present
@@ -29,7 +29,7 @@ def _snapshot(*, interleaved: bool, present: bool) -> Snapshot:
 @pytest.mark.parametrize("present", [False, True])
 def test_a_line_goes_on_at_any_number_as_it_would_have(interleaved: bool, present: bool) -> None:
     """Every record has one number, whichever it is begun at; holes that are known are not in it."""
-    line = Line.of(_snapshot(interleaved=interleaved, present=present))
+    line = Numbered.of(_snapshot(interleaved=interleaved, present=present))
     whole = [sample for _, extents in line.after(0) for sample in extents.ids().tolist()]
     assert len(whole) == len(set(whole)) == len(line) == (12 if present else 18)
     for number in range(len(line)):

@@ -9,7 +9,7 @@ import pytest
 from dali_feed.cli.targets import named, options_of
 from dali_feed.errors import ConfigError, SourceDeniedError
 from dali_feed.external_sources import FromEnv, FromFile, KafkaTopic, Topics
-from dali_feed.external_sources.kafka.tokens import Tokens
+from dali_feed.external_sources.kafka.client import TokenGuard
 from dali_feed.secrets import hidden, is_secret, revealed
 
 
@@ -33,7 +33,7 @@ def test_a_token_function_that_fails() -> None:
             KafkaTopic("t", "127.0.0.1:9", config={**base, "oauth_cb": gives}).snapshot()
     given = iter([("first", time.time() + 3600.0)])
     failed: list[str] = []
-    tokens = Tokens("t", lambda _: next(given), "", failed.append)
+    tokens = TokenGuard("t", lambda _: next(given), "", failed.append)
     assert [tokens("")[0], tokens("")[0]] == ["first", "first"]
     assert failed == ["SASL: oauth_cb gave no new token: it raised StopIteration: "]
 

@@ -20,25 +20,14 @@ from dali_feed.errors import (
     SourceChangedError,
     StateError,
 )
-from dali_feed.external_sources import Payload, Producer
-from dali_feed.external_sources.kafka.journal import held
-from dali_feed.external_sources.kafka.lane import LaneOptions
-from dali_feed.external_sources.kafka.packed import is_packed
-from dali_feed.external_sources.kafka.transactions import TransactionLane, name_of
+from dali_feed.external_sources import (
+    Payload,
+    Producer,
+)
+from dali_feed.external_sources.kafka.connection import Connection
+from dali_feed.external_sources.kafka.lanes import LaneOptions, TransactionLane, is_packed, name_of
+from dali_feed.external_sources.kafka.produce import journal_lock
 from dali_feed.external_sources.kafka.writes import Written
-
-
-def test_transactions_keep_both_kinds_of_values_once(real_kafka: Kafka, tmp_path: Path) -> None:
-    """Images and texts go through two producers; each goes on where its own last transaction ended."""
-    values = [jpeg(n) if n % 2 else b"text %d" % n for n in range(24)]
-    topic = real_kafka.create(real_kafka.topic, 1)
-    shard_of(tmp_path, values)
-    run = (tmp_path / "s.tar", real_kafka.servers, topic, tmp_path / "journal", True)
-    assert killed_at(9, *run) == -9
-    assert producer(*run).run().tally.records == 24
-    (found,) = values_in(real_kafka.servers, topic)
-    assert [v for v in found if is_packed(v)] == values[1::2]
-    assert [v for v in found if not is_packed(v)] == values[::2]
 
 
 def test_a_position_that_the_broker_forgot_is_no_beginning(real_kafka: Kafka, tmp_path: Path) -> None:
@@ -47,7 +36,7 @@ def test_a_position_that_the_broker_forgot_is_no_beginning(real_kafka: Kafka, tm
     shard_of(tmp_path, numbered(40))
     run = (tmp_path / "s.tar", real_kafka.servers, topic, tmp_path / "journal", True)
     assert killed_at(30, *run) == -9
-    name = name_of(json.loads(run[3].read_text())["run"], "lz4")
+    name = name_of(json.loads(run[3].read_text())["run"])
     admin = AdminClient({"bootstrap.servers": real_kafka.servers})
     (gone,) = admin.delete_consumer_groups([name]).values()
     gone.result(60)
@@ -58,11 +47,11 @@ def test_a_position_that_the_broker_forgot_is_no_beginning(real_kafka: Kafka, tm
 def test_a_run_that_was_taken_over_writes_nothing(real_kafka: Kafka) -> None:
     """Who comes later goes on; who was there before ends with an error, and its open transaction is taken back."""
     topic = real_kafka.create(real_kafka.topic)
-    options = LaneOptions(topic, real_kafka.servers, "all", 0.0, 100_000, 1 << 20, 30.0, None)
-    before = TransactionLane(options, "none", str, topic, opened=False)
+    options = LaneOptions(Connection(topic, real_kafka.servers, config={"linger.ms": 0}))
+    before = TransactionLane(options, str, topic, opened=False)
     before.begin()
     before.send(0, Written(b"before", None, []), 0)
-    after = TransactionLane(options, "none", str, topic, opened=True)
+    after = TransactionLane(options, str, topic, opened=True)
     with pytest.raises(ProduceError, match=f"^{topic}: one process at a time may do a run"):
         before.commit(1)
     after.begin()
@@ -87,7 +76,7 @@ def test_a_journal_is_of_one_run(embedded: Kafka, tmp_path: Path) -> None:
         Producer(source, topic, embedded.servers, writes=writes, journal=journal).run()
     with pytest.raises(StateError, match=f"topic: '{topic}', found '{topic}2'"):
         Producer(source, embedded.create(topic + "2"), embedded.servers, journal=journal).run()
-    with held(journal), pytest.raises(ConfigError, match="one process at a time may use a journal"):
+    with journal_lock(journal), pytest.raises(ConfigError, match="one process at a time may use a journal"):
         Producer(source, topic, embedded.servers, journal=journal).run()
     told = json.loads(journal.read_text())
     for text in ("{}", "no", json.dumps(told | {"version": 2}), json.dumps(told | {"position": 5, "done": False})):

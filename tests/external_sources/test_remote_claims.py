@@ -14,7 +14,7 @@ from kit.web import Web
 
 from dali_feed.errors import ConfigError, SourceDeniedError, SourceNotFoundError, SourceUnreachableError
 from dali_feed.external_sources import KafkaTopic
-from dali_feed.external_sources.kafka.remote_claims import RemoteClaims
+from dali_feed.external_sources.kafka.claims import RemoteClaims
 from dali_feed.records.slabs import SlabPool
 from dali_feed.storage.faults import Patience
 from dali_feed.testing import Message

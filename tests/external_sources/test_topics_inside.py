@@ -8,7 +8,7 @@ import pytest
 from kit.broker.handle import Kafka
 
 from dali_feed.external_sources import Topics
-from dali_feed.external_sources.kafka.topic_facts import PartitionFacts, TopicFacts, span_text, warnings
+from dali_feed.external_sources.kafka.topics import PartitionFacts, TopicFacts, span_text, warnings
 
 DAY = 86_400.0
 GOOD = {

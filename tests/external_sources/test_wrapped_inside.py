@@ -11,8 +11,8 @@ from dali_feed.columns import Number
 from dali_feed.columns.source import Columnar, with_columns
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import ArrayShards, Concat, KafkaTopic, Renamed
-from dali_feed.external_sources.kafka.commit import committed_offsets
-from dali_feed.external_sources.kafka.options import KafkaOptions
+from dali_feed.external_sources.kafka.cluster import Cluster
+from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.testing import ScriptedSource
 from dali_feed.testing.watched import Watched
 
@@ -33,8 +33,8 @@ def test_what_a_topic_can_it_can_under_other_names_and_beside_others(embedded: K
         assert found is not None
         assert found.value == value(2)
     renamed.commit(np.array([3], np.int64))
-    options = KafkaOptions(embedded.topic, embedded.servers, None, None, (), 10.0)
-    assert committed_offsets(options, embedded.topic, [0]) == {0: 3}
+    options = Connection(embedded.topic, embedded.servers, 10.0)
+    assert Cluster(options).committed(embedded.topic, [0]) == {0: 3}
 
 
 class _Plain:

@@ -13,7 +13,7 @@ from typing import Any
 
 from kit.limits import LONG
 
-from dali_feed.external_sources.kafka.fleet import Fleet
+from dali_feed.external_sources.kafka.group import Fleet
 from dali_feed.external_sources.kafka.stream import KafkaStream
 from dali_feed.records.extents import unpack_ids
 from dali_feed.records.live import LiveBlock, Positions

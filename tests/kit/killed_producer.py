@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dali_feed.external_sources import Claim, Producer, ShardSet
-from dali_feed.external_sources.kafka.lanes import SharedLanes, TransactionLanes
+from dali_feed.external_sources.kafka.lanes import ProducerLane, TransactionLane
 
 __all__ = ["CLAIMED_ABOVE", "killed_at", "producer"]
 
@@ -24,7 +24,14 @@ def producer(
     source = ShardSet(shard, image=("bin",), index_dir=shard.parent)
     claim = None if claims is None else Claim(claims, CLAIMED_ABOVE)
     return Producer(
-        source, topic, servers, claim=claim, journal=journal, transactional=transactional, every=0.02, linger=0
+        source,
+        topic,
+        servers,
+        claim=claim,
+        journal=journal,
+        transactional=transactional,
+        every=0.02,
+        config={"linger.ms": 0},
     )
 
 
@@ -51,8 +58,8 @@ def _dies(lanes: Any, record: int) -> None:
 
 
 if __name__ == "__main__":
-    _dies(SharedLanes, int(sys.argv[5]))
-    _dies(TransactionLanes, int(sys.argv[5]))
+    _dies(ProducerLane, int(sys.argv[5]))
+    _dies(TransactionLane, int(sys.argv[5]))
     shard, servers, topic, journal, _, transactional, *claims = sys.argv[1:]
     folder = Path(claims[0]) if claims else None
     producer(Path(shard), servers, topic, Path(journal), transactional == "True", folder).run()

@@ -12,8 +12,7 @@ import weakref
 from typing import Any
 
 from dali_feed.external_sources import KafkaTopic
-from dali_feed.external_sources.kafka.by_column import ByColumn
-from dali_feed.external_sources.kafka.reader import KafkaReader
+from dali_feed.external_sources.kafka.reader import ByColumn, KafkaReader
 from dali_feed.native.kafka import Queue
 from dali_feed.records.extents import Extents
 

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 
 from dali_feed.errors import DeadLetterError
 from dali_feed.external_sources import DeadLetterTopic
-from dali_feed.external_sources.kafka import dead_letter_topic
+from dali_feed.external_sources.kafka import dead_letters
 from dali_feed.quarantine.letters import Letter
 
 TOPIC = "dead"
@@ -42,10 +42,10 @@ def forked(child: Callable[[Any], None]) -> None:
     """Fork with a writer that is connected, which modules hold, as long as they are there."""
     stderr, silent = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 2)
-    vars(dead_letter_topic)["Producer"] = speaking
+    vars(dead_letters)["Producer"] = speaking
     writer = globals()["left"] = topic().writer()
     writer.write([letter(0)])
-    vars(dead_letter_topic)["Producer"] = Producer
+    vars(dead_letters)["Producer"] = Producer
     if pid := os.fork():
         status = os.waitpid(pid, 0)[1]
         writer.write([letter(1)])

@@ -13,8 +13,8 @@ from kit.shelves import letter
 
 from dali_feed.errors import DeadLetterError, SourceNotFoundError, SourceUnreachableError
 from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic, KafkaTopic
-from dali_feed.external_sources.kafka.messages import as_original, messages
-from dali_feed.external_sources.kafka.options import KafkaOptions
+from dali_feed.external_sources.kafka.connection import Connection
+from dali_feed.external_sources.kafka.topic import as_original, messages
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords
 from dali_feed.quarantine.letters import DeadLetters, Letter, Original, with_original
@@ -42,7 +42,7 @@ def _run(kafka: Kafka, to: DeadLetters, source: KafkaTopic | None = None) -> Non
 
 
 def _raw(kafka: Kafka, topic: str) -> list[Original]:
-    options = KafkaOptions(topic, kafka.servers, None, None, (), 30.0)
+    options = Connection(topic, kafka.servers, 30.0)
     return [as_original(message) for message in messages(options, 0, 0, 100)]
 
 

@@ -22,7 +22,7 @@ from dali_feed.external_sources import (
     tar_index,
 )
 from dali_feed.external_sources.array_layout import array_file
-from dali_feed.external_sources.kafka.journal import load
+from dali_feed.external_sources.kafka.produce import load
 from dali_feed.external_sources.one_file import LARGEST, load_file
 from dali_feed.external_sources.record_files import kept_index
 from dali_feed.external_sources.record_files.recordio_frames import RECORDIO

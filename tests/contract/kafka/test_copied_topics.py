@@ -73,7 +73,6 @@ def test_images_alone_have_no_tombstones(embedded: Kafka) -> None:
         ("claim", "/folder", "claim: must be a Claim or None"),
         ("map", 5, "map must be a function of bytes"),
         ("journal", 5, "journal: must be a path"),
-        ("acks", 1, "acks must be one of 'all', '1'; found 1"),
     ],
 )
 def test_options_of_another_kind(option: str, value: Any, found: str) -> None:

@@ -203,6 +203,21 @@ def test_extent_size_follows_the_first_records(kafka: Kafka) -> None:
     assert found == [(60_000, 512), (60_000, 512)]
 
 
+def test_extent_size_follows_the_members_that_are_read(embedded: Kafka) -> None:
+    """Data in keys or headers counts where it is asked for, and values where they are; others take no memory."""
+    headers = (("tokens", bytes(40_000)), ("more", bytes(20_000)))
+    embedded.publish(embedded.topic, [Message(b"v", bytes(10_000), headers)] * 8, partitions=2)
+    source = KafkaTopic(embedded.topic, embedded.servers, label=None)
+    for members, size in (
+        (("value",), 1),
+        (("tokens",), 40_000),
+        (("headers.tokens", "key"), 50_000),
+        (("headers.*",), 60_000),
+        (("nothing;more", "value", "timestamp"), 20_001),
+    ):
+        assert source.giving(None, members).snapshot().record_bytes == size
+
+
 def test_two_readers_in_two_threads(kafka: Kafka) -> None:
     """Readers share nothing but the pool: two threads read all extents between them, each right."""
     placed = kafka.publish(kafka.topic, [(value(i), i) for i in range(400)], partitions=4)

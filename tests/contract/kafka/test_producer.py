@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 from kit.broker.handle import Kafka, in_transactions
 from kit.broker.real import ALICE, PASSWORD, Cluster, RealBroker
+from kit.images import jpeg
 from kit.inside import write_shard
 from kit.killed_producer import killed_at, producer
 from kit.produced import block_of, numbered, shard_of, values_in
@@ -23,7 +25,17 @@ from dali_feed.errors import (
     SourceNotFoundError,
     SourceUnreachableError,
 )
-from dali_feed.external_sources import ArrowRows, Copied, FileList, KafkaTopic, Payload, Producer, ShardSet, Values
+from dali_feed.external_sources import (
+    ArrowRows,
+    Copied,
+    FileList,
+    KafkaStream,
+    KafkaTopic,
+    Payload,
+    Producer,
+    ShardSet,
+    Values,
+)
 from dali_feed.formats import Avro, Json, Protobuf
 from dali_feed.testing import Broker, Message
 
@@ -164,7 +176,9 @@ def test_a_full_queue_is_waited_for(kafka: Kafka, tmp_path: Path) -> None:
     """Far more records than the queue holds, and none is lost."""
     values = numbered(60, 30_000)
     topic = kafka.create(kafka.topic, 4)
-    done = Producer(shard_of(tmp_path, values), topic, kafka.servers, queue_bytes=100_000, linger=0).run()
+    done = Producer(
+        shard_of(tmp_path, values), topic, kafka.servers, queue_bytes=100_000, config={"linger.ms": 0}
+    ).run()
     assert (done.tally.records, done.tally.failed) == (60, 0)
     assert values_in(kafka.servers, topic) == _sent(values, 4)
 
@@ -227,7 +241,12 @@ def test_a_broker_that_is_silent_ends_the_run(embedded: Kafka, tmp_path: Path) -
     values = numbered(60, 20_000)
     topic, source, cluster = embedded.create(embedded.topic, 2), shard_of(tmp_path, values), embedded.cluster
     assert isinstance(cluster, Broker)
-    options: dict[str, Any] = {"queue_bytes": 100_000, "linger": 0, "journal": tmp_path / "journal", "every": 0}
+    options: dict[str, Any] = {
+        "queue_bytes": 100_000,
+        "config": {"linger.ms": 0},
+        "journal": tmp_path / "journal",
+        "every": 0,
+    }
     with pytest.raises(SourceUnreachableError, match=f"^{topic}: the broker must answer"):
         Producer(source, topic, embedded.servers, timeout=1.0, **options).run(lambda _: cluster.down())
     cluster.up()
@@ -266,6 +285,19 @@ def test_a_killed_run_goes_on(real_kafka: Kafka, tmp_path: Path, transactional: 
     assert values_in(real_kafka.servers, topic) == found
 
 
+def test_values_of_both_kinds_keep_their_order(real_kafka: Kafka, tmp_path: Path) -> None:
+    """Images and texts go through one producer, whose codec the first records decide; each is there once."""
+    values = [jpeg(n) if n % 2 else b"text %d" % n for n in range(24)]
+    topic = real_kafka.create(real_kafka.topic, 1)
+    shard_of(tmp_path, values)
+    run = (tmp_path / "s.tar", real_kafka.servers, topic, tmp_path / "journal", True)
+    assert killed_at(9, *run) == -9
+    assert producer(*run).run().tally.records == 24
+    (found,) = values_in(real_kafka.servers, topic)
+    assert found == values
+    assert json.loads(run[3].read_text())["codec"] == "lz4"
+
+
 def test_the_embedded_broker_keeps_no_position_in_transactions(embedded: Kafka, tmp_path: Path) -> None:
     """It says so before anything is sent."""
     topic = embedded.create(embedded.topic)
@@ -277,8 +309,6 @@ def test_the_embedded_broker_keeps_no_position_in_transactions(embedded: Kafka, 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"acks": "0"}, "acks must be one of 'all', '1'"),
-        ({"acks": "1", "transactional": True}, "acks='all'"),
         ({"by": "label"}, "by must be"),
         ({"compression": "zip"}, "compression must be"),
         ({"config": {"transactional.id": "x"}}, "found transactional.id"),
@@ -286,11 +316,25 @@ def test_the_embedded_broker_keeps_no_position_in_transactions(embedded: Kafka, 
         ({"map": bytes, "writes": Values("json", ("bytes",), ("bytes",))}, "writes none"),
         ({"queue_bytes": 10}, "queue_bytes must be"),
         ({"readers": 0}, "readers must be"),
+        ({"source": KafkaStream("t", "127.0.0.1:1")}, "the source must be one that ends.*without snapshot, reader"),
         ({"writes": Copied()}, "must be a KafkaTopic"),
         ({"writes": Payload(key="nobody")}, "member 'nobody'"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused_at_once(arguments: dict[str, Any], words: str) -> None:
     """Nobody listens at the address."""
+    source = arguments.get("source", FileList(["a.jpg"]))
     with pytest.raises(ConfigError, match=words):
-        Producer(FileList(["a.jpg"]), "t", "127.0.0.1:1", **arguments)
+        Producer(source, "t", "127.0.0.1:1", **{name: each for name, each in arguments.items() if name != "source"})
+
+
+def test_the_codec_of_a_run_is_that_of_most_of_its_first_records(embedded: Kafka, tmp_path: Path) -> None:
+    """Photographs are not compressed again, texts are; a run that goes on has the codec that it began with."""
+    for name, values, codec in (
+        ("photos", [jpeg(n) for n in range(9)] + [b"text"] * 9, "none"),
+        ("texts", [b"text"] * 9 + [jpeg(n) for n in range(9)], "lz4"),
+    ):
+        (tmp_path / name).mkdir()
+        source, journal = shard_of(tmp_path / name, values), tmp_path / name / "journal"
+        Producer(source, embedded.create(f"{embedded.topic}-{name}"), embedded.servers, journal=journal).run()
+        assert json.loads(journal.read_text())["codec"] == codec

@@ -243,7 +243,8 @@ def test_marks_that_do_not_fit() -> None:
     """A mark of another topic, of other partitions than the rank's, of two runs or twice of a rank is an error."""
     source = KafkaStream("t", "nowhere:1")
     mark = source.mark({0: 3, 2: 4}, rank=0, world_size=2)
-    assert mark == {"topic": "t", "id": "", "world_size": 2, "ranks": [0], "positions": {"0": 3, "2": 4}}
+    positions = {"0": 3, "2": 4}
+    assert mark == {"topic": "t", "id": "", "world_size": 2, "ranks": [0], "partitions": 2, "positions": positions}
     with pytest.raises(ConfigError, match=r"all partitions of rank 1 of 2, .* found \[0, 2\]"):
         source.mark({0: 3, 2: 4}, rank=1, world_size=2)
     with pytest.raises(ConfigError, match=r"found \[0, 2\]"):
@@ -260,12 +261,23 @@ def test_marks_that_do_not_fit() -> None:
         source.merged([{"topic": "t"}])
 
 
+@pytest.mark.parametrize("lost", ["0", "2", "4"])
+def test_a_state_that_lost_a_partition_is_refused(lost: str) -> None:
+    """Read from its beginning, all its records would come a second time."""
+    source = KafkaStream("t", "nowhere:1")
+    whole = source.mark({0: 3, 2: 4, 4: 5}, rank=0, world_size=2)
+    assert source.merged([whole]) == whole
+    positions = {p: offset for p, offset in whole["positions"].items() if p != lost}
+    with pytest.raises(StateError, match="the position of each partition that its run read; of 3 it has 2: "):
+        source.merged([whole | {"positions": positions}])
+
+
 def test_a_stretch_that_cannot_be_says_why() -> None:
     """`b` before `a`, in all partitions or in some; nothing in between; what is no state: each before any broker."""
 
     def at(**positions: int) -> dict[str, Any]:
         of = {p[1:]: at for p, at in positions.items()}
-        return {"topic": "t", "id": "", "world_size": 1, "ranks": [0], "positions": of}
+        return {"topic": "t", "id": "", "world_size": 1, "ranks": [0], "partitions": len(of), "positions": of}
 
     wrong: list[tuple[Any, Any, str]] = [
         (

@@ -1,4 +1,4 @@
-"""Topics made, looked at, grown and deleted; what of a topic would hurt a run."""
+"""Topics made, looked at and deleted; what of a topic would hurt a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dali_feed.testing import Message
 DAY = 86_400.0
 
 
-def test_a_topic_is_made_as_asked_described_grown_and_deleted(real_kafka: Kafka) -> None:
+def test_a_topic_is_made_as_asked_described_and_deleted(real_kafka: Kafka) -> None:
     """The settings that were asked for are the topic's; sizes, ends and times those of its records."""
     topics, topic = Topics(real_kafka.servers), real_kafka.topic
     topics.create(
@@ -52,17 +52,15 @@ def test_a_topic_is_made_as_asked_described_grown_and_deleted(real_kafka: Kafka)
     assert [each.first is None for each in facts.partitions] == [False, False, False, True]
     assert facts.span == pytest.approx((begun - DAY, begun - DAY + 59), abs=0.01)
     assert facts.headroom == pytest.approx(DAY, abs=60)
-    assert json.loads(json.dumps(facts.told()))["partitions"][2]["end"] == 20
+    assert json.loads(json.dumps(facts.to_json()))["partitions"][2]["end"] == 20
     assert facts.topic_id == KafkaTopic(topic, real_kafka.servers, label=None).snapshot().pin["id"]  # type: ignore[index]
-    assert topics.grow(topic, 6) == 4
-    assert len(topics.describe(topic).partitions) == 6
     topics.delete(topic)
     with pytest.raises(SourceNotFoundError, match=f"^{topic}: "):
         topics.describe(topic)
 
 
 def test_what_a_cluster_refuses_is_said_in_our_words(real_kafka: Kafka) -> None:
-    """A name that is taken or cannot be, too many replicas, fewer partitions, a setting that cannot be, no topic."""
+    """A name that is taken or cannot be, too many replicas, a setting that cannot be, no topic."""
     topics, topic = Topics(real_kafka.servers), real_kafka.topic
     topics.create(topic, 2)
     with pytest.raises(ConfigError, match=f"^{topic}: a new topic needs a new name"):
@@ -73,10 +71,7 @@ def test_what_a_cluster_refuses_is_said_in_our_words(real_kafka: Kafka) -> None:
         topics.create(topic + "2", 2, replication=9)
     with pytest.raises(ConfigError, match=rf"^{topic}3: creating it: .*segment\.bytes"):
         topics.create(topic + "3", 2, segment_bytes=1)
-    for partitions in (1, 2):
-        with pytest.raises(ConfigError, match=rf"can only grow, here to 3\.\..*found {partitions}"):
-            topics.grow(topic, partitions)
-    for act in (topics.delete, topics.describe, lambda name: topics.grow(name, 3)):
+    for act in (topics.delete, topics.describe):
         with pytest.raises(SourceNotFoundError, match=f"did you mean {topic}"):
             act(topic + "x")
     topics.delete(topic)
@@ -119,7 +114,7 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
     """After the timeout each says the address and what the connection said."""
     servers = f"127.0.0.1:{free_ports(1)[0]}"
     topics = Topics(servers, timeout=0.7)
-    for act in (topics.describe, topics.create, topics.delete, lambda name: topics.grow(name, 3)):
+    for act in (topics.describe, topics.create, topics.delete):
         with pytest.raises(SourceUnreachableError, match=f"{servers} did not answer for .*Connection refused"):
             act("t")
 
@@ -147,6 +142,5 @@ def test_the_embedded_broker_is_described_and_makes_no_topics(embedded: Kafka) -
     assert [(each.start, each.end) for each in facts.partitions] == [(0, 0), (0, 10)]
     assert (facts.record_bytes, facts.topic_id, dict(facts.settings), facts.span) == (500, "", {}, None)
     assert "does not answer questions about settings" in facts.unknown
-    for act in (lambda: topics.create("other"), lambda: topics.grow(embedded.topic, 3)):
-        with pytest.raises(SourceError, match=r"Broker\.create"):
-            act()
+    with pytest.raises(SourceError, match=r"Broker\.create"):
+        topics.create("other")

@@ -12,7 +12,6 @@ So a slow loop stays in the group, and gives up in time what others are to have.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
@@ -23,14 +22,12 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaException, Message
 
 from dali_feed.errors import SourceError
+from dali_feed.external_sources.kafka.client import Guard, close_in_time
+from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import LOG, unreachable
-from dali_feed.external_sources.kafka.fleet import Fleet
-from dali_feed.external_sources.kafka.fleet_member import Member
-from dali_feed.external_sources.kafka.fleet_start import Start
-from dali_feed.external_sources.kafka.held import check_usable, hang_up, held, let_go
-from dali_feed.external_sources.kafka.options import KafkaOptions
+from dali_feed.external_sources.kafka.group import Fleet, Membership, Start
+from dali_feed.external_sources.kafka.rows import MOST, Decoding, Taken
 from dali_feed.external_sources.kafka.statistics import Statistics
-from dali_feed.external_sources.kafka.taken import MOST, Taken
 from dali_feed.records.gauges import KafkaStats
 from dali_feed.records.live import Drain, LiveBlock, Positions
 from dali_feed.records.slabs import SlabPool
@@ -41,7 +38,7 @@ __all__ = ["FleetReader"]
 _NAME = "dali_feed-kafka-commit"
 _T = TypeVar("_T")
 
-SLICE_SECONDS = 0.01  # a commit waits so long for its turn
+POLL_SECONDS = 0.01  # a commit waits so long for its turn
 WAIT_SECONDS = 0.002
 LATE_SECONDS = 1.0
 LINGER_SECONDS = 0.1  # to hear the answer of a commit, which else would wait for the next poll
@@ -59,9 +56,10 @@ class FleetReader:
         ClosedError: closed, or the stop event is set (seen within 0.1 s).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what is read, and whose it is
         self,
-        options: KafkaOptions,
+        to: Connection,
+        decoding: Decoding,
         fleet: Fleet,
         start: Start,
         *,
@@ -71,23 +69,21 @@ class FleetReader:
         stop: threading.Event | None = None,
         drain: Drain | None = None,
     ) -> None:
-        self._options, self._fleet, self._start, self._drain = options, fleet, start, drain
+        self._to, self._decoding, self._fleet, self._start, self._drain = to, decoding, fleet, start, drain
         self._settings = fleet.settings(rank, world_size)
         self._slabs: Slabs = SlabPool() if slabs is None else slabs
-        self._stop = threading.Event() if stop is None else stop
-        self._pid = os.getpid()
+        self._guard = Guard(to.topic, self, stop)
         self._turn = threading.Lock()  # whose turn it is to poll
         self._ended = threading.Event()
-        self._statistics = Statistics(options.topic)
+        self._statistics = Statistics(to.topic)
         self._barred = 0.0  # since when a commit has the turn, time.monotonic seconds
-        self._member: Member | None = None
+        self._member: Membership | None = None
         self._dropped: weakref.finalize[..., FleetReader] | None = None
         self._left: deque[Message] = deque()  # polled and not yet given
         self._taken: list[Message] = []  # to be given by the poll that is under way
         self._filled = 0  # their bytes
         self._moved: dict[int, int] = {}  # where partitions stand behind what was taken, since the last block
         self._next: dict[int, int] = {}
-        held(self)
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -109,18 +105,17 @@ class FleetReader:
     def poll(self, records: int, size: float, seconds: float) -> LiveBlock:
         """Up to `records` records; see `LiveReader.poll`. A partition that was dealt is in `position` from then on."""
         deadline = time.monotonic() + seconds
-        while not self._turn.acquire(timeout=max(0.0, min(SLICE_SECONDS, deadline - time.monotonic()))):
-            self._guard()
+        while not self._turn.acquire(timeout=max(0.0, min(POLL_SECONDS, deadline - time.monotonic()))):
+            self._guard.check()
             now = time.monotonic()
             self._barred = self._barred or now
-            if (seconds := now - self._barred) >= self._options.timeout:
-                topic, servers = self._options.topic, self._options.servers
-                raise unreachable(topic, servers, seconds, "a commit waits for its answer")
+            if (seconds := now - self._barred) >= self._to.timeout:
+                raise unreachable(self._to, seconds, "a commit waits for its answer")
             if now >= deadline:
                 return self._block([], {})
         self._barred = 0.0
         try:
-            self._guard()
+            self._guard.check()
             member = self._member or self._joined()
             if records > 0:
                 member.resume()
@@ -133,7 +128,7 @@ class FleetReader:
             moved, self._moved = self._moved, {}
             return self._block(taken, moved)
         except KafkaException as error:
-            msg = f"{self._options.topic} at {self._options.servers}: reading failed: {error.args[0].str()}"
+            msg = f"{self._to.topic} at {self._to.servers}: reading failed: {error.args[0].str()}"
             raise SourceError(msg) from error
         finally:
             self._turn.release()
@@ -157,7 +152,7 @@ class FleetReader:
         if asked.error is not None:
             raise asked.error
 
-    def _commit_now(self, member: Member) -> None:
+    def _commit_now(self, member: Membership) -> None:
         try:
             member.commit_now()
         finally:
@@ -168,8 +163,7 @@ class FleetReader:
         if self._ended.is_set():
             return
         self._ended.set()
-        let_go(self)
-        if self._pid != os.getpid():
+        if not self._guard.close():
             return
         mine = self._turn.acquire(timeout=CLOSE_SECONDS)
         member, self._member = self._member, None
@@ -184,46 +178,46 @@ class FleetReader:
         if mine:
             self._turn.release()
 
-    def _joined(self) -> Member:
+    def _joined(self) -> Membership:
         forget, begin = _while_there(self._forget), _while_there(self._begin)
-        member = Member(
-            self._options, self._fleet, self._start, self._settings, self._drain, forget, begin,
+        member = Membership(
+            self._to, self._fleet, self._start, self._settings, self._drain, forget, begin,
             self._statistics.begin(),
         )  # fmt: skip
         member.join()
         # Of a reader that nobody closes, whose member must not keep it: librdkafka ends a client that is collected, and
         # in it waits for ever for the callback that takes its partitions away.
-        self._dropped = weakref.finalize(self, hang_up, self._options.topic, member.consumer)
+        self._dropped = weakref.finalize(self, close_in_time, self._to.topic, member.consumer)
         self._member = member
         return member
 
-    def _look(self, member: Member) -> None:
+    def _look(self, member: Membership) -> None:
         """Hear what there is, records apart."""
         while (found := member.poll(0)) is not None:
             self._left.append(found)
         member.events.silence(member.consumer)
 
-    def _linger(self, member: Member) -> None:
+    def _linger(self, member: Membership) -> None:
         ends = time.monotonic() + LINGER_SECONDS
         while member.commits.under_way and time.monotonic() < ends:
-            if (found := member.poll(SLICE_SECONDS)) is not None:
+            if (found := member.poll(POLL_SECONDS)) is not None:
                 self._left.append(found)
 
-    def _gather(self, member: Member, records: int, size: float, deadline: float) -> None:
+    def _gather(self, member: Membership, records: int, size: float, deadline: float) -> None:
         """Take records until there are enough, or the time is over."""
         left = self._left
         while not self._take(member, records, size):
             seconds = deadline - time.monotonic()
-            found = member.poll(max(0.0, min(SLICE_SECONDS, seconds)))
+            found = member.poll(max(0.0, min(POLL_SECONDS, seconds)))
             if found is not None:
                 left.append(found)
                 continue
-            self._guard()
+            self._guard.check()
             if seconds <= 0:
                 return
             member.events.silence(member.consumer)
 
-    def _take(self, member: Member, records: int, size: float) -> bool:
+    def _take(self, member: Membership, records: int, size: float) -> bool:
         """Take what was polled; whether that is enough."""
         taken, left, known = self._taken, self._left, self._next
         records = min(records, MOST)
@@ -239,7 +233,7 @@ class FleetReader:
             if offset is None or partition not in known or offset < known[partition]:
                 left.popleft()  # of an assignment before this one
                 continue
-            weight = self._options.claims.weigh(message)
+            weight = self._decoding.claims.weigh(message)
             if taken and self._filled + weight > size:
                 return True
             left.popleft()
@@ -250,7 +244,7 @@ class FleetReader:
         return len(taken) >= records or self._filled >= size
 
     def _block(self, messages: list[Message], moved: dict[int, int]) -> LiveBlock:
-        taken = Taken(self._options, self._slabs, len(messages))
+        taken = Taken(self._decoding, self._slabs, len(messages))
         try:
             for message in messages:
                 taken.take(message.partition() or 0, message.offset() or 0, message)
@@ -270,7 +264,7 @@ class FleetReader:
         self._left.clear()
         self._left.extend(kept)
         self._taken[:] = [each for each in self._taken if each.partition() not in partitions]
-        self._filled = sum(map(len, self._taken))
+        self._filled = sum(map(self._decoding.claims.weigh, self._taken))
         for partition in partitions:
             self._next.pop(partition, None)
             self._moved.pop(partition, None)
@@ -278,9 +272,6 @@ class FleetReader:
     def clients(self) -> tuple[Any, ...]:
         """What must not be destroyed in a child."""
         return (self._member,)
-
-    def _guard(self) -> None:
-        check_usable(self._options.topic, self._pid, self._stop, closed=self._ended.is_set())
 
 
 def _while_there(method: Callable[[_T], None]) -> Callable[[_T], None]:

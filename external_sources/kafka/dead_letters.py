@@ -15,14 +15,11 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from dali_feed.errors import ConfigError, DeadLetterError, SourceDeniedError, SourceEmptyError
-from dali_feed.external_sources.kafka.addresses import addresses
-from dali_feed.external_sources.kafka.errors import QUIET, Trouble
-from dali_feed.external_sources.kafka.held import held
-from dali_feed.external_sources.kafka.messages import as_original, messages
-from dali_feed.external_sources.kafka.options import KafkaOptions, opened
-from dali_feed.external_sources.kafka.topic import KafkaTopic
+from dali_feed.external_sources.kafka.client import Guard, producer
+from dali_feed.external_sources.kafka.connection import Connection, addresses
+from dali_feed.external_sources.kafka.errors import Trouble
+from dali_feed.external_sources.kafka.topic import KafkaTopic, as_original, messages
 from dali_feed.quarantine.letters import Letter, Original
-from dali_feed.secrets import hidden
 
 __all__ = ["DeadLetterTopic"]
 
@@ -94,14 +91,14 @@ class DeadLetterTopic:
             snapshot = source.snapshot()
         except SourceEmptyError:
             return
-        options = KafkaOptions(self.topic, self.servers, None, None, (), self.timeout, self.config)
+        to = Connection(self.topic, self.servers, self.timeout, self.config)
         ends = list(zip(snapshot.starts.tolist(), snapshot.stops.tolist(), strict=True))
         last: dict[tuple[bytes | None, bytes], tuple[int, int]] = {}
         for found in (True, False):  # first where the last of each stands, so that one letter is held at a time
             for partition, (start, stop) in enumerate(ends):
                 if start == stop:
                     continue
-                for message in messages(options, partition, start, stop):
+                for message in messages(to, partition, start, stop):
                     told = dict(as_original(message).headers)
                     where, at = told.get(WHERE), (partition, message.offset() or 0)
                     if where is None:
@@ -117,28 +114,27 @@ class _Writer:
     """A child of the process that made it is refused, and leaves its producer alone."""
 
     def __init__(self, to: DeadLetterTopic) -> None:
-        self._to, self._pid = to, os.getpid()
+        self._to, self._guard = to, Guard(to.topic, self)
         self._trouble = Trouble()
         self._producer: Producer | None = None
-        held(self)
 
     def write(self, letters: Sequence[Letter]) -> None:
         """Produce them and wait until each is acknowledged."""
-        if self._pid != os.getpid():
+        if self._guard.maker:
             msg = (
                 f"{self._to}: dead letters must be written in the process that made their writer; process "
-                f"{os.getpid()} was forked from {self._pid}; make a writer after the fork, or spawn"
+                f"{os.getpid()} was forked from {self._guard.maker}; make a writer after the fork, or spawn"
             )
             raise DeadLetterError(msg)
         begin = time.monotonic()
         failed: list[tuple[Letter, str]] = []
         self._trouble.clear()
-        producer = self._producer = self._producer or self._connected()
+        client = self._producer = self._producer or self._connected()
         left = len(letters)
         try:
             for letter in letters:
-                self._send(producer, letter, begin, failed)
-            left = producer.flush(max(1.0, begin + self._to.timeout + 1.0 - time.monotonic()))
+                self._send(client, letter, begin, failed)
+            left = client.flush(max(1.0, begin + self._to.timeout + 1.0 - time.monotonic()))
         except KafkaException as error:
             failed.append((letters[0], error.args[0].str()))
         if failed or left:
@@ -153,27 +149,25 @@ class _Writer:
             )
             raise DeadLetterError(msg)
 
-    def _send(self, producer: Producer, letter: Letter, begin: float, failed: list[tuple[Letter, str]]) -> None:
+    def _send(self, client: Producer, letter: Letter, begin: float, failed: list[tuple[Letter, str]]) -> None:
         key, value, headers = _record(letter)
         while True:
             try:
-                producer.produce(self._to.topic, value, key, headers=headers, on_delivery=_report(letter, failed))
+                client.produce(self._to.topic, value, key, headers=headers, on_delivery=_report(letter, failed))
                 break
             except BufferError:
                 if time.monotonic() - begin > self._to.timeout:
                     failed.append((letter, "its queue is full"))
                     return
-                producer.poll(0.1)
-        producer.poll(0)
+                client.poll(0.1)
+        client.poll(0)
 
     def close(self) -> None:
         """Drop the connection and what has not been acknowledged; in a child nothing is done."""
-        if self._pid != os.getpid():
-            return
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            producer.purge()
-            producer.flush(0.5)
+        client, self._producer = (None, self._producer) if self._guard.maker else (self._producer, None)
+        if client is not None:
+            client.purge()
+            client.flush(0.5)
 
     def clients(self) -> tuple[Any, ...]:
         """What must not be destroyed in a child."""
@@ -181,25 +175,12 @@ class _Writer:
 
     def _connected(self) -> Producer:
         to = self._to
+        tuning = {"linger.ms": 5}
+        settings = {**_LAWS, "delivery.timeout.ms": max(10, int(to.timeout * 1000))}
         try:
-            config = opened(str(to), to.config, self._trouble)
-            return Producer(
-                {
-                    "client.id": "dali_feed",
-                    "linger.ms": 5,
-                    "message.max.bytes": 64 << 20,  # the brokers have their own bound
-                    "topic.metadata.propagation.max.ms": 2000,
-                    **config,
-                    **_LAWS,
-                    "bootstrap.servers": to.servers,
-                    "delivery.timeout.ms": max(10, int(to.timeout * 1000)),
-                    "error_cb": self._trouble,
-                    "logger": QUIET,
-                }
-            )
-        except (KafkaException, SourceDeniedError, TypeError, ValueError) as error:
-            said = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-            msg = f"{to}: config= must hold options of librdkafka; {hidden(said)}"
+            return producer(Connection(to.topic, to.servers, to.timeout, to.config), self._trouble, tuning, settings)
+        except (ConfigError, SourceDeniedError) as error:
+            msg = f"{to}: {error}"
             raise DeadLetterError(msg) from None  # which may show a value as it was given
 
 

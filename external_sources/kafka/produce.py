@@ -1,0 +1,356 @@
+"""A run that produces: its records in one line, what each becomes, and the journal that says how far it is.
+
+The laws: a record's number depends on the snapshot alone, so that a run which goes on at a number goes on with the
+record that it would have come to; whoever reads, and how many of them, shows nowhere. The journal is whole or it is the
+one before, whatever dies when; and one process at a time has it. In a transactional run the broker knows how far, and
+the journal knows under which name it does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dali_feed.errors import (
+    ConfigError,
+    DaliFeedError,
+    FormatError,
+    MissingPackageError,
+    SourceChangedError,
+    StateError,
+)
+from dali_feed.external_sources.kafka.claims import Claim
+from dali_feed.external_sources.kafka.tally import Tally
+from dali_feed.external_sources.kafka.writes import TOMBSTONE, WHERE, Writes, Written
+from dali_feed.locks import locked
+from dali_feed.quarantine.reasons import place_of
+from dali_feed.records.extents import Extents, Int64s, unpack_ids
+from dali_feed.records.source import Block, Reader, Snapshot, Source, unpack_id
+from dali_feed.storage.durable import sync_folder, write_whole
+
+__all__ = ["Item", "Journal", "Maker", "Numbered", "ReadAhead", "journal_lock", "load", "save"]
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """A run.
+
+    source      how the source is called, and the fingerprint of its snapshot
+    pin         of the snapshot, where it has one
+    topic       name, id ("" where brokers have none) and partitions of where the records go
+    options     what decides what is written there
+    position    the first record that is not known to be there
+    tally       what became of those before it
+    run         the run's own name
+    codec       how its records are compressed; "" where that is not decided yet
+    opened      whether the broker has been asked to keep the position (transactional)
+    done        whether all of it is there
+    """
+
+    source: str
+    fingerprint: str
+    pin: Mapping[str, Any] | None
+    topic: str
+    topic_id: str
+    partitions: int
+    options: Mapping[str, Any]
+    position: int = 0
+    tally: Mapping[str, Any] = field(default_factory=lambda: Tally().told())
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
+    codec: str = ""
+    opened: bool = False
+    done: bool = False
+
+    def resumed(self, wanted: Journal, path: str) -> Journal:
+        """This one, where `wanted` would be the same run.
+
+        Raises:
+            SourceChangedError: the source has other records, or the topic was made anew.
+            StateError: another topic, or other options; every difference is told.
+        """
+        cure = "give the same, or another journal= to start from the beginning"
+        if self.fingerprint != wanted.fingerprint:
+            msg = (
+                f"{path}: a run must continue with the source that it began with; the journal is of "
+                f"{self.source}, fingerprint {self.fingerprint}; found {wanted.source}, {wanted.fingerprint}; "
+                f"{cure}"
+            )
+            raise SourceChangedError(msg)
+        known = self.topic == wanted.topic and "" not in (self.topic_id, wanted.topic_id)
+        if known and self.topic_id != wanted.topic_id:
+            msg = (
+                f"{path}: a run must continue in the topic that it began with; {self.topic} had the id "
+                f"{self.topic_id}, found {wanted.topic_id}: it was deleted and made again; remove the journal to "
+                "start from the beginning"
+            )
+            raise SourceChangedError(msg)
+        mine, its = {"topic": self.topic, **self.options}, {"topic": wanted.topic, **wanted.options}
+        odd = [f"{name}: {mine.get(name)!r}, found {its.get(name)!r}" for name in its if mine.get(name) != its[name]]
+        if odd:
+            msg = f"{path}: a run must continue with the options that it began with; {'; '.join(odd)}; {cure}"
+            raise StateError(msg)
+        return self
+
+    def at(self, position: int, tally: Tally, *, done: bool = False) -> Journal:
+        """The run, so far."""
+        return replace(self, position=position, tally=tally.told(), done=done)
+
+
+def load(path: Path) -> Journal | None:
+    """The journal in a file; None where there is none. Raises StateError where it is none."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        msg = f"{path}: a journal must be a file that can be read and written; found: {error.strerror}"
+        raise ConfigError(msg) from error
+    try:
+        fields = json.loads(text)
+        version = fields.pop("version")
+        found = Journal(**fields)
+        Tally.of(found.tally)
+        fits = version == VERSION and isinstance(found.position, int) and found.position >= 0
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        msg = f"{path}: a journal must be what a run wrote; {type(error).__name__}: {error}; give another journal="
+        raise StateError(msg) from error
+    if not fits:
+        msg = f"{path}: a journal of version {VERSION} is needed; found version {version!r}; give another journal="
+        raise StateError(msg)
+    return found
+
+
+def save(path: Path, journal: Journal) -> None:
+    """Write it; when this returns it outlasts a power cut."""
+    try:
+        write_whole(path, json.dumps({"version": VERSION, **asdict(journal)}).encode())
+        sync_folder(path.parent)
+    except OSError as error:
+        msg = f"{path}: the journal must be written, or a killed run could not continue; found: {error.strerror}"
+        raise ConfigError(msg) from error
+
+
+@contextlib.contextmanager
+def journal_lock(path: Path) -> Iterator[None]:
+    """Have the journal to ourselves; the lock is a file beside it, and goes with the process, however that ends.
+
+    Raises:
+        ConfigError: another process has it, or the folder cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(path.with_name(f"{path.name}.lock"), 0.0))
+        except TimeoutError as error:
+            msg = (
+                f"{path}: one process at a time may use a journal; another process uses this one; wait for it, or "
+                "stop it"
+            )
+            raise ConfigError(msg) from error
+        except OSError as error:
+            msg = f"{path}: a journal must lie in a folder that can be written; found: {error.strerror}"
+            raise ConfigError(msg) from error
+        yield
+
+
+PIECE_BYTES = 8 << 20
+MOST = 8192  # records of a piece
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """The line, as pieces that are read in one go each.
+
+    pieces  runs of the snapshot's numbers, in order
+    before  records in front of each piece, and at the end all of them, int64 (pieces + 1,)
+    """
+
+    snapshot: Snapshot
+    pieces: Extents
+    before: Int64s
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Numbered:
+        """One partition after the other; of a topic the partitions in turn, an extent of each."""
+        if snapshot.interleaved:
+            size = snapshot.extent
+        else:
+            size = min(MOST, max(1, PIECE_BYTES // snapshot.record_bytes))
+        runs: list[Int64s] = []
+        for partition, (start, stop) in enumerate(zip(*(each.tolist() for each in snapshot.numbers), strict=True)):
+            first = np.arange(start, stop, size, dtype=np.int64)
+            turn = np.arange(len(first)) if snapshot.interleaved else np.full(len(first), partition)
+            runs.append(np.stack([turn, np.full(len(first), partition), first, np.minimum(first + size, stop)]))
+        whole = np.concatenate(runs, axis=1)
+        turn, partition_of, start_of, stop_of = whole[:, np.lexsort((whole[2], whole[1], whole[0]))]
+        before = np.concatenate([[0], np.cumsum(stop_of - start_of)]).astype(np.int64)
+        return cls(snapshot, Extents(partition_of, start_of, stop_of), before)
+
+    def __len__(self) -> int:
+        return int(self.before[-1])
+
+    def after(self, number: int) -> Iterator[tuple[int, Extents]]:
+        """(first number, positions) of each piece, from a record's number on."""
+        piece = int(np.searchsorted(self.before, number, side="right")) - 1
+        for k in range(piece, len(self.pieces)):
+            first = max(number, int(self.before[k]))
+            start = int(self.pieces.start[k]) + first - int(self.before[k])
+            numbers = Extents.one(int(self.pieces.partition[k]), start, int(self.pieces.stop[k]))
+            yield first, self.snapshot.located(numbers)
+
+    def first(self, count: int) -> Extents:
+        """The first records, as many as lie in the first piece and at most `count`."""
+        start, stop = int(self.pieces.start[0]), int(self.pieces.stop[0])
+        numbers = Extents.one(int(self.pieces.partition[0]), start, min(stop, start + count))
+        return self.snapshot.located(numbers)
+
+    def at(self, number: int) -> tuple[int, int]:
+        """(partition, position) of a record."""
+        _, extents = next(self.after(number))
+        partition, position = unpack_ids(extents[:1].ids()[:1])
+        return int(partition[0]), int(position[0])
+
+
+Make = Callable[[list[Block]], list[Any]]
+
+
+class ReadAhead:
+    """Reads a line from a number on, some pieces ahead, in threads; `make` runs there too.
+
+    make  a piece's blocks, one of each source, made into a list with an item per record; the blocks are given back then
+    """
+
+    def __init__(self, sources: list[Source], line: Numbered, number: int, make: Make, readers: int) -> None:
+        self._sources, self._make = sources, make
+        self._todo = line.after(number) if number < len(line) else iter(())
+        self._stop = threading.Event()
+        self._own = threading.local()
+        self._lock = threading.Lock()
+        self._opened: list[Reader] = []
+        self._pool = ThreadPoolExecutor(readers, "dali-feed-produce")
+        self._under_way: deque[Future[list[Any]]] = deque()
+        self._most = readers + 1
+
+    def take(self, timeout: float) -> list[Any] | None:
+        """The items of the next piece; none of them where it does not come in time, and None at the end.
+
+        Raises what a reader raises.
+        """
+        while len(self._under_way) < self._most and (found := next(self._todo, None)) is not None:
+            self._under_way.append(self._pool.submit(self.read, found[1]))
+        if not self._under_way:
+            return None
+        if not wait([self._under_way[0]], timeout).done:
+            return []
+        return self._under_way.popleft().result()
+
+    def close(self) -> None:
+        """End the threads; readers see the stop event."""
+        self._stop.set()
+        for future in self._under_way:
+            future.cancel()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for reader in self._opened:
+            reader.close()
+
+    def _readers(self) -> list[Reader]:
+        """This thread's."""
+        mine: list[Reader] | None = getattr(self._own, "readers", None)
+        if mine is None:
+            mine = self._own.readers = [source.reader(None, self._stop) for source in self._sources]
+            with self._lock:
+                self._opened += mine
+        return mine
+
+    def read(self, extents: Extents) -> list[Any]:
+        """The items of these records, read by this thread."""
+        blocks: list[Block] = []
+        try:
+            for reader in self._readers():
+                block = reader.read(extents)
+                blocks.append(block)  # at once: the next read may fail
+            return self._make(blocks)
+        finally:
+            for block in blocks:
+                block.payloads.clear()
+                block.lease.release()
+
+
+Item = Written | str | None  # a record, why there is none, or that there is none to be had
+
+
+class Maker:
+    """Makes an item of each row of blocks: of the payload and its fields where they are wanted, then of the members."""
+
+    def __init__(
+        self,
+        writes: Writes,
+        map: Callable[[bytes], bytes] | None,  # noqa: A002  what users call it
+        claim: Claim | None,
+        where: Callable[[int, int], str],
+    ) -> None:
+        self._writes, self._map, self._claim = writes, map, claim
+        self._where = where if WHERE in writes.members else None
+        self._has_members = bool(set(writes.members) - {WHERE})
+
+    def __call__(self, blocks: list[Block]) -> list[Item]:
+        """An item per row."""
+        made = (self._row(blocks, row) for row in range(len(blocks[0].payloads)))
+        return list(made if self._claim is None else map(self._elsewhere, made))
+
+    def _elsewhere(self, item: Item) -> Item:
+        """The record as it is sent: without a value that is stored elsewhere."""
+        if self._claim is None or not isinstance(item, Written) or not (claim := self._claim.stored(item.value)):
+            return item
+        return Written(b"", item.key, [*item.headers, *claim], len(item.value or b""))
+
+    def _row(self, blocks: list[Block], row: int) -> Item:
+        for block in blocks:
+            if row in block.faults:
+                return block.faults[row]
+        payload = blocks[0].payloads[row]
+        if payload is None:
+            return None
+        stage: Any = self._map
+        try:
+            fields = _values(blocks[0], row) if self._writes.payload else {}
+            gone = fields.get(TOMBSTONE, False)
+            value = bytes(payload)
+            if self._map is not None and not gone:
+                value = self._map(value)
+            stage = self._writes.record
+            members = _values(blocks[-1], row) if self._has_members else {}
+            if self._where is not None:
+                members[WHERE] = self._where(*unpack_id(int(blocks[0].ids[row])))
+            made = self._writes.record(value, fields, members)
+            if not isinstance(made.value, bytes) and not (gone and made.value is None):
+                msg = f"a value must be bytes; found {type(made.value).__name__}"
+                raise TypeError(msg)
+        except (ConfigError, MissingPackageError, MemoryError):
+            raise
+        except (DaliFeedError, FormatError) as error:
+            return str(error)
+        except Exception as error:  # noqa: BLE001  whatever a user's function raises is about this record
+            place = place_of(error, stage)
+            name = "map" if stage is self._map else "writes"
+            return f"{name}: {type(error).__name__}: {error}{f', at {place}' if place else ''}"
+        return made
+
+
+def _values(block: Block, row: int) -> dict[str, Any]:
+    found = {}
+    for name, column in block.fields.items():
+        value = column[row]
+        found[name] = value.item() if isinstance(value, np.generic) else value
+    return found

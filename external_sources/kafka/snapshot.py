@@ -1,0 +1,336 @@
+"""What an epoch of a topic holds: its pin, an estimate from a sample, and which offsets hold a record.
+
+The laws: a sample is the same on every rank, so no clock ends it; and it is little, at most 32 places of 16
+offsets, a megabyte or a record of each. Places are spread evenly over all partitions laid end to end, and each speaks
+for its part of them: a topic whose first records are small ones says nothing of the others. A scan finds what a reader
+would be given: brokers have no list of offsets, and no fetch without the records themselves, so its price is the bytes
+of the topic over the network once, at the pace of an epoch's reads.
+
+The map of the offsets that hold a record is in the pin itself, and so in a state, and not in a file beside it: a run
+may be resumed on another machine, and compaction may since have taken records, so that nobody could learn it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from confluent_kafka import Message
+from numpy.typing import NDArray
+
+from dali_feed.errors import ClosedError, DataLostError, SourceChangedError, StateError
+from dali_feed.external_sources.kafka.errors import remade
+from dali_feed.external_sources.kafka.reader import KafkaReader
+from dali_feed.records.present import Present, packed, unpacked
+from dali_feed.records.source import Extents, Int64s, Snapshot
+
+__all__ = ["Pin", "Sizes", "TopicSample", "pin_of", "sampled", "scanned"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """What a snapshot is made of; ends and starts are int64 (partitions,)."""
+
+    topic: str
+    topic_id: str
+    starts: Int64s
+    ends: Int64s
+    extent: int
+    record_bytes: int
+    present: Present | None
+    absent: float
+
+    def snapshot(self, servers: str) -> Snapshot:
+        """The snapshot. Its fingerprint is of the offsets that it deals, and of which topic's they are."""
+        topic, pin = self.topic, self.to_json()
+        held: list[Any] = [topic, self.topic_id, pin["starts"], pin["ends"]]
+        if self.present is not None:
+            held.append(self.present.digest())
+        return Snapshot(
+            source=f"kafka topic {topic} at {servers}",
+            names=tuple(f"{topic}[{p}]" for p in range(len(self.starts))),
+            starts=self.starts,
+            stops=self.ends,
+            extent=self.extent,
+            record_bytes=self.record_bytes,
+            random_access=False,
+            interleaved=True,
+            fingerprint=hashlib.blake2b(json.dumps(held).encode(), digest_size=16).hexdigest(),
+            pin=pin,
+            present=self.present,
+            absent=self.absent,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The pin as plain JSON."""
+        pin = {
+            "topic": self.topic,
+            "id": self.topic_id,
+            "starts": self.starts.tolist(),
+            "ends": self.ends.tolist(),
+            "extent": self.extent,
+            "record_bytes": self.record_bytes,
+            "absent": self.absent,
+        }
+        return pin if self.present is None else pin | {"present": packed(self.present, self.starts)}
+
+    def check(self, where: Callable[[int, int], str], lows: Int64s, highs: Int64s, topic_id: str) -> None:
+        """Check that every record of it is still there; partitions that came later do not matter."""
+        topic, n = self.topic, len(self.starts)
+        if "" not in (self.topic_id, topic_id) and self.topic_id != topic_id:
+            raise remade(topic, self.topic_id, topic_id)
+        if len(lows) < n:
+            msg = (
+                f"{topic}: the snapshot has {n} partitions and the topic now {len(lows)}: it was deleted and made again"
+            )
+            raise SourceChangedError(msg)
+        held = self.ends > self.starts
+        lost = np.flatnonzero(held & (lows[:n] > self.starts))
+        if len(lost):
+            which = "; ".join(
+                f"{where(p, int(self.starts[p]))}: offsets {self.starts[p]}.."
+                f"{min(lows[p], self.ends[p]) - 1} are gone (the broker holds {lows[p]}..{highs[p] - 1})"
+                for p in lost[:5].tolist()
+            )
+            msg = (
+                f"{which}{f'; and {len(lost) - 5} more partitions' if len(lost) > 5 else ''}: the snapshot has "
+                "them, but retention or deletion removed them; take a new snapshot, and give the topic a longer "
+                "retention"
+            )
+            raise DataLostError(msg)
+        cut = np.flatnonzero(held & (highs[:n] < self.ends))
+        if len(cut):
+            p = int(cut[0])
+            msg = (
+                f"{topic}[{p}]: the snapshot ends at offset {self.ends[p]} and the partition now at "
+                f"{highs[p]}{f', and {len(cut) - 1} more are shorter' if len(cut) > 1 else ''}: the topic was "
+                "truncated or made again; take a new snapshot"
+            )
+            raise SourceChangedError(msg)
+
+
+def pin_of(topic: str, pin: Mapping[str, Any]) -> Pin:
+    """A pin read back from JSON. Raises StateError where it is not a pin of this topic."""
+    try:
+        starts = np.array([int(v) for v in pin["starts"]], np.int64)
+        ends = np.array([int(v) for v in pin["ends"]], np.int64)
+        of, topic_id = str(pin["topic"]), str(pin.get("id", ""))
+        extent, record_bytes = int(pin["extent"]), int(pin["record_bytes"])
+        absent = float(pin.get("absent", 0.0))
+        fits = len(starts) == len(ends) and extent >= 1 and not (ends < starts).any()
+        present = unpacked(pin["present"], starts, ends) if fits and "present" in pin else None
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        msg = f"{topic}: a pin must be what a snapshot of a Kafka topic gave; {type(error).__name__}: {error}"
+        raise StateError(msg) from error
+    if not fits:
+        msg = (
+            f"{topic}: a pin must be what a snapshot of a Kafka topic gave; its starts, ends and extent do not fit "
+            "together"
+        )
+        raise StateError(msg)
+    if of != topic:
+        msg = f"{topic}: the pin must be of the same topic; it is of {of}"
+        raise StateError(msg)
+    return Pin(topic, topic_id, starts, ends, extent, record_bytes, present, absent)
+
+
+PLACES = 32
+RUN = 16
+PLACE_BYTES = 1 << 20
+MOST_BYTES = 64 << 20  # of all places, where single records are large
+LEAST = 4  # places, whatever their size
+
+Weigh = Callable[[Message], int]  # bytes that a record takes where it is read
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSample:
+    """Mean payload size in bytes, at least 1; share of offsets that hold no record, 0..1."""
+
+    record_bytes: int
+    absent: float
+
+
+class Sizes:
+    """Sizes of records in rows, -1 where there is none; no more are taken once they, or values, pass `most` bytes."""
+
+    def __init__(self, rows: int, most: int | None = None, weigh: Weigh = len) -> None:
+        self.found = [-1] * rows
+        self.size = self.read = 0  # of what is weighed, and of that or the values: a record is fetched as a whole
+        self._most, self._weigh = most, weigh
+
+    def take(self, row: int, message: Message) -> None:
+        """Note a record."""
+        size = self._weigh(message)
+        self.found[row] = size
+        self.size += size
+        self.read += max(size, len(message))
+        if self._most is not None and self.read > self._most:
+            raise _EnoughError(row + 1)
+
+
+class _EnoughError(Exception):
+    """There are enough rows."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.rows = rows
+
+
+def sampled(reader: KafkaReader, starts: Int64s, stops: Int64s, weigh: Weigh = len) -> TopicSample:
+    """Look at a few records of the offsets starts..stops-1 of each partition, of which there must be some."""
+    size = records = looked = 0.0
+    read = 0
+    for n, (partition, start, stop, part) in enumerate(_places(starts, stops)):
+        if n >= LEAST and read > MOST_BYTES:
+            break
+        sizes = _place(reader, partition, start, stop, weigh)
+        there = [each for each in sizes.found if each >= 0]
+        size += sum(there) * part / len(sizes.found)
+        records += len(there) * part / len(sizes.found)
+        looked += part
+        read += sizes.read
+    if not records:
+        size, records = _further(reader, starts, stops, weigh)
+        return TopicSample(max(1, round(size / max(1, records))), 1.0)
+    return TopicSample(max(1, round(size / records)), max(0.0, round(1 - records / looked, 6)))
+
+
+def _places(starts: Int64s, stops: Int64s) -> Iterator[tuple[int, int, int, int]]:
+    """(partition, start, stop, offsets that it speaks for) of each place: everything in order, where that is little."""
+    if int((-(-(stops - starts) // RUN)).sum()) <= PLACES:
+        for partition, (first, last) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
+            for start in range(first, last, RUN):
+                yield partition, start, min(start + RUN, last), min(start + RUN, last) - start
+        return
+    ends = np.cumsum(stops - starts)
+    total = int(ends[-1])
+    places = min(PLACES, total)
+    for k in sorted(range(places), key=lambda k: int(f"{k:05b}"[::-1], 2)):  # every beginning of it is spread
+        at, part = k * total // places, (k + 1) * total // places - k * total // places
+        partition = int(np.searchsorted(ends, at, side="right"))
+        start = int(stops[partition] - (ends[partition] - at))
+        yield partition, start, min(start + min(RUN, part), int(stops[partition])), part
+
+
+def _place(reader: KafkaReader, partition: int, start: int, stop: int, weigh: Weigh) -> Sizes:
+    """Sizes of the records at offsets start..stop-1; fewer of them where they are large."""
+    sizes = Sizes(stop - start, PLACE_BYTES, weigh)
+    try:
+        reader.fill(Extents.one(partition, start, stop), sizes.take)
+    except _EnoughError as enough:
+        del sizes.found[enough.rows :]
+    return sizes
+
+
+def _further(reader: KafkaReader, starts: Int64s, stops: Int64s, weigh: Weigh) -> tuple[float, float]:
+    """Bytes and number of the first records, from the first partitions on; where all places were holes."""
+    for partition in np.flatnonzero(stops > starts).tolist():
+        at, span = int(starts[partition]), RUN
+        while at < stops[partition]:
+            sizes = _place(reader, partition, at, min(at + span, int(stops[partition])), weigh)
+            there = [each for each in sizes.found if each >= 0]
+            if there:
+                return float(sum(there)), float(len(there))
+            at, span = at + span, span * 8
+    return 0.0, 0.0
+
+
+LOG = logging.getLogger("dali_feed.kafka")
+READERS = 2  # consumers, in a thread each
+STEP = 1 << 16  # offsets that a reader takes in one go
+TELL_SECONDS = 30.0
+
+Flags = NDArray[np.bool_]
+
+
+def scanned(
+    reader: Callable[[threading.Event], KafkaReader], topic: str, starts: Int64s, stops: Int64s, weigh: Weigh = len
+) -> tuple[Present, int]:
+    """The offsets in starts..stops-1 of each partition that hold a record, and the bytes of all of them.
+
+    Raises what `KafkaReader.read` does.
+    """
+    flags = [np.zeros(length, bool) for length in (stops - starts).tolist()]
+    scan = _Scan(reader, starts.tolist(), flags, weigh)
+    try:
+        scan.run(topic)
+    finally:
+        scan.close()
+    return Present.of_flags(starts.tolist(), flags), scan.size
+
+
+class _Scan:
+    """Threads that take partitions in turn."""
+
+    def __init__(
+        self, reader: Callable[[threading.Event], KafkaReader], starts: list[int], flags: list[Flags], weigh: Weigh
+    ) -> None:
+        self._reader, self._starts, self._flags, self._weigh = reader, starts, flags, weigh
+        self._todo: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for partition in sorted(range(len(flags)), key=lambda p: -len(flags[p])):
+            if len(flags[partition]):
+                self._todo.put(partition)
+        self._done: queue.SimpleQueue[tuple[int, int] | BaseException | None] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"dali_feed-scan-{n}", daemon=True) for n in range(READERS)
+        ]
+        self.size = 0
+
+    def run(self, topic: str) -> None:
+        """Read it all; raises what a thread raised."""
+        total, passed, left, since = sum(map(len, self._flags)), 0, READERS, time.monotonic()
+        for thread in self._threads:
+            thread.start()
+        while left:
+            item = self._done.get()
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                left -= 1
+                continue
+            passed, self.size = passed + item[0], self.size + item[1]
+            if time.monotonic() - since > TELL_SECONDS:
+                since = time.monotonic()
+                LOG.warning("%s: %.0f %% of its offsets have been looked at", topic, 100 * passed / total)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._stop.set()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(5)
+
+    def _work(self) -> None:
+        reader = self._reader(self._stop)
+        try:
+            while True:
+                try:
+                    self._partition(reader, self._todo.get_nowait())
+                except queue.Empty:
+                    break
+            self._done.put(None)
+        except ClosedError:
+            self._done.put(None)
+        except BaseException as error:  # noqa: BLE001  whoever asked must hear of it, whatever it is
+            self._done.put(error)
+        finally:
+            reader.close()
+
+    def _partition(self, reader: KafkaReader, partition: int) -> None:
+        first, flags = self._starts[partition], self._flags[partition]
+        for a in range(0, len(flags), STEP):
+            b = min(a + STEP, len(flags))
+            sizes = Sizes(b - a, None, self._weigh)
+            reader.fill(Extents.one(partition, first + a, first + b), sizes.take)
+            flags[a:b] = np.asarray(sizes.found) >= 0
+            self._done.put((b - a, sizes.size))
