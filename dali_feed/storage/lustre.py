@@ -1,12 +1,13 @@
-"""Folders on Lustre, which spreads files over its servers by itself: how the files made in one will be laid out.
+"""Lustre, which spreads files over its servers by itself: whether a file is there, and how those of a folder will lie.
 
 The law: a folder has the layout that was asked for, as Lustre itself tells it back, or there is an error. Lustre's tool
-`lfs` sets and tells it; a new file or folder has the layout of the folder it is made in.
+`lfs` sets and tells it; a new file or folder has the layout of the folder it is made in. Reading asks no tool.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import re
 import shutil
@@ -15,8 +16,9 @@ from dataclasses import dataclass
 
 from dali_feed.errors import ConfigError, SourceError
 
-__all__ = ["MAGIC", "LustreLayout", "layout_of", "magic_of", "parsed", "set_layout", "widest"]
+__all__ = ["AHEAD_BYTES", "MAGIC", "LustreLayout", "magic_of", "parsed", "set_layout"]
 
+AHEAD_BYTES = 64 << 20  # of a file that a reader asks for at once: eight servers with 8 MiB each
 MAGIC = 0x0BD00BD0  # `f_type` of Lustre, from its own lustre_user.h
 UNIT = 64 << 10  # stripes are a multiple of it
 _SECONDS = 60  # that `lfs` may take
@@ -31,14 +33,19 @@ class LustreLayout:
     size: int
 
 
-def magic_of(path: str) -> int:
-    """What `statfs` says which file system it is. Raises OSError."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    found = ctypes.create_string_buffer(512)  # its first field is a long, and the whole is far shorter
-    if libc.statfs(os.fsencode(path), found):
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def magic_of(where: str | int) -> int:
+    """Which file system a path or an open file is on, as `statfs` says. Raises OSError."""
+    told = ctypes.create_string_buffer(512)  # its first field is a long, and the whole is far shorter
+    failed = _libc().fstatfs(where, told) if isinstance(where, int) else _libc().statfs(os.fsencode(where), told)
+    if failed:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), path)
-    return ctypes.c_long.from_buffer(found).value & 0xFFFFFFFF
+        raise OSError(number, os.strerror(number), where)
+    return ctypes.c_long.from_buffer(told).value & 0xFFFFFFFF
 
 
 def set_layout(folder: str, layout: LustreLayout) -> None:
@@ -71,23 +78,6 @@ def set_layout(folder: str, layout: LustreLayout) -> None:
     if found != layout:
         msg = f"{folder}: must have {layout} once lfs setstripe has set it; found {found}; ask who runs this Lustre"
         raise ConfigError(msg)
-
-
-def layout_of(file: str) -> LustreLayout:
-    """How a file on Lustre is laid out; of one in several components, that over most targets.
-
-    Raises ConfigError, SourceError as `set_layout` does where `lfs` does not tell.
-    """
-    return widest(_lfs("getstripe", file), file)
-
-
-def widest(told: str, path: str) -> LustreLayout:
-    """What `lfs getstripe` said of a file: of several components the one over most targets. Raises as `parsed`."""
-    first, numbers = parsed(told, path), {"count": list[int](), "size": list[int]()}
-    for name, number in _TOLD.findall(told):
-        numbers[name].append(int(number))
-    found = [LustreLayout(count, size) for count, size in zip(numbers["count"], numbers["size"], strict=False)]
-    return max([first, *found], key=lambda each: each.count)
 
 
 def parsed(told: str, path: str) -> LustreLayout:

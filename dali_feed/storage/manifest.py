@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dali_feed.errors import ConfigError, DataLostError, SourceDeniedError, SourceNotFoundError
-from dali_feed.storage.layout import Layout, Part
+from dali_feed.storage.striping import Layout, Part
 
 __all__ = ["SUFFIX", "Manifest", "Shard", "load_manifest", "load_plain", "manifest_bytes", "parsed"]
 

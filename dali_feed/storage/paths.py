@@ -1,19 +1,33 @@
-"""Which files a user's patterns name, and what to call them."""
+"""Which files a user's patterns name, what to call them, and what is shown of an address.
+
+The law: what stands behind `?` in an address, as signed ones have it, is used to ask, and shown nowhere. An object is
+called by its address without what signs it, so that messages, names, states and caches hold no signature, and are the
+same when the address is signed anew.
+"""
 
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import re
 from collections.abc import Sequence
+from urllib.parse import parse_qsl
 
 from dali_feed.errors import ConfigError, SourceNotFoundError
-from dali_feed.storage.signed import shown
 
-__all__ = ["INDEXES", "braces", "matches", "unique_names"]
+__all__ = ["INDEXES", "MASK", "braces", "called", "has_magic", "matches", "pattern_of", "shown", "unique_names"]
 
 INDEXES = (".dfidx", ".idx")  # beside the shards: ours, and those of other tools
 
+MASK = "?***"
+_QUERY = re.compile(r"(https?://[^\s'\"?]*)\?[^\s'\"]*")
+_SIGNS = re.compile(
+    r"x-(amz|goog|oss|cos|bce)-.*|awsaccesskeyid|googleaccessid|ossaccesskeyid|.*signature.*|expires|policy|key-pair-id"
+    r"|s[eiprtv]|sig|spr|skoid|sktid|skt|ske|sks|skv|srt|.*(token|auth|secret|password|credential|key).*",
+    re.IGNORECASE,
+)
+_SIGNS_OF_PATTERNS = re.compile(r"(\*\*/?|\*|\?|\[[^\]]+\])")
 _BRACE = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
@@ -65,3 +79,33 @@ def unique_names(paths: Sequence[str]) -> tuple[str, ...]:
         if len(set(names)) == len(names):
             return tuple(names)
         depth += 1
+
+
+def called(address: str) -> str:
+    """What an object is called: its address with *** for the query, and a hash of what in it signs nothing."""
+    where, sign, query = address.partition("?")
+    if not sign:
+        return address
+    rest = sorted((k, v) for k, v in parse_qsl(query, keep_blank_values=True) if not _SIGNS.fullmatch(k))
+    return where + MASK + (hashlib.sha256(repr(rest).encode()).hexdigest()[:12] if rest else "")
+
+
+def shown(text: str) -> str:
+    """A text of others with *** in the place of each query."""
+    return _QUERY.sub(lambda found: found[1] + MASK, text)
+
+
+def has_magic(name: str) -> bool:
+    """Whether a name is a pattern."""
+    return any(sign in name for sign in "*?[")
+
+
+def pattern_of(key: str) -> re.Pattern[str]:
+    """What names of objects a pattern fits: `*` and `?` stop at a slash, `**` does not."""
+    plain = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    parts = [
+        plain.get(part)
+        or (part.replace("[!", "[^") if part.startswith("[") and part.endswith("]") else re.escape(part))
+        for part in _SIGNS_OF_PATTERNS.split(key)
+    ]
+    return re.compile("".join(parts), re.DOTALL)

@@ -20,9 +20,9 @@ from dali_feed.errors import ConfigError, SourceChangedError, SourceError, Sourc
 from dali_feed.external_sources.kafka.claims import SCHEME, Told, claim_of, told_in, weight_of
 from dali_feed.external_sources.one_file import LARGEST
 from dali_feed.records.source import Lease
-from dali_feed.storage.choose import store_for
+from dali_feed.storage.paths import shown
 from dali_feed.storage.remote import RemoteStore
-from dali_feed.storage.signed import shown
+from dali_feed.storage.sets import store_for
 
 __all__ = ["RemoteClaims"]
 
@@ -76,8 +76,6 @@ class RemoteClaims:
             return f"{claim_of(told)}: the object changed while it was read"
         except SourceError as error:
             raise self._told(error) from error
-        finally:
-            self.store.known.pop(path, None)  # of millions of objects nothing is kept
 
     def _read(self, path: str, told: Told, lease: Lease) -> memoryview | str:
         file = self.store.open(path)
@@ -102,15 +100,15 @@ class RemoteClaims:
 
     def _look(self) -> None:
         """Raise where nothing is there at all; a web server cannot be asked that."""
-        if self.store.protocol in ("http", "https"):
+        if self.store.kind in ("http", "https"):
             return
         try:
-            self.store.matches(f"{self.folder}/*")
-        except SourceNotFoundError as error:
-            msg = f"claims={self.folder!r}: the folder must hold payloads; it is empty: check the address"
-            raise SourceNotFoundError(msg) from error
+            empty = self.store.is_empty(self.folder)
         except SourceError as error:
             raise self._told(error) from error
+        if empty:
+            msg = f"claims={self.folder!r}: the folder must hold payloads; it is empty: check the address"
+            raise SourceNotFoundError(msg)
 
     def _told(self, error: SourceError) -> SourceError:
         return type(error)(f"claims={self.folder!r}: {error}")

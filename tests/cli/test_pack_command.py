@@ -9,8 +9,8 @@ from command import Cli, assert_one_line, cli
 from images import jpeg
 
 from dali_feed.external_sources import KafkaTopic, ShardSet
-from dali_feed.storage.layout import Layout
 from dali_feed.storage.manifest import load_manifest
+from dali_feed.storage.striping import Layout
 from dali_feed.testing.shards import write_shard
 
 __all__ = ["cli"]  # a fixture

@@ -49,7 +49,7 @@ ROOMS = (
     Room("draws", ("errors",)),
     Room("formats", WORDS, ("orjson", "pybase64", "fastavro", "msgpack", "google.protobuf")),
     Room("records", (*WORDS, "native")),
-    Room("storage", (*WORDS, "locks", "records", "secrets"), ("fsspec", "aiohttp")),
+    Room("storage", (*WORDS, "locks", "records", "secrets"), ("obstore",)),
     Room("screen", WORDS),
     Room("quarantine", (*WORDS, "records")),
     Room("options", (*WORDS, "cores", "quarantine", "screen")),
@@ -64,7 +64,7 @@ ROOMS = (
     Room(
         "external_sources",
         (*WORDS, "native", "secrets", "formats", "records", "storage", "quarantine"),
-        ("confluent_kafka", "pyarrow", "fsspec", "google_crc32c", "xxhash", "zstandard"),
+        ("confluent_kafka", "pyarrow", "google_crc32c", "xxhash", "zstandard"),
     ),
     Room("packing", (*WORDS, "cores", "records", "storage", "columns", "external_sources"), ("PIL", "pyarrow", "ray")),
     Room(
