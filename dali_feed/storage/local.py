@@ -179,7 +179,7 @@ class _Reads:
 
     def run(self) -> None:
         """Read all, or as much as there is before `stop`."""
-        stopped, late = self._stop.is_set, self._late
+        stopped, counts, took, preadv = self._stop.is_set, self.counts, self.took, os.preadv
         last, file = -1, cast("LocalFile", None)
         now = perf_counter()
         for k, (number, view, at) in enumerate(zip(self._files, self._views, self._at, strict=True)):
@@ -187,26 +187,26 @@ class _Reads:
                 return
             if number != last:
                 last, file = number, cast("LocalFile", self._file_of(number))
-            self.counts[k] = 0
-            plain = len(view) > LARGE and not file.ahead
+            large = len(view) > LARGE and not file.ahead
+            if file.meter is None and (file.at_once or large):  # most reads, and with not a call more for each
+                try:
+                    got = preadv(file.fds[0], (view,), at, 0 if large else _AT_ONCE)
+                except OSError as error:
+                    got = -1
+                    file.at_once = file.at_once and error.errno not in _UNKNOWN
+                if got == len(view):
+                    counts[k] = got
+                    self.bytes += got
+                    then = perf_counter()
+                    took.append(then - now)
+                    now = then
+                    continue
+            counts[k] = 0
             for place in file.places(view, at):
-                if file.at_once or plain:
-                    try:
-                        got = os.preadv(file.fds[place.part], place.views, place.at, 0 if plain else _AT_ONCE)
-                    except OSError as error:
-                        got = -1
-                        file.at_once = file.at_once and error.errno not in _UNKNOWN
-                    if got == place.size:
-                        then = perf_counter()
-                        self._count(k, place, got, then - now, file.meter)
-                        now = then
-                        continue
-                while late and (len(late) == DEPTH or 0 < file.ahead < self._asked + place.size):
-                    self._wait()
-                    file = cast("LocalFile", self._file_of(number))  # it may have been closed
-                self._ask(k, place, now, file)
-                now = perf_counter()
-        while late and not stopped():
+                if file.meter is None or not self._at_once(k, place, file):
+                    file = self._ask(k, place, now, file)
+            now = perf_counter()
+        while self._late and not stopped():
             self._wait()
 
     def give_up(self) -> None:
@@ -215,11 +215,30 @@ class _Reads:
             self.counts[late.k] = -1
             _queue(late.meter, late.place.part, -1)
 
-    def _ask(self, k: int, place: Place, since: float, file: LocalFile) -> None:
+    def _at_once(self, k: int, place: Place, file: LocalFile) -> bool:
+        """Whether the page cache had all of a place of a file on targets."""
+        if not file.at_once:
+            return False
+        begun = perf_counter()
+        try:
+            got = os.preadv(file.fds[place.part], place.views, place.at, _AT_ONCE)
+        except OSError as error:
+            file.at_once = error.errno not in _UNKNOWN
+            return False
+        if got == place.size:
+            self._count(k, place, got, perf_counter() - begun, file.meter)
+        return got == place.size
+
+    def _ask(self, k: int, place: Place, since: float, file: LocalFile) -> LocalFile:
+        """Have a place read ahead once there is room for it; its file, which that may have closed and opened again."""
+        while self._late and (len(self._late) == DEPTH or 0 < file.ahead < self._asked + place.size):
+            self._wait()
+            file = cast("LocalFile", self._file_of(self._files[k]))
         self._late.append(_Late(k, place, since, file.meter))
         self._asked += place.size
         _queue(file.meter, place.part, 1)
         advise(file.fds[place.part], place)
+        return file
 
     def _wait(self) -> None:
         """Read what was asked for first. Its file is looked up again: it may have been closed meanwhile."""

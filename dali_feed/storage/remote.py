@@ -18,10 +18,12 @@ import re
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 from dali_feed.errors import (
@@ -58,6 +60,7 @@ _WEB = ("http", "https")
 _KINDS = (*_WEB, "s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl")
 _ADDRESS = re.compile(r"(\w+)://([^/@]*@)?([^/?]*)")
 _STATUS = re.compile(r"non-2xx status code: (\d+)[^:<]*")
+_TIMES = re.compile(r" in [\d.]+[nµm]?s(, after \d+ retries, [^-]*?)?(?= - )")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _OTHER_BYTES = re.compile(r"non-partial response|Range request not supported|Requested \d+\.\.\d+, got|short answer")
 _NO_RANGE = re.compile(r"status code: 416|CONTENT_RANGE")  # what an empty object answers
@@ -73,7 +76,8 @@ _RENAMED = {  # options of fsspec's file systems, and what obstore calls them
     "profile": "nothing: with boto3 installed, AWS_PROFILE is honoured",
 }
 _JITTER = random.SystemRandom()  # of its own, so that no draw of data depends on it
-_T = TypeVar("_T")
+_Call = Callable[[], Coroutine[Any, Any, Any]]
+_Answer = tuple[int, Any, float, Exception | None]  # which request, what came, seconds from when it was made on
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -183,7 +187,7 @@ class RemoteStore:
                 what = f"found the pattern {shown(name)!r}"
                 msg = f"ShardSet: a web server lists no files; {what}; write a range, {{0000..0099}}"
                 raise ConfigError(msg)
-            some = [path for path in self._one(name, self._matching(name), None) if not path.endswith(INDEXES)]
+            some = [path for path in self._one(name, partial(self._matching, name)) if not path.endswith(INDEXES)]
             if not some:
                 msg = f"ShardSet: {pattern!r} must name files that are there; found no match {name!r}; check the path"
                 raise SourceNotFoundError(msg)
@@ -192,18 +196,18 @@ class RemoteStore:
 
     def is_empty(self, folder: str) -> bool:
         """Whether nothing lies under an address. Raises as `stamp`; a web server cannot say."""
-        return not self._one(folder, self._some(folder), None)
+        return not self._one(folder, partial(self._some, folder))
 
     def stamp(self, path: str) -> Stamp:
         """What the store says of it now."""
-        self._known[path] = self._one(path, self._about(path), None)
-        return self._known[path][0]
+        self._known[path] = known = self._one(path, partial(self._about, path))
+        return known[0]
 
     def open(self, path: str, stop: threading.Event | None = None) -> RemoteFile:
         """The object; see `storage.store.Store`. One whose stamp was looked at is not asked for again."""
         was, tag = self._known.get(path) or (None, "")
         if was is None or not tag:
-            was, tag = self._one(path, self._about(path), stop)
+            was, tag = self._one(path, partial(self._about, path), stop)
         return RemoteFile(self, path, was, tag, stop)
 
     def fill(
@@ -237,7 +241,7 @@ class RemoteStore:
                 view[:] = data[at - begin : at - begin + len(view)]
 
         calls = [
-            (group[0][0].path, self._range(group[0][0], group[0][2], group[-1][2] + len(group[-1][1])))
+            (group[0][0].path, partial(self._range, group[0][0], group[0][2], group[-1][2] + len(group[-1][1])))
             for group in groups
         ]
         self._all(calls, stop, copy, self.meter or StorageMeter(""))
@@ -287,15 +291,11 @@ class RemoteStore:
         import obstore
 
         root, key = _split(pattern)
-        head, _, last = key.rpartition("/")
-        store = self._store(root)
-        if has_magic(head):
-            folder = re.split(r"[*?\[]", head, maxsplit=1)[0].rpartition("/")[0]
+        store, folder = self._store(root), re.split(r"[*?\[]", key, maxsplit=1)[0].rpartition("/")[0]
+        if "/" in key.removeprefix(folder + "/") or "**" in key:
             metas = [meta async for chunk in obstore.list(store, folder or None) for meta in chunk]
-        elif "**" in last:
-            metas = [meta async for chunk in obstore.list(store, head or None) for meta in chunk]
         else:
-            metas = list((await obstore.list_with_delimiter_async(store, head or None))["objects"])
+            metas = list((await obstore.list_with_delimiter_async(store, folder or None))["objects"])
         fits = pattern_of(key).fullmatch
         return [f"{root}/{meta['path']}" for meta in metas if fits(meta["path"])]
 
@@ -327,18 +327,18 @@ class RemoteStore:
             self._stores[root] = _made(root, self.options)
         return self._stores[root]
 
-    def _one(self, path: str, call: Coroutine[Any, Any, _T], stop: threading.Event | None) -> _T:
+    def _one(self, path: str, call: _Call, stop: threading.Event | None = None) -> Any:
         """The answer to one request. Raises as `_all`."""
-        answers: list[_T] = []
-        self._all([(path, call)], stop, lambda _, answer: answers.append(answer), None)
+        answers: list[Any] = []
+        self._all([(path, call)], stop, lambda _, answer: answers.append(answer), StorageMeter(""))
         return answers[0]
 
     def _all(
         self,
-        calls: Sequence[tuple[str, Coroutine[Any, Any, Any]]],
+        calls: Sequence[tuple[str, _Call]],
         stop: threading.Event | None,
         done: Callable[[int, Any], object],
-        meter: StorageMeter | None,
+        meter: StorageMeter,
     ) -> None:
         """Make all requests; `done(k, answer)` is called by this thread as answers come, in any order.
 
@@ -346,60 +346,53 @@ class RemoteStore:
             calls: the path that each is about, and what asks.
             stop: ends it early.
             done: takes an answer.
-            meter: counts them; the answers are bytes then.
+            meter: counts them.
 
         Raises:
             ClosedError: `stop` was set, or this process was forked from one that had read.
             SourceError: a request failed for good; the others are given up.
         """
-        try:
-            loop = _running()
-        except BaseException:
-            for _, call in calls:
-                call.close()
-            raise
-        meter = StorageMeter("") if meter is None else meter  # nobody asks for its figures
-        pending: dict[Future[Any], int] = {}
-        left = len(calls)
+        loop, answers = _running(), SimpleQueue[_Answer]()
+        left, problem = len(calls), None
         meter.queued += left
-        problem: DaliFeedError | None = None
+        requests = asyncio.run_coroutine_threadsafe(_requests([call for _, call in calls], answers), loop)
         try:
-            for k, (_, call) in enumerate(calls):
-                pending[asyncio.run_coroutine_threadsafe(_timed(call), loop)] = k
-            while pending and problem is None:
+            while left and problem is None:
                 if stop is not None and stop.is_set():
                     msg = "ShardSet: the read was stopped"
                     raise ClosedError(msg)
-                for future in wait(pending, MOMENT, FIRST_COMPLETED)[0]:
-                    k = pending.pop(future)
+                with suppress(Empty):
+                    k, answer, seconds, error = answers.get(timeout=MOMENT)
                     left -= 1
                     meter.queued -= 1
-                    answer, seconds, error = future.result()
                     meter.read(seconds, len(answer) if isinstance(answer, memoryview) else 0)
-                    if error is not None:
-                        meter.failures += 1
-                        problem = problem or _error_of(calls[k][0], error)
-                    else:
+                    if error is None:
                         done(k, answer)
+                    else:
+                        meter.failures += 1
+                        problem = _error_of(calls[k][0], error)
         finally:
             meter.queued -= left
-            for future in pending:
-                future.cancel()
+            requests.cancel()
         if problem is not None:  # raised out here: obstore's error, which holds the full address, is no context of it
             raise problem
 
 
-async def _timed(call: Coroutine[Any, Any, _T]) -> tuple[_T | None, float, Exception | None]:
-    """An answer or an error, and the seconds from the request on."""
-    try:
+async def _requests(calls: Sequence[_Call], answers: SimpleQueue[_Answer]) -> None:
+    """Make requests, CONCURRENCY at once of all that run in this process; what came of each goes to `answers`."""
+
+    async def one(k: int, call: _Call) -> None:
         async with _gate:
-            begun = time.monotonic()
+            begun, answer, problem = time.monotonic(), None, None
             try:
-                return await call, time.monotonic() - begun, None
+                answer = await call()
             except Exception as error:  # noqa: BLE001  whatever it is, the thread that waits must hear of it
-                return None, time.monotonic() - begun, error
-    finally:
-        call.close()  # of one that never began
+                problem = error
+            answers.put((k, answer, time.monotonic() - begun, problem))
+
+    async with asyncio.TaskGroup() as group:
+        for k, call in enumerate(calls):
+            group.create_task(one(k, call))
 
 
 def _running() -> asyncio.AbstractEventLoop:
@@ -496,6 +489,7 @@ def _said(error: Exception) -> str:
     first, status, code = str(error).partition("\n")[0], _STATUS.search(str(error)), _CODE.search(str(error))
     if status:
         first = first[: status.end()].rstrip() + (f" {code[1]}" if code else "")
+    first = _TIMES.sub("", first)
     return shown(hidden(f"{type(error).__name__}: {first}"))[:300]
 
 

@@ -14,6 +14,7 @@ from web import Web
 
 from dali_feed.errors import (
     DaliFeedError,
+    DataLostError,
     SourceChangedError,
     SourceDeniedError,
     SourceError,
@@ -22,6 +23,7 @@ from dali_feed.errors import (
 )
 from dali_feed.external_sources import ShardSet
 from dali_feed.records.extents import Extents
+from dali_feed.storage import remote
 from dali_feed.testing.shards import write_shard
 
 RECORDS = [[(os.urandom(900 + 7 * k), 20 * shard + k) for k in range(20)] for shard in range(2)]
@@ -64,6 +66,7 @@ def source(
 ) -> Iterator[tuple[ShardSet, Web]]:
     """Two shards behind a server, by its address or as a bucket of S3, whose index is known."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(remote, "FIRST_PAUSE_S", 0.01)
     for k, records in enumerate(RECORDS):
         write_shard(tmp_path / f"{k}.tar", records)
     with Web({f"train/{k}.tar": (tmp_path / f"{k}.tar").read_bytes() for k in range(2)}) as web:
@@ -105,3 +108,40 @@ def test_a_fault_of_a_server(
             rows(shards)
         assert type(caught.value) is error
     assert len(web.ranges("train/1.tar")) == requests
+
+
+@pytest.mark.parametrize(
+    ("faults", "error"),
+    [
+        (["503", "reset", "short", "429"], None),
+        (["503"] * 9, SourceUnreachableError),
+        (["403"], SourceDeniedError),
+        (["404"], DataLostError),  # it was there
+        (["other"], SourceChangedError),
+    ],
+)
+def test_a_fault_when_it_is_asked_what_a_shard_is(
+    source: tuple[ShardSet, Web], faults: list[str], error: type[DaliFeedError] | None
+) -> None:
+    """As of a read; that asks for the first byte, since addresses that are signed for reads refuse a HEAD."""
+    shards, web = source
+    web.faults["train/1.tar"].extend(f"look {fault}" for fault in faults)
+    if error is None:
+        shards.snapshot()
+    else:
+        with pytest.raises(error, match=r"train/1\.tar") as caught:
+            shards.snapshot()
+        assert type(caught.value) is error
+    assert {method for method, *_ in web.requests} == {"GET"}
+
+
+def test_an_empty_shard_is_told_as_an_empty_file_is(tmp_path: Path) -> None:
+    """It has no first byte that could be asked for."""
+    (tmp_path / "0.tar").touch()
+    errors = []
+    with Web({"0.tar": b""}) as web:
+        for path in (f"{web.url}/0.tar", str(tmp_path / "0.tar")):
+            with pytest.raises(SourceError) as caught:
+                ShardSet(path).snapshot()
+            errors.append((type(caught.value), str(caught.value).replace(path, "PATH")))
+    assert errors[0] == errors[1]

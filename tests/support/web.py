@@ -144,6 +144,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif tag and self.headers.get("If-Match", tag) != tag:
             self._head(412, 0, {})
             return
+        if asked and not data:
+            self._head(416, 0, {"Content-Range": "bytes */0"})
+            return
         begin, end, status = 0, len(data), 200
         if (found := re.fullmatch(r"bytes=(\d+)-(\d+)", asked)) and fault != "whole":
             begin, end, status = int(found[1]), min(int(found[2]) + 1, len(data)), 206
