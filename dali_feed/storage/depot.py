@@ -59,8 +59,8 @@ class DamagedError(Exception):
 def head_of(name: Name, data: memoryview) -> bytes:
     """The first HEAD bytes of the file of a piece with these bytes."""
     sums = [zlib.crc32(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK)]
-    told = _FIXED.pack(_MAGIC, bytes.fromhex(name[0]), name[1], len(data)) + struct.pack(f"<{len(sums)}I", *sums)
-    return (told + _SUM.pack(zlib.crc32(told))).ljust(HEAD, b"\0")
+    head = _FIXED.pack(_MAGIC, bytes.fromhex(name[0]), name[1], len(data)) + struct.pack(f"<{len(sums)}I", *sums)
+    return (head + _SUM.pack(zlib.crc32(head))).ljust(HEAD, b"\0")
 
 
 def load(fd: int, name: Name, length: int, at: int, view: memoryview) -> None:
@@ -250,14 +250,14 @@ class Depot:
         path, ends = self._parts / f"{name[0]}-{name[1]}", time.monotonic() + self.patience
         while True:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            held = False
+            locked_here = False
             try:
                 free = flocked(fd)
-                held = free and _is(path, fd)
+                locked_here = free and _is(path, fd)
             finally:
-                if not held:
+                if not locked_here:
                     os.close(fd)
-            if held:
+            if locked_here:
                 claim = Claim(name, path, fd)
                 if not self._path(name).exists():
                     return claim
@@ -307,8 +307,8 @@ class Depot:
         return locked(self._lock, self.patience)
 
     def _used(self, fd: int) -> int:
-        told = os.pread(fd, _USED.size, 0)
-        return int(_USED.unpack(told)[0]) if len(told) == _USED.size else 0
+        count = os.pread(fd, _USED.size, 0)
+        return int(_USED.unpack(count)[0]) if len(count) == _USED.size else 0
 
     def _count(self, fd: int, more: int) -> None:
         os.pwrite(fd, _USED.pack(max(0, self._used(fd) + more)), 0)

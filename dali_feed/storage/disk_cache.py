@@ -210,12 +210,12 @@ class CachedStore:
 
     def _found(self, file: CachedFile, part: _Part) -> bool:
         begun = time.perf_counter()
-        found = self.depot.find(part.name, part.length, part.at, part.room)
-        if found:
+        there = self.depot.find(part.name, part.length, part.at, part.room)
+        if there:
             file.meter.read(time.perf_counter() - begun, len(part.room))
-        elif found is None:
+        elif there is None:
             file.meter.failures += 1
-        return bool(found)
+        return bool(there)
 
     def _fetched(
         self,
@@ -330,5 +330,5 @@ def _parts(view: int, number: int, file: CachedFile, room: memoryview, at: int) 
 def _named(path: str, stamp: Stamp, piece: int) -> str:
     """A file as it was, in pieces of that size, in 32 hexadecimal digits."""
     where = path if "://" in path else os.path.abspath(path)
-    told = "\0".join((where, str(piece), *(str(each) for each in stamp)))
-    return hashlib.blake2b(told.encode(errors="surrogateescape"), digest_size=16).hexdigest()
+    key = "\0".join((where, str(piece), *(str(each) for each in stamp)))
+    return hashlib.blake2b(key.encode(errors="surrogateescape"), digest_size=16).hexdigest()

@@ -32,27 +32,27 @@ _BRACE = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
-def matches(pattern: str, told: str = "ShardSet", files: str = "*.tar") -> list[str]:
-    """The files that one pattern names, sorted. Errors begin with `told`; of a folder `files` are the ones to name."""
+def matches(pattern: str, subject: str = "ShardSet", files: str = "*.tar") -> list[str]:
+    """The files that one pattern names, sorted; errors begin with `subject`, and of a folder tell to name `files`."""
     if "://" in pattern or pattern.startswith("pipe:"):
-        msg = f"{told}: shards must be files or addresses such as s3://bucket/a.tar; found {pattern!r}; name those"
+        msg = f"{subject}: shards must be files or addresses such as s3://bucket/a.tar; found {pattern!r}; name those"
         raise ConfigError(msg)
-    found = []
-    for name in braces(os.path.expanduser(pattern), told):
+    paths = []
+    for name in braces(os.path.expanduser(pattern), subject):
         some = [name] if os.path.exists(name) else glob.glob(name, recursive=True)
         some = [path for path in some if not path.endswith(INDEXES)]
         if not some:
             what = "file" if name != pattern else "file or match"
-            msg = f"{told}: {pattern!r} must name files that are there; found no {what} {name!r}; check the path"
+            msg = f"{subject}: {pattern!r} must name files that are there; found no {what} {name!r}; check the path"
             raise SourceNotFoundError(msg)
         if os.path.isdir(name):
-            msg = f"{told}: shards are files; found the folder {name!r}; write {os.path.join(name, files)!r}"
+            msg = f"{subject}: shards are files; found the folder {name!r}; write {os.path.join(name, files)!r}"
             raise ConfigError(msg)
-        found += some
-    return sorted(found)
+        paths += some
+    return sorted(paths)
 
 
-def braces(pattern: str, told: str = "ShardSet") -> list[str]:
+def braces(pattern: str, subject: str = "ShardSet") -> list[str]:
     """`a-{00..02}.tar` and `{a,b}.tar`, spelled out."""
     brace = _BRACE.search(pattern)
     if brace is None or os.path.exists(pattern):
@@ -62,12 +62,12 @@ def braces(pattern: str, told: str = "ShardSet") -> list[str]:
         width = len(span[1]) if span[1].startswith("0") or len(span[1]) == len(span[2]) else 0
         parts = [f"{n:0{width}d}" for n in range(int(span[1]), int(span[2]) + 1)]
         if not parts:
-            msg = f"{told}: a range must ascend; found {brace[0]} in {shown(pattern)!r}; swap its ends"
+            msg = f"{subject}: a range must ascend; found {brace[0]} in {shown(pattern)!r}; swap its ends"
             raise ConfigError(msg)
     else:
         parts = brace[1].split(",")
     head, tail = pattern[: brace.start()], pattern[brace.end() :]
-    return [head + part + rest for part in parts for rest in braces(tail, told)]
+    return [head + part + rest for part in parts for rest in braces(tail, subject)]
 
 
 def unique_names(paths: Sequence[str]) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def called(address: str) -> str:
 
 def shown(text: str) -> str:
     """A text of others with *** in the place of each query."""
-    return _QUERY.sub(lambda found: found[1] + MASK, text)
+    return _QUERY.sub(lambda match: match[1] + MASK, text)
 
 
 def has_magic(name: str) -> bool:

@@ -43,7 +43,7 @@ from dali_feed.storage.paths import INDEXES, MASK, braces, called, has_magic, pa
 from dali_feed.storage.store import FileOf, Stamp
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta
+    from obstore import GetOptions, ObjectMeta
     from obstore.store import ObjectStore
 
 __all__ = ["RemoteFile", "RemoteStore", "check_address"]
@@ -200,8 +200,9 @@ class RemoteStore:
 
     def stamp(self, path: str) -> Stamp:
         """What the store says of it now."""
-        self._known[path] = known = self._one(path, partial(self._about, path))
-        return known[0]
+        stamp, tag = self._one(path, partial(self._about, path))
+        self._known[path] = stamp, tag
+        return cast("Stamp", stamp)
 
     def open(self, path: str, stop: threading.Event | None = None) -> RemoteFile:
         """The object; see `storage.store.Store`. One whose stamp was looked at is not asked for again."""
@@ -253,9 +254,10 @@ class RemoteStore:
 
         store, key = self._where(file.path)
         match = {"if_match": file.tag} if file.tag.startswith('"') else {}  # a weak ETag (W/"...") matches nothing here
+        options = cast("GetOptions", {"range": (start, end), **match})
         for tried in range(1, TRIES + 1):
             try:
-                answer = await obstore.get_async(store, key, options={"range": (start, end), **match})  # type: ignore[typeddict-item]
+                answer = await obstore.get_async(store, key, options=options)
                 _check_same(file, answer.meta)
                 data = memoryview(await answer.bytes_async())
                 if len(data) != end - start:
@@ -324,7 +326,7 @@ class RemoteStore:
     def _store(self, root: str) -> ObjectStore:
         """Made at its first use. By the thread of the loop alone."""
         if root not in self._stores:
-            self._stores[root] = _made(root, self.options)
+            self._stores[root] = _store_of(root, self.options)
         return self._stores[root]
 
     def _one(self, path: str, call: _Call, stop: threading.Event | None = None) -> Any:
@@ -417,13 +419,13 @@ def _running() -> asyncio.AbstractEventLoop:
         return _loop
 
 
-def _made(root: str, given: Mapping[str, Any]) -> ObjectStore:
+def _store_of(root: str, raw: Mapping[str, Any]) -> ObjectStore:
     """The store of a bucket or host. Raises ConfigError for options that it does not take."""
     from obstore.exceptions import BaseError
     from obstore.store import HTTPStore, from_url
 
     subject, kind = "ShardSet: storage_options", root.partition("://")[0]
-    options = revealed_options(subject, given)
+    options = revealed_options(subject, raw)
     for name in options:
         if name in _RENAMED:
             msg = f"{subject}: {name!r} is an option of fsspec; obstore has {_RENAMED[name]}; see docs/remote.md"
@@ -438,10 +440,10 @@ def _made(root: str, given: Mapping[str, Any]) -> ObjectStore:
     try:
         if kind in _WEB:  # some hosts are more to `from_url`, which signed addresses are not
             return HTTPStore(root, client_options=client, retry_config=retry, **options)
-        return from_url(root.replace("gcs://", "gs://"), client_options=client, retry_config=retry, **options)  # type: ignore[call-overload, no-any-return]
+        return from_url(root.replace("gcs://", "gs://"), client_options=client, retry_config=retry, **options)
     except (BaseError, ValueError, TypeError) as error:
         said = _said(error)
-    names = ", ".join(sorted(given)) or "none"
+    names = ", ".join(sorted(raw)) or "none"
     msg = f"{subject} must be options of obstore's {kind}:// (given: {names}); found: {said}"
     raise ConfigError(msg)
 
