@@ -1,13 +1,22 @@
-"""Files that outlast a power cut (whole under their name, or not there), and the folder for what can be made again."""
+"""Files that outlast a power cut: whole under their name, or not there; and what a run keeps beside them.
+
+The law: nobody sees half of a file, and JSON that is checked is what was written, or an error.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import json
 import os
 import tempfile
 import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-__all__ = ["sync_folder", "user_cache", "write_whole"]
+__all__ = ["checked", "checked_json", "only_one", "sync_folder", "user_cache", "write_whole"]
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -34,6 +43,35 @@ def sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def checked_json(content: Mapping[str, Any]) -> bytes:
+    """As JSON, and behind it a line with its SHA-256: a flipped digit would be taken for a number otherwise."""
+    text = json.dumps(content).encode()
+    return text + b"\n" + hashlib.sha256(text).hexdigest().encode() + b"\n"
+
+
+def checked(data: bytes) -> dict[str, Any]:
+    """What `checked_json` was given; ValueError where it is other bytes."""
+    text, _, check = data.partition(b"\n")
+    if check != hashlib.sha256(text).hexdigest().encode() + b"\n":
+        msg = "its SHA-256 is another"
+        raise ValueError(msg)
+    return dict(json.loads(text))
+
+
+@contextmanager
+def only_one(path: Path) -> Iterator[None]:
+    """Have a place to ourselves: the lock of the file at `path`, which goes with the process, however that ends.
+
+    Raises BlockingIOError where another process has it, another OSError where the file cannot be made.
+    """
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(lock)
 
 
 def user_cache() -> Path:
