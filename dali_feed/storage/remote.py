@@ -11,6 +11,7 @@ Threads: one daemon per process has the loop of all requests; `_lock` guards its
 from __future__ import annotations
 
 import asyncio
+import atexit
 import hashlib
 import os
 import random
@@ -55,6 +56,7 @@ TRIES = 5  # of one request in all
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0  # before the second try, and before any
 LIMIT_S = 60  # that one try may take
 MOMENT = 0.1  # seconds between looks at a stop event
+LAST_S = 2.0  # that a process which ends waits for its requests to be given up
 
 _WEB = ("http", "https")
 _KINDS = (*_WEB, "s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl")
@@ -82,15 +84,40 @@ _Answer = tuple[int, Any, float, Exception | None]  # which request, what came, 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _gate = asyncio.Semaphore(CONCURRENCY)
-_forked = False  # from a process that had read: obstore's threads are not here, and a request would hang
+_over = ""  # why this process can make no requests, or not any more
 
 
 def _in_child() -> None:
-    global _lock, _forked
-    _lock, _forked = threading.Lock(), _forked or _loop is not None
+    """Of a process that had read obstore's threads are not in its fork, and a request would hang there."""
+    global _lock, _over  # noqa: PLW0603
+    _lock = threading.Lock()
+    if _loop is not None:
+        _over = (
+            "this process was forked from one that had read from a remote store, whose connections do not survive "
+            "that; start it by spawn (multiprocessing_context='spawn'), or fork before the first read"
+        )
+
+
+def _at_exit() -> None:
+    """Give up all requests: an answer that came while the interpreter ends would abort the process."""
+    global _over
+    with _lock:
+        loop, _over = _loop, _over or "this process ends"
+    if loop is not None and _over == "this process ends":
+        with suppress(TimeoutError, RuntimeError):
+            asyncio.run_coroutine_threadsafe(_given_up(), loop).result(LAST_S)
+
+
+async def _given_up() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(3 * MOMENT if tasks else 0)  # obstore's threads hear of it a little later
 
 
 os.register_at_fork(after_in_child=_in_child)
+atexit.register(_at_exit)
 
 
 def check_address(pattern: str) -> str:
@@ -400,16 +427,13 @@ async def _requests(calls: Sequence[_Call], answers: SimpleQueue[_Answer]) -> No
 def _running() -> asyncio.AbstractEventLoop:
     """The loop of this process, which runs in a daemon thread: a server that hangs must not keep a process from ending.
 
-    Raises ClosedError in a child that was forked from a process that had read.
+    Raises ClosedError in a child that was forked from a process that had read, and in a process that ends.
     """
     global _loop  # noqa: PLW0603
-    if _forked:
-        msg = (
-            "ShardSet: this process was forked from one that had read from a remote store, whose connections do not "
-            "survive that; start it by spawn (multiprocessing_context='spawn'), or fork before the first read"
-        )
-        raise ClosedError(msg)
     with _lock:
+        if _over:
+            msg = f"ShardSet: {_over}"
+            raise ClosedError(msg)
         if _loop is None:
             with needed():
                 import obstore  # noqa: F401  here, so that its absence is an error of the caller's
