@@ -387,7 +387,7 @@ class RemoteStore:
         requests = asyncio.run_coroutine_threadsafe(_requests([call for _, call in calls], answers), loop)
         try:
             while left and problem is None:
-                if stop is not None and stop.is_set():
+                if (stop is not None and stop.is_set()) or (requests.done() and answers.empty()):
                     msg = "ShardSet: the read was stopped"
                     raise ClosedError(msg)
                 with suppress(Empty):

@@ -46,12 +46,18 @@ def test_workers_of_torch_have_batches_or_say_what_to_do(tmp_path: Path) -> None
 
 
 _READS_AND_ENDS = """
-import sys, threading
+import contextlib, sys, threading
+from dali_feed.errors import ClosedError
 from dali_feed.external_sources import ShardSet
 from dali_feed.records.extents import Extents
+
+def read():
+    with contextlib.suppress(ClosedError):
+        source.reader().read(Extents.one(0, 0, 12))
+
 source = ShardSet(sys.argv[1])
 source.snapshot()
-threading.Thread(target=lambda: source.reader().read(Extents.one(0, 0, 12)), daemon=True).start()
+threading.Thread(target=read, daemon=True).start()
 sys.stdin.readline()
 """
 
