@@ -83,6 +83,7 @@ _Answer = tuple[int, Any, float, Exception | None]  # which request, what came, 
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
+_thread: threading.Thread | None = None  # that has it
 _gate = asyncio.Semaphore(CONCURRENCY)
 _over = ""  # why this process can make no requests, or not any more
 
@@ -103,9 +104,11 @@ def _at_exit() -> None:
     global _over
     with _lock:
         loop, _over = _loop, _over or "this process ends"
-    if loop is not None and _over == "this process ends":
-        with suppress(TimeoutError, RuntimeError):
+    if loop is not None and _thread is not None and _over == "this process ends":
+        with suppress(TimeoutError):
             asyncio.run_coroutine_threadsafe(_given_up(), loop).result(LAST_S)
+        loop.call_soon_threadsafe(loop.stop)
+        _thread.join(LAST_S)
 
 
 async def _given_up() -> None:
@@ -429,7 +432,7 @@ def _running() -> asyncio.AbstractEventLoop:
 
     Raises ClosedError in a child that was forked from a process that had read, and in a process that ends.
     """
-    global _loop  # noqa: PLW0603
+    global _loop, _thread  # noqa: PLW0603
     with _lock:
         if _over:
             msg = f"ShardSet: {_over}"
@@ -438,7 +441,8 @@ def _running() -> asyncio.AbstractEventLoop:
             with needed():
                 import obstore  # noqa: F401  here, so that its absence is an error of the caller's
             loop = asyncio.new_event_loop()
-            threading.Thread(target=loop.run_forever, name="dali-feed-remote", daemon=True).start()
+            _thread = threading.Thread(target=loop.run_forever, name="dali-feed-remote", daemon=True)
+            _thread.start()
             _loop = loop
         return _loop
 
