@@ -32,13 +32,9 @@ _PACKAGES = {  # module: how people call it, its package for pip, and a further 
     "google_crc32c": ("google-crc32c", "google-crc32c", "or dali-feed[tfrecord]"),
     "rich": ("rich", "rich", ""),
     "ray": ("Ray", "ray", "or dali-feed[ray]"),
-    "fsspec": ("fsspec", "fsspec", "or dali-feed[remote]"),
-    "s3fs": ("s3fs", "s3fs", "for s3://"),
-    "gcsfs": ("gcsfs", "gcsfs", "for gs://"),
-    "adlfs": ("adlfs", "adlfs", "for az://"),
+    "obstore": ("obstore", "obstore", "or dali-feed[remote]"),
     "prometheus_client": ("prometheus-client", "prometheus-client", "or dali-feed[watch]"),
     "opentelemetry": ("OpenTelemetry", "opentelemetry-api", "or dali-feed[watch]"),
-    "aiohttp": ("aiohttp", "aiohttp", "for http:// and https://"),
 }
 
 

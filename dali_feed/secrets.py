@@ -19,7 +19,7 @@ __all__ = ["FromEnv", "FromFile", "hidden", "is_secret", "revealed", "revealed_o
 
 SHORTEST = 3  # fewer letters are in every message, and keep nothing secret
 _NAMES = re.compile(r"password|passphrase|secret|token|private|key\.pem|oauthbearer\.config|jaas")
-_STORES = re.compile(r"^key$|_key$|authori[sz]ation|credential|connection_string|cookie|\bsas\b")  # and those of fsspec
+_STORES = re.compile(r"_key$|access_key_id|authori[sz]ation|credential|cookie|\bsas\b|sas_")  # and those of obstore
 _NO_SECRETS = re.compile(r"\.location$|\.url$|\.file$")  # where something is
 _VALUES = re.compile(r"=(\S+)")  # of "principal=... scope=...", as sasl.oauthbearer.config has them
 _HIDDEN: set[str] = set()

@@ -18,9 +18,8 @@ from numpy.typing import DTypeLike, NDArray
 from dali_feed.errors import ConfigError, DataLostError, FormatError, SourceError
 from dali_feed.formats.npy import MAGIC, header_of
 from dali_feed.records.extents import MAX_POSITION
-from dali_feed.storage.contract import piece
 from dali_feed.storage.local import LOCAL
-from dali_feed.storage.stamp import Stamp
+from dali_feed.storage.store import Stamp, read_at
 
 __all__ = ["ArrayFile", "RowForm", "array_file", "check_rows", "form_of", "told_form"]
 
@@ -101,7 +100,7 @@ def array_file(path: str, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | 
     """
     file = LOCAL.open(path)
     try:
-        stamp, head = file.stamp(), piece(file, _HEAD, 0)
+        stamp, head = file.stamp(), read_at(file, _HEAD, 0)
     except OSError as error:
         msg = f"{path}: an array file must be readable; found: {error.strerror} (errno {error.errno})"
         raise SourceError(msg) from error

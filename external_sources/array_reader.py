@@ -21,7 +21,7 @@ from dali_feed.records.arrays import Arrays
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Block, Extents, Int64s, Slabs, unpack_ids
 from dali_feed.storage.local import LOCAL
-from dali_feed.storage.stamp import Stamp
+from dali_feed.storage.store import Stamp
 
 __all__ = ["ROW", "FileRows", "HeldArray", "HeldRows", "Wanted", "mapped_file"]
 

@@ -25,7 +25,7 @@ from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import LABEL, Extents, Int64s, Reader, Slabs, Snapshot, Source
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.paths import matches, unique_names
-from dali_feed.storage.stamp import Stamp
+from dali_feed.storage.store import Stamp
 
 __all__ = ["ArrayShards"]
 

@@ -14,8 +14,8 @@ from dali_feed.external_sources.group_reader import ReadGroup
 from dali_feed.external_sources.group_rows import GroupRows
 from dali_feed.external_sources.group_table import GroupTable, check_columns, damage, members_given
 from dali_feed.packages import needed
-from dali_feed.storage.contract import Opened, piece
 from dali_feed.storage.local import LOCAL
+from dali_feed.storage.store import File, read_at
 
 __all__ = ["ArrowFiles"]
 
@@ -116,11 +116,11 @@ def _walked(path: str, size: int) -> tuple[list[Message], str]:
         file.close()
 
 
-def _look(file: Opened, one: Message, digest: Any) -> None:
+def _look(file: File, one: Message, digest: Any) -> None:
     """Add some of the body: headers alone are alike of numbers that are not."""
     start = one.start + 8 + len(one.header)
     for at in np.linspace(start, max(start, one.stop - _LOOK), _LOOKS).astype(np.int64).tolist():
-        digest.update(piece(file, min(_LOOK, one.stop - at), at))
+        digest.update(read_at(file, min(_LOOK, one.stop - at), at))
 
 
 def _tabulated(paths: tuple[str, ...]) -> GroupTable:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from dali_feed.errors import DataLostError, SourceError
-from dali_feed.storage.contract import Opened, piece
+from dali_feed.storage.store import File, read_at
 
 __all__ = ["BATCH", "DICTIONARY", "SCHEMA", "Message", "messages"]
 
@@ -37,7 +37,7 @@ class Message:
     packed: bool = False
 
 
-def messages(path: str, file: Opened, size: int) -> Iterator[Message]:
+def messages(path: str, file: File, size: int) -> Iterator[Message]:
     """All of them in order, the schema first.
 
     Raises:
@@ -46,7 +46,7 @@ def messages(path: str, file: Opened, size: int) -> Iterator[Message]:
     at, end = _span(path, file, size)
     first = True
     while at < end:
-        head = piece(file, 8, at)
+        head = read_at(file, 8, at)
         length = int.from_bytes(head[4:8], "little")
         if len(head) == 8 and head[:4] == _MARK and not length and not first:
             if at + 8 != end:
@@ -54,7 +54,7 @@ def messages(path: str, file: Opened, size: int) -> Iterator[Message]:
             return
         if len(head) < 8 or head[:4] != _MARK or not 0 < length < _HEADER or at + 8 + length > end:
             _lost(path, f"no message at byte {at} of {end}")
-        header = piece(file, length, at + 8)
+        header = read_at(file, length, at + 8)
         try:
             kind, rows, body, packed = _read(header)
         except (struct.error, IndexError) as error:
@@ -67,9 +67,9 @@ def messages(path: str, file: Opened, size: int) -> Iterator[Message]:
     _lost(path, f"no mark of the end in {size} bytes")
 
 
-def _span(path: str, file: Opened, size: int) -> tuple[int, int]:
+def _span(path: str, file: File, size: int) -> tuple[int, int]:
     """Where the messages begin, and where they end."""
-    head = piece(file, 8, 0)
+    head = read_at(file, 8, 0)
     if head[:4] == _MARK:
         return 0, size
     if head[:4] == _OLD:
@@ -78,7 +78,7 @@ def _span(path: str, file: Opened, size: int) -> tuple[int, int]:
     if head[:6] != _MAGIC:
         msg = f"{path}: an Arrow file begins with {_MAGIC!r}, a stream with {_MARK!r}; found {head!r}; check the path"
         raise SourceError(msg)
-    tail = piece(file, 10, max(0, size - 10))
+    tail = read_at(file, 10, max(0, size - 10))
     footer = int.from_bytes(tail[:4], "little")
     if tail[4:] != _MAGIC or footer > size - 18:
         _lost(path, f"no footer at byte {size}")

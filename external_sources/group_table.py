@@ -11,7 +11,7 @@ import numpy as np
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources.arrow_members import Leaf, members_in
 from dali_feed.records.source import Int64s
-from dali_feed.storage.stamp import Stamp
+from dali_feed.storage.store import Stamp
 
 __all__ = ["GroupTable", "check_columns", "damage", "members_given", "plain"]
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dali_feed.errors import SourceDeniedError
-from dali_feed.storage.contract import Store
+from dali_feed.storage.durable import user_cache
 from dali_feed.storage.local import LOCAL
-from dali_feed.storage.user_cache import user_cache
+from dali_feed.storage.store import Store
 
 __all__ = ["SUFFIX", "homes_of", "index_path", "keep"]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from dali_feed.errors import ClosedError, SourceError
 from dali_feed.records.source import Extents, Lease
-from dali_feed.storage.stamp import Stamp
+from dali_feed.storage.store import Stamp
 
 __all__ = ["check_read", "load_file"]
 

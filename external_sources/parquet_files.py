@@ -9,9 +9,8 @@ from typing import Any
 from dali_feed.errors import DataLostError, SourceError
 from dali_feed.external_sources.group_table import GroupTable, check_columns, damage, members_given
 from dali_feed.packages import needed
-from dali_feed.storage.contract import piece
 from dali_feed.storage.local import LOCAL
-from dali_feed.storage.stamp import Stamp
+from dali_feed.storage.store import Stamp, read_at
 
 __all__ = ["read_group", "tabulated"]
 
@@ -91,7 +90,7 @@ def _footer(path: str) -> tuple[Stamp, bytes]:
     file = LOCAL.open(path)
     try:
         stamp = file.stamp()
-        head, end = piece(file, 4, 0), piece(file, 8, max(0, stamp.size - 8))
+        head, end = read_at(file, 4, 0), read_at(file, 8, max(0, stamp.size - 8))
         if head != _END:
             msg = f"{path}: a Parquet file begins with {_END!r}; found {head!r} in {stamp.size} bytes; check the path"
             raise SourceError(msg)
@@ -100,6 +99,6 @@ def _footer(path: str) -> tuple[Stamp, bytes]:
             found = f"that it was cut off at byte {stamp.size}"
             msg = f"{path}: a Parquet file ends with a footer and {_END!r}; found {found}; fetch it again"
             raise DataLostError(msg)
-        return stamp, piece(file, size, stamp.size - 8 - size)
+        return stamp, read_at(file, size, stamp.size - 8 - size)
     finally:
         file.close()

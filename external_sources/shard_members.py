@@ -23,8 +23,8 @@ from dali_feed.external_sources.topic_shards import Replay
 from dali_feed.records.members import Member, alternatives
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Block, Coming, Int64s, Reader, Slabs, Snapshot, Source, unpack_ids
-from dali_feed.storage.cached import CachedStore
-from dali_feed.storage.contract import Store
+from dali_feed.storage.disk_cache import CachedStore
+from dali_feed.storage.store import Store
 
 __all__ = ["ShardMembers", "members_of"]
 

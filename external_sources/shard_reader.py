@@ -29,9 +29,8 @@ from dali_feed.external_sources.checksums import compare
 from dali_feed.formats.json_text import loads
 from dali_feed.records.source import Block, Coming, Extents, Int64s, Lease, Slabs, unpack_ids
 from dali_feed.records.storage_stats import StorageStats, in_all, storage_of
-from dali_feed.storage.cached import CachedStore
-from dali_feed.storage.contract import Metered, Opened, Store
-from dali_feed.storage.stamp import Stamp
+from dali_feed.storage.disk_cache import CachedStore
+from dali_feed.storage.store import File, Stamp, Store
 
 __all__ = [
     "FAR_BYTES",
@@ -101,8 +100,8 @@ class ShardFiles:
         self._shards = table
         self._slabs = slabs
         self._stop = stop or threading.Event()
-        self._store = store.metered() if isinstance(store, Metered) else store
-        self._open: OrderedDict[int, Opened] = OrderedDict()
+        self._store = store.metered()
+        self._open: OrderedDict[int, File] = OrderedDict()
         self._closed = False
         self._left: tuple[StorageStats, ...] = ()  # what the files measured that are closed
 
@@ -137,11 +136,11 @@ class ShardFiles:
 
     def storage(self) -> tuple[StorageStats, ...]:
         """What its files have measured, or their store for this reader, where they do."""
-        meter = self._store.meter if isinstance(self._store, Metered) else None
+        meter = self._store.meter
         own = () if meter is None else (meter.stats(),)
         return in_all((*self._left, *own, *storage_of(list(self._open.values()))))
 
-    def _let_go(self, file: Opened) -> None:
+    def _let_go(self, file: File) -> None:
         self._left = in_all((*self._left, *storage_of([file])))
         file.close()
 
@@ -155,7 +154,7 @@ class ShardFiles:
             if shard in self._open:
                 _check(self._paths[shard], self._shards.stamps[shard], self._open[shard].stamp(), self.told)
 
-    def _read(self, file: Opened, view: memoryview, at: int, ids: Int64s, row: int) -> int:
+    def _read(self, file: File, view: memoryview, at: int, ids: Int64s, row: int) -> int:
         """Fill `view` from byte `at`; return how many bytes there were."""
         if self._stop.is_set():
             msg = f"{self.told}: the read was stopped"
@@ -191,14 +190,14 @@ class ShardFiles:
                 row += 0 if highs is None else int(np.argmax(highs[row:] > at[k] + got))
                 raise self._lost(ids[row], at[k] + got)
 
-    def _far(self, file: Opened, size: int, at: int, ids: Int64s, row: int) -> bytes:
+    def _far(self, file: File, size: int, at: int, ids: Int64s, row: int) -> bytes:
         text = bytearray(size)
         got = self._read(file, memoryview(text), at, ids, row)
         if got < size:
             raise self._lost(ids[row], at + got)
         return bytes(text)
 
-    def _file(self, shard: int) -> Opened:
+    def _file(self, shard: int) -> File:
         file = self._open.get(shard)
         if file is not None:
             self._open.move_to_end(shard)

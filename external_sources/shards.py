@@ -31,13 +31,10 @@ from dali_feed.formats.named import format_of
 from dali_feed.records.members import Member
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Coming, Reader, Slabs, Snapshot, Source
-from dali_feed.storage.cached import CachedStore
-from dali_feed.storage.choose import store_for
-from dali_feed.storage.contract import Store, piece
-from dali_feed.storage.disk_cache import DiskCache
-from dali_feed.storage.paths import unique_names
-from dali_feed.storage.set_store import SetStore
-from dali_feed.storage.signed import shown
+from dali_feed.storage.disk_cache import CachedStore, DiskCache
+from dali_feed.storage.paths import shown, unique_names
+from dali_feed.storage.sets import SetStore, store_for
+from dali_feed.storage.store import Store, read_at
 
 __all__ = ["DiskCache", "ShardSet"]
 
@@ -59,7 +56,7 @@ class ShardSet:
                None (no label field), or "auto": what the first sample has, cls before json
     index_dir  where indexes are kept; None: beside each shard, else in the user's cache
     storage_options  of the file system, where shards are addresses such as s3://bucket/train-{0000..0099}.tar: what
-               fsspec takes for it, with secrets as `FromEnv` and `FromFile`. Shown nowhere; see docs/remote.md
+               obstore takes for it, with secrets as `FromEnv` and `FromFile`. Shown nowhere; see docs/remote.md
     format     what members hold, for `columns=`: suffix -> format, {"meta": "json"}; those that end in json, npy,
                msgpack or mp have it already. A member is then `json:body.label` too; see docs/formats.md
     check      compare what is read with its checksum, where `dali-feed pack` wrote the shard: a record that differs is
@@ -279,7 +276,7 @@ class ShardSet:
             return None
         file = self._below.open(self._paths[shard])
         try:
-            found = json.loads(piece(file, size, at))
+            found = json.loads(read_at(file, size, at))
         except (ValueError, RecursionError):
             return "json", "label"  # the reader of such a sample says what is wrong with it
         finally:

@@ -51,11 +51,9 @@ from dali_feed.external_sources.index_bytes import (
 )
 from dali_feed.external_sources.index_homes import SUFFIX, homes_of, index_path, keep
 from dali_feed.external_sources.tar_headers import DamageError, Pread, behind, has_end, is_header, is_header_of, members
-from dali_feed.storage.ahead import Ahead
-from dali_feed.storage.contract import Opened, Store, piece
 from dali_feed.storage.local import LOCAL, LocalFile
-from dali_feed.storage.set_store import SetStore
-from dali_feed.storage.stamp import Stamp
+from dali_feed.storage.sets import SetStore
+from dali_feed.storage.store import Ahead, File, Stamp, Store, read_at
 
 __all__ = ["SUFFIX", "TarIndex", "build", "index_path", "key_length", "load", "reads_of", "sealed"]
 
@@ -181,9 +179,9 @@ def build(path: str, store: Store = LOCAL) -> TarIndex:
     return _finished(before, more, columns, tuple(codes))
 
 
-def reads_of(file: Opened) -> Pread:
+def reads_of(file: File) -> Pread:
     """A function of size and byte that reads a file."""
-    return partial(os.pread, file.fd) if isinstance(file, LocalFile) else Ahead(file)
+    return partial(os.pread, file.fds[0]) if type(file) is LocalFile else Ahead(file)
 
 
 def _explained(pread: Pread, size: int, path: str, damage: DamageError, samples: int, last: bytes) -> SourceError:
@@ -329,7 +327,7 @@ def _beside(path: str, store: Store, shard: Stamp) -> TarIndex | None:
     except (SourceNotFoundError, SourceDeniedError):  # S3 says so of what is not there, to who may not list
         return None
     try:
-        index = _parsed(piece(file, file.stamp().size, 0), shard)
+        index = _parsed(read_at(file, file.stamp().size, 0), shard)
     except (ValueError, SourceNotFoundError, SourceChangedError):  # or goes, or is written anew, as we look
         return None
     finally:
@@ -378,10 +376,10 @@ def sealed(path: str, shard: Stamp, store: Store = LOCAL) -> TarIndex:
     """
     file = store.open(path + SUFFIX)
     try:
-        if not is_sealed(piece(file, SEALED_HEAD, 0)):
+        if not is_sealed(read_at(file, SEALED_HEAD, 0)):
             msg = "not sealed"
             raise ValueError(msg)
-        whole = piece(file, file.stamp().size, 0)
+        whole = read_at(file, file.stamp().size, 0)
         known = store.index_sha256(path) if isinstance(store, SetStore) else None
         if known not in (None, hashlib.sha256(whole).hexdigest()):
             msg = "other bytes than the manifest says"

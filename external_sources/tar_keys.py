@@ -7,8 +7,8 @@ import os
 from dali_feed.errors import DataLostError
 from dali_feed.external_sources.tar_headers import DamageError, members
 from dali_feed.external_sources.tar_index import key_length, reads_of
-from dali_feed.storage.contract import Store
 from dali_feed.storage.local import LOCAL
+from dali_feed.storage.store import Store
 
 __all__ = ["tar_keys"]
 

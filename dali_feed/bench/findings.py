@@ -55,7 +55,7 @@ def _limits(best: dict[str, Any], outcome: Outcome) -> list[str]:
     waits = outcome.stages.get(best["who"], {})
     most = max(waits, key=lambda name: waits[name], default=None)
     what = {
-        "source": "its feed thread waits most for the source; try Tuning(readers=...), and see `dali-feed bench io`.",
+        "source": "its feed thread waits most for the source; try Tuning(readers=...).",
         "decode": "its feed thread waits for the decoder most, and the rest is lost between the decoder and the loop.",
     }
     return [start + what.get(most or "", "its batches wait most for the loop that takes them.")]

@@ -21,7 +21,7 @@ from PIL import Image
 from dali_feed.bench.contract import Data
 from dali_feed.bench.forms import data_in, file_of, files_in, touch, write_forms
 from dali_feed.errors import MissingPackageError
-from dali_feed.storage.user_cache import user_cache
+from dali_feed.storage.durable import user_cache
 
 __all__ = ["Photos", "cache_folder", "originals", "photos"]
 

@@ -25,7 +25,7 @@ Storage = Annotated[
     typer.Option(
         "--storage-option",
         metavar="KEY=VALUE",
-        help="An option of fsspec's file system, for s3://, https:// and other addresses; a secret as env:NAME or"
+        help="An option of obstore's store, for s3://, https:// and other addresses; a secret as env:NAME or"
         " file:PATH. Can be given several times.",
     ),
 ]

@@ -10,7 +10,7 @@ import typer
 from dali_feed.cli.arguments import Config, Quality, Resize, Timeout
 
 if TYPE_CHECKING:
-    from dali_feed.storage.layout import Layout
+    from dali_feed.storage.striping import Layout
 
 __all__ = ["members_of", "pack"]
 
@@ -101,8 +101,8 @@ def _layout(out: str, targets: str | None, count: int | None, size: int | None) 
     """The layout over folders. Without any, the layout is set for a folder on Lustre; its files stay whole."""
     from dali_feed.packing.place import place
     from dali_feed.packing.work import Work
-    from dali_feed.storage.layout import STRIPE_BYTES, Layout
     from dali_feed.storage.lustre import LustreLayout, set_layout
+    from dali_feed.storage.striping import STRIPE_BYTES, Layout
 
     folder, name = place(out)
     if targets is not None:

@@ -134,7 +134,7 @@ def options_of(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def storage_options_of(pairs: Sequence[str]) -> dict[str, Any] | None:
-    """What --storage-option was given, `headers.Authorization=env:NAME` as {"headers": {...}}; None for none."""
+    """What --storage-option was given, `client_options.timeout=9s` as {"client_options": {...}}; None for none."""
     found: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dali_feed.packing.reindex import index
     from dali_feed.packing.run import PackedSet, pack
     from dali_feed.packing.splitting import split
-    from dali_feed.storage.layout import Layout
+    from dali_feed.storage.striping import Layout
 
 __all__ = [
     "Damage",

@@ -15,8 +15,8 @@ from dali_feed.external_sources import ShardSet
 from dali_feed.external_sources.tar_headers import members
 from dali_feed.external_sources.tar_index import key_length, reads_of
 from dali_feed.packing.place import folder_at
-from dali_feed.storage.choose import store_for
 from dali_feed.storage.durable import sync_folder, write_whole
+from dali_feed.storage.sets import store_for
 
 __all__ = ["dali_index"]
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from dali_feed.errors import DataLostError, SourceError
 from dali_feed.external_sources import tar_index
 from dali_feed.external_sources.index_bytes import Indexed, indexed
-from dali_feed.storage.contract import Opened, piece
 from dali_feed.storage.manifest import Shard, load_manifest
-from dali_feed.storage.set_store import SetStore
+from dali_feed.storage.sets import SetStore
+from dali_feed.storage.store import File, read_at
 
 __all__ = ["Damage", "Verified", "verify"]
 
@@ -112,7 +112,7 @@ def _shard(store: SetStore, path: str, shard: Shard, advance: Advance) -> Iterat
     try:
         digest = hashlib.sha256()
         for at in range(0, shard.size, PIECE):
-            held = piece(file, min(PIECE, shard.size - at), at)
+            held = read_at(file, min(PIECE, shard.size - at), at)
             digest.update(held)
             advance(len(held))
         if digest.hexdigest() != shard.sha256:
@@ -130,17 +130,17 @@ def _shard(store: SetStore, path: str, shard: Shard, advance: Advance) -> Iterat
 def _whole(store: SetStore, path: str) -> bytes:
     file = store.open(path)
     try:
-        return piece(file, file.stamp().size, 0)
+        return read_at(file, file.stamp().size, 0)
     finally:
         file.close()
 
 
-def _records(file: Opened, index: Indexed) -> Iterator[int]:
+def _records(file: File, index: Indexed) -> Iterator[int]:
     """The samples one of whose members has another CRC-32 than the index says."""
     first, offset, length, _ = (column.tolist() for column in index.columns)
     crc = [] if index.crc is None else index.crc.tolist()
     for sample in range(len(first) - 1):
         for k in range(first[sample], first[sample + 1]):
-            if crc and zlib.crc32(piece(file, length[k], offset[k])) != crc[k]:
+            if crc and zlib.crc32(read_at(file, length[k], offset[k])) != crc[k]:
                 yield sample
                 break

@@ -16,7 +16,7 @@ from dali_feed.packing.plan import Plan, borders_of
 from dali_feed.packing.shard import sample_bytes
 from dali_feed.packing.work import Work
 from dali_feed.records.source import Snapshot
-from dali_feed.storage.layout import Layout
+from dali_feed.storage.striping import Layout
 
 __all__ = ["Job", "as_source", "contents_for", "job_of"]
 

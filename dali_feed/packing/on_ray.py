@@ -24,8 +24,7 @@ from dali_feed.packing.plan import Plan
 from dali_feed.packing.shard import ShardMaker
 from dali_feed.packing.work import Receipt, Work
 from dali_feed.records.source import Snapshot
-from dali_feed.storage.layout import Layout
-from dali_feed.storage.stripe_writer import check_targets
+from dali_feed.storage.striping import Layout, check_targets
 
 __all__ = ["Asked", "check_ray", "write_on_ray"]
 

@@ -14,10 +14,9 @@ from dali_feed.packing.job import Job
 from dali_feed.packing.shard import Made, ShardMaker
 from dali_feed.packing.work import Receipt, Work, denied, digest_of
 from dali_feed.storage.durable import sync_folder
-from dali_feed.storage.layout import Layout
 from dali_feed.storage.manifest import SUFFIX as SET
 from dali_feed.storage.manifest import Manifest, Shard, load_manifest, manifest_bytes
-from dali_feed.storage.stripe_writer import StripeWriter, check_parts, settle, sweep
+from dali_feed.storage.striping import Layout, StripeWriter, check_parts, settle, sweep
 
 __all__ = ["Output", "save"]
 

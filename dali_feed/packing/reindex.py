@@ -16,10 +16,10 @@ from dali_feed.external_sources import ShardSet, tar_index
 from dali_feed.external_sources.index_bytes import Indexed, index_bytes
 from dali_feed.packing.place import folder_at
 from dali_feed.packing.work import denied
-from dali_feed.storage.contract import piece
 from dali_feed.storage.durable import sync_folder, write_whole
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.manifest import SUFFIX, load_plain
+from dali_feed.storage.store import read_at
 
 __all__ = ["index"]
 
@@ -57,7 +57,7 @@ def _indexed(path: str, digest: str) -> None:
     file = LOCAL.open(path)
     try:
         members = zip(found.offset.tolist(), found.length.tolist(), strict=True)
-        crc = [zlib.crc32(piece(file, size, at)) for at, size in members]
+        crc = [zlib.crc32(read_at(file, size, at)) for at, size in members]
     finally:
         file.close()
     if found.behind:

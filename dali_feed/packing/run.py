@@ -24,7 +24,7 @@ from dali_feed.packing.output import Output
 from dali_feed.packing.place import place
 from dali_feed.packing.shard import ShardMaker
 from dali_feed.packing.work import Receipt, Work
-from dali_feed.storage.layout import Layout
+from dali_feed.storage.striping import Layout
 
 __all__ = ["PackedSet", "Tell", "pack"]
 

@@ -13,10 +13,7 @@ manifest is there.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
-import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,7 +22,7 @@ from typing import Any
 
 from dali_feed.errors import ConfigError, StateError
 from dali_feed.external_sources.kafka.tally import Tally
-from dali_feed.storage.durable import sync_folder, write_whole
+from dali_feed.storage.durable import checked, checked_json, only_one, sync_folder, write_whole
 from dali_feed.storage.manifest import Shard
 
 __all__ = ["Receipt", "Work", "denied", "digest_of"]
@@ -72,31 +69,29 @@ class Work:
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Have it to ourselves; the lock goes with the process, however that ends. ConfigError where another has it."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise denied(self.out, error) from error
-        try:
+        with contextlib.ExitStack() as stack:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+                self.path.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(only_one(self.path / "lock"))
+            except BlockingIOError as error:
                 msg = (
                     f"{self.out}: one process at a time may pack the set {self.name}; another process packs it now; "
                     "wait for it, or stop it"
                 )
                 raise ConfigError(msg) from error
-            yield
-        finally:
-            if not (self.path / "plan.json").exists():  # nothing was begun, or all of it is done
-                self.done()
-            os.close(lock)
+            except OSError as error:
+                raise denied(self.out, error) from error
+            try:
+                yield
+            finally:
+                if not (self.path / "plan.json").exists():  # nothing was begun, or all of it is done
+                    self.done()
 
     def plan(self) -> dict[str, Any] | None:
         """The plan that is under way; None where there is none. Raises StateError where the file is none."""
         path = self.path / "plan.json"
         try:
-            found = _checked(path.read_bytes())
+            found = checked(path.read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -109,7 +104,7 @@ class Work:
 
     def begin(self, plan: Mapping[str, Any]) -> None:
         """Keep the plan. It outlasts a power cut when this returns."""
-        write_whole(self.path / "plan.json", _with_check(plan))
+        write_whole(self.path / "plan.json", checked_json(plan))
         sync_folder(self.path)
         sync_folder(self.out)
 
@@ -120,13 +115,13 @@ class Work:
     def receipt(self, k: int) -> Receipt | None:
         """What shard k is; None where it was not finished."""
         try:
-            return Receipt.of(_checked((self.path / f"{k:06d}.json").read_bytes()))
+            return Receipt.of(checked((self.path / f"{k:06d}.json").read_bytes()))
         except (OSError, ValueError, KeyError, TypeError):  # a power cut, or nothing: it is written again
             return None
 
     def keep(self, k: int, receipt: Receipt) -> None:
         """Keep what shard k is."""
-        write_whole(self.path / f"{k:06d}.json", _with_check(receipt.told()))
+        write_whole(self.path / f"{k:06d}.json", checked_json(receipt.told()))
         sync_folder(self.path)
 
     def forget(self, k: int) -> None:
@@ -142,21 +137,6 @@ def denied(path: Path, error: OSError) -> ConfigError:
     """Of a place that cannot be written."""
     msg = f"{path}: a set must be in a place that can be written; found: {error.strerror or error}; give another place"
     return ConfigError(msg)
-
-
-def _with_check(told: Mapping[str, Any]) -> bytes:
-    """As JSON, and behind it a line with its SHA-256: a flipped digit would be in the manifest otherwise."""
-    text = json.dumps(told).encode()
-    return text + b"\n" + digest_of(text).encode() + b"\n"
-
-
-def _checked(whole: bytes) -> dict[str, Any]:
-    """What `_with_check` wrote; ValueError where it is other bytes."""
-    text, _, check = whole.partition(b"\n")
-    if check != digest_of(text).encode() + b"\n":
-        msg = "its SHA-256 is another"
-        raise ValueError(msg)
-    return dict(json.loads(text))
 
 
 def digest_of(whole: bytes) -> str:

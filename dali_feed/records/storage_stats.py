@@ -1,4 +1,4 @@
-"""What reading files measures, wherever they lie: how much, how fast, how often again; summed over readers.
+"""What reading files measures, wherever they lie: how much and how fast; summed over readers.
 
 The law: each reader counts what it asked for itself, so that sums over readers count nothing twice, not even where
 readers share a cache or a target. What is not known is None, never 0. Nothing here is ever read by a run.
@@ -52,7 +52,6 @@ class StorageStats:
     latency       how many reads took how long: class 0 is below 2 microseconds, class k from 2**k microseconds to twice
                   that, the last one has no end; there are LATENCIES classes
     queued        reads that wait or are under way now
-    retries       tries after the first of a read
     failures      reads that ended with an error; for a cache, those that found a damaged piece
     hits, misses  reads that a cache had, and that it had not; None where there is none
     targets       figures of each target, if a store has several
@@ -64,7 +63,6 @@ class StorageStats:
     seconds: float = 0.0
     latency: tuple[int, ...] = (0,) * LATENCIES
     queued: int = 0
-    retries: int = 0
     failures: int = 0
     hits: int | None = None
     misses: int | None = None
@@ -75,7 +73,7 @@ class StorageStats:
         slow = "" if self.p50 is None or self.p99 is None else f", p50 {_ms(self.p50)}, p99 {_ms(self.p99)}"
         share = "" if self.hit_rate is None else f", {self.hit_rate:.1%} from the cache"
         text = f"{self.store}: {self.reads:,} reads, {self.bytes / 1e6:,.1f} MB{rate}{slow}, {self.queued} queued"
-        lines = [f"{text}, {self.retries} retries, {self.failures} failures{share}"]
+        lines = [f"{text}, {self.failures} failures{share}"]
         for each in self.targets:
             rate = "" if each.rate is None else f" at {each.rate / 1e6:,.1f} MB/s each"
             lines.append(f"  {each.name}: {each.reads:,} reads, {each.bytes / 1e6:,.1f} MB{rate}, {each.queued} queued")
@@ -131,7 +129,7 @@ class StorageMeter:
 
     def __init__(self, store: str, targets: Sequence[str] = (), *, cached: bool = False) -> None:
         self.store, self.targets = store, tuple(targets)
-        self.retries = self.failures = self.hits = self.misses = self.queued = 0
+        self.failures = self.hits = self.misses = self.queued = 0
         self.queues = [0] * len(self.targets)
         self._cached = cached
         self._latency = [0] * LATENCIES
@@ -166,7 +164,6 @@ class StorageMeter:
             seconds=self._seconds,
             latency=latency,
             queued=self.queued,
-            retries=self.retries,
             failures=self.failures,
             hits=self.hits if self._cached else None,
             misses=self.misses if self._cached else None,
@@ -210,7 +207,6 @@ def _both(a: StorageStats, b: StorageStats) -> StorageStats:
         seconds=a.seconds + b.seconds,
         latency=tuple(x + y for x, y in zip(a.latency, b.latency, strict=True)),
         queued=a.queued + b.queued,
-        retries=a.retries + b.retries,
         failures=a.failures + b.failures,
         hits=_known(a.hits, b.hits),
         misses=_known(a.misses, b.misses),

@@ -1,12 +1,14 @@
-"""A folder of pieces, shared by processes: who fetches one, where it is kept, and what makes room for it.
+"""A folder of pieces of files, shared by processes: who fetches one, where it is kept, and what makes room for it.
 
     FOLDER/lock                held while pieces come and go; holds how many bytes they take
     FOLDER/parts/FILE-NUMBER   a piece on its way; its lock is held by the process that fetches it
-    FOLDER/FILE/NUMBER         a piece that is there
+    FOLDER/FILE/NUMBER         a piece that is there: what it is a piece of, a checksum for each block, then its bytes
 
-The law: a process that is killed leaves nothing that is taken for a piece, and no lock. A piece takes its place by a
-rename, and is counted before; one that goes is counted after: so the count may be too high, which the next process to
-begin puts right, and the limit holds. Trouble with the folder costs speed, never data.
+The law: bytes that are given are those that were kept: every read checks the head, and the blocks that it touches. A
+process that is killed leaves nothing that is taken for a piece, and no lock. A piece takes its place by a rename, and
+is counted before; one that goes is counted after: so the count may be too high, which the next process to begin puts
+right, and the limit holds. Trouble with the folder costs speed, never data. What will be read decides what is kept,
+never what is given.
 """
 
 from __future__ import annotations
@@ -16,16 +18,31 @@ import os
 import struct
 import threading
 import time
+import zlib
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dali_feed.errors import ConfigError
 from dali_feed.locks import flocked, locked
-from dali_feed.storage.coming import NEVER, Coming
-from dali_feed.storage.piece import HEAD, DamagedError, Name, head_of, load
 
-__all__ = ["Claim", "Depot"]
+__all__ = ["BLOCK", "HEAD", "NEVER", "Claim", "Coming", "DamagedError", "Depot", "Int64s", "Name", "head_of", "load"]
+
+Int64s = NDArray[np.int64]
+Name = tuple[str, int]  # of a piece: its file's name of 32 hexadecimal digits, and its number
+
+BLOCK = 16 << 10  # bytes under one checksum: what is read and checked at least
+HEAD = 4096  # bytes before the first block: a page, which has room for the checksums of 15 MiB
+_FIXED = struct.Struct("<8s16sQQ")
+_SUM = struct.Struct("<I")
+_MAGIC = b"DFPIECE1"
+
+NEVER = 1 << 62  # the next use of what is not known to be needed again
+_BITS = 40  # of a byte's place in a file
 
 SLICE_S = 0.02  # how often one who waits for another process looks again
 PATIENCE_S = 30.0  # after which another process is taken for one that stands still: what it holds is done without
@@ -33,6 +50,100 @@ SCAN_S = 2.0  # so long, at least, what other processes do is not looked for aga
 _USED = struct.Struct("<Q")
 
 log = logging.getLogger("dali_feed")
+
+
+class DamagedError(Exception):
+    """A kept piece is not what it was."""
+
+
+def head_of(name: Name, data: memoryview) -> bytes:
+    """The first HEAD bytes of the file of a piece with these bytes."""
+    sums = [zlib.crc32(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK)]
+    head = _FIXED.pack(_MAGIC, bytes.fromhex(name[0]), name[1], len(data)) + struct.pack(f"<{len(sums)}I", *sums)
+    return (head + _SUM.pack(zlib.crc32(head))).ljust(HEAD, b"\0")
+
+
+def load(fd: int, name: Name, length: int, at: int, view: memoryview) -> None:
+    """Fill `view` from byte `at` of the piece of that name and length.
+
+    Raises:
+        DamagedError: the file is cut, or is not that piece, or bytes of it are others than were kept.
+    """
+    head = os.pread(fd, HEAD, 0)
+    blocks = -(-length // BLOCK)
+    end = _FIXED.size + 4 * blocks
+    whole = len(head) == HEAD and _SUM.unpack_from(head, end)[0] == zlib.crc32(head[:end])
+    if not whole or _FIXED.unpack_from(head) != (_MAGIC, bytes.fromhex(name[0]), name[1], length):
+        msg = "its header is not that of the piece"
+        raise DamagedError(msg)
+    first, last = at // BLOCK, (at + len(view) - 1) // BLOCK
+    begin, stop = first * BLOCK, min((last + 1) * BLOCK, length)
+    exact = (begin, stop) == (at, at + len(view))
+    room = view if exact else memoryview(bytearray(stop - begin))
+    got = more = os.preadv(fd, (room,), HEAD + begin)
+    while more and got < len(room):
+        got += (more := os.preadv(fd, (room[got:],), HEAD + begin + got))
+    sums = struct.unpack_from(f"<{last + 1 - first}I", head, _FIXED.size + 4 * first)
+    for k, wanted in enumerate(sums):
+        if got < len(room) or zlib.crc32(room[k * BLOCK : (k + 1) * BLOCK]) != wanted:
+            msg = f"its block {first + k} has another checksum"
+            raise DamagedError(msg)
+    if not exact:
+        view[:] = room[at - begin : at - begin + len(view)]
+
+
+class Coming:
+    """Reads to come: number k is of `size[k]` bytes from byte `at[k]` of `files[file[k]]`.
+
+    piece  bytes of a piece
+    now    how many of them are over, as far as is known
+    this   how many are of the pass under way; behind them come those of later ones
+    """
+
+    def __init__(self, files: Sequence[str], file: Int64s, at: Int64s, size: Int64s, this: int, piece: int) -> None:
+        self._number = {name: k for k, name in enumerate(files)}
+        first, last = at // piece, (at + np.maximum(size, 1) - 1) // piece
+        pieces = last - first + 1
+        when = np.repeat(np.arange(len(at), dtype=np.int64), pieces)
+        nth = np.arange(len(when), dtype=np.int64) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        code = _code(np.repeat(file, pieces), np.repeat(first, pieces) + nth)
+        order = np.lexsort((when, code))
+        self._uses = when[order]  # piece by piece
+        self._pieces, which = np.unique(code[order], return_inverse=True)
+        self._span = len(at) + 1
+        self._keys = which * self._span + self._uses  # ascending, as each piece's uses are
+        records = (file[:this] << _BITS) | at[:this]
+        order = np.argsort(records, kind="stable")
+        self._records, self._times = records[order], order.astype(np.int64)
+        self.now = 0
+
+    def read(self, file: str, at: int, size: int) -> None:
+        """Those bytes have been read: what was to come up to there is over."""
+        number = self._number.get(file)
+        if number is not None:
+            start = (number << _BITS) | at
+            a, b = np.searchsorted(self._records, (start, start + size))
+            ahead = self._times[a:b] >= self.now
+            if ahead.any():  # of a record that comes several times the next one
+                _, first = np.unique(self._records[a:b][ahead], return_index=True)
+                self.now = int(self._times[a:b][ahead][first].max()) + 1
+
+    def next_uses(self, names: Sequence[Name]) -> Int64s:
+        """Of each piece the number of the next read that needs it, NEVER where none is known: int64 (n,)."""
+        file = np.array([self._number.get(name, -1) for name, _ in names], np.int64)
+        code = _code(file, np.array([number for _, number in names], np.int64))
+        if not len(self._pieces):
+            return np.full(len(names), NEVER, np.int64)
+        piece = np.searchsorted(self._pieces, code).clip(max=len(self._pieces) - 1)
+        use = np.searchsorted(self._keys, piece * self._span + self.now)
+        at = use.clip(max=len(self._keys) - 1)
+        there = (self._pieces[piece] == code) & (file >= 0) & (use < len(self._keys))
+        there &= self._keys[at] // self._span == piece
+        return np.where(there, self._uses[at], NEVER)
+
+
+def _code(file: Int64s, number: Int64s) -> Int64s:
+    return np.asarray((file << 24) | number, np.int64)
 
 
 @dataclass(slots=True)
@@ -139,14 +250,14 @@ class Depot:
         path, ends = self._parts / f"{name[0]}-{name[1]}", time.monotonic() + self.patience
         while True:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            held = False
+            locked_here = False
             try:
                 free = flocked(fd)
-                held = free and _is(path, fd)
+                locked_here = free and _is(path, fd)
             finally:
-                if not held:
+                if not locked_here:
                     os.close(fd)
-            if held:
+            if locked_here:
                 claim = Claim(name, path, fd)
                 if not self._path(name).exists():
                     return claim
@@ -196,8 +307,8 @@ class Depot:
         return locked(self._lock, self.patience)
 
     def _used(self, fd: int) -> int:
-        told = os.pread(fd, _USED.size, 0)
-        return int(_USED.unpack(told)[0]) if len(told) == _USED.size else 0
+        count = os.pread(fd, _USED.size, 0)
+        return int(_USED.unpack(count)[0]) if len(count) == _USED.size else 0
 
     def _count(self, fd: int, more: int) -> None:
         os.pwrite(fd, _USED.pack(max(0, self._used(fd) + more)), 0)

@@ -1,53 +1,78 @@
-"""Files of a mounted file system: a file descriptor each, and many reads at once."""
+"""Files of a mounted file system, in one part or in several: what the page cache has first, then the disk's.
+
+The law: which bytes were in the page cache decides when they come, never what they are. What it has not is asked of the
+kernel for many reads (and of all parts of a striped file) before any is waited for: a disk that has much to do does it
+faster, and several targets work at the same time. How much that is is bounded, so that a stop is heard soon. A byte
+goes from its file into the caller's memory, which is written only while someone waits for it.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from time import perf_counter
+from typing import Any, NamedTuple, cast
 
 from dali_feed.errors import SourceDeniedError, SourceError, SourceNotFoundError
 from dali_feed.records.storage_stats import StorageMeter
-from dali_feed.storage.contract import Opened
-from dali_feed.storage.local_reads import fill_local
-from dali_feed.storage.lustre_reads import ahead_of
+from dali_feed.storage import lustre
 from dali_feed.storage.paths import matches
-from dali_feed.storage.stamp import Stamp
+from dali_feed.storage.store import FileOf, Stamp
 
-__all__ = ["LOCAL", "LocalFile", "LocalStore"]
+__all__ = ["LOCAL", "LocalFile", "LocalStore", "Place", "advise", "read_place"]
+
+DEPTH = 128  # reads asked of the disk and not waited for
+LARGE = 1 << 20  # bytes of a read that the kernel reads ahead of better than advice does
+ADVICE = 512 << 10  # bytes of one advice: of more at once the kernel takes what one request to the disk may hold
+_AT_ONCE = getattr(os, "RWF_NOWAIT", 0)
+_UNKNOWN = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+
+
+class Place(NamedTuple):
+    """Where bytes of a file lie: from byte `at` of its part number `part`, `size` of them, for these views in turn."""
+
+    part: int
+    views: Sequence[memoryview]
+    at: int
+    size: int
 
 
 class LocalFile:
-    """A file descriptor.
+    """A file, open.
 
+    fds      a descriptor of each of its parts
+    ahead    bytes that are asked for at once; 0: as many reads as may be, and large ones left to the kernel
     at_once  whether its file system can be asked for what the page cache has, and no more
-    ahead    bytes that are asked for at once, where a layout says so: see `storage.lustre_reads`; 0 elsewhere
+    meter    counts its reads for each part; None: its store counts them
     """
 
-    __slots__ = ("ahead", "at_once", "fd")
+    __slots__ = ("ahead", "at_once", "fds", "meter")
 
-    def __init__(self, fd: int, ahead: int = 0) -> None:
-        self.fd, self.at_once, self.ahead = fd, True, ahead
+    def __init__(self, fds: Sequence[int], ahead: int = 0, meter: StorageMeter | None = None) -> None:
+        self.fds, self.ahead, self.at_once, self.meter = list(fds), ahead, True, meter
 
     def stamp(self) -> Stamp:
         """What `fstat` says."""
-        return Stamp.of(os.fstat(self.fd))
+        return Stamp.of(os.fstat(self.fds[0]))
+
+    def places(self, view: memoryview, at: int) -> Sequence[Place]:
+        """Where the bytes for `view` lie, from byte `at` on."""
+        return (Place(0, (view,), at, len(view)),)
 
     def read(self, view: memoryview, at: int) -> int:
-        """See `storage.contract.Opened`."""
-        got = more = os.preadv(self.fd, (view,), at)
-        while more and got < len(view):  # a read may come short before the end of a file
-            got += (more := os.preadv(self.fd, (view[got:],), at + got))
-        return got
+        """See `storage.store.File`."""
+        return read_place(self.fds[0], Place(0, (view,), at, len(view)))
 
     def close(self) -> None:
         """Close it. Safe to call twice."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
+        while self.fds:
+            os.close(self.fds.pop())
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +90,11 @@ class LocalStore:
         return "LOCAL" if self is LOCAL else (type(self), (self.most_open, self.random_access))
 
     def metered(self) -> LocalStore:
-        """See `storage.contract.Metered`."""
+        """See `storage.store.Store`."""
         return replace(self, meter=StorageMeter("local"))
 
     def matches(self, pattern: str) -> list[str]:
-        """See `storage.contract.Store`."""
+        """See `storage.store.Store`."""
         return matches(pattern)
 
     def stamp(self, path: str) -> Stamp:
@@ -83,7 +108,7 @@ class LocalStore:
             raise SourceError(msg) from error
 
     def open(self, path: str, stop: threading.Event | None = None) -> LocalFile:
-        """The file; see `storage.contract.Store`."""
+        """The file; see `storage.store.Store`."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # or a pipe would wait for its writer
         except FileNotFoundError as error:
@@ -97,22 +122,174 @@ class LocalStore:
         mode = os.fstat(fd).st_mode
         if not stat.S_ISREG(mode):
             os.close(fd)
-            found = "a folder" if stat.S_ISDIR(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a device"
+            what = "a folder" if stat.S_ISDIR(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a device"
             cure = "name the files in it" if stat.S_ISDIR(mode) else "write it into a file first"
-            msg = f"{path}: a shard must be a file, to be read by position; found {found}; {cure}"
+            msg = f"{path}: a shard must be a file, to be read by position; found {what}; {cure}"
             raise SourceError(msg)
-        return LocalFile(fd, ahead_of(path))
+        return LocalFile([fd], lustre.AHEAD_BYTES if lustre.magic_of(fd) == lustre.MAGIC else 0)
 
     def fill(
         self,
-        file_of: Callable[[int], Opened],
+        file_of: FileOf,
         files: Sequence[int],
         views: Sequence[memoryview],
         at: Sequence[int],
         stop: threading.Event,
     ) -> list[int]:
-        """What the page cache has first, then the rest; see `local_reads`."""
-        return fill_local(file_of, files, views, at, stop, self.meter)
+        """What the page cache has first, then the rest; see `storage.store.Store`."""
+        reads = _Reads(file_of, files, views, at, stop)
+        if self.meter is not None:
+            self.meter.queued = len(views)
+        try:
+            reads.run()
+        finally:
+            reads.give_up()
+            if self.meter is not None:
+                self.meter.queued = 0
+                self.meter.many(reads.took, reads.bytes)
+        return reads.counts
+
+
+class _Late(NamedTuple):
+    """A place that is asked for and not read: of which read, since when."""
+
+    k: int
+    place: Place
+    since: float
+    meter: StorageMeter | None
+
+
+class _Reads:
+    """One call of `fill`. `took` and `bytes` are of files without a meter of their own."""
+
+    def __init__(
+        self,
+        file_of: FileOf,
+        files: Sequence[int],
+        views: Sequence[memoryview],
+        at: Sequence[int],
+        stop: threading.Event,
+    ) -> None:
+        self._file_of, self._files, self._views, self._at, self._stop = file_of, files, views, at, stop
+        self.counts = [-1] * len(views)
+        self.took: list[float] = []
+        self.bytes = 0
+        self._late: deque[_Late] = deque()
+        self._asked = 0  # bytes of them
+
+    def run(self) -> None:
+        """Read all, or as much as there is before `stop`."""
+        stopped, counts, took, preadv = self._stop.is_set, self.counts, self.took, os.preadv
+        last, file = -1, cast("LocalFile", None)
+        now = perf_counter()
+        for k, (number, view, at) in enumerate(zip(self._files, self._views, self._at, strict=True)):
+            if stopped():
+                return
+            if number != last:
+                last, file = number, cast("LocalFile", self._file_of(number))
+            large = len(view) > LARGE and not file.ahead
+            if file.meter is None and (file.at_once or large):  # most reads, and with not a call more for each
+                try:
+                    got = preadv(file.fds[0], (view,), at, 0 if large else _AT_ONCE)
+                except OSError as error:
+                    got = -1
+                    file.at_once = file.at_once and error.errno not in _UNKNOWN
+                if got == len(view):
+                    counts[k] = got
+                    self.bytes += got
+                    then = perf_counter()
+                    took.append(then - now)
+                    now = then
+                    continue
+            counts[k] = 0
+            for place in file.places(view, at):
+                if file.meter is None or not self._at_once(k, place, file):
+                    file = self._ask(k, place, now, file)
+            now = perf_counter()
+        while self._late and not stopped():
+            self._wait()
+
+    def give_up(self) -> None:
+        """Count what was asked for and will not be read as not read."""
+        for late in self._late:
+            self.counts[late.k] = -1
+            _queue(late.meter, late.place.part, -1)
+
+    def _at_once(self, k: int, place: Place, file: LocalFile) -> bool:
+        """Whether the page cache had all of a place of a file on targets."""
+        if not file.at_once:
+            return False
+        begun = perf_counter()
+        try:
+            got = os.preadv(file.fds[place.part], place.views, place.at, _AT_ONCE)
+        except OSError as error:
+            file.at_once = error.errno not in _UNKNOWN
+            return False
+        if got == place.size:
+            self._count(k, place, got, perf_counter() - begun, file.meter)
+        return got == place.size
+
+    def _ask(self, k: int, place: Place, since: float, file: LocalFile) -> LocalFile:
+        """Have a place read ahead once there is room for it; its file, which that may have closed and opened again."""
+        while self._late and (len(self._late) == DEPTH or 0 < file.ahead < self._asked + place.size):
+            self._wait()
+            file = cast("LocalFile", self._file_of(self._files[k]))
+        self._late.append(_Late(k, place, since, file.meter))
+        self._asked += place.size
+        _queue(file.meter, place.part, 1)
+        advise(file.fds[place.part], place)
+        return file
+
+    def _wait(self) -> None:
+        """Read what was asked for first. Its file is looked up again: it may have been closed meanwhile."""
+        k, place, since, meter = self._late.popleft()
+        self._asked -= place.size
+        got = -1
+        try:
+            with suppress(OSError):
+                got = read_place(cast("LocalFile", self._file_of(self._files[k])).fds[place.part], place)
+        finally:
+            _queue(meter, place.part, -1)
+            self._count(k, place, got, perf_counter() - since, meter)
+
+    def _count(self, k: int, place: Place, got: int, seconds: float, meter: StorageMeter | None) -> None:
+        if meter is None:
+            self.took.append(seconds)
+            self.bytes += max(0, got)
+        else:
+            meter.read(seconds, max(0, got), place.part)
+            if got < place.size:  # a part is as long as its set says, or that is an error
+                meter.failures += 1
+                got = -1
+        if got < 0 or self.counts[k] < 0:
+            self.counts[k] = -1
+        else:
+            self.counts[k] += got
+
+
+def _queue(meter: StorageMeter | None, part: int, more: int) -> None:
+    if meter is not None:
+        meter.queued += more
+        meter.queues[part] += more
+
+
+def advise(fd: int, place: Place) -> None:
+    """Have the kernel read it, and do not wait."""
+    with suppress(OSError):  # a file system that takes no advice
+        for done in range(0, place.size, ADVICE):
+            os.posix_fadvise(fd, place.at + done, min(ADVICE, place.size - done), os.POSIX_FADV_WILLNEED)
+
+
+def read_place(fd: int, place: Place) -> int:
+    """Fill the views of a place from one of its file's descriptors; how many bytes there were. Raises OSError."""
+    got = more = os.preadv(fd, place.views, place.at)
+    while more and got < place.size:  # a read may come short before the end of a file
+        rest, skip = [], got
+        for view in place.views:
+            rest.append(view[skip:])
+            skip = max(0, skip - len(view))
+        got += (more := os.preadv(fd, rest, place.at + got))
+    return got
 
 
 def _missing(path: str) -> SourceNotFoundError:

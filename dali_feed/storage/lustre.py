@@ -1,12 +1,13 @@
-"""Folders on Lustre, which spreads files over its servers by itself: how the files made in one will be laid out.
+"""Lustre, which spreads files over its servers by itself: whether a file is there, and how those of a folder will lie.
 
 The law: a folder has the layout that was asked for, as Lustre itself tells it back, or there is an error. Lustre's tool
-`lfs` sets and tells it; a new file or folder has the layout of the folder it is made in.
+`lfs` sets and tells it; a new file or folder has the layout of the folder it is made in. Reading asks no tool.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import re
 import shutil
@@ -15,12 +16,13 @@ from dataclasses import dataclass
 
 from dali_feed.errors import ConfigError, SourceError
 
-__all__ = ["MAGIC", "LustreLayout", "layout_of", "magic_of", "parsed", "set_layout", "widest"]
+__all__ = ["AHEAD_BYTES", "MAGIC", "LustreLayout", "magic_of", "parsed", "set_layout"]
 
+AHEAD_BYTES = 64 << 20  # of a file that a reader asks for at once: eight servers with 8 MiB each
 MAGIC = 0x0BD00BD0  # `f_type` of Lustre, from its own lustre_user.h
 UNIT = 64 << 10  # stripes are a multiple of it
 _SECONDS = 60  # that `lfs` may take
-_TOLD = re.compile(r"\b(?:lmm_)?stripe_(count|size):\s+(-?\d+)")
+_NUMBERS = re.compile(r"\b(?:lmm_)?stripe_(count|size):\s+(-?\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +33,19 @@ class LustreLayout:
     size: int
 
 
-def magic_of(path: str) -> int:
-    """What `statfs` says which file system it is. Raises OSError."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    found = ctypes.create_string_buffer(512)  # its first field is a long, and the whole is far shorter
-    if libc.statfs(os.fsencode(path), found):
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def magic_of(where: str | int) -> int:
+    """Which file system a path or an open file is on, as `statfs` says. Raises OSError."""
+    status = ctypes.create_string_buffer(512)  # its first field is a long, and the whole is far shorter
+    failed = _libc().fstatfs(where, status) if isinstance(where, int) else _libc().statfs(os.fsencode(where), status)
+    if failed:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), path)
-    return ctypes.c_long.from_buffer(found).value & 0xFFFFFFFF
+        raise OSError(number, os.strerror(number), where)
+    return ctypes.c_long.from_buffer(status).value & 0xFFFFFFFF
 
 
 def set_layout(folder: str, layout: LustreLayout) -> None:
@@ -67,60 +74,43 @@ def set_layout(folder: str, layout: LustreLayout) -> None:
         msg = f"{folder}: {rule}; found {error.strerror}; check its permissions and owner"
         raise ConfigError(msg) from error
     _lfs("setstripe", "-c", str(layout.count), "-S", str(layout.size), folder)
-    found = parsed(_lfs("getstripe", "-d", folder), folder)
-    if found != layout:
-        msg = f"{folder}: must have {layout} once lfs setstripe has set it; found {found}; ask who runs this Lustre"
+    now = parsed(_lfs("getstripe", "-d", folder), folder)
+    if now != layout:
+        msg = f"{folder}: must have {layout} once lfs setstripe has set it; found {now}; ask who runs this Lustre"
         raise ConfigError(msg)
 
 
-def layout_of(file: str) -> LustreLayout:
-    """How a file on Lustre is laid out; of one in several components, that over most targets.
-
-    Raises ConfigError, SourceError as `set_layout` does where `lfs` does not tell.
-    """
-    return widest(_lfs("getstripe", file), file)
-
-
-def widest(told: str, path: str) -> LustreLayout:
-    """What `lfs getstripe` said of a file: of several components the one over most targets. Raises as `parsed`."""
-    first, numbers = parsed(told, path), {"count": list[int](), "size": list[int]()}
-    for name, number in _TOLD.findall(told):
-        numbers[name].append(int(number))
-    found = [LustreLayout(count, size) for count, size in zip(numbers["count"], numbers["size"], strict=False)]
-    return max([first, *found], key=lambda each: each.count)
-
-
-def parsed(told: str, path: str) -> LustreLayout:
+def parsed(text: str, path: str) -> LustreLayout:
     """What `lfs getstripe` said of a file or folder; of a layout in several components, the first of them.
 
     Raises ConfigError where it has no count or no size.
     """
-    found: dict[str, int] = {}
-    for name, number in _TOLD.findall(told):
-        found.setdefault(name, int(number))
-    if len(found) < 2:
-        msg = f"{path}: lfs getstripe must print stripe_count and stripe_size; found {told.strip()[:200]!r}"
+    numbers: dict[str, int] = {}
+    for name, number in _NUMBERS.findall(text):
+        numbers.setdefault(name, int(number))
+    if len(numbers) < 2:
+        msg = f"{path}: lfs getstripe must print stripe_count and stripe_size; found {text.strip()[:200]!r}"
         raise ConfigError(msg)
-    return LustreLayout(found["count"], found["size"])
+    return LustreLayout(numbers["count"], numbers["size"])
 
 
 def _lfs(*command: str) -> str:
-    told, tool = f"lfs {' '.join(command)}", shutil.which("lfs")
+    line, tool = f"lfs {' '.join(command)}", shutil.which("lfs")
     if tool is None:
-        msg = f"{told}: Lustre's tool must be on PATH; found none; install Lustre's client utilities"
+        msg = f"{line}: Lustre's tool must be on PATH; found none; install Lustre's client utilities"
         raise ConfigError(msg)
     try:
         done = subprocess.run(  # noqa: S603  a list of arguments, no shell
             [tool, *command], capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False
         )
     except OSError as error:
-        msg = f"{told}: Lustre's tool must be a program; {tool} failed: {error.strerror}; install it again"
+        msg = f"{line}: Lustre's tool must be a program; {tool} failed: {error.strerror}; install it again"
         raise ConfigError(msg) from error
     except subprocess.TimeoutExpired as error:
-        msg = f"{told}: must end in time; it took more than {_SECONDS} seconds; check the mount"
+        msg = f"{line}: must end in time; it took more than {_SECONDS} seconds; check the mount"
         raise SourceError(msg) from error
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip() or "no word").splitlines()[0]
-        msg = f"{told}: must end with 0; found {done.returncode}: {said}"
+        msg = f"{line}: must end with 0; found {done.returncode}: {said}"
         raise ConfigError(msg)
     return done.stdout

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dali_feed.errors import ConfigError, DataLostError, SourceDeniedError, SourceNotFoundError
-from dali_feed.storage.layout import Layout, Part
+from dali_feed.storage.striping import Layout, Part
 
 __all__ = ["SUFFIX", "Manifest", "Shard", "load_manifest", "load_plain", "manifest_bytes", "parsed"]
 
@@ -61,14 +61,14 @@ class Manifest:
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """The whole file: equal for equal manifests."""
-    told: dict[str, Any] = {
+    content: dict[str, Any] = {
         "shards": [asdict(shard) for shard in manifest.shards],
         "made": dict(manifest.made),
         "replay": None if manifest.replay is None else dict(manifest.replay),
     }
     if manifest.layout is not None:
-        told["layout"] = asdict(manifest.layout)
-    text = json.dumps(told, sort_keys=True)
+        content["layout"] = asdict(manifest.layout)
+    text = json.dumps(content, sort_keys=True)
     return f'{{"dfset": {VERSION}, "sha256": "{hashlib.sha256(text.encode()).hexdigest()}", "set": {text}}}\n'.encode()
 
 
@@ -95,11 +95,11 @@ def load_manifest(path: str) -> Manifest:
 def parsed(path: str, whole: bytes) -> Manifest:
     """The manifest in these bytes, which lie at `path`. DataLostError where they are none."""
     try:
-        told = json.loads(whole)
-        version, told = told["dfset"], told["set"]
-        shards = tuple(Shard(**each) for each in told["shards"])
-        found = Manifest(shards, told["made"], told["replay"], _layout(told))
-        fits = version == VERSION and bool(shards) and all(map(_is_shard, shards)) and manifest_bytes(found) == whole
+        content = json.loads(whole)
+        version, content = content["dfset"], content["set"]
+        shards = tuple(Shard(**each) for each in content["shards"])
+        manifest = Manifest(shards, content["made"], content["replay"], _layout(content))
+        fits = version == VERSION and bool(shards) and all(map(_is_shard, shards)) and manifest_bytes(manifest) == whole
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         what = f"{type(error).__name__}: {error}"
         msg = f"{path}: a manifest must be what `dali-feed pack` wrote; found {what}; fetch it again"
@@ -108,26 +108,26 @@ def parsed(path: str, whole: bytes) -> Manifest:
         what = f"version {version!r}" if version != VERSION else "other bytes than its SHA-256 says"
         msg = f"{path}: a manifest must be what `dali-feed pack` wrote; found {what}; fetch it again"
         raise DataLostError(msg)
-    return found
+    return manifest
 
 
 def load_plain(path: str) -> Manifest:
     """The manifest of a set whose shards are files beside it. ConfigError where they are not; see `load_manifest`."""
-    found = load_manifest(path)
-    if found.layout is not None:
-        where = ", ".join(found.layout.targets)
+    manifest = load_manifest(path)
+    if manifest.layout is not None:
+        where = ", ".join(manifest.layout.targets)
         msg = (
             f"{path}: must be a set of whole files; found a set striped over {where}; pack it again without targets: "
             f"dali-feed pack {path} OUT"
         )
         raise ConfigError(msg)
-    return found
+    return manifest
 
 
-def _layout(told: Mapping[str, Any]) -> Layout | None:
-    if "layout" not in told:
+def _layout(content: Mapping[str, Any]) -> Layout | None:
+    if "layout" not in content:
         return None
-    layout = told["layout"]
+    layout = content["layout"]
     return Layout(**{**layout, "targets": tuple(layout["targets"])})
 
 

@@ -1,290 +1,575 @@
-"""Files of object stores and web servers, by fsspec: ranges of them, many at once.
+"""Files of object stores and web servers, by obstore: ranges of them, many at once.
 
-The law: what is handed on are the bytes of the object that was opened. Neighbours are asked for together, and the one
-copy that is made is from an answer into the slab's view.
+The law: what is handed on are the bytes of the object that was opened. Each request asks for that one (If-Match), and
+an answer of another size, ETag or time of change is a SourceChangedError; one with other bytes than were asked for is
+tried again, never used. Whoever waits hears of `stop` within a moment, whatever a server does; a request that was given
+up writes nowhere, since the thread that asked copies what came. No error holds an option or what signs an address.
+
+Threads: one daemon per process has the loop of all requests; `_lock` guards its making.
 """
 
 from __future__ import annotations
 
+import asyncio
+import atexit
+import hashlib
 import os
+import random
+import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
-from typing import Any, cast
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import unquote
 
-from dali_feed.errors import ClosedError, ConfigError, MissingPackageError, SourceNotFoundError
+from dali_feed.errors import (
+    ClosedError,
+    ConfigError,
+    DaliFeedError,
+    SourceChangedError,
+    SourceDeniedError,
+    SourceError,
+    SourceNotFoundError,
+    SourceUnreachableError,
+)
 from dali_feed.packages import needed
 from dali_feed.records.storage_stats import StorageMeter
 from dali_feed.secrets import hidden, revealed_options
-from dali_feed.storage.asking import Asking, asking
-from dali_feed.storage.contract import Opened
-from dali_feed.storage.faults import Patience, told
-from dali_feed.storage.paths import INDEXES, braces
-from dali_feed.storage.requests import Requests
-from dali_feed.storage.signed import MASK, called, shown
-from dali_feed.storage.stamp import Stamp
+from dali_feed.storage.paths import INDEXES, MASK, braces, called, has_magic, pattern_of, shown
+from dali_feed.storage.store import FileOf, Stamp
 
-__all__ = ["RemoteFile", "RemoteStore"]
+if TYPE_CHECKING:
+    from obstore import GetOptions, ObjectMeta
+    from obstore.store import ObjectStore
+
+__all__ = ["RemoteFile", "RemoteStore", "check_address"]
 
 REQUEST_BYTES = 8 << 20
 GAP_BYTES = 256 << 10  # read and thrown away rather than asked around: less than a request costs at 100 MB/s and 3 ms
-CONCURRENCY = 16
-_PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp", "https": "aiohttp"}
-_PACKAGES |= {"az": "adlfs", "abfs": "adlfs", "abfss": "adlfs", "adl": "adlfs", "hdfs": "pyarrow"}
-_NO_LISTS = ("http", "https")
+CONCURRENCY = 16  # requests at once of a process
+TRIES = 5  # of one request in all
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0  # before the second try, and before any
+LIMIT_S = 60  # that one try may take
+MOMENT = 0.1  # seconds between looks at a stop event
+LAST_S = 2.0  # that a process which ends waits for its requests to be given up
+
+_WEB = ("http", "https")
+_KINDS = (*_WEB, "s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl")
+_ADDRESS = re.compile(r"(\w+)://([^/@]*@)?([^/?]*)")
+_STATUS = re.compile(r"non-2xx status code: (\d+)[^:<]*")
+_TIMES = re.compile(r" in [\d.]+[nµm]?s(, after \d+ retries, [^-]*?)?(?= - )")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_OTHER_BYTES = re.compile(r"non-partial response|Range request not supported|Requested \d+\.\.\d+, got|short answer")
+_NO_RANGE = re.compile(r"status code: 416|CONTENT_RANGE")  # what an empty object answers
+_RENAMED = {  # options of fsspec's file systems, and what obstore calls them
+    "key": "access_key_id",
+    "secret": "secret_access_key",
+    "token": "session_token (S3), or credentials in the environment",
+    "anon": "skip_signature=True",
+    "endpoint_url": "endpoint",
+    "client_kwargs": "endpoint and region",
+    "config_kwargs": "client_options and retry_config",
+    "headers": "client_options={'default_headers': {...}}",
+    "profile": "nothing: with boto3 installed, AWS_PROFILE is honoured",
+}
+_JITTER = random.SystemRandom()  # of its own, so that no draw of data depends on it
+_Call = Callable[[], Coroutine[Any, Any, Any]]
+_Answer = tuple[int, Any, float, Exception | None]  # which request, what came, seconds from when it was made on
+
+_lock = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+_thread: threading.Thread | None = None  # that has it
+_gate = asyncio.Semaphore(CONCURRENCY)
+_over = ""  # why this process can make no requests, or not any more
 
 
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """One process's way to a store."""
+def _in_child() -> None:
+    """Of a process that had read obstore's threads are not in its fork, and a request would hang there."""
+    global _lock, _over  # noqa: PLW0603
+    _lock = threading.Lock()
+    if _loop is not None:
+        _over = (
+            "this process was forked from one that had read from a remote store, whose connections do not survive "
+            "that; start it by spawn (multiprocessing_context='spawn'), or fork before the first read"
+        )
 
-    fs: Any
-    asking: Asking
-    requests: Requests
+
+def _at_exit() -> None:
+    """Give up all requests: an answer that came while the interpreter ends would abort the process."""
+    global _over
+    with _lock:
+        loop, _over = _loop, _over or "this process ends"
+    if loop is not None and _thread is not None and _over == "this process ends":
+        with suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(_given_up(), loop).result(LAST_S)
+        loop.call_soon_threadsafe(loop.stop)
+        _thread.join(LAST_S)
+
+
+async def _given_up() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(3 * MOMENT if tasks else 0)  # obstore's threads hear of it a little later
+
+
+os.register_at_fork(after_in_child=_in_child)
+atexit.register(_at_exit)
+
+
+def check_address(pattern: str) -> str:
+    """The store that an address is of, `s3://` or `https://`.
+
+    Raises ConfigError for one with a password, and for a kind that there is none for.
+    """
+    match = _ADDRESS.match(pattern)
+    kind = match[1] if match else pattern.partition("://")[0]
+    if kind not in _KINDS:
+        cure = "mount it, and name its files" if kind in ("hdfs", "sftp", "ftp", "smb") else "name files by their paths"
+        msg = f"ShardSet: an address must begin with {'://, '.join(_KINDS)}://; found {kind}://; {cure}"
+        raise ConfigError(msg)
+    if match and match[2]:
+        msg = f"ShardSet: an address must hold no user or password; found {kind}://***@{match[3]}; "
+        raise ConfigError(msg + "give them by storage_options=")
+    return f"{kind}://"
 
 
 class RemoteFile:
     """One object, as it was when it was opened."""
 
-    __slots__ = ("_stop", "_store", "_tag", "path", "was")
+    __slots__ = ("_stop", "_store", "path", "tag", "was")
 
-    def __init__(self, store: RemoteStore, path: str, stop: threading.Event | None) -> None:
-        self._store, self.path, self._stop = store, path, stop
-        # One that was asked before is not asked again where each request says which object it wants.
-        known = store.known.get(path)
-        self.was, self._tag = known if known and known[1] else store.about(path, stop)
+    def __init__(
+        self, store: RemoteStore, path: str, was: Stamp, tag: str, stop: threading.Event | None = None
+    ) -> None:
+        self._store, self.path, self.was, self.tag, self._stop = store, path, was, tag, stop
 
     def stamp(self) -> Stamp:
         """What it was when it was opened, where each answer is checked to be of that object; else what it is now."""
-        way = self._store.way()
-        return self.was if way.asking.checks and self._tag else self._store.about(self.path, self._stop)[0]
+        return self.was if self.tag else self._store.stamp(self.path)
 
     def read(self, view: memoryview, at: int) -> int:
-        """See `storage.contract.Opened`."""
+        """See `storage.store.File`."""
         return self._store.read([(self, view, at)], self._stop)[0]
-
-    def asked(self, way: _Way, start: int, stop: int) -> Callable[[], Any]:
-        """The request for a range of it."""
-        known = way.fs._strip_protocol(self._store.asked_as(self.path))
-        return partial(way.asking.range, known, start, stop, self.was.size, self._tag)
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+_Part = tuple[RemoteFile, memoryview, int]  # to be filled from that byte of that file
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RemoteStore:
     """The objects behind one kind of address.
 
-    address      any of them: which file system it is
-    options      of that file system, as fsspec takes them; secrets as `FromEnv` and `FromFile`. Never shown
-    concurrency  requests at once, of all readers together
-    patience     how often, how long
-    signed       the addresses with a query, by what their objects are called
-    meter        counts the ranges that one reader reads
+    address  any of them: what it begins with says which kind
+    options  as obstore takes them for that kind, `client_options` and `retry_config` among them; secrets as `FromEnv`
+             and `FromFile`. Never shown
+    signed   the addresses with a query, by what their objects are called
+    meter    counts the ranges that one reader reads
     """
 
     address: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    concurrency: int = CONCURRENCY
-    patience: Patience = field(default_factory=Patience)
     signed: dict[str, str] = field(default_factory=dict)
     most_open: int = 1 << 12  # nothing is held open
     random_access: bool = False
     meter: StorageMeter | None = None
-    _ways: dict[int, _Way] = field(default_factory=dict)  # by process: a file system does not survive a fork
-    known: dict[str, tuple[Stamp, str]] = field(default_factory=dict)  # what objects were when they were asked last
-    _making: threading.Lock = field(default_factory=threading.Lock)
+    # What is shared by all stores that `metered` makes of one: stores of buckets and hosts, and what objects were when
+    # their stamps were looked at.
+    _stores: dict[str, ObjectStore] = field(default_factory=dict)
+    _known: dict[str, tuple[Stamp, str]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"RemoteStore({self.protocol}://)"
+        return f"RemoteStore({self.kind}://)"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RemoteStore, (self.address, dict(self.options), self.concurrency, self.patience, self.signed)
+        return RemoteStore, (self.address, dict(self.options), self.signed)
 
     @property
-    def protocol(self) -> str:
+    def kind(self) -> str:
         """`s3`, `https`, ..."""
         return self.address.partition("://")[0]
 
-    @property
-    def retries(self) -> int:
-        """Tries after the first of a request, by this process so far."""
-        way = self._ways.get(os.getpid())
-        return way.requests.retries if way else 0
-
-    def way(self) -> _Way:
-        """This process's file system, made at its first use."""
-        way = self._ways.get(os.getpid())
-        if way is None:
-            if not self._making.acquire(timeout=60):  # after a fork in the middle of it the lock stays taken
-                msg = f"{self!r}: this process was forked while its store was made; make the ShardSet after the fork"
-                raise ClosedError(msg)
-            try:
-                way = self._ways.get(os.getpid()) or self._made()
-                self._ways[os.getpid()] = way
-            finally:
-                self._making.release()
-        return way
-
     def metered(self) -> RemoteStore:
         """The same, by the same connections, for one reader that counts its own reads."""
-        name = f"{self.protocol}://{self.address.partition('://')[2].partition('/')[0]}"
+        name = f"{self.kind}://{self.address.partition('://')[2].partition('/')[0]}"
         return replace(self, meter=StorageMeter(name))
 
     def matches(self, pattern: str) -> list[str]:
-        """See `storage.contract.Store`. A name without `*` or `[` is not looked for: its index is asked for soon."""
-        found: list[str] = []
+        """See `storage.store.Store`. A name without `*` or `[` is not looked for: its index is asked for soon."""
+        names: list[str] = []
         for name in braces(pattern):
-            web = self.protocol in _NO_LISTS
-            if not any(sign in (name.partition("?")[0] if web else name) for sign in ("*[" if web else "*?[")):
-                found.append(called(name) if web else name)
-                if found[-1] != name:
-                    self.signed[found[-1]] = name
+            web = self.kind in _WEB
+            if not has_magic(name.partition("?")[0] if web else name):
+                names.append(called(name) if web else name)
+                if names[-1] != name:
+                    self.signed[names[-1]] = name
                 continue
             if web:
                 what = f"found the pattern {shown(name)!r}"
                 msg = f"ShardSet: a web server lists no files; {what}; write a range, {{0000..0099}}"
                 raise ConfigError(msg)
-            way = self.way()
-            some = way.requests.one(name, partial(_listed, way.fs, name), None)
-            some = [way.fs.unstrip_protocol(path) for path in some if not path.endswith(INDEXES)]
+            some = [path for path in self._one(name, partial(self._matching, name)) if not path.endswith(INDEXES)]
             if not some:
                 msg = f"ShardSet: {pattern!r} must name files that are there; found no match {name!r}; check the path"
                 raise SourceNotFoundError(msg)
-            found += some
-        return sorted(found)
+            names += some
+        return sorted(names)
 
-    def asked_as(self, path: str) -> str:
-        """The address of an object. SourceNotFoundError for what stands beside one with a query: it has none."""
-        if MASK in path and path not in self.signed:
-            msg = f"{path}: no such shard file; of what lies beside an address with a query no address is known"
-            raise SourceNotFoundError(msg)
-        return self.signed.get(path, path)
+    def is_empty(self, folder: str) -> bool:
+        """Whether nothing lies under an address. Raises as `stamp`; a web server cannot say."""
+        return not self._one(folder, partial(self._some, folder))
 
     def stamp(self, path: str) -> Stamp:
         """What the store says of it now."""
-        return self.about(path, None)[0]
-
-    def about(self, path: str, stop: threading.Event | None) -> tuple[Stamp, str]:
-        """Its stamp, and its ETag or ""."""
-        way = self.way()
-        answer = way.requests.one(path, partial(way.asking.about, way.fs._strip_protocol(self.asked_as(path))), stop)
-        self.known[path] = cast("tuple[Stamp, str]", answer)
-        return self.known[path]
+        stamp, tag = self._one(path, partial(self._about, path))
+        self._known[path] = stamp, tag
+        return cast("Stamp", stamp)
 
     def open(self, path: str, stop: threading.Event | None = None) -> RemoteFile:
-        """The object; see `storage.contract.Store`."""
-        return RemoteFile(self, path, stop)
+        """The object; see `storage.store.Store`. One whose stamp was looked at is not asked for again."""
+        was, tag = self._known.get(path) or (None, "")
+        if was is None or not tag:
+            was, tag = self._one(path, partial(self._about, path), stop)
+        return RemoteFile(self, path, was, tag, stop)
 
     def fill(
         self,
-        file_of: Callable[[int], Opened],
+        file_of: FileOf,
         files: Sequence[int],
         views: Sequence[memoryview],
         at: Sequence[int],
         stop: threading.Event,
     ) -> list[int]:
-        """All at once, neighbours in one request; see `storage.contract.Store`."""
+        """All at once, neighbours in one request; see `storage.store.Store`. A request that fails is an error here."""
         try:
-            asked = [
+            parts = [
                 (cast("RemoteFile", file_of(file)), view, byte)
                 for file, view, byte in zip(files, views, at, strict=True)
             ]
-            return self.read(asked, stop)
+            return self.read(parts, stop)
         except ClosedError:
+            if not stop.is_set():
+                raise
             return [-1] * len(views)
 
-    def read(self, asked: Sequence[tuple[RemoteFile, memoryview, int]], stop: threading.Event | None) -> list[int]:
-        """Fill each view from a byte of a file; how many bytes there were."""
-        way = self.way()
-        counts = [max(0, min(len(view), file.was.size - at)) for file, view, at in asked]
-        parts = _parts([(file, view[:count], at) for (file, view, at), count in zip(asked, counts, strict=True)])
-        groups = _joined(parts)
+    def read(self, parts: Sequence[_Part], stop: threading.Event | None) -> list[int]:
+        """Fill each view from a byte of a file; how many bytes there were. Raises as `File.read`."""
+        counts = [max(0, min(len(view), file.was.size - at)) for file, view, at in parts]
+        groups = _joined([(file, view[:count], at) for (file, view, at), count in zip(parts, counts, strict=True)])
 
-        def copied(k: int, pieces: Sequence[bytes]) -> None:
-            group = groups[k]
-            _copy(pieces, group[0][2], [(view, at) for _, view, at in group])
+        def copy(k: int, data: memoryview) -> None:
+            begin = groups[k][0][2]
+            for _, view, at in groups[k]:
+                view[:] = data[at - begin : at - begin + len(view)]
 
         calls = [
-            (group[0][0].path, group[0][0].asked(way, group[0][2], group[-1][2] + len(group[-1][1])))
+            (group[0][0].path, partial(self._range, group[0][0], group[0][2], group[-1][2] + len(group[-1][1])))
             for group in groups
         ]
-        way.requests.all(calls, stop, copied, self.meter)
+        self._all(calls, stop, copy, self.meter or StorageMeter(""))
         return counts
 
-    def _made(self) -> _Way:
-        with needed():
-            import fsspec
-        subject = "ShardSet: storage_options"
+    async def _range(self, file: RemoteFile, start: int, end: int) -> memoryview:
+        """These bytes of an object; what obstore does not try again by itself is tried again here."""
+        import obstore
+
+        store, key = self._where(file.path)
+        match = {"if_match": file.tag} if file.tag.startswith('"') else {}  # a weak ETag (W/"...") matches nothing here
+        options = cast("GetOptions", {"range": (start, end), **match})
+        for tried in range(1, TRIES + 1):
+            try:
+                answer = await obstore.get_async(store, key, options=options)
+                _check_same(file, answer.meta)
+                data = memoryview(await answer.bytes_async())
+                if len(data) != end - start:
+                    msg = f"short answer: {end - start} bytes were asked for, and it held {len(data)}"
+                    raise OSError(msg)
+            except Exception as error:
+                # Without an ETag obstore cannot go on in the middle of a body that was cut off.
+                cut = not match and "body error" in str(error)
+                if tried == TRIES or not (cut or _OTHER_BYTES.search(str(error))):
+                    raise
+                await asyncio.sleep(_JITTER.uniform(0, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (tried - 1))))
+            else:
+                return data
+        raise AssertionError
+
+    async def _about(self, path: str) -> tuple[Stamp, str]:
+        """An object's stamp, and its ETag, its time of change or "": by its first byte, since some refuse a HEAD."""
+        import obstore
+
+        store, key = self._where(path)
         try:
-            options = revealed_options(subject, self.options)
-            if _PACKAGES.get(self.protocol) == "s3fs":  # we try again ourselves, and botocore would in each try
-                options["config_kwargs"] = {"retries": {"total_max_attempts": 1}, **options.get("config_kwargs", {})}
-            fs, _ = fsspec.core.url_to_fs(self.address, skip_instance_cache=True, **options)
-        except MissingPackageError:
-            raise
-        except ImportError as error:
-            package = _PACKAGES.get(self.protocol)
-            cure = f"pip install {package}" if package else "install what fsspec needs for it"
-            msg = f"{self.protocol}://: this needs {package or 'a package of its own'}, which is not installed; {cure}"
-            raise MissingPackageError(msg, name=package or error.name or "") from None
-        except ConfigError:
-            raise
-        except (ValueError, TypeError) as error:
-            names = ", ".join(sorted(self.options)) or "none"
-            msg = f"{subject} must be options of fsspec's {self.protocol}:// (given: {names}); found: "
-            raise ConfigError(msg + hidden(str(error))) from None
-        except OSError as error:
-            raise told(self.protocol, error, 1) from None
-        loop = fs.loop if fs.async_impl else None
-        return _Way(fs, asking(fs), Requests(loop, self.concurrency, self.patience))
+            answer = await obstore.get_async(store, key, options={"range": (0, 1)})
+            meta = answer.meta
+            await answer.bytes_async()  # the connection is free again
+        except obstore.exceptions.GenericError as error:
+            if not _NO_RANGE.search(str(error)):
+                raise
+            meta = await obstore.head_async(store, key)
+        tag = _tag(meta)
+        return _stamp(meta["size"], tag), tag
+
+    async def _matching(self, pattern: str) -> list[str]:
+        import obstore
+
+        root, key = _split(pattern)
+        store, folder = self._store(root), re.split(r"[*?\[]", key, maxsplit=1)[0].rpartition("/")[0]
+        if "/" in key.removeprefix(folder + "/") or "**" in key:
+            metas = [meta async for chunk in obstore.list(store, folder or None) for meta in chunk]
+        else:
+            metas = list((await obstore.list_with_delimiter_async(store, folder or None))["objects"])
+        fits = pattern_of(key).fullmatch
+        return [f"{root}/{meta['path']}" for meta in metas if fits(meta["path"])]
+
+    async def _some(self, folder: str) -> Sequence[ObjectMeta]:
+        import obstore
+
+        root, key = _split(folder)
+        async for chunk in obstore.list(self._store(root), key or None, chunk_size=1):
+            return chunk
+        return ()
+
+    def _where(self, path: str) -> tuple[ObjectStore, str]:
+        """The store that has an object, and its name there.
+
+        Raises SourceNotFoundError for what stands beside an address with a query: it has none.
+        """
+        if MASK in path and path not in self.signed:
+            msg = f"{path}: no such shard file; of what lies beside an address with a query no address is known"
+            raise SourceNotFoundError(msg)
+        address = self.signed.get(path, path)
+        root, key = _split(address)
+        if "?" in address and self.kind in _WEB:
+            return self._store(address), ""  # to the letter, since it is signed
+        return self._store(root), unquote(key) if self.kind in _WEB else key
+
+    def _store(self, root: str) -> ObjectStore:
+        """Made at its first use. By the thread of the loop alone."""
+        if root not in self._stores:
+            self._stores[root] = _store_of(root, self.options)
+        return self._stores[root]
+
+    def _one(self, path: str, call: _Call, stop: threading.Event | None = None) -> Any:
+        """The answer to one request. Raises as `_all`."""
+        answers: list[Any] = []
+        self._all([(path, call)], stop, lambda _, answer: answers.append(answer), StorageMeter(""))
+        return answers[0]
+
+    def _all(
+        self,
+        calls: Sequence[tuple[str, _Call]],
+        stop: threading.Event | None,
+        done: Callable[[int, Any], object],
+        meter: StorageMeter,
+    ) -> None:
+        """Make all requests; `done(k, answer)` is called by this thread as answers come, in any order.
+
+        Args:
+            calls: the path that each is about, and what asks.
+            stop: ends it early.
+            done: takes an answer.
+            meter: counts them.
+
+        Raises:
+            ClosedError: `stop` was set, or this process was forked from one that had read.
+            SourceError: a request failed for good; the others are given up.
+        """
+        loop, answers = _running(), SimpleQueue[_Answer]()
+        left, problem = len(calls), None
+        meter.queued += left
+        requests = asyncio.run_coroutine_threadsafe(_requests([call for _, call in calls], answers), loop)
+        try:
+            while left and problem is None:
+                if (stop is not None and stop.is_set()) or (requests.done() and answers.empty()):
+                    msg = "ShardSet: the read was stopped"
+                    raise ClosedError(msg)
+                with suppress(Empty):
+                    k, answer, seconds, error = answers.get(timeout=MOMENT)
+                    left -= 1
+                    meter.queued -= 1
+                    meter.read(seconds, len(answer) if isinstance(answer, memoryview) else 0)
+                    if error is None:
+                        done(k, answer)
+                    else:
+                        meter.failures += 1
+                        problem = _error_of(calls[k][0], error)
+        finally:
+            meter.queued -= left
+            requests.cancel()
+        if problem is not None:  # raised out here: obstore's error, which holds the full address, is no context of it
+            raise problem
 
 
-def _listed(fs: Any, pattern: str) -> Any:
-    fs.invalidate_cache()
-    return fs._glob(pattern) if fs.async_impl else fs.glob(pattern)
+async def _requests(calls: Sequence[_Call], answers: SimpleQueue[_Answer]) -> None:
+    """Make requests, CONCURRENCY at once of all that run in this process; what came of each goes to `answers`."""
+
+    async def one(k: int, call: _Call) -> None:
+        async with _gate:
+            begun, answer, problem = time.monotonic(), None, None
+            try:
+                answer = await call()
+            except Exception as error:  # noqa: BLE001  whatever it is, the thread that waits must hear of it
+                problem = error
+            answers.put((k, answer, time.monotonic() - begun, problem))
+
+    async with asyncio.TaskGroup() as group:
+        for k, call in enumerate(calls):
+            group.create_task(one(k, call))
 
 
-_Part = tuple[RemoteFile, memoryview, int]
+def _running() -> asyncio.AbstractEventLoop:
+    """The loop of this process, which runs in a daemon thread: a server that hangs must not keep a process from ending.
+
+    Raises ClosedError in a child that was forked from a process that had read, and in a process that ends.
+    """
+    global _loop, _thread  # noqa: PLW0603
+    with _lock:
+        if _over:
+            msg = f"ShardSet: {_over}"
+            raise ClosedError(msg)
+        if _loop is None:
+            with needed():
+                import obstore  # noqa: F401  here, so that its absence is an error of the caller's
+            loop = asyncio.new_event_loop()
+            _thread = threading.Thread(target=loop.run_forever, name="dali-feed-remote", daemon=True)
+            _thread.start()
+            _loop = loop
+        return _loop
 
 
-def _parts(asked: Sequence[_Part]) -> list[_Part]:
-    """The same in pieces of at most a request's size, without the empty ones."""
-    return [
-        (file, view[done : done + REQUEST_BYTES], at + done)
-        for file, view, at in asked
-        for done in range(0, len(view), REQUEST_BYTES)
-    ]
+def _store_of(root: str, raw: Mapping[str, Any]) -> ObjectStore:
+    """The store of a bucket or host. Raises ConfigError for options that it does not take."""
+    from obstore.exceptions import BaseError
+    from obstore.store import HTTPStore, from_url
+
+    subject, kind = "ShardSet: storage_options", root.partition("://")[0]
+    options = revealed_options(subject, raw)
+    for name in options:
+        if name in _RENAMED:
+            msg = f"{subject}: {name!r} is an option of fsspec; obstore has {_RENAMED[name]}; see docs/remote.md"
+            raise ConfigError(msg)
+    pauses = {"init_backoff": timedelta(seconds=FIRST_PAUSE_S), "max_backoff": timedelta(seconds=LONGEST_PAUSE_S)}
+    retry = {"max_retries": TRIES - 1, "backoff": pauses} | options.pop("retry_config", {})
+    endpoint = options.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", "")
+    plain = kind == "http" or str(endpoint).startswith("http://")
+    client = {"timeout": timedelta(seconds=LIMIT_S), "allow_http": plain} | options.pop("client_options", {})
+    if kind.startswith("s3") and not options.keys() & {"access_key_id", "skip_signature", "credential_provider"}:
+        options |= _profile()
+    try:
+        if kind in _WEB:  # some hosts are more to `from_url`, which signed addresses are not
+            return HTTPStore(root, client_options=client, retry_config=retry, **options)
+        return from_url(root.replace("gcs://", "gs://"), client_options=client, retry_config=retry, **options)
+    except (BaseError, ValueError, TypeError) as error:
+        said = _said(error)
+    names = ", ".join(sorted(raw)) or "none"
+    msg = f"{subject} must be options of obstore's {kind}:// (given: {names}); found: {said}"
+    raise ConfigError(msg)
+
+
+def _profile() -> dict[str, Any]:
+    """What finds credentials as Amazon's own tools do, with ~/.aws, where boto3 is installed and has found some."""
+    if "AWS_ACCESS_KEY_ID" in os.environ:
+        return {}
+    try:
+        from obstore.auth.boto3 import Boto3CredentialProvider
+
+        return {"credential_provider": Boto3CredentialProvider()}
+    except (ImportError, ValueError):
+        return {}
+
+
+def _error_of(path: str, error: Exception) -> DaliFeedError:
+    """The error of ours for one of obstore's."""
+    from obstore import exceptions
+
+    if isinstance(error, DaliFeedError):
+        return error
+    match, text, said = _STATUS.search(str(error)), str(error), _said(error)
+    status = int(match[1]) if match else 0
+    denied = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
+    if status in (401, 403) or isinstance(error, denied) or "169.254.169.254" in text or "redential" in text:
+        cure = "check the credentials in storage_options= or in the environment, and the rights of their owner"
+        return SourceDeniedError(f"{path}: a shard must be readable; the store refuses ({said}); {cure}")
+    if status in (404, 410) or isinstance(error, FileNotFoundError):
+        return SourceNotFoundError(f"{path}: no such shard file; check the path or the pattern")
+    if status in (412, 416) or isinstance(error, exceptions.PreconditionError):
+        return _changed(path, "another object is in its place")
+    may_pass = status in (408, 425, 429) or status >= 500
+    if may_pass or (isinstance(error, exceptions.BaseError | OSError) and not status and "ertificate" not in text):
+        hint = "; it must serve ranges, as object stores and nginx do" if _OTHER_BYTES.search(text) else ""
+        cure = f"check the network and the server, or try again later{hint}"
+        return SourceUnreachableError(
+            f"{path}: a shard must be readable; {TRIES} tries failed, the last with: {said}; {cure}"
+        )
+    return SourceError(f"{path}: a shard must be readable; found {said}; check the path and storage_options=")
+
+
+def _said(error: Exception) -> str:
+    """What an error says, in a line without secrets: of a server's answer the status and its code, not its words."""
+    first, status, code = str(error).partition("\n")[0], _STATUS.search(str(error)), _CODE.search(str(error))
+    if status:
+        first = first[: status.end()].rstrip() + (f" {code[1]}" if code else "")
+    first = _TIMES.sub("", first)
+    return shown(hidden(f"{type(error).__name__}: {first}"))[:300]
+
+
+def _changed(path: str, what: str) -> SourceChangedError:
+    msg = f"{path}: a shard must not change after it was indexed; {what}; make a new ShardSet to read it as it is"
+    return SourceChangedError(msg)
+
+
+def _check_same(file: RemoteFile, meta: ObjectMeta) -> None:
+    """Raise SourceChangedError where an answer is of another object than the one that was opened."""
+    if meta["size"] != file.was.size:
+        raise _changed(file.path, f"it had {file.was.size} bytes and has {meta['size']} now")
+    now = _tag(meta)
+    if file.tag and now and now != file.tag:
+        raise _changed(file.path, "it has another ETag or time of change")
+
+
+def _tag(meta: ObjectMeta) -> str:
+    """The ETag; where there is none the time of the last change, where that is known."""
+    changed = meta["last_modified"]
+    return meta["e_tag"] or (changed.isoformat() if changed.timestamp() else "")
+
+
+def _stamp(size: int, tag: str) -> Stamp:
+    """Bytes and ETag (or what else tells one version from the next), as a stamp: its time is a hash of the tag."""
+    return Stamp(0, size, int.from_bytes(hashlib.sha256(tag.encode()).digest()[:8], "big") >> 1, 0)
+
+
+def _split(address: str) -> tuple[str, str]:
+    """Bucket or host with what stands before it, and what comes behind."""
+    kind, _, rest = address.partition("://")
+    root, _, key = rest.partition("/")
+    return f"{kind}://{root}", key
 
 
 def _joined(parts: Sequence[_Part]) -> list[list[_Part]]:
-    """Those that lie near each other in one file, together up to a request's size; each group in order."""
+    """Pieces of at most a request's size, those near each other in one file together; each group in order."""
+    pieces = [
+        (file, view[done : done + REQUEST_BYTES], at + done)
+        for file, view, at in parts
+        for done in range(0, len(view), REQUEST_BYTES)
+    ]
     groups: list[list[_Part]] = []
     end = 0
-    for part in sorted(parts, key=lambda part: (part[0].path, part[2])):
-        file, view, at = part
-        last = groups[-1] if groups else []
-        near = last and last[0][0] is file and 0 <= at - end <= GAP_BYTES
-        if near and at + len(view) - last[0][2] <= REQUEST_BYTES:
-            last.append(part)
+    for file, view, at in sorted(pieces, key=lambda part: (part[0].path, part[2])):
+        group = groups[-1] if groups else []
+        near = group and group[0][0] is file and 0 <= at - end <= GAP_BYTES
+        if near and at + len(view) - group[0][2] <= REQUEST_BYTES:
+            group.append((file, view, at))
         else:
-            groups.append([part])
+            groups.append([(file, view, at)])
         end = at + len(view)
     return groups
-
-
-def _copy(pieces: Sequence[bytes], begin: int, views: Sequence[tuple[memoryview, int]]) -> None:
-    """Fill each (view, the byte that it begins at), in order, from pieces that follow each other from `begin` on."""
-    k, low = 0, begin
-    for view, at in views:
-        done = 0
-        while done < len(view):
-            while low + len(pieces[k]) <= at + done:
-                low += len(pieces[k])
-                k += 1
-            first = at + done - low
-            some = memoryview(pieces[k])[first : first + len(view) - done]
-            view[done : done + len(some)] = some
-            done += len(some)

@@ -15,8 +15,7 @@ from typing import Any
 
 from dali_feed.errors import ConfigError
 from dali_feed.options import Cache, Tuning
-from dali_feed.storage.durable import write_whole
-from dali_feed.storage.user_cache import user_cache
+from dali_feed.storage.durable import user_cache, write_whole
 from dali_feed.tuner.ladders import FIELDS
 
 __all__ = ["VERSION", "Kept", "Key", "keep", "kept", "path_of"]

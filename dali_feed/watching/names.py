@@ -95,7 +95,6 @@ _TARGET = {
 _STORAGE = {
     **_TARGET,
     "latency": _is("read_duration_seconds", "Reads by the time that they took."),
-    "retries": _grows("retries", "Tries after the first of a read."),
     "failures": _grows("failures", "Reads that ended in an error."),
     "hits": _grows("cache_hits", "Reads that the store's cache had."),
     "misses": _grows("cache_misses", "Reads that the store's cache had not."),

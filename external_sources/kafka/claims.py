@@ -37,10 +37,10 @@ from dali_feed.errors import (
 )
 from dali_feed.external_sources.one_file import LARGEST, load_file
 from dali_feed.records.source import Lease
-from dali_feed.storage.choose import store_for
 from dali_feed.storage.durable import sync_folder, write_whole
+from dali_feed.storage.paths import shown
 from dali_feed.storage.remote import RemoteStore
-from dali_feed.storage.signed import shown
+from dali_feed.storage.sets import store_for
 
 __all__ = [
     "ABOVE",
@@ -290,8 +290,6 @@ class RemoteClaims:
             return f"{claim_of(claim)}: the object changed while it was read"
         except SourceError as error:
             raise self._named(error) from error
-        finally:
-            self.store.known.pop(path, None)  # of millions of objects nothing is kept
 
     def _read(self, path: str, claim: ClaimHeaders, lease: Lease) -> memoryview | str:
         file = self.store.open(path)
@@ -316,15 +314,15 @@ class RemoteClaims:
 
     def _look(self) -> None:
         """Raise where nothing is there at all; a web server cannot be asked that."""
-        if self.store.protocol in ("http", "https"):
+        if self.store.kind in ("http", "https"):
             return
         try:
-            self.store.matches(f"{self.folder}/*")
-        except SourceNotFoundError as error:
-            msg = f"claims={self.folder!r}: the folder must hold payloads; it is empty: check the address"
-            raise SourceNotFoundError(msg) from error
+            empty = self.store.is_empty(self.folder)
         except SourceError as error:
             raise self._named(error) from error
+        if empty:
+            msg = f"claims={self.folder!r}: the folder must hold payloads; it is empty: check the address"
+            raise SourceNotFoundError(msg)
 
     def _named(self, error: SourceError) -> SourceError:
         return type(error)(f"claims={self.folder!r}: {error}")

@@ -21,10 +21,9 @@ from dali_feed.errors import DataLostError, SourceChangedError, SourceError
 from dali_feed.external_sources.index_homes import homes_of, keep
 from dali_feed.external_sources.record_files.frames import BrokenError, Framing
 from dali_feed.records.source import Int64s
-from dali_feed.storage.contract import Store, piece
 from dali_feed.storage.durable import write_whole
 from dali_feed.storage.local import LOCAL
-from dali_feed.storage.stamp import Stamp
+from dali_feed.storage.store import Stamp, Store, read_at
 
 __all__ = ["RecordIndex", "build", "load"]
 
@@ -66,10 +65,10 @@ def build(path: str, framing: Framing, store: Store = LOCAL) -> RecordIndex:
     file = store.open(path)
     try:
         before = file.stamp()
-        at, size = framing.frames(lambda count, first: piece(file, count, first), before.size)
+        at, size = framing.frames(lambda count, first: read_at(file, count, first), before.size)
         after = file.stamp()
     except BrokenError as broken:
-        other = framing.other(piece(file, 16, 0), path) if broken.byte == 0 else ""
+        other = framing.other(read_at(file, 16, 0), path) if broken.byte == 0 else ""
         if other:
             msg = (
                 f"{path}: must be a {framing.name} file that is not compressed, so that records can be read by "

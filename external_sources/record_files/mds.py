@@ -18,8 +18,8 @@ from dali_feed.external_sources.record_files.mds_sample import INTEGERS, MdsSamp
 from dali_feed.external_sources.record_files.reader import Files, RecordTable
 from dali_feed.external_sources.record_files.source import INDEX_THREADS, RecordFiles
 from dali_feed.records.source import Snapshot
-from dali_feed.storage.choose import store_for
-from dali_feed.storage.contract import Store
+from dali_feed.storage.sets import store_for
+from dali_feed.storage.store import Store
 
 __all__ = ["MDS"]
 

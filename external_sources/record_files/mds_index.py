@@ -18,8 +18,8 @@ import numpy as np
 from dali_feed.errors import DataLostError, SourceError, SourceNotFoundError
 from dali_feed.external_sources.record_files.kept_index import RecordIndex
 from dali_feed.external_sources.record_files.mds_packed import LARGEST, Packed, check_zstandard
-from dali_feed.storage.contract import Store, piece
 from dali_feed.storage.local import LOCAL
+from dali_feed.storage.store import Store, read_at
 
 __all__ = ["INDEX", "MdsSet", "MdsShard", "check_packed", "hashes_checked", "is_mds", "read_set", "shard_index"]
 
@@ -98,7 +98,7 @@ def _told(path: str, store: Store) -> dict[str, Any]:
         msg = f"{path}: no such file; a folder of MDS shards has one, and MDSWriter writes it last; finish or copy it"
         raise SourceNotFoundError(msg) from error
     try:
-        text = piece(file, min(file.stamp().size, _LARGEST), 0)
+        text = read_at(file, min(file.stamp().size, _LARGEST), 0)
         told = json.loads(text)
         if not isinstance(told, dict) or not isinstance(told["shards"], list):
             raise TypeError("an object with a list of shards is needed")  # noqa: EM101
@@ -185,7 +185,7 @@ def shard_index(shard: MdsShard, store: Store, columns: bytes) -> RecordIndex:
         stamp = file.stamp()
         if stamp.size != shard.bytes:
             raise _lost(shard, f"{stamp.size} bytes, but {INDEX} says {shard.bytes}")
-        head = np.frombuffer(piece(file, 4 * (shard.samples + 2), 0), "<u4").astype(np.int64)
+        head = np.frombuffer(read_at(file, 4 * (shard.samples + 2), 0), "<u4").astype(np.int64)
         if len(head) < shard.samples + 2 or head[0] != shard.samples:
             raise _lost(shard, f"{head[0] if len(head) else 'no'} samples, but {INDEX} says {shard.samples}")
         borders = head[1:]
@@ -219,7 +219,7 @@ def hashes_checked(shard: MdsShard, store: Store) -> bool:
     file = store.open(shard.path)
     try:
         for at in range(0, shard.bytes, _PIECE):
-            part = piece(file, min(_PIECE, shard.bytes - at), at)
+            part = read_at(file, min(_PIECE, shard.bytes - at), at)
             for each in hashing.values():
                 each.update(part)
     finally:

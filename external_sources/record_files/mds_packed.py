@@ -14,8 +14,7 @@ from typing import Any
 from dali_feed.errors import DataLostError
 from dali_feed.packages import needed
 from dali_feed.records.storage_stats import StorageMeter
-from dali_feed.storage.contract import Metered, Opened, Store, piece
-from dali_feed.storage.stamp import Stamp
+from dali_feed.storage.store import File, Stamp, Store, read_at
 
 __all__ = ["Packed", "PackedFile", "PackedStore", "check_zstandard"]
 
@@ -46,7 +45,7 @@ def check_zstandard(packed: str) -> None:
 class PackedFile:
     """A shard, whose bytes are unpacked when any but its foremost are asked for, and kept until it is closed."""
 
-    def __init__(self, below: Opened, packed: Packed, check: Check) -> None:
+    def __init__(self, below: File, packed: Packed, check: Check) -> None:
         self._below, self._packed, self._check = below, packed, check
         self._whole: memoryview | None = None
 
@@ -55,7 +54,7 @@ class PackedFile:
         return _stamp(self._packed, self._below.stamp())
 
     def read(self, view: memoryview, at: int) -> int:
-        """See `storage.contract.Opened`. DataLostError where the packed file is not what it was."""
+        """See `storage.store.File`. DataLostError where the packed file is not what it was."""
         if self._whole is None and at == 0 and len(view) <= self._packed.raw // 8:  # the table of samples, in an index
             return self._unpacked(_Parts(self._below, self._packed.bytes), view)
         if self._whole is None:
@@ -94,12 +93,12 @@ class PackedFile:
 class _Parts:
     """A file from its first byte on, as a stream."""
 
-    def __init__(self, file: Opened, size: int) -> None:
+    def __init__(self, file: File, size: int) -> None:
         self._file, self._left, self._at = file, size, 0
 
     def read(self, size: int) -> bytes:
         """At most so many bytes; none at the end."""
-        found = piece(self._file, min(size, self._left), self._at)
+        found = read_at(self._file, min(size, self._left), self._at)
         self._at, self._left = self._at + len(found), self._left - len(found)
         return found
 
@@ -118,12 +117,12 @@ class PackedStore:
 
     @property
     def meter(self) -> StorageMeter | None:
-        """See `storage.contract.Metered`."""
-        return self._below.meter if isinstance(self._below, Metered) else None
+        """See `storage.store.Store`."""
+        return self._below.meter
 
     def metered(self) -> PackedStore:
-        """See `storage.contract.Metered`."""
-        below = self._below.metered() if isinstance(self._below, Metered) else self._below
+        """See `storage.store.Store`."""
+        below = self._below.metered()
         return PackedStore(below, self._packed, self._check)
 
     def matches(self, pattern: str) -> list[str]:
@@ -135,8 +134,8 @@ class PackedStore:
         packed = self._packed.get(path)
         return self._below.stamp(path) if packed is None else _stamp(packed, self._below.stamp(packed.path))
 
-    def open(self, path: str, stop: threading.Event | None = None) -> Opened:
-        """See `storage.contract.Store`."""
+    def open(self, path: str, stop: threading.Event | None = None) -> File:
+        """See `storage.store.Store`."""
         packed = self._packed.get(path)
         if packed is None:
             return self._below.open(path, stop)
@@ -144,7 +143,7 @@ class PackedStore:
 
     def fill(
         self,
-        file_of: Callable[[int], Opened],
+        file_of: Callable[[int], File],
         files: Sequence[int],
         views: Sequence[memoryview],
         at: Sequence[int],

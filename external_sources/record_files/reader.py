@@ -18,7 +18,7 @@ from dali_feed.errors import DaliFeedError
 from dali_feed.external_sources.shard_reader import ShardFiles, Shards, room_for, runs_of
 from dali_feed.records.passing import PassingOn
 from dali_feed.records.source import LABEL, Block, Extents, Int64s, Slabs, unpack_ids
-from dali_feed.storage.contract import Store
+from dali_feed.storage.store import Store
 
 __all__ = ["Files", "LabelledReader", "RecordReader", "RecordTable", "called"]
 

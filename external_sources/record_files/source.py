@@ -27,8 +27,8 @@ from dali_feed.external_sources.shard_reader import check_shard
 from dali_feed.formats.format import Format
 from dali_feed.records.members import Member
 from dali_feed.records.source import LABEL, Extents, Reader, Slabs, Snapshot, Source
-from dali_feed.storage.choose import store_for
 from dali_feed.storage.paths import unique_names
+from dali_feed.storage.sets import store_for
 
 __all__ = ["RecordFiles", "files_of"]
 

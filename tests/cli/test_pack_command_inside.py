@@ -6,8 +6,8 @@ from pathlib import Path
 
 from kit.command import Cli, assert_one_line, cli
 
-from dali_feed.storage.layout import Layout
 from dali_feed.storage.manifest import load_manifest
+from dali_feed.storage.striping import Layout
 from dali_feed.testing.shards import write_shard
 
 __all__ = ["cli"]  # a fixture

@@ -170,16 +170,6 @@ def test_advice_ends_at_an_interrupt(capsys: pytest.CaptureFixture[str]) -> None
     assert err == "interrupted\n"
 
 
-def test_reads_are_a_table_for_people(tmp_path: Path) -> None:
-    """`bench io` without --json: a row for each measurement and the sentence that advises."""
-    (tmp_path / "file").write_bytes(bytes(1 << 20))
-    asked = ["bench", "io", str(tmp_path / "file"), "--quick", "--block", "64KiB", "--size", "512KiB", "--depth", "2"]
-    done = CliRunner().invoke(app, asked)
-    assert done.exit_code == 0, done.output
-    assert re.search(r"random\W+cold\W+65,536\W+2\W", done.stdout), done.stdout
-    assert "Tuning(readers=2)" in done.stdout
-
-
 def test_resuming_is_measured_at_each_place(tmp_path: Path) -> None:
     """`bench resume` has a row for each contestant and place, and keeps what it says as CSV and as a page."""
     from PIL import Image

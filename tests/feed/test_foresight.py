@@ -18,7 +18,7 @@ from dali_feed.feed.foresight import lanes_here
 from dali_feed.plan.order import Shuffle
 from dali_feed.plan.shares import Shares
 from dali_feed.records.source import Coming
-from dali_feed.storage.cached import CachedStore
+from dali_feed.storage.disk_cache import CachedStore
 from dali_feed.testing import assert_resumes_anywhere
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.testing.shards import write_shard

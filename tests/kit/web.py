@@ -3,7 +3,8 @@
 A fault is taken by the next GET of its file that asks for a range: "503", "429", "403" (refused with that status),
 "reset" (the connection is cut in the middle of the body), "short" (it ends early), "whole" (200 and the whole file in
 place of 206), "shifted" (another range than was asked for), "other" (another file's bytes and ETag), "hang" (no answer
-until the server closes).
+until the server closes). A GET of the first byte alone asks what a file is: it takes "look 503" and the like, and no
+others. A GET of `bucket?list-type=2` is answered with a list, as S3 does it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ import time
 from collections import defaultdict, deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
+from urllib.parse import parse_qs
 
 __all__ = ["Web"]
+
+LOOK = "bytes=0-0"
 
 
 class Web:
@@ -60,8 +64,10 @@ class Web:
         return f'"{hashlib.sha256(self.files[name]).hexdigest()[:16]}"' if self.tags else ""
 
     def ranges(self, name: str) -> list[str]:
-        """The ranges that were asked for of a file."""
-        return [found for method, which, found in list(self.requests) if which == name and method == "GET"]
+        """The ranges that were asked for of a file, without those that only asked what it is."""
+        return [
+            asked for method, which, asked in list(self.requests) if which == name and method == "GET" and asked != LOOK
+        ]
 
 
 class _Server(ThreadingHTTPServer):
@@ -87,9 +93,35 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """A file or a range of it, or what the script has in its place."""
         name = self.path.partition("?")[0].strip("/")
-        asked = self.headers.get("Range", "")
-        waiting = self.site.faults[name]
-        self._answer(waiting.popleft() if waiting and asked else "")
+        asked, faults = self.headers.get("Range", ""), self.site.faults[name]
+        if "list-type=2" in self.path:
+            self._list(name)
+        elif faults and asked and faults[0].startswith("look ") == (asked == LOOK):
+            self._answer(faults.popleft().removeprefix("look "))
+        else:
+            self._answer("")
+
+    def _list(self, bucket: str) -> None:
+        """The names in a bucket, under a prefix; with a delimiter folders in place of what lies in them."""
+        site, query = self.site, parse_qs(self.path.partition("?")[2])
+        site.requests.append((self.command, bucket, ""))
+        prefix, sign = query.get("prefix", [""])[0], query.get("delimiter", [""])[0]
+        names = [name.partition("/")[2] for name in site.files if name.startswith(f"{bucket}/{prefix}")]
+        inside = {name: name.removeprefix(prefix).partition(sign)[1] if sign else "" for name in names}
+        folders = {prefix + name.removeprefix(prefix).partition(sign)[0] + sign for name in names if inside[name]}
+        body = "<ListBucketResult><IsTruncated>false</IsTruncated>"
+        for name in names:
+            if not inside[name]:
+                size = len(site.files[f"{bucket}/{name}"])
+                body += (
+                    f"<Contents><Key>{name}</Key><Size>{size}</Size><LastModified>2024-01-01T00:00:00Z</LastModified>"
+                )
+                body += "</Contents>"
+        for folder in sorted(folders):
+            body += f"<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>"
+        data = (body + "</ListBucketResult>").encode()
+        self._head(200, len(data), {"Content-Type": "application/xml"})
+        self.wfile.write(data)
 
     def _answer(self, fault: str) -> None:
         site, name = self.site, self.path.partition("?")[0].strip("/")
@@ -111,6 +143,9 @@ class _Handler(BaseHTTPRequestHandler):
             data, tag = bytes(len(data)), '"another"'
         elif tag and self.headers.get("If-Match", tag) != tag:
             self._head(412, 0, {})
+            return
+        if asked and not data:
+            self._head(416, 0, {"Content-Range": "bytes */0"})
             return
         begin, end, status = 0, len(data), 200
         if (found := re.fullmatch(r"bytes=(\d+)-(\d+)", asked)) and fault != "whole":

@@ -17,11 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dali_feed.errors import ConfigError
-from dali_feed.storage.cached import CachedFile, CachedStore
-from dali_feed.storage.coming import NEVER, Coming
-from dali_feed.storage.disk_cache import DiskCache
+from dali_feed.storage.depot import HEAD, NEVER, Coming
+from dali_feed.storage.disk_cache import CachedFile, CachedStore, DiskCache
 from dali_feed.storage.local import LOCAL
-from dali_feed.storage.piece import HEAD
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ import pytest
 
 from dali_feed.external_sources import ShardSet
 from dali_feed.records.source import Extents
-from dali_feed.storage.local import LOCAL, LocalFile, LocalStore
-from dali_feed.storage.local_reads import DEPTH, LARGE
+from dali_feed.storage import lustre
+from dali_feed.storage.local import DEPTH, LARGE, LOCAL, LocalFile, LocalStore
 from dali_feed.testing.shards import write_shard
 
-DATA = np.random.default_rng(0).bytes(1 << 20)
+DATA = np.random.default_rng(0).bytes(3 << 20)
 SIZE = 2000
 
 
@@ -48,44 +48,33 @@ def filled(store: LocalStore, path: str, at: Sequence[int]) -> tuple[list[bytes]
     return [bytes(view[:count]) for view, count in zip(views, counts, strict=True)], counts
 
 
-def test_cold_reads_are_all_asked_for_before_one_is_waited_for(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk hears of up to DEPTH reads before the first that waits, and gives the file's bytes."""
-    events: list[str] = []
-    advise, preadv = os.posix_fadvise, os.preadv
-
-    def advising(fd: int, at: int, size: int, what: int) -> None:
-        events.append("ask")
-        advise(fd, at, size, what)
-
-    def reading(fd: int, views: Sequence[memoryview], at: int, flags: int = 0) -> int:
-        if flags:
-            raise BlockingIOError(errno.EAGAIN, "the page cache has it not")
-        events.append("wait")
-        return preadv(fd, views, at)
-
-    monkeypatch.setattr(os, "posix_fadvise", advising)
-    monkeypatch.setattr(os, "preadv", reading)
-    at = [7 * SIZE * k % len(DATA) for k in range(DEPTH + 2)]
-    assert filled(LOCAL, path, at)[0] == [DATA[k : k + SIZE] for k in at]
-    assert events == ["ask"] * DEPTH + ["wait"] * DEPTH + ["ask"] * 2 + ["wait"] * 2
-
-
-def test_a_large_read_is_left_to_the_kernel(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that keeps the disk busy by itself is read in one go, with no question and no advice before it."""
-    flags: list[int] = []
-    preadv = os.preadv
-
-    def reading(fd: int, views: Sequence[memoryview], at: int, flag: int = 0) -> int:
-        flags.append(flag)
-        return preadv(fd, views, at, flag)
-
-    monkeypatch.setattr(os, "preadv", reading)
-    os.truncate(path, LARGE + 1)
-    file, view = LOCAL.open(path), bytearray(LARGE + 1)
-    assert LOCAL.fill(lambda _: file, [0], [memoryview(view)], [0], threading.Event()) == [LARGE + 1]
+@pytest.mark.parametrize("lustre_s", [False, True])
+def test_cold_reads_are_those_of_the_file(path: str, lustre_s: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than are asked of a disk at once, small and large, over and behind the file's end; on Lustre too."""
+    if lustre_s:
+        monkeypatch.setattr(lustre, "magic_of", lambda _: lustre.MAGIC)
+        monkeypatch.setattr(lustre, "AHEAD_BYTES", 2 * LARGE)
+    rng = np.random.default_rng(1)
+    at = rng.integers(0, len(DATA), DEPTH + 70).tolist()
+    sizes = [LARGE + 1 if k % 50 == 7 else SIZE for k in range(len(at))]
+    file = LOCAL.open(path)
+    assert file.ahead == (2 * LARGE if lustre_s else 0)
+    views = [memoryview(bytearray(size)) for size in sizes]
+    forget(path)
+    counts = LOCAL.fill(lambda _: file, [0] * len(at), views, at, threading.Event())
     file.close()
-    assert flags == [0]
-    assert view[:-1] == DATA
+    wanted = [DATA[k : k + size] for k, size in zip(at, sizes, strict=True)]
+    assert [bytes(view[:count]) for view, count in zip(views, counts, strict=True)] == wanted
+
+
+def test_a_stop_that_is_set_ends_the_reads(path: str) -> None:
+    """What was not read is told so, before a file is opened."""
+    stop = threading.Event()
+    stop.set()
+    store = LOCAL.metered()
+    assert store.fill(lambda _: LOCAL.open("gone"), [0, 0], [memoryview(bytearray(9))] * 2, [0, 9], stop) == [-1, -1]
+    assert store.meter is not None
+    assert store.meter.stats().queued == 0
 
 
 def test_what_the_page_cache_has_half_is_read_whole(path: str) -> None:
@@ -97,24 +86,30 @@ def test_what_the_page_cache_has_half_is_read_whole(path: str) -> None:
     assert filled(LOCAL, path, at)[0] == [DATA[k : k + SIZE] for k in at]
 
 
-def test_a_file_system_that_tells_of_no_cache_is_asked_once(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where reads that do not wait are refused, and advice too, the bytes come all the same."""
-    refused: list[int] = []
+def test_a_file_system_that_tells_of_no_cache_gives_its_bytes() -> None:
+    """Where reads that do not wait are refused, as the kernel's own files refuse them."""
+    whole = Path("/proc/version").read_bytes()
+    file, views = LOCAL.open("/proc/version"), [memoryview(bytearray(9)) for _ in range(3)]
+    assert LOCAL.fill(lambda _: file, [0] * 3, views, [0, 4, 8], threading.Event()) == [9, 9, 9]
+    assert [bytes(view) for view in views] == [whole[k : k + 9] for k in (0, 4, 8)]
+    assert not file.at_once
+    file.close()
+
+
+def test_a_read_that_comes_in_parts_goes_on_where_it_was(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the system may give it: what came is not read again."""
+    asked: list[int] = []
     preadv = os.preadv
 
-    def refusing(fd: int, views: Sequence[memoryview], at: int, flags: int = 0) -> int:
+    def reading(fd: int, views: Sequence[memoryview], at: int, flags: int = 0) -> int:
         if flags:
-            refused.append(at)
-            raise OSError(errno.EOPNOTSUPP, "not here")
-        return preadv(fd, views, at)
+            raise BlockingIOError(errno.EAGAIN, "the page cache has it not")
+        asked.append(at)
+        return preadv(fd, [views[-1][:700]] if len(views) == 1 else [views[0]], at)
 
-    def silent(*_: int) -> None:
-        raise OSError(errno.EINVAL, "not here")
-
-    monkeypatch.setattr(os, "preadv", refusing)
-    monkeypatch.setattr(os, "posix_fadvise", silent)
-    assert filled(LOCAL, path, [0, 9, 99])[0] == [DATA[k : k + SIZE] for k in (0, 9, 99)]
-    assert refused == [0]
+    monkeypatch.setattr(os, "preadv", reading)
+    assert filled(LOCAL, path, [5]) == ([DATA[5 : 5 + SIZE]], [SIZE])
+    assert asked == [5, 705, 1405]
 
 
 def test_a_file_that_was_closed_meanwhile_is_opened_again(tmp_path: Path) -> None:
@@ -142,7 +137,7 @@ def test_each_read_of_mounted_files_is_counted(path: str) -> None:
     store, other = LOCAL.metered(), LOCAL.metered()
     forget(path)
     filled(store, path, [0, 0, SIZE, len(DATA) - 5])
-    broken = LocalFile(os.open(os.path.dirname(path), os.O_RDONLY))  # a folder gives no bytes
+    broken = LocalFile([os.open(os.path.dirname(path), os.O_RDONLY)])  # a folder gives no bytes
     assert store.fill(lambda _: broken, [0], [memoryview(bytearray(9))], [0], threading.Event()) == [-1]
     broken.close()
     assert store.meter is not None

@@ -23,8 +23,7 @@ from dali_feed.errors import (
 from dali_feed.external_sources import ShardSet
 from dali_feed.records.extents import Extents
 from dali_feed.records.storage_stats import Stored
-from dali_feed.storage import requests
-from dali_feed.storage.faults import Patience, wait_before
+from dali_feed.storage import remote
 from dali_feed.testing import assert_resumes_anywhere
 
 
@@ -32,9 +31,7 @@ from dali_feed.testing import assert_resumes_anywhere
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Indexes are kept apart; tries follow each other at once."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    waits = wait_before
-    quick = Patience(base=0.01, cap=0.01)
-    monkeypatch.setattr(requests, "wait_before", lambda error, tried, _: waits(error, tried, quick))
+    monkeypatch.setattr(remote, "FIRST_PAUSE_S", 0.01)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +66,7 @@ def test_a_set_behind_an_address_is_what_the_files_are(web: Web, plain: Path) ->
     wanted = rows(local)
     web.requests.clear()
     assert source.snapshot().fingerprint == local.snapshot().fingerprint
-    assert not [each for method, name, each in web.requests if method == "GET" and name.endswith(".tar")]
+    assert not [name for name in web.files if name.endswith(".tar") and web.ranges(name)]
     assert rows(source) == rows(pickle.loads(pickle.dumps(source))) == wanted
     assert source.snapshot().names == local.snapshot().names
     assert len(wanted[0]) == 12

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,15 +18,9 @@ from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChan
 from dali_feed.external_sources import FileList, ShardSet
 from dali_feed.packing import damage, index, merge, pack, verify
 from dali_feed.records.extents import Extents
-from dali_feed.records.slabs import SlabPool
-from dali_feed.storage import target_queues
-from dali_feed.storage.layout import BLOCK, Layout
-from dali_feed.storage.set_store import SetStore
-from dali_feed.storage.stripe_writer import StripeWriter
-from dali_feed.storage.striped_file import StripedFile
+from dali_feed.storage.sets import SetStore
+from dali_feed.storage.striping import BLOCK, Layout, StripedFile, StripeWriter
 from dali_feed.testing import assert_resumes_anywhere
-
-LATE = 0.3  # seconds that a read hangs
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +82,6 @@ def test_a_striped_set_holds_what_the_plain_one_does(plain: Path, tmp_path: Path
     assert payloads(path) == payloads(plain)
     assert ShardSet(path).snapshot().fingerprint == ShardSet(plain).snapshot().fingerprint
     assert not verify(path).damages
-    assert not target_queues._queues  # the last reader took the threads with it
 
 
 def test_a_striped_set_resumes_anywhere(plain: Path, tmp_path: Path) -> None:
@@ -144,65 +136,44 @@ def test_a_part_that_is_cut_under_an_open_reader_is_named(plain: Path, tmp_path:
     file.close()
 
 
-def test_a_target_that_hangs_ends_with_stop(tmp_path: Path) -> None:
-    """Whoever waits for it gets a ClosedError once `stop` is set, and closing it waits for nobody."""
-    base = tmp_path
-    (base / "t0").mkdir()
-    (base / "t1").mkdir()
-    layout, stop, held = Layout(("t0", "t1"), 2, BLOCK), threading.Event(), threading.Event()
-    writer = StripeWriter(base, layout, 0, "a.tar")
-    writer.write(bytes(4 * BLOCK))
-    file = StripedFile("a.tar", str(base), layout, writer.commit(), stop)
+def test_a_cold_set_is_read_from_all_targets(plain: Path, tmp_path: Path) -> None:
+    """Pages dropped, many small reads and one that is larger than a reader asks for at once: bytes and figures."""
+    path = striped(plain, tmp_path)
+    store = SetStore().metered()
+    shard = store.matches(str(path))[0]
+    file, wanted = store.open(shard), store.open(shard)
+    assert isinstance(file, StripedFile)
+    whole = bytearray(file.size)
+    wanted.read(memoryview(whole), 0)
+    wanted.close()
+    for part in tmp_path.glob("t*/*"):
+        fd = os.open(part, os.O_RDONLY)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+    file.ahead = 3 * BLOCK
+    at = [*range(0, file.size, 777), 0]
+    views = [memoryview(bytearray(BLOCK)) for _ in at[:-1]] + [memoryview(bytearray(file.size))]
+    counts = store.fill(lambda _: file, [0] * len(at), views, at, threading.Event())
+    for view, byte, count in zip(views, at, counts, strict=True):
+        assert count == min(len(view), file.size - byte)
+        assert view[:count] == whole[byte : byte + count]
+    (told,) = file.storage()
+    assert (told.bytes, told.queued, told.failures) == (sum(counts), 0, 0)
+    assert [each.queued for each in told.targets] == [0, 0, 0]
+    file.close()
 
-    def hang() -> None:
-        held.wait()
 
-    queue = target_queues.acquire([str(base / "t1")])[0]
-    for _ in range(target_queues.DEPTH):
-        queue.put(hang)  # as a read of a dead mount: it does not come back
-    threading.Timer(0.01, stop.set).start()
-    try:
-        with pytest.raises(ClosedError, match="the read was stopped"):
-            file.read(memoryview(bytearray(4 * BLOCK)), 0)
-        file.close()
-        assert file.storage()[0].queued
-    finally:
-        held.set()
-        target_queues.release([queue])
-
-
-def test_memory_that_was_given_back_is_never_written_to(
-    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A read that hangs holds the slab it writes into, after `stop` too: the next lease never gets it before."""
-    source, pool = ShardSet(striped(plain, tmp_path, 2)), SlabPool()
-    source.snapshot()
-    inside, given, stop, real = threading.Event(), threading.Event(), threading.Event(), os.preadv
-
-    def hanging(fd: int, views: Sequence[memoryview], at: int) -> int:
-        if "/t1/" in os.readlink(f"/proc/self/fd/{fd}"):
-            inside.set()
-            given.wait(LATE)  # a target that wakes when its bytes are no longer wanted
-        return real(fd, views, at)
-
-    def read() -> None:
-        with pytest.raises(ClosedError):
-            reader.read(Extents.one(0, 0, 6))
-        slab.append(pool.lease().room(1 << 20))
-        slab[0][:] = bytes(len(slab[0]))
-        given.set()
-
-    reader, slab = source.reader(pool, stop), list[memoryview]()
-    monkeypatch.setattr(os, "preadv", hanging)
-    thread = threading.Thread(target=read)
-    thread.start()
-    inside.wait()
+def test_a_stop_ends_a_read_between_two_parts(plain: Path, tmp_path: Path) -> None:
+    """With a ClosedError that names the target; of many reads each that was not made is told so."""
+    path, stop = striped(plain, tmp_path), threading.Event()
+    store = SetStore()
+    file = store.open(store.matches(str(path))[0], stop)
     stop.set()
-    thread.join()
-    reader.close()
-    for each in [each for each in threading.enumerate() if str(tmp_path)[-20:] in each.name]:
-        each.join()
-    assert bytes(slab[0]) == bytes(len(slab[0]))
+    with pytest.raises(ClosedError, match="t0: the read was stopped"):
+        file.read(memoryview(bytearray(4 * BLOCK)), 0)
+    assert store.fill(lambda _: file, [0], [memoryview(bytearray(9))], [0], stop) == [-1]
+    file.close()
 
 
 def test_what_targets_gave_is_counted(plain: Path, tmp_path: Path) -> None:
@@ -212,7 +183,8 @@ def test_what_targets_gave_is_counted(plain: Path, tmp_path: Path) -> None:
     file = store.open(store.matches(str(path))[0])
     size = file.stamp().size
     file.read(memoryview(bytearray(size)), 0)
-    (told,) = file.storage()  # type: ignore[attr-defined]
+    assert isinstance(file, StripedFile)
+    (told,) = file.storage()
     file.close()
     reader = ShardSet(path).reader()
     reader.read(Extents.one(0, 0, 1))

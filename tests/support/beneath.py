@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dali_feed.storage.cached import CachedFile, CachedStore
-from dali_feed.storage.contract import Opened
-from dali_feed.storage.disk_cache import DiskCache
+from dali_feed.storage.disk_cache import CachedFile, CachedStore, DiskCache
 from dali_feed.storage.local import LOCAL, LocalStore
+from dali_feed.storage.store import File
 
 __all__ = ["DATA", "PIECE", "SIZE", "Counting", "opened", "pieces", "read", "taken"]
 
@@ -37,7 +36,7 @@ class Counting(LocalStore):
 
     def fill(
         self,
-        file_of: Callable[[int], Opened],
+        file_of: Callable[[int], File],
         files: Sequence[int],
         views: Sequence[memoryview],
         at: Sequence[int],

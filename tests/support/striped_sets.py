@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from dali_feed.storage.layout import BLOCK, Layout
 from dali_feed.storage.manifest import load_manifest, manifest_bytes
-from dali_feed.storage.stripe_writer import StripeWriter
+from dali_feed.storage.striping import BLOCK, Layout, StripeWriter
 
 __all__ = ["striped"]
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 
 from dali_feed.options import Cache
-from dali_feed.storage.user_cache import user_cache
+from dali_feed.storage.durable import user_cache
 from dali_feed.tuner.kept import Kept, Key, keep, kept, path_of
 
 KEY = Key({"cpus": 2}, {"source": "photos"}, {"batch_size": 64})

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from dali_feed.cli.bench.decode import decode
-from dali_feed.cli.bench.io import io
 from dali_feed.cli.bench.kafka import kafka
 from dali_feed.cli.bench.kernels import kernels
 from dali_feed.cli.bench.loader import loader
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bench_app"]
 
-COMMANDS = (loader, decode, kernels, kafka, train, resume, io, report)
+COMMANDS = (loader, decode, kernels, kafka, train, resume, report)
 
 
 def bench_app(plainly: Callable[[], ContextDecorator]) -> typer.Typer:

@@ -48,7 +48,7 @@ def loader(  # noqa: PLR0913, PLR0917  an option each
     """Measure images per second of our loader, of its ceiling and of other loaders over the same images, in turns.
 
     Each of them crops at random to --crop, flips, and normalizes to float32. The images are read into the page cache
-    first; `bench io` measures storage. Ctrl-C ends with a table of what was measured. docs/benchmarking.md says how to
+    first; Ctrl-C ends with a table of what was measured. docs/benchmarking.md says how to
     read it.
     """
     options = locals()

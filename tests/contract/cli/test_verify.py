@@ -136,13 +136,13 @@ def test_remote_shards_by_their_address(cli: Cli, tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("SHARDS_TOKEN", "Bearer hunter2")
     write_shard(tmp_path / "a.tar", [(jpeg(n), n) for n in range(3)])
-    option = ("--storage-option", "headers.Authorization=env:SHARDS_TOKEN")
+    option = ("--storage-option", "client_options.default_headers.Authorization=env:SHARDS_TOKEN")
     with Web({"a.tar": (tmp_path / "a.tar").read_bytes()}) as web:
         for command in ("verify", "inspect"):
             done = cli(command, f"{web.url}/a.tar", *option)
             assert done.code == 0, done.err
             assert "3" in done.out
             assert "hunter2" not in done.out + done.err
-        assert {headers["Authorization"] for headers in web.headers} == {"Bearer hunter2"}
+        assert {headers["authorization"] for headers in web.headers} == {"Bearer hunter2"}
     assert_one_line(cli("verify", tmp_path / "a.tar", *option), "storage_options")
     assert_one_line(cli("verify", "kafka://host:1/topic", *option), "--storage-option")

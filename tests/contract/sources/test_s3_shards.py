@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import fsspec
 import numpy as np
+import obstore
 import pytest
 from kit.blocks import taken
 from kit.inside import Extents, write_shard
 from kit.s3 import S3Server, unavailable
+from obstore.store import S3Store
 
 from dali_feed.errors import SourceChangedError, SourceDeniedError, SourceNotFoundError
 from dali_feed.external_sources import FromEnv, ShardSet
@@ -22,33 +22,37 @@ RECORDS = [[(os.urandom(900), 30 * shard + k) for k in range(30)] for shard in r
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    """One for the file."""
+def served() -> Iterator[tuple[S3Server, S3Store]]:
+    """One server for the file, and its bucket `train`."""
     why = unavailable()
     if why is not None:
         if os.environ.get("CI") == "true":
             pytest.fail(why)
         pytest.skip(why)
-    with S3Server() as found:
-        there = fsspec.filesystem("s3", skip_instance_cache=True, **found.options())
-        there.call_s3("create_bucket", Bucket="train")
-        yield found
+    with S3Server() as server:
+        yield server, server.bucket("train")
 
 
 @pytest.fixture
-def bucket(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A file system with two shards and the index of one of them in the bucket `train`."""
+def server(served: tuple[S3Server, S3Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """With two shards and the index of one of them in the bucket."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("S3_SECRET", "alice-secret")
-    there = fsspec.filesystem("s3", skip_instance_cache=True, **server.options())
+    server, bucket = served
     for k, records in enumerate(RECORDS):
         write_shard(tmp_path / f"{k}.tar", records)
-        there.pipe_file(f"train/set/{k}.tar", (tmp_path / f"{k}.tar").read_bytes())
-    there.pipe_file("train/set/0.tar.dfidx", b"no index of ours")
-    return there
+        obstore.put(bucket, f"set/{k}.tar", (tmp_path / f"{k}.tar").read_bytes())
+    obstore.put(bucket, "set/0.tar.dfidx", b"no index of ours")
+    return server
 
 
-def test_shards_in_a_bucket_are_what_the_files_are(server: S3Server, bucket: Any, tmp_path: Path) -> None:
+@pytest.fixture
+def bucket(served: tuple[S3Server, S3Store]) -> S3Store:
+    """The bucket."""
+    return served[1]
+
+
+def test_shards_in_a_bucket_are_what_the_files_are(server: S3Server, bucket: S3Store, tmp_path: Path) -> None:
     """A pattern is matched by the store, and records, labels and fingerprint are those of the files."""
     source = ShardSet("s3://train/set/*.tar", storage_options=server.options(FromEnv("S3_SECRET")))
     assert source.paths == ("s3://train/set/0.tar", "s3://train/set/1.tar")
@@ -58,15 +62,13 @@ def test_shards_in_a_bucket_are_what_the_files_are(server: S3Server, bucket: Any
     block = reader.read(Extents(np.arange(2), found.starts, found.stops))
     rows = zip(map(taken, block.payloads), block.fields["label"].tolist(), strict=True)
     assert list(rows) == [record for shard in RECORDS for record in shard]
-    bucket.pipe_file("train/set/1.tar", bytes(len((tmp_path / "1.tar").read_bytes())))
+    obstore.put(bucket, "set/1.tar", bytes((tmp_path / "1.tar").stat().st_size))
     with pytest.raises(SourceChangedError, match=r"s3://train/set/1\.tar"):
         reader.read(Extents.one(1, 0, 1))
     reader.read(Extents.one(0, 0, 1)).lease.release()
 
 
-def test_what_a_bucket_refuses_and_what_it_lacks(
-    server: S3Server, bucket: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_bucket_refuses_and_what_it_lacks(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong secret and a missing object are told at once, and the secret is in no word of it."""
     with pytest.raises(SourceNotFoundError, match=r"2\.tar"):
         ShardSet("s3://train/set/{0..2}.tar", storage_options=server.options()).snapshot()

@@ -11,11 +11,15 @@ import socket
 import subprocess
 import tempfile
 import time
+import urllib.request
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
 
+import obstore
 from kit.broker.real import free_ports
 from kit.broker.with_us import Beside
+from obstore.store import S3Store
 
 __all__ = ["S3Server", "unavailable"]
 
@@ -57,17 +61,16 @@ class S3Server:
         self._wait()
 
     def options(self, secret: Any = SECRET) -> dict[str, Any]:
-        """What s3fs takes."""
-        return {
-            "key": USER,
-            "secret": secret,
-            "client_kwargs": {"endpoint_url": f"http://127.0.0.1:{self._port}", "region_name": "us-east-1"},
-            # botocore's own checksums need headers that this server does not know.
-            "config_kwargs": {
-                "request_checksum_calculation": "when_required",
-                "response_checksum_validation": "when_required",
-            },
-        }
+        """What `storage_options` takes."""
+        url = f"http://127.0.0.1:{self._port}"
+        return {"access_key_id": USER, "secret_access_key": secret, "endpoint": url, "region": "us-east-1"}
+
+    def bucket(self, name: str) -> S3Store:
+        """A new bucket, to put objects into."""
+        store = S3Store(name, client_options={"allow_http": True}, **self.options())
+        request = urllib.request.Request(obstore.sign(store, "PUT", "", timedelta(minutes=1)), method="PUT")  # noqa: S310  ours
+        urllib.request.urlopen(request).close()  # noqa: S310
+        return store
 
     def __enter__(self) -> Self:
         return self

@@ -1,6 +1,10 @@
-"""Shards of sets: `/data/imagenet.dfset/imagenet-000000.tar` is the file beside the manifest, or its parts on targets.
+"""Shards of sets, and which store a path is of.
 
-The law: what a manifest names is there, as long as it was, or reading it is an error that names target and file.
+`/data/imagenet.dfset/imagenet-000000.tar` is the file beside the manifest, mounted or behind an address, or its parts
+on targets.
+
+The law: what a manifest names is there, as long as it was, with the index that it names, or reading it is an error that
+names target and file.
 """
 
 from __future__ import annotations
@@ -9,27 +13,48 @@ import fnmatch
 import glob
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from dali_feed.errors import DataLostError, SourceNotFoundError
+from dali_feed.errors import ConfigError, DataLostError, SourceNotFoundError
 from dali_feed.records.storage_stats import StorageMeter
-from dali_feed.storage.contract import Metered, Opened, Store
-from dali_feed.storage.layout import Layout, Part
-from dali_feed.storage.local import LOCAL, LocalFile
-from dali_feed.storage.manifest import SUFFIX, Manifest, Shard, load_manifest
-from dali_feed.storage.stamp import Stamp
-from dali_feed.storage.stripe_writer import check_parts
-from dali_feed.storage.striped_file import StripedFile, open_part, stamp_of
-from dali_feed.storage.striped_reads import fill_striped
-from dali_feed.storage.target_file import TargetFile
+from dali_feed.storage.local import LOCAL
+from dali_feed.storage.manifest import SUFFIX, Manifest, Shard, load_manifest, parsed
+from dali_feed.storage.paths import braces
+from dali_feed.storage.store import File, FileOf, Stamp, Store, read_at
+from dali_feed.storage.striping import Layout, Part, StripedFile, check_parts, stamp_of_parts
 
-__all__ = ["SetStore", "is_set_path"]
+__all__ = ["SetStore", "is_set_path", "store_for"]
 
 INDEX = ".dfidx"
 _INSIDE = SUFFIX + "/"
+
+
+def store_for(patterns: Sequence[str], options: Mapping[str, Any] | None = None) -> Store:
+    """The store of all these patterns; `options` are of a remote one, and never shown.
+
+    Raises:
+        ConfigError: they are of several stores, an address holds a password, or mounted files are given options.
+    """
+    remote = [pattern for pattern in patterns if "://" in pattern and not pattern.startswith("pipe:")]
+    sets = any(map(is_set_path, patterns))
+    if not remote:
+        if options:
+            msg = (
+                "ShardSet: storage_options are for addresses such as s3://bucket/train.tar; found files; leave them out"
+            )
+            raise ConfigError(msg)
+        return SetStore() if sets else LOCAL
+    from dali_feed.storage.remote import RemoteStore, check_address
+
+    kinds = {check_address(pattern) if "://" in pattern else "files" for pattern in patterns}
+    if len(kinds) > 1:
+        msg = f"ShardSet: all shards must be of one store; found {', '.join(sorted(kinds))}; make a ShardSet of each"
+        raise ConfigError(msg)
+    store = RemoteStore(remote[0], dict(options or {}))
+    return SetStore(store) if sets else store
 
 
 def is_set_path(pattern: str) -> bool:
@@ -39,7 +64,7 @@ def is_set_path(pattern: str) -> bool:
 
 @dataclass(frozen=True)
 class SetStore:
-    """Files of sets by their manifests; other paths as on any mounted file system.
+    """Files of sets by their manifests; other paths as the store below has them.
 
     below  how the files that are not striped are read
     """
@@ -52,12 +77,12 @@ class SetStore:
 
     @property
     def meter(self) -> StorageMeter | None:
-        """See `storage.contract.Metered`. None of striped sets, each of whose files has its own."""
-        return self.below.meter if self._plain and isinstance(self.below, Metered) else None
+        """See `storage.store.Store`. None of striped sets, each of whose files has its own."""
+        return self.below.meter if all(each.layout is None for each, _ in list(self._sets.values())) else None
 
     def metered(self) -> SetStore:
         """The same, manifests too, for one reader that counts its own reads."""
-        return type(self)(self.below.metered() if isinstance(self.below, Metered) else self.below, self._sets)
+        return type(self)(self.below.metered(), self._sets)
 
     @property
     def random_access(self) -> bool:
@@ -67,7 +92,7 @@ class SetStore:
     @property
     def most_open(self) -> int:
         """Shards that may be open at once: fewer where each is several files."""
-        layouts = [found.layout for found, _ in list(self._sets.values())]
+        layouts = [each.layout for each, _ in list(self._sets.values())]
         return max(8, self.below.most_open // max((each.stripe_count for each in layouts if each), default=1))
 
     def matches(self, pattern: str) -> list[str]:
@@ -75,34 +100,32 @@ class SetStore:
         if not is_set_path(pattern):
             return self.below.matches(pattern)
         home, inside = _split(os.path.expanduser(pattern))
-        found = [
+        shards = [
             f"{each}/{shard.name}"
-            for each in self._homes(home)
+            for each in _homes(home)
             for shard in self.manifest(each).shards
             if not inside or fnmatch.fnmatchcase(shard.name, inside)
         ]
-        if not found:
+        if not shards:
             msg = f"ShardSet: {pattern!r} must name shards of a set; found none; check the path"
             raise SourceNotFoundError(msg)
-        return found
+        return shards
 
     def stamp(self, path: str) -> Stamp:
         """What the file is now, which has the size that the manifest says."""
         if striped := self._striped(path):
-            return _stamp(*striped)
+            home, layout, parts = striped
+            check_parts(home, layout, parts)
+            files = [os.path.join(layout.folder(each.target, home), each.file) for each in parts]
+            return stamp_of_parts([os.stat(file) for file in files])
         real, size = self._real(path)
         with _there(path, real):
             return _sized(path, real, size, self.below.stamp(real))
 
-    def open(self, path: str, stop: threading.Event | None = None) -> Opened:
-        """The file; see `storage.contract.Store`. Raises DataLostError where it is not as long as the manifest says."""
+    def open(self, path: str, stop: threading.Event | None = None) -> File:
+        """The file; see `storage.store.Store`. Raises DataLostError where it is not as long as the manifest says."""
         if striped := self._striped(path):
-            home, layout, parts = striped
-            if len(parts) > 1:
-                return StripedFile(_split(path)[0], home, layout, parts, stop)
-            targets = [layout.folder(k, home) for k in range(len(layout.targets))]
-            held = LocalFile(open_part(targets[parts[0].target], parts[0]))
-            return TargetFile(held, parts[0].target, StorageMeter(_split(path)[0], targets))
+            return StripedFile(_split(path)[0], *striped, stop)
         real, size = self._real(path)
         with _there(path, real):
             file = self.below.open(real, stop)
@@ -115,25 +138,18 @@ class SetStore:
 
     def fill(
         self,
-        file_of: Callable[[int], Opened],
+        file_of: FileOf,
         files: Sequence[int],
         views: Sequence[memoryview],
         at: Sequence[int],
         stop: threading.Event,
     ) -> list[int]:
-        """From all targets at once, or from the one that has the shard; else as the store below does it."""
-        if self._plain:
-            return self.below.fill(file_of, files, views, at, stop)
-        return fill_striped(file_of, files, views, at, stop, self.most_open)
-
-    @property
-    def _plain(self) -> bool:
-        """Whether none of the sets is striped."""
-        return all(found.layout is None for found, _ in list(self._sets.values()))
+        """As the store below does it, from all targets at once where a shard lies on several."""
+        return self.below.fill(file_of, files, views, at, stop)
 
     def manifest(self, home: str) -> Manifest:
         """The manifest of a set, read once."""
-        return self._held(home)[0]
+        return self._set(home)[0]
 
     def index_sha256(self, path: str) -> str | None:
         """The SHA-256 of a shard's index, where it is a shard of a set."""
@@ -145,22 +161,31 @@ class SetStore:
             return None
         return self.manifest(os.path.expanduser(patterns[0])).replay
 
-    def _homes(self, pattern: str) -> list[str]:
-        """The sets that a pattern names."""
-        return sorted(glob.glob(pattern)) if glob.has_magic(pattern) and not os.path.exists(pattern) else [pattern]
-
-    def _loaded(self, home: str) -> Manifest:
-        return load_manifest(home)
-
-    def _held(self, home: str) -> tuple[Manifest, dict[str, int]]:
+    def _set(self, home: str) -> tuple[Manifest, dict[str, int]]:
         if home not in self._sets:
-            found = self._loaded(home)
-            self._sets[home] = found, {shard.name: number for number, shard in enumerate(found.shards)}
+            manifest = self._remote(home) if "://" in home else load_manifest(home)
+            self._sets[home] = manifest, {shard.name: number for number, shard in enumerate(manifest.shards)}
         return self._sets[home]
+
+    def _remote(self, home: str) -> Manifest:
+        try:
+            file = self.below.open(home)
+            whole = read_at(file, file.stamp().size, 0)
+        except SourceNotFoundError as error:
+            msg = f"{home}: no such set; check the address, or copy the manifest too, last of all"
+            raise SourceNotFoundError(msg) from error
+        manifest = parsed(home, whole)
+        if manifest.layout is not None:
+            msg = (
+                f"{home}: a remote set must be of whole files; found one striped over {len(manifest.layout.targets)}"
+                " targets; pack it again without targets (dali-feed pack SET OUT), and copy that"
+            )
+            raise ConfigError(msg)
+        return manifest
 
     def _shard(self, path: str) -> tuple[Manifest, int, Shard]:
         home, name = _split(path)
-        manifest, numbers = self._held(home)
+        manifest, numbers = self._set(home)
         if name not in numbers:
             msg = f"{path}: no such shard in the set; check the path or the pattern"
             raise SourceNotFoundError(msg)
@@ -184,18 +209,22 @@ class SetStore:
         return os.path.join(os.path.dirname(home), name), shard.index_size if path.endswith(INDEX) else shard.size
 
 
+def _homes(pattern: str) -> list[str]:
+    """The sets that a pattern names."""
+    if "://" not in pattern:
+        return sorted(glob.glob(pattern)) if glob.has_magic(pattern) and not os.path.exists(pattern) else [pattern]
+    if any(sign in pattern for sign in "*["):
+        msg = f"ShardSet: a remote set is named by its address; found the pattern {pattern!r}; write a range, "
+        raise ConfigError(msg + "{0..9}, or name each")
+    return braces(pattern)
+
+
 def _split(path: str) -> tuple[str, str]:
     """The path of a manifest, and what comes behind it."""
     if path.endswith(SUFFIX):
         return path, ""
     home, _, inside = path.partition(_INSIDE)
     return home + SUFFIX, inside
-
-
-def _stamp(home: str, layout: Layout, parts: Sequence[Part]) -> Stamp:
-    """What the parts of a shard are now, as one. Raises DataLostError, SourceDeniedError as opening them does."""
-    check_parts(home, layout, parts)
-    return stamp_of([os.stat(os.path.join(layout.folder(each.target, home), each.file)) for each in parts])
 
 
 @contextmanager

@@ -1,0 +1,150 @@
+"""How the bytes of files are read, wherever those lie: what sources of files ask of a store.
+
+The law: a store gives the bytes that a file has, or says why it cannot; which of them were read at once and from where
+changes nothing. What a file was is kept as its `Stamp`, and sources compare it before the first byte they use and after
+the last: a file that was written again or replaced has another one, whoever set its times, since the time of change is
+the kernel's own. (An inode alone proves nothing: mounts of object stores give one file several.)
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from dali_feed.records.storage_stats import StorageMeter
+
+__all__ = ["Ahead", "File", "FileOf", "Stamp", "Store", "read_at"]
+
+FIRST_BYTES = 64 << 10
+AHEAD_BYTES = 8 << 20
+
+
+class Stamp(NamedTuple):
+    """What a file was: its inode, bytes, and the times of the last write and of the last change of any kind, in ns."""
+
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Stamp:
+        """What `os.stat` or `os.fstat` says."""
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+    def change(self, now: Stamp) -> str:
+        """What became of the file since; "" where it is the same."""
+        if now.size != self.size:
+            return f"it had {self.size} bytes and has {now.size} now"
+        if (now.mtime_ns, now.ctime_ns) == (self.mtime_ns, self.ctime_ns):
+            return ""
+        if now.inode != self.inode:
+            return f"another file of the same {self.size} bytes is in its place"
+        times = "was written again" if now.mtime_ns != self.mtime_ns else "has another time of change (ctime)"
+        return f"it {times} and has the same {self.size} bytes"
+
+
+class File(Protocol):
+    """One file, open for reads at any place. Used by one thread, and never inherited through fork."""
+
+    def stamp(self) -> Stamp:
+        """What this file is now; of one that was replaced, what the open one is."""
+        ...
+
+    def read(self, view: memoryview, at: int) -> int:
+        """Fill `view` from byte `at`; how many bytes there were. Fewer only where the file ends.
+
+        Raises OSError where that is what happened, else a SourceError that names the file.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let it go. Safe to call twice."""
+        ...
+
+
+FileOf = Callable[[int], File]  # the open file of a number
+
+
+class Store(Protocol):
+    """A place of files. It can be pickled, and another process opens its own files."""
+
+    @property
+    def most_open(self) -> int:
+        """Files that one reader may have open at once."""
+        ...
+
+    @property
+    def random_access(self) -> bool:
+        """Whether a single record costs little."""
+        ...
+
+    @property
+    def meter(self) -> StorageMeter | None:
+        """What counts the reads of one reader, in its own store; None where files count for themselves."""
+        ...
+
+    def metered(self) -> Store:
+        """The same store for one more reader, with a meter of its own."""
+        ...
+
+    def matches(self, pattern: str) -> list[str]:
+        """The files that one pattern names, sorted.
+
+        Raises:
+            SourceNotFoundError: it names a file that is not there, or matches none.
+            ConfigError: it names what is no file.
+        """
+        ...
+
+    def stamp(self, path: str) -> Stamp:
+        """What the file is now. Raises as `open`."""
+        ...
+
+    def open(self, path: str, stop: threading.Event | None = None) -> File:
+        """The file, whose reads end early with a ClosedError once `stop` is set, where they may take long.
+
+        Raises SourceNotFoundError, SourceDeniedError, or another SourceError that names the file.
+        """
+        ...
+
+    def fill(
+        self,
+        file_of: FileOf,
+        files: Sequence[int],
+        views: Sequence[memoryview],
+        at: Sequence[int],
+        stop: threading.Event,
+    ) -> list[int]:
+        """Fill views[k] from byte at[k] of `file_of(files[k])`, many at once where that is faster; the bytes of each.
+
+        `file_of` is called by this thread alone, and closes the oldest of more than `most_open` files. A count of -1:
+        not read, because `stop` was set or because of an error, which `File.read` then raises.
+        """
+        ...
+
+
+def read_at(file: File, size: int, at: int) -> bytes:
+    """`size` bytes from byte `at`, fewer where the file ends."""
+    room = bytearray(size)
+    got = file.read(memoryview(room), at)
+    return bytes(room[:got])
+
+
+class Ahead:
+    """Pieces of a file whose every read costs a request: in large blocks where they follow each other, else small."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._bytes, self._at = b"", 0
+
+    def __call__(self, size: int, at: int) -> bytes:
+        """`size` bytes from byte `at`; fewer where the file ends."""
+        first = at - self._at
+        if not 0 <= first <= len(self._bytes) - size:
+            follows = self._bytes and 0 <= first <= len(self._bytes) + FIRST_BYTES
+            block = AHEAD_BYTES if follows else FIRST_BYTES
+            self._bytes, self._at, first = read_at(self._file, max(size, block), at), at, 0
+        return self._bytes[first : first + size]

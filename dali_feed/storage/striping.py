@@ -1,0 +1,369 @@
+"""Shards that lie on several targets, as RAID-0 over folders: where each byte is, and how it is written and read.
+
+The law: which byte lies where is arithmetic on (layout, number of the shard, byte) alone, so a manifest names the
+layout once, and the sizes of parts always add up to their shard's. A part has its name only when all bytes of its shard
+are on the disks. What a kill leaves are temporary names, which are written over by the next try, or given their names
+by `settle` where they were whole.
+
+A shard is cut into stripes of `stripe_size` bytes. Stripe i goes to part i % stripe_count; a part is one file that has
+its stripes one behind the other, so what a read wants of one part together are neighbours there. Part p of shard s lies
+on target (s + p) % targets, so that the first stripes, and shards that are smaller than a row of stripes, spread over
+all.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import IO
+
+from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceDeniedError, SourceError
+from dali_feed.records.storage_stats import StorageMeter, StorageStats
+from dali_feed.storage.durable import sync_folder
+from dali_feed.storage.local import LocalFile, Place, advise, read_place
+from dali_feed.storage.store import Stamp
+
+__all__ = [
+    "BLOCK",
+    "STRIPE_BYTES",
+    "Layout",
+    "Part",
+    "StripeWriter",
+    "StripedFile",
+    "check_parts",
+    "check_targets",
+    "settle",
+    "stamp_of_parts",
+    "sweep",
+]
+
+BLOCK = 4096  # what direct reads and pages are aligned to
+STRIPE_BYTES = 1 << 20
+AHEAD_BYTES = 32 << 20  # of a striped file that one reader asks for at once
+PLACE_BYTES = 2 << 20  # of one part that are one read
+MOST_VIEWS = 512  # of one preadv; Linux takes 1,024
+_ATTEMPT = re.compile(r"\.(?P<shard>.+?)(\.\d+of\d+)?\.[0-9a-f]{32}\.tmp")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file of a shard: which target has it, its name there, and its bytes."""
+
+    target: int
+    file: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the shards of a set are laid over folders.
+
+    targets       the folders; a relative one is beside the manifest
+    stripe_count  parts of a shard: 1 has each shard whole on one target, and all targets in turn
+    stripe_size   bytes of a stripe, a multiple of 4096
+
+    Raises ConfigError for values that are not allowed.
+    """
+
+    targets: tuple[str, ...]
+    stripe_count: int = 1
+    stripe_size: int = STRIPE_BYTES
+
+    def __post_init__(self) -> None:
+        if not self.targets or not all(isinstance(each, str) and each for each in self.targets):
+            msg = f"targets: must be one folder or more; found {self.targets!r}"
+            raise ConfigError(msg)
+        plain = [os.path.normpath(each) for each in self.targets]
+        if len(set(plain)) < len(plain):
+            twice = next(each for each in plain if plain.count(each) > 1)
+            msg = f"targets: must be different folders, else stripes share a disk; found {twice} twice"
+            raise ConfigError(msg)
+        if not 1 <= self.stripe_count <= len(self.targets):
+            msg = f"stripe_count: must be 1 to {len(self.targets)}, the number of targets; found {self.stripe_count}"
+            raise ConfigError(msg)
+        if self.stripe_size < BLOCK or self.stripe_size % BLOCK:
+            msg = f"stripe_size: must be a multiple of {BLOCK} bytes, the size of a page; found {self.stripe_size}"
+            raise ConfigError(msg)
+
+    @classmethod
+    def over(cls, home: str, targets: Sequence[str], count: int | None = None, size: int = STRIPE_BYTES) -> Layout:
+        """Over folders as a shell names them, for a manifest in `home`; those inside it move with it. None: all."""
+        home, folders = os.path.abspath(home), [os.path.abspath(each) for each in targets if each]
+        inside = [os.path.relpath(each, home) if each.startswith(f"{home}/") else each for each in folders]
+        return cls(tuple(inside), len(inside) if count is None else count, size)
+
+    def folder(self, target: int, home: str) -> str:
+        """The folder of a target, for a manifest that lies in the folder `home`."""
+        return os.path.normpath(os.path.join(home, self.targets[target]))
+
+    def parts(self, number: int, name: str, size: int) -> tuple[Part, ...]:
+        """The files of shard `number`, which has `size` bytes. One that gets no byte is an empty file."""
+        count, stripe = self.stripe_count, self.stripe_size
+        whole, rest = divmod(size, stripe)
+        parts = []
+        for k in range(count):
+            rows = whole // count + (whole % count > k)
+            bytes_here = rows * stripe + (rest if whole % count == k else 0)
+            file = name if count == 1 else f"{name}.{k}of{count}"
+            parts.append(Part((number + k) % len(self.targets), file, bytes_here))
+        return tuple(parts)
+
+    def pieces(self, at: int, size: int) -> Iterator[tuple[int, int, int]]:
+        """Bytes `at` to `at + size` of a shard in order: (part, byte in that part, bytes), none over a stripe's end."""
+        end = at + size
+        while at < end:
+            stripe, inside = divmod(at, self.stripe_size)
+            length = min(self.stripe_size - inside, end - at)
+            row, part = divmod(stripe, self.stripe_count)
+            yield part, row * self.stripe_size + inside, length
+            at += length
+
+
+class StripeWriter:
+    """Writes one shard from its first byte to its last. Used by one thread.
+
+    home    the folder of the manifest
+    number  of the shard in its set: it says on which target its first stripe lies
+    attempt told apart in the temporary names, where two may write the same shard at once; "" where one does
+
+    Targets must be folders that are there: one that is not mounted must not be made on the disk below.
+
+    Raises SourceDeniedError, which names the target, where one cannot be written to; `write` and `finish` too.
+    """
+
+    def __init__(self, home: str | os.PathLike[str], layout: Layout, number: int, name: str, attempt: str = "") -> None:
+        self._home, self._layout, self._number, self._name = os.fspath(home), layout, number, name
+        self._attempt = attempt
+        self._size = 0
+        self._stack = ExitStack()
+        self._files: list[IO[bytes]] = []
+        self._paths = _temporaries(self._home, layout, layout.parts(number, name, 0), attempt)
+        with ExitStack() as opened:
+            for path in self._paths:
+                try:
+                    self._files.append(opened.enter_context(path.open("wb")))
+                except OSError as error:
+                    raise _denied(path, error) from error
+            self._stack = opened.pop_all()
+
+    @property
+    def size(self) -> int:
+        """Bytes that were written."""
+        return self._size
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Write the next bytes; how many they were."""
+        view = memoryview(data).cast("B")
+        done = 0
+        for part, _, size in self._layout.pieces(self._size, len(view)):
+            try:
+                self._files[part].write(view[done : done + size])
+            except OSError as error:
+                raise _denied(self._paths[part], error) from error
+            done += size
+        self._size += done
+        return done
+
+    def finish(self) -> tuple[Part, ...]:
+        """Have all bytes on the disks, under temporary names. `settle` gives them theirs."""
+        for file, path in zip(self._files, self._paths, strict=True):
+            try:
+                file.flush()
+                os.fsync(file.fileno())
+                file.close()
+            except OSError as error:
+                raise _denied(path, error) from error
+        return self._layout.parts(self._number, self._name, self._size)
+
+    def commit(self) -> tuple[Part, ...]:
+        """`finish`, and `settle`: the shard is there when this returns, and outlasts a power cut."""
+        parts = self.finish()
+        settle(self._home, self._layout, parts, self._attempt)
+        return parts
+
+    def abort(self) -> None:
+        """Leave nothing. Safe to call twice, and after `commit`, where it does nothing."""
+        with suppress(OSError):  # of bytes that are still to be written, on a disk that is full
+            self._stack.close()
+        for path in self._paths:
+            path.unlink(missing_ok=True)
+
+
+class StripedFile(LocalFile):
+    """A shard on its targets, open; its reads are counted for each of them.
+
+    Args:
+        name: of its set, in figures.
+        home: the folder of the manifest.
+        layout, parts: where it lies.
+        stop: ends a read between two parts, with a ClosedError.
+
+    Raises:
+        DataLostError: a part is not there, or not as long as it should be.
+        SourceDeniedError: it may not be read. Both name target and file.
+    """
+
+    __slots__ = ("_folders", "_layout", "_parts", "_stop", "size")
+
+    def __init__(
+        self, name: str, home: str, layout: Layout, parts: Sequence[Part], stop: threading.Event | None = None
+    ) -> None:
+        self._layout, self._parts, self._stop = layout, parts, stop
+        self._folders = [layout.folder(part.target, home) for part in parts]
+        self.size = sum(part.size for part in parts)
+        others = [folder for k in range(len(layout.targets)) if (folder := layout.folder(k, home)) not in self._folders]
+        super().__init__((), AHEAD_BYTES, StorageMeter(name, [*self._folders, *others]))
+        try:
+            for folder, part in zip(self._folders, parts, strict=True):
+                self.fds.append(_open_part(folder, part))
+        except BaseException:
+            self.close()
+            raise
+
+    def stamp(self) -> Stamp:
+        """Of all parts together: their bytes, and the last of their times."""
+        return stamp_of_parts([os.fstat(fd) for fd in self.fds])
+
+    def storage(self) -> tuple[StorageStats, ...]:
+        """See `records.storage_stats.Stored`."""
+        return () if self.meter is None else (self.meter.stats(),)
+
+    def places(self, view: memoryview, at: int) -> list[Place]:
+        """Of each part what `view` wants of it, in reads of about PLACE_BYTES, all parts in turn."""
+        rows: list[list[tuple[list[memoryview], int, int]]] = [[] for _ in self._parts]
+        done = 0
+        for part, byte, length in self._layout.pieces(at, max(0, min(len(view), self.size - at))):
+            room, reads = view[done : done + length], rows[part]
+            done += length
+            if reads and reads[-1][2] < PLACE_BYTES and len(reads[-1][0]) < MOST_VIEWS:
+                views, first, size = reads[-1]
+                views.append(room)
+                reads[-1] = views, first, size + length
+            else:
+                reads.append(([room], byte, length))
+        most = max(map(len, rows))
+        return [Place(part, *reads[k]) for k in range(most) for part, reads in enumerate(rows) if k < len(reads)]
+
+    def read(self, view: memoryview, at: int) -> int:
+        """See `storage.store.File`."""
+        places = self.places(view, at)
+        for place in places if len(places) > 1 else ():
+            advise(self.fds[place.part], place)
+        for place in places:
+            if self._stop is not None and self._stop.is_set():
+                msg = f"{self._folders[place.part]}: the read was stopped"
+                raise ClosedError(msg)
+            self._read(place)
+        return sum(place.size for place in places)
+
+    def _read(self, place: Place) -> None:
+        folder, part, began, got = self._folders[place.part], self._parts[place.part], perf_counter(), 0
+        try:
+            got = read_place(self.fds[place.part], place)
+        except OSError as error:
+            what = f"{error.strerror} (errno {error.errno})"
+            path = os.path.join(folder, part.file)
+            msg = f"{path}: a part of a shard must be readable; found: {what}; check the target"
+            raise SourceError(msg) from error
+        finally:
+            if self.meter is not None:
+                self.meter.read(perf_counter() - began, got, place.part)
+                self.meter.failures += got < place.size
+        if got < place.size:
+            raise DataLostError(_lost(folder, part, f"{place.at + got} bytes"))
+
+
+def stamp_of_parts(parts: Sequence[os.stat_result]) -> Stamp:
+    """What several files are, as one."""
+    return Stamp(
+        hash(tuple(each.st_ino for each in parts)),
+        sum(each.st_size for each in parts),
+        max(each.st_mtime_ns for each in parts),
+        max(each.st_ctime_ns for each in parts),
+    )
+
+
+def _open_part(folder: str, part: Part) -> int:
+    path = os.path.join(folder, part.file)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError as error:
+        msg = f"{path}: a part of a shard must be readable; found {error.strerror}; check its permissions and owner"
+        raise SourceDeniedError(msg) from error
+    except OSError as error:
+        raise DataLostError(_lost(folder, part, error.strerror or f"errno {error.errno}")) from error
+    size = os.fstat(fd).st_size
+    if size != part.size:
+        os.close(fd)
+        raise DataLostError(_lost(folder, part, f"{size} bytes"))
+    return fd
+
+
+def settle(home: str | os.PathLike[str], layout: Layout, parts: Sequence[Part], attempt: str = "") -> None:
+    """Give finished parts their names; again, where a kill came between. SourceDeniedError where it cannot be."""
+    for part, path in zip(parts, _temporaries(home, layout, parts, attempt), strict=True):
+        try:
+            if path.exists():
+                path.replace(path.with_name(part.file))
+                sync_folder(path.parent)
+        except OSError as error:
+            raise _denied(path, error) from error
+
+
+def check_targets(home: str | os.PathLike[str], layout: Layout) -> None:
+    """Raise SourceDeniedError, which names it, where a target is no folder that this process can write to."""
+    for target in range(len(layout.targets)):
+        folder = Path(layout.folder(target, os.fspath(home)))
+        if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+            what = "that it cannot be written to" if folder.is_dir() else "a file" if folder.exists() else "none"
+            msg = f"target {folder}: must be a folder that can be written to; found {what}; mount or make it"
+            raise SourceDeniedError(msg)
+
+
+def sweep(home: str | os.PathLike[str], layout: Layout, names: Collection[str]) -> None:
+    """Remove what attempts that were given up have left of these shards under temporary names."""
+    for target in range(len(layout.targets)):
+        for path in Path(layout.folder(target, os.fspath(home))).glob(".*.tmp"):
+            match = _ATTEMPT.fullmatch(path.name)
+            if match is not None and match["shard"] in names:
+                path.unlink(missing_ok=True)
+
+
+def check_parts(home: str | os.PathLike[str], layout: Layout, parts: Sequence[Part]) -> None:
+    """Raise DataLostError where a part is not there, or of another size. Bytes are not looked at."""
+    for part in parts:
+        folder = layout.folder(part.target, os.fspath(home))
+        path = os.path.join(folder, part.file)
+        try:
+            size = os.stat(path).st_size
+        except OSError as error:
+            raise DataLostError(_lost(folder, part, error.strerror or type(error).__name__)) from error
+        if size != part.size:
+            raise DataLostError(_lost(folder, part, f"{size} bytes"))
+
+
+def _lost(folder: str, part: Part, what: str) -> str:
+    """What is said of a part that is not as its manifest has it."""
+    if not os.path.isdir(folder):
+        return f"target {folder}: a target of a set must be there; found no such folder; mount it, or put it back"
+    path = os.path.join(folder, part.file)
+    return f"{path}: this part of a shard must have {part.size} bytes; found {what}; fetch it or pack the set again"
+
+
+def _temporaries(home: str | os.PathLike[str], layout: Layout, parts: Sequence[Part], attempt: str = "") -> list[Path]:
+    end = f"{attempt and '.'}{attempt}.tmp"
+    return [Path(layout.folder(part.target, os.fspath(home)), f".{part.file}{end}") for part in parts]
+
+
+def _denied(path: Path, error: OSError) -> SourceDeniedError:
+    what = error.strerror or type(error).__name__
+    cure = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "mount or make it"
+    msg = f"target {path.parent}: must be a folder that can be written to; writing {path.name} failed: {what}; {cure}"
+    return SourceDeniedError(msg)
