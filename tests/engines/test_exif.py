@@ -14,7 +14,7 @@ from images import QUICK, bad_tables, labelled
 from numpy.typing import NDArray
 from nvidia.dali import fn
 from photographs import photographs
-from PIL import Image, ImageOps, features
+from PIL import Image, ImageOps
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
@@ -28,7 +28,7 @@ from dali_feed.transforms.keys import WINDOW
 from dali_feed.transforms.lower import lower
 
 WAYS = range(1, 9)
-FORMATS = ["JPEG", "PNG", "WEBP", "TIFF", *(["AVIF"] if features.check("avif") else [])]
+FORMATS = ["JPEG", "PNG", "WEBP", "TIFF"]
 ENGINES = ["host", "dali"]
 CROP = v2.RandomResizedCrop(24, scale=(0.2, 0.6))
 

@@ -50,7 +50,7 @@ ROOMS = (
     Room("formats", WORDS, ("orjson", "pybase64", "fastavro", "msgpack", "google.protobuf")),
     Room("records", (*WORDS, "native")),
     Room("storage", (*WORDS, "locks", "records", "secrets"), ("fsspec", "aiohttp")),
-    Room("screen", WORDS),
+    Room("screen", WORDS, ("PIL",)),  # at the first image that is neither a JPEG nor a PNG
     Room("quarantine", (*WORDS, "records")),
     Room("options", (*WORDS, "cores", "quarantine", "screen")),
     Room("tuner", (*WORDS, "cores", "options", "storage")),  # it knows no feed: a feed is what it is handed to race
@@ -278,7 +278,7 @@ def test_the_table_points_down() -> None:
         assert set(room.below) <= set(names[:row]), room.name
     assert [room.name for room in ROOMS if "nvidia.dali" in room.outside] == ["transforms", "engines", "bench"]
     assert "kernels" not in BY_NAME["external_sources"].below
-    assert [name for name in PURE if BY_NAME[name].outside] == ["columns", "transforms"]
+    assert [name for name in PURE if BY_NAME[name].outside] == ["screen", "columns", "transforms"]
 
 
 def test_a_room_opens_without_heavy_imports() -> None:
