@@ -1,6 +1,6 @@
 """Each kernel's GB/s beside a device-to-device copy of as many bytes, on one GPU.
 
-    python bench/bench_kernels.py [--kernels finish jitter mix unpack tokens] [--batch 256] [--runs 50] [--warm 10]
+    python bench/bench_kernels.py [--kernels finish jitter unpack] [--batch 256] [--runs 50] [--warm 10]
 
 What is measured, and how, is in `dali_feed/bench/kernels.py`. Rows go to results/kernels.csv as they are made. A case
 that fails is named, the others are measured, and the end is 1. Needs a GPU: without one it says so and ends with 1.

@@ -113,25 +113,15 @@ def _case(name: str) -> tuple[Any, tuple[Any, ...], dict[str, Any], dict[str, ND
         steps = np.stack([kinds, factors + (kinds != 4)], axis=-1).astype(np.float32)
         wanted = module.jitter_reference(images, steps)
         return module, (images,), {"steps": steps}, {"out": np.zeros_like(wanted)}, {"out": wanted}
-    if name == "mix":
-        floats = rng.random((5, 3, 36, 52), np.float32)
-        mixing = module.Mix(np.roll(np.arange(5, dtype=np.int32), 1), np.full(5, 0.3, np.float32), None)
-        wanted = module.mix_reference(floats, mixing, dtype="float32")
-        return module, (floats,), {"mixing": mixing}, {"out": np.zeros_like(wanted)}, {"out": wanted}
-    if name == "unpack":
-        records = rng.integers(0, 256, (5, 36 * 52 * 3 * 12 // 8), np.uint8)
-        given = {"shape": (36, 52, 3), "bits": 12, "scale": 1 / 4095}
-        wanted = module.unpack_reference(records, dtype="float32", **given)
-        return module, (records,), given, {"out": np.zeros_like(wanted)}, {"out": wanted}
-    records = rng.integers(0, 300, (5, 1025)).astype(np.uint16)
-    made = module.tokens_reference(records, separator=7)._asdict()
-    given = {"separator": 7, "scratch": np.zeros(module.scratch_size(records.shape), np.int32)}
-    return module, (records,), given, {k: np.zeros_like(v) for k, v in made.items()}, made
+    records = rng.integers(0, 256, (5, 36 * 52 * 3 * 12 // 8), np.uint8)
+    given = {"shape": (36, 52, 3), "bits": 12, "scale": 1 / 4095}
+    wanted = module.unpack_reference(records, dtype="float32", **given)
+    return module, (records,), given, {"out": np.zeros_like(wanted)}, {"out": wanted}
 
 
 def _prepared(name: str) -> str:
     """Without a GPU: the launch is allowed, and compiles for three kinds of GPU."""
-    from dali_feed.kernels import _module
+    from dali_feed.kernels import launch
 
     module, arrays, given, outputs, _ = _case(name)
 
@@ -146,7 +136,7 @@ def _prepared(name: str) -> str:
     jobs = found if isinstance(found, tuple) else (found,)
     for job in jobs:
         for arch in ("sm_80", "sm_90", "sm_100"):
-            _module.compile_ptx(job.kernel, arch, job.options)
+            launch.compile_ptx(job.kernel, arch, job.options)
     return f"{len(jobs)} launches prepared, compiled for sm_80, sm_90 and sm_100, and not launched: no GPU"
 
 
@@ -297,7 +287,7 @@ def _of(ask: Callable[[str, str], str], name: str) -> Callable[[str], str]:
 
 CHECKS: dict[str, Callable[[str], str]] = {
     "versions": versions,
-    **{f"kernel-{name}": _of(kernel, name) for name in ("finish", "jitter", "mix", "unpack", "tokens")},
+    **{f"kernel-{name}": _of(kernel, name) for name in ("finish", "jitter", "unpack")},
     "decode": decode,
     **{f"engine-{name}": _of(engine, name) for name in ("dali", "host")},
     **{f"neighbours-{name}": _of(neighbours, name) for name in ("dali", "host")},

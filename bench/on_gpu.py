@@ -20,7 +20,7 @@ ROOT = HERE.parent
 GPU_TEST = re.compile(r"mark\.gpu|\bboth_ways\(")
 TOY = ("--photos", "24")
 FIRST = (
-    *("versions", "kernel-finish", "kernel-jitter", "kernel-mix", "kernel-unpack", "kernel-tokens", "decode"),
+    *("versions", "kernel-finish", "kernel-jitter", "kernel-unpack", "decode"),
     *("engine-dali", "engine-host", "neighbours-dali", "neighbours-host", "decoder-load", "next-returns", "no-sync"),
 )
 
@@ -66,7 +66,7 @@ class Parts:
 
     def kernels(self) -> Iterator[Check]:
         """Each kernel beside a copy of as many bytes."""
-        for kernel in ("finish", "jitter", "mix", "unpack", "tokens"):
+        for kernel in ("finish", "jitter", "unpack"):
             yield self._bench("kernels", kernel, "bench_kernels.py", "--kernels", kernel, *self._results())
 
     def decode(self) -> Iterator[Check]:

@@ -49,7 +49,6 @@ from dali_feed.records.source import Source, lacking
 
 with needed():
     from dali_feed.engines.dali.read_pipeline import open_pipeline, read_pipeline
-    from dali_feed.loader.dali_reader import read_by_graph
 
 __all__ = ["DALIClassificationIterator", "DALIGenericIterator", "LastBatchPolicy"]
 
@@ -76,12 +75,9 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
             list of one. Its batch size, threads, device and queue depth are used. It takes its records from
             `fn.external_source(name="image")`, the payload as uint8, and one more for each field of the source.
         output_map: names of the pipeline's outputs, in order.
-        source: where records are (`dali_feed.external_sources`); it stands in place of the reader. None: the graph has
-            one `fn.readers.file(file_root=...)`, and a FileList of that folder takes its place, with its shard for
-            `rank` and `world_size`, and its random_shuffle for `shuffle`, where those are not given; or one
-            `fn.readers.webdataset(paths=, ext=)`, for which a ShardSet does.
+        source: where records are (`dali_feed.external_sources`); it stands in place of the graph's reader.
         size: not needed, because it is counted; if it is given, it must be the same as the attribute `size`.
-        reader_name: without a source, the reader in the graph; otherwise it has no effect.
+        reader_name: has no effect: the source is the reader.
         auto_reset: True or "yes": at the end of an epoch the next one is made ready. Otherwise `reset()`, or the next
             `for`, does that.
         fill_last_batch: DALI's older name for FILL and PARTIAL.
@@ -131,11 +127,13 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
             raise ConfigError(msg)
         opened = open_pipeline(pipelines)
         if source is None:
-            found = read_by_graph(opened, reader_name)
-            source, reader_name = found.source, None
-            columns = found.columns if columns is None else columns
-            shuffle = found.shuffle and sampler is None if shuffle is None else shuffle
-            rank, world_size = (found.rank, found.world_size) if rank is world_size is None else (rank, world_size)
+            msg = (
+                f"pipeline {opened.name}: there must be a source to read from; found none. Three edits: give the "
+                "iterator source=, such as FileList.from_folder(root), ShardSet('train-*.tar') or KafkaTopic(topic, "
+                "servers); put fn.external_source(name='image'), fn.external_source(name='label') in the reader's "
+                "place; leave out reader_name= and size=, because the iterator knows its size (loop.size, len(loop))"
+            )
+            raise ConfigError(msg)
         if columns is None:
             program = read_pipeline(opened, source.fields)
         else:

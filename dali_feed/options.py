@@ -11,7 +11,7 @@ from dali_feed.checks import bytes_of, flag, whole
 from dali_feed.cores import whole_cores
 from dali_feed.errors import ConfigError
 from dali_feed.quarantine.policy import BadRecords
-from dali_feed.screen.scans import MAX_WORK
+from dali_feed.screen.screen import MAX_WORK
 
 __all__ = ["AutoTuning", "BadRecords", "Cache", "Tuning", "local_processes", "whole"]
 

@@ -2,7 +2,7 @@
 //
 // Law: PTX without .ftz, because CuPy compiles with -ftz=true and compilers may contract; one rounding each, to nearest,
 // ties to even. kernels/_numbers.py does the same in NumPy. Where there is no GPU, tests/kernels/cuda_shim.h stands for CUDA.
-// _module.py puts this text in the place of its #include: NVRTC has no search path here.
+// launch.py puts this text in the place of its #include: NVRTC has no search path here.
 
 #define DEVICE static __device__ __forceinline__
 
@@ -67,11 +67,10 @@ DEVICE bool is_inside(const int* box, unsigned y, unsigned x) {
            x - static_cast<unsigned>(box[1]) < static_cast<unsigned>(box[3] > 0 ? box[3] : 0);
 }
 
-// out_t, chosen by OUT_FLOAT32 | OUT_FLOAT16 | OUT_BFLOAT16 | OUT_UINT8: `cast` rounds to it, `load` is exact.
+// out_t, chosen by OUT_FLOAT32 | OUT_FLOAT16 | OUT_BFLOAT16 | OUT_UINT8: `cast` rounds to it.
 #if defined(OUT_FLOAT32)
 typedef float out_t;
 DEVICE out_t cast(float v) { return v; }
-DEVICE float load(out_t v) { return v; }
 #elif defined(OUT_FLOAT16)
 typedef unsigned short out_t;
 DEVICE out_t cast(float v) {
@@ -81,15 +80,6 @@ DEVICE out_t cast(float v) {
     return result;
 #else
     return float_to_half_bits(v);
-#endif
-}
-DEVICE float load(out_t v) {
-#ifdef __CUDA_ARCH__
-    float result;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(v));
-    return result;
-#else
-    return half_bits_to_float(v);
 #endif
 }
 #elif defined(OUT_BFLOAT16)
@@ -105,7 +95,6 @@ DEVICE out_t cast(float v) {
     return static_cast<out_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 #endif
 }
-DEVICE float load(out_t v) { return __uint_as_float(static_cast<unsigned>(v) << 16); }
 #elif defined(OUT_UINT8)
 typedef byte_t out_t;
 DEVICE out_t cast(float v) {  // v is within 0..255
@@ -117,7 +106,6 @@ DEVICE out_t cast(float v) {  // v is within 0..255
     return static_cast<out_t>(rintf(v));
 #endif
 }
-DEVICE float load(out_t v) { return static_cast<float>(v); }
 #else
 #error "define one of OUT_FLOAT32, OUT_FLOAT16, OUT_BFLOAT16, OUT_UINT8"
 #endif

@@ -2,7 +2,7 @@
 //
 //   in    images   uint8    (samples, height, width, 3), dense
 //   out   out      float32 | float16 | bfloat16 | uint8, (samples, 3, height, width) or (samples, height, width, 3)
-//   per sample     flip_x, flip_y: 0 or not 0;  colour: 3 rows of 4, applied to 0..255 values, clamped to 0..255
+//   per sample     flip_x, flip_y: 0 or not 0
 //   per channel    v * scale + bias, one rounding (fma)
 //   per sample     erase: a rectangle (y, x, height, width) of out that gets the erase values instead
 //   MIX            weight of the sample itself, 1 - weight of its partner, which is finished likewise; within box
@@ -39,18 +39,6 @@ struct alignas(sizeof(T) * PIXELS) Pack {
     T at[PIXELS];
 };
 
-// NaN becomes 0 and so does -0: what max.f32 does, said in C for the host.
-DEVICE float clamp255(float v) {
-#ifdef __CUDA_ARCH__
-    float result;
-    asm("max.f32 %0, %1, 0f00000000;" : "=f"(result) : "f"(v));
-    asm("min.f32 %0, %1, 0f437F0000;" : "=f"(result) : "f"(result));
-    return result;
-#else
-    return v > 0.0f ? (v < 255.0f ? v : 255.0f) : 0.0f;
-#endif
-}
-
 // Flags come as one byte or four per sample (element_size), or not at all (element_size 0).
 DEVICE bool is_set(const byte_t* flags, int element_size, unsigned sample) {
     if (element_size == 0) return false;
@@ -67,7 +55,6 @@ struct Job {
     const byte_t* images;
     const byte_t* flip_x;
     const byte_t* flip_y;
-    const float* colour;
     const int* erase;
     int flip_x_size, flip_y_size, height, width;
     float scale[3], bias[3], erased[3];
@@ -95,19 +82,6 @@ DEVICE void finished(const Job& job, unsigned sample, unsigned y, unsigned x, fl
         }
     }
 
-    if (job.colour != nullptr) {
-        const float* m = job.colour + static_cast<offset_t>(sample) * 12;
-#pragma unroll
-        for (int p = 0; p < PIXELS; ++p) {
-            const float r = value[p][0], g = value[p][1], b = value[p][2];
-#pragma unroll
-            for (int c = 0; c < 3; ++c) {
-                const float* row = m + 4 * c;
-                value[p][c] = clamp255(fma_rn(row[0], r, fma_rn(row[1], g, fma_rn(row[2], b, row[3]))));
-            }
-        }
-    }
-
     const int* rectangle = box_of(job.erase, sample);
 #pragma unroll
     for (int p = 0; p < PIXELS; ++p) {
@@ -128,7 +102,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 finish(const byte_t* __restrict__ images, out_t* __restrict__ out,
        const byte_t* __restrict__ flip_x, int flip_x_size,
        const byte_t* __restrict__ flip_y, int flip_y_size,
-       const float* __restrict__ colour,
        const int* __restrict__ erase,
        const int* __restrict__ partner, const float* __restrict__ weight, const int* __restrict__ box,
        int samples, int height, int width,
@@ -149,7 +122,7 @@ finish(const byte_t* __restrict__ images, out_t* __restrict__ out,
     const unsigned y = group / groups_in_row;
     const unsigned x = (group - y * groups_in_row) * PIXELS;
     const offset_t plane = static_cast<offset_t>(height) * static_cast<offset_t>(width);
-    const Job job = {images, flip_x, flip_y, colour, erase, flip_x_size, flip_y_size, height, width,
+    const Job job = {images, flip_x, flip_y, erase, flip_x_size, flip_y_size, height, width,
                      {scale_0, scale_1, scale_2}, {bias_0, bias_1, bias_2}, {erased_0, erased_1, erased_2}};
 
     for (unsigned sample = blockIdx.y; sample < static_cast<unsigned>(samples); sample += gridDim.y) {

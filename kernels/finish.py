@@ -1,4 +1,4 @@
-"""`finish`: flips, colour, normalisation, erasing, mixing, cast and layout of a batch, in one launch (finish.cu).
+"""`finish`: flips, normalisation, erasing, mixing, cast and layout of a batch, in one launch (finish.cu).
 
 Law: `finish_reference` is the truth. It does the same float32 operations in the same order in NumPy, each rounded once,
 and the kernel equals it bit for bit, in every variant and on every architecture.
@@ -13,20 +13,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dali_feed.kernels._module import Launch, device_array, launch
 from dali_feed.kernels._numbers import cast, fma
-from dali_feed.kernels._rules import COUNT_LIMIT, GRID_Y, ITEMSIZE, LAYOUTS, Factors, Rules
-from dali_feed.kernels.mix import Mix, mixed_values, pointers, within
+from dali_feed.kernels.arguments import COUNT_LIMIT, GRID_Y, ITEMSIZE, LAYOUTS, Factors, Rules
+from dali_feed.kernels.launch import Launch, device_array, launch
 
-__all__ = ["bytes_moved", "finish", "finish_reference", "normalize_factors", "prepare"]
+__all__ = ["Mix", "bytes_moved", "finish", "finish_reference", "mixed_values", "normalize_factors", "prepare"]
 
 _BLOCK = 256
 _RULES = Rules("finish")
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """MixUp and CutMix: what each sample is mixed with, in arrays of its GPU (of NumPy's for a reference).
+
+    partner  int32 (N,): the sample mixed in, of the same batch; a number outside the batch leaves the sample as it is
+    weight   float32 (N,), 0..1: of the sample itself, the rest is the partner's (MixUp). None: 1
+    box      int32 (N, 4): y, x, height, width where the partner shows instead (CutMix). None: nowhere
+
+    `dali_feed.transforms.mixing` draws them.
+    """
+
+    partner: Any
+    weight: Any = None
+    box: Any = None
 
 
 def finish(  # noqa: PLR0913 - what the op does, one keyword each
@@ -35,7 +51,6 @@ def finish(  # noqa: PLR0913 - what the op does, one keyword each
     *,
     flip_x: object = None,
     flip_y: object = None,
-    colour: object = None,
     scale: Factors = None,
     bias: Factors = None,
     erase: object = None,
@@ -53,8 +68,6 @@ def finish(  # noqa: PLR0913 - what the op does, one keyword each
     - `out`: float32, float16, bfloat16 or uint8; (N, 3, H, W), dense planes or channels last, or dense (N, H, W, 3).
       It must not overlap `images`. bfloat16 memory may come as 16-bit integers with `dtype="bfloat16"`.
     - `flip_x`, `flip_y`: int32, uint8 or bool (N,): not 0 mirrors the sample left-right, top-bottom.
-    - `colour`: float32 (N, 3, 4) on 0..255 values: channel c becomes m[c] . (r, g, b, 1), clamped to 0..255. The
-      identity leaves a sample unchanged.
     - `scale`, `bias`: three finite numbers or one, on the host: v * scale + bias, `normalize_factors` makes them.
       Not for uint8, which is rounded to the nearest value, ties to even.
     - `erase`: int32 (N, 4): y, x, height, width of `out`; that rectangle gets `erase_value`, three finite numbers or
@@ -71,7 +84,6 @@ def finish(  # noqa: PLR0913 - what the op does, one keyword each
         out,
         flip_x=flip_x,
         flip_y=flip_y,
-        colour=colour,
         scale=scale,
         bias=bias,
         erase=erase,
@@ -89,7 +101,6 @@ def prepare(  # noqa: PLR0913 - the same as finish
     *,
     flip_x: object = None,
     flip_y: object = None,
-    colour: object = None,
     scale: Factors = None,
     bias: Factors = None,
     erase: object = None,
@@ -116,9 +127,8 @@ def prepare(  # noqa: PLR0913 - the same as finish
 
     mirror = _RULES.parameter("flip_x", flip_x, ("<i4", "|u1", "|b1"), (samples,))
     turn = _RULES.parameter("flip_y", flip_y, ("<i4", "|u1", "|b1"), (samples,))
-    matrices, _ = _RULES.parameter("colour", colour, ("<f4",), (samples, 3, 4))
     rectangles, _ = _RULES.parameter("erase", erase, ("<i4",), (samples, 4))
-    partner, weight, box = pointers(_RULES, mix, samples)
+    partner, weight, box = _mix_pointers(mix, samples)
 
     fits = (width, source.pointer, target.pointer // target.itemsize)
     pixels = next(count for count in (4, 2, 1) if all(number % count == 0 for number in fits))
@@ -142,7 +152,6 @@ def prepare(  # noqa: PLR0913 - the same as finish
             np.uint64(target.pointer),
             *mirror,
             *turn,
-            matrices,
             rectangles,
             partner,
             weight,
@@ -159,7 +168,6 @@ def prepare(  # noqa: PLR0913 - the same as finish
                 ("out", target.pointer),
                 ("flip_x", int(mirror[0])),
                 ("flip_y", int(turn[0])),
-                ("colour", int(matrices)),
                 ("erase", int(rectangles)),
                 ("mix.partner", int(partner)),
                 ("mix.weight", int(weight)),
@@ -177,7 +185,6 @@ def finish_reference(  # noqa: PLR0913 - the same as finish
     layout: str = "NCHW",
     flip_x: npt.ArrayLike | None = None,
     flip_y: npt.ArrayLike | None = None,
-    colour: npt.ArrayLike | None = None,
     scale: Factors = None,
     bias: Factors = None,
     erase: npt.NDArray[np.int32] | None = None,
@@ -196,16 +203,10 @@ def finish_reference(  # noqa: PLR0913 - the same as finish
             chosen = np.asarray(flips) != 0
             work[chosen] = np.flip(work[chosen], axis)
     value = work.astype(np.float32)
-    if colour is not None:
-        r, g, b = (value[..., c] for c in range(3))
-        m = np.asarray(colour, np.float32)[:, None, None]
-        rows = [fma(m[..., c, 0], r, fma(m[..., c, 1], g, fma(m[..., c, 2], b, m[..., c, 3]))) for c in range(3)]
-        value = np.stack(rows, axis=-1)
-        value = np.where(value > 0, np.where(value < 255, value, np.float32(255)), np.float32(0))
     if dtype != "uint8":
         value = fma(value, np.array(scales), np.array(biases))
     if erase is not None:
-        value = np.where(within(erase, value), np.array(_erase_value(dtype, erase, erase_value)), value)
+        value = np.where(_within(erase, value), np.array(_erase_value(dtype, erase, erase_value)), value)
     if mix is not None:
         value = mixed_values(value, mix)
     if layout == "NCHW":
@@ -231,6 +232,18 @@ def bytes_moved(shape: Sequence[int], dtype: str, *, mixed: float = 0.0) -> int:
     return round(math.prod(shape) * (1 + mixed + ITEMSIZE[dtype]))
 
 
+def _mix_pointers(mixing: Mix | None, samples: int) -> tuple[Any, Any, Any]:
+    """Pointers to partner, weight and box for so many samples; 0 for a missing one."""
+    if mixing is None:
+        return (np.uint64(0),) * 3
+    if mixing.partner is None:
+        _RULES.refuse("mix.partner", "must be an int32 array", "None")
+    partner, _ = _RULES.parameter("mix.partner", mixing.partner, ("<i4",), (samples,))
+    weight, _ = _RULES.parameter("mix.weight", mixing.weight, ("<f4",), (samples,))
+    box, _ = _RULES.parameter("mix.box", mixing.box, ("<i4",), (samples, 4))
+    return partner, weight, box
+
+
 def _factors(kind: str, scale: Factors, bias: Factors) -> tuple[list[np.float32], list[np.float32]]:
     if kind == "uint8" and not (scale is None and bias is None):
         _RULES.refuse("scale and bias", "must be None if out is uint8", f"{scale} and {bias}")
@@ -244,3 +257,36 @@ def _erase_value(kind: str, erase: object, value: Factors) -> list[np.float32]:
     if kind == "uint8" and not all(v == np.rint(v) and 0 <= v <= 255 for v in values):
         _RULES.refuse("erase_value", "must be whole and from 0 to 255 if out is uint8", repr(value))
     return values
+
+
+def mixed_values(value: npt.NDArray[np.float32], mixing: Mix) -> npt.NDArray[np.float32]:
+    """Samples (N, H, W, C) mixed with their partners: float32 products and a sum, each rounded once.
+
+    With one weight for all and each sample's neighbour as its partner these are torchvision's v2.MixUp, and its bits.
+    """
+    share, other = _shares(value, mixing), value[_partners(mixing, len(value))]
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        both = value * share + other * (np.float32(1) - share)
+    mixed: npt.NDArray[np.float32] = np.where(share == 1, value, np.where(share == 0, other, both))
+    return mixed
+
+
+def _partners(mixing: Mix, samples: int) -> npt.NDArray[Any]:
+    partner = np.asarray(mixing.partner)
+    return np.where((partner < 0) | (partner >= samples), np.arange(samples), partner)
+
+
+def _shares(value: npt.NDArray[Any], mixing: Mix) -> npt.NDArray[np.float32]:
+    """The weight of each pixel's own sample: float32 (N, 1 or H, 1 or W, 1)."""
+    share = np.ones((len(value), 1, 1, 1), np.float32)
+    if mixing.weight is not None:
+        share = np.asarray(mixing.weight, np.float32)[:, None, None, None]
+    return share if mixing.box is None else np.where(_within(mixing.box, value), np.float32(0), share)
+
+
+def _within(boxes: npt.NDArray[np.int32], value: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Whether each pixel of (N, H, W, C) lies in its sample's y, x, height, width: (N, H, W, 1)."""
+    y, x = np.ogrid[: value.shape[1], : value.shape[2]]
+    top, left, height, width = np.asarray(boxes, np.int64).T[:, :, None, None]
+    inside: npt.NDArray[np.bool_] = (y >= top) & (y < top + height) & (x >= left) & (x < left + width)
+    return inside[..., None]

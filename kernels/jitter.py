@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dali_feed.kernels._module import Launch, launch
 from dali_feed.kernels._numbers import fma
-from dali_feed.kernels._rules import COUNT_LIMIT, Rules
+from dali_feed.kernels.arguments import COUNT_LIMIT, Rules
+from dali_feed.kernels.launch import Launch, launch
 from dali_feed.transforms.colours import KINDS, MAX_STEPS
 
 __all__ = ["bytes_moved", "jitter", "jitter_reference", "prepare"]

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dali_feed.kernels._module import Launch, device_array, launch
 from dali_feed.kernels._numbers import cast, fma
-from dali_feed.kernels._rules import COUNT_LIMIT, GRID_Y, ITEMSIZE, LAYOUTS, Factors, Rules
+from dali_feed.kernels.arguments import COUNT_LIMIT, GRID_Y, ITEMSIZE, LAYOUTS, Factors, Rules
+from dali_feed.kernels.launch import Launch, device_array, launch
 
 __all__ = ["bytes_moved", "prepare", "unpack", "unpack_reference"]
 
@@ -140,13 +140,7 @@ def prepare(  # noqa: PLR0913 - the same as unpack
     _RULES.writable("out", target, ("records", span))
     scales, biases = _factors(kind, form, scale, bias)
 
-    start = source.pointer + form.offset
-    reads = _vector(form.bits * (1 if form.planar else form.channels))  # of 8 pixels
-    writes = _vector(8 * target.itemsize * (form.channels if last else 1))
-    wide = form.pixels % 8 == 0 and start % reads == pitch % reads == 0 and target.pointer % writes == 0
-    pixels = 8 if wide else 1
-    groups = form.pixels // pixels
-    block = _block(groups)
+    block = _block(form.pixels)
     return Launch(
         kernel="unpack",
         options=(
@@ -156,12 +150,11 @@ def prepare(  # noqa: PLR0913 - the same as unpack
             f"-DCHANNELS={form.channels}",
             f"-DPLANAR_IN={int(form.planar)}",
             f"-DCHANNELS_LAST={int(last)}",
-            f"-DPIXELS={pixels}",
         ),
-        grid=(-(-groups // block[0]), min(-(-samples // block[1]), GRID_Y), 1),
+        grid=(-(-form.pixels // block[0]), min(-(-samples // block[1]), GRID_Y), 1),
         block=block,
         arguments=(
-            np.uint64(start),
+            np.uint64(source.pointer + form.offset),
             np.uint64(target.pointer),
             *(np.int32(size) for size in (samples, form.pixels, pitch)),
             *scales,
@@ -249,19 +242,14 @@ def _must_hold(shape: tuple[int, ...], form: _Format) -> None:
         )
 
 
-def _vector(size: int) -> int:
-    """Bytes of the vectors that runs of `size` bytes one after another can be cut into; 16 is the largest there is."""
-    return min(size & -size, 16)
-
-
-def _block(groups: int) -> tuple[int, int, int]:
+def _block(pixels: int) -> tuple[int, int, int]:
     """256 threads: as wide as leaves few without work beside an image, as high as that leaves room for more records.
 
     Not narrower than a warp, whose threads should read neighbouring bytes, unless the image is.
     """
-    least = min(_WARP, 1 << (groups - 1).bit_length())
+    least = min(_WARP, 1 << (pixels - 1).bit_length())
     widths = [_THREADS >> i for i in range(9) if _THREADS >> i >= least]
-    padded = {width: -(-groups // width) * width for width in widths}
+    padded = {width: -(-pixels // width) * width for width in widths}
     width = next(width for width in widths if 16 * padded[width] <= 17 * min(padded.values()))
     return width, _THREADS // width, 1
 

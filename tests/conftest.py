@@ -34,7 +34,7 @@ from kit.warm import Warm
 
 from dali_feed.engines import choose
 from dali_feed.external_sources.kafka import reader
-from dali_feed.kernels import _module
+from dali_feed.kernels import launch
 from dali_feed.testing import Broker, broker
 
 # Importlib mode adds no folder by itself: pyproject.toml adds this one for `from kit.images import jpeg`, here for the
@@ -152,9 +152,9 @@ def compiled_ptx(kept: Kept) -> PtxOf:
     from cupy_backends.cuda.libs import nvrtc
 
     def compiled(name: str, arch: str, options: tuple[str, ...]) -> bytes:
-        words = [inspect.getsource(_module), str(nvrtc.getVersion()), _module._source(name), name, arch, *options]
+        words = [inspect.getsource(launch), str(nvrtc.getVersion()), launch._source(name), name, arch, *options]
         path = kept.file(
-            f"{name}.{arch}.ptx", words, lambda to: to.write_bytes(_module.compile_ptx(name, arch, options))
+            f"{name}.{arch}.ptx", words, lambda to: to.write_bytes(launch.compile_ptx(name, arch, options))
         )
         _COMPILED.add((name, arch, options))
         return path.read_bytes()
@@ -209,7 +209,7 @@ def _a_heap_of_its_own() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _count_compilations() -> Iterator[None]:
     """Keep which kernels NVRTC compiled, for the summary."""
-    compile_ptx = _module.compile_ptx
+    compile_ptx = launch.compile_ptx
 
     def counted(name: str, arch: str, options: tuple[str, ...] = ()) -> bytes:
         ptx = compile_ptx(name, arch, options)
@@ -217,7 +217,7 @@ def _count_compilations() -> Iterator[None]:
         return ptx
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_module, "compile_ptx", counted)
+        patch.setattr(launch, "compile_ptx", counted)
         yield
 
 

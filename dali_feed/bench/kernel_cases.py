@@ -14,11 +14,9 @@ import numpy as np
 
 from dali_feed.kernels import finish as finish_module
 from dali_feed.kernels import jitter as jitter_module
-from dali_feed.kernels import mix as mix_module
-from dali_feed.kernels import tokens as tokens_module
 from dali_feed.kernels import unpack as unpack_module
-from dali_feed.kernels._module import Launch
-from dali_feed.kernels.mix import Mix
+from dali_feed.kernels.finish import Mix
+from dali_feed.kernels.launch import Launch
 from dali_feed.transforms.colours import KINDS
 
 __all__ = ["CASES", "Case", "Host", "jobs_of"]
@@ -34,7 +32,7 @@ class Case:
 
     kernel: str
     variant: str
-    prepare: Callable[[], Launch | tuple[Launch, ...]]
+    prepare: Callable[[], Launch]
     moved: int
 
 
@@ -57,7 +55,6 @@ def _finishes(cp: Any, batch: int) -> Iterator[Case]:
     flips = cp.asarray(np.arange(batch) % 2, cp.int32)
     extras: dict[str, dict[str, Any]] = {
         "": {},
-        " colour": {"colour": cp.tile(cp.asarray(np.eye(3, 4, dtype=np.float32)), (batch, 1, 1))},
         " erase": {"erase": cp.tile(cp.asarray([[40, 60, 100, 120]], cp.int32), (batch, 1))},
         " mixup": {"mix": _mix(cp, batch, "mixup")},
         " cutmix": {"mix": _mix(cp, batch, "cutmix")},
@@ -97,22 +94,6 @@ def _jitters(cp: Any, batch: int) -> Iterator[Case]:
         yield Case("jitter", ", ".join(names), prepare, moved)
 
 
-def _mixes(cp: Any, batch: int) -> Iterator[Case]:
-    """Batches that something else made."""
-    for dtype, memory in DTYPES.items():
-        shape = (batch, 3, SIZE, SIZE)
-        values = np.random.default_rng(0).integers(0, 1 << 14, shape, np.uint16)
-        images = cp.asarray(values.astype(memory))
-        out = cp.empty(shape, memory)
-        for kind, share in (("mixup", 1.0), ("cutmix", 100 * 120 / SIZE**2)):
-            given = _mix(cp, batch, kind)
-
-            def prepare(images: Any = images, out: Any = out, given: Mix = given, dtype: str = dtype) -> Launch:
-                return mix_module.prepare(images, out, given, dtype=dtype)
-
-            yield Case("mix", f"{dtype} {kind}", prepare, mix_module.bytes_moved(shape, dtype, mixed=share))
-
-
 def _unpacks(cp: Any, batch: int) -> Iterator[Case]:
     """Records of 64 x 64 pixels and of 224 x 224, as they come from cameras and arrays."""
     for size, count in ((SIZE, batch), (64, 12 * batch)):
@@ -135,32 +116,10 @@ def _unpacks(cp: Any, batch: int) -> Iterator[Case]:
             yield Case("unpack", f"{bits} bits {order} {endian} {size}x{size} {dtype}", prepare, moved)
 
 
-def _token_batches(cp: Any, _: int) -> Iterator[Case]:
-    """Sequences of 4096 tokens with documents of some hundred."""
-    rows, length = 2048, 4096
-    for kind in (np.uint16, np.uint32):
-        records = cp.asarray(np.random.default_rng(0).integers(0, 50257, (rows, length + 1), kind))
-        outs = {name: cp.empty((rows, length), cp.int64) for name in ("inputs", "targets", "positions")}
-        outs["documents"] = cp.empty((rows, length), cp.int32)
-        scratch = cp.empty(tokens_module.scratch_size(records.shape), cp.int32)
-        some = {name: outs[name] for name in ("inputs", "targets")}
-        for name, wanted, separator in (("inputs, targets", some, None), ("all", outs, 7)):
-
-            def prepare(
-                records: Any = records, wanted: Any = wanted, separator: int | None = separator, scratch: Any = scratch
-            ) -> tuple[Launch, ...]:
-                return tokens_module.prepare(records, separator=separator, scratch=scratch, **wanted)
-
-            moved = records.nbytes + sum(array.nbytes for array in wanted.values())
-            yield Case("tokens", f"{np.dtype(kind).name} {name}", prepare, moved)
-
-
 CASES: dict[str, Callable[[Any, int], Iterator[Case]]] = {
     "finish": _finishes,
     "jitter": _jitters,
-    "mix": _mixes,
     "unpack": _unpacks,
-    "tokens": _token_batches,
 }
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from dali_feed.bench.contract import Outcome
 from dali_feed.bench.kernel_cases import CASES, Case, Host, jobs_of
 from dali_feed.errors import EngineError
-from dali_feed.kernels._module import compile_ptx, kernel
+from dali_feed.kernels.launch import compile_ptx, kernel
 from dali_feed.packages import needed
 
 __all__ = ["ARCHITECTURES", "SHOWN", "compiled", "every", "gpu", "launches", "measured", "row"]

@@ -16,8 +16,7 @@ from dali_feed.cli.labels import integer, missing_label, odd_label
 from dali_feed.cli.targets import HEADERS
 from dali_feed.records.source import LABEL, Block, Extents, Snapshot, Source, unpack_ids
 from dali_feed.screen.header import Header
-from dali_feed.screen.scans import MAX_WORK, overworked
-from dali_feed.screen.screen import MAX_PIXELS, UnusableError, header_of
+from dali_feed.screen.screen import UnusableError, header_of, screen
 
 __all__ = ["Findings", "blocks", "fields_of", "look", "refused", "size_of", "spread"]
 
@@ -152,9 +151,7 @@ def _screened(payload: memoryview) -> Header | str:
         header = header_of(payload)
     except UnusableError as error:
         return str(error)
-    if header.width * header.height > MAX_PIXELS:
-        return f"{header.width}x{header.height} pixels, more than the limit of {MAX_PIXELS}"
-    return overworked(payload, header.width, header.height, MAX_WORK) or header
+    return screen([payload]).reasons.get(0, header)
 
 
 def fields_of(block: Block, row: int) -> dict[str, int | None]:

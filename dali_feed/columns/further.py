@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 from dali_feed.columns.image import Image
 from dali_feed.columns.kind import Faults, Kind, missing
 from dali_feed.errors import ConfigError
-from dali_feed.screen.scans import MAX_WORK
-from dali_feed.screen.screen import MAX_PIXELS, Screened, screen
-from dali_feed.screen.turns import turned
+from dali_feed.screen.screen import MAX_PIXELS, MAX_WORK, Screened, screen, turned
 
 __all__ = ["Bounds", "Encoded", "FurtherImage", "drawn_as", "screened_views"]
 

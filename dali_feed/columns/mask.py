@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,8 @@ from dali_feed.columns.follower import Follower, Moved
 from dali_feed.columns.further import screened_views
 from dali_feed.columns.kind import Faults, check_member
 from dali_feed.errors import ConfigError
-from dali_feed.screen.exif import MIRRORED_X, MIRRORED_Y, SIDEWAYS
+from dali_feed.screen.header import MIRRORED_X, MIRRORED_Y, SIDEWAYS
+from dali_feed.screen.pillow import opened
 from dali_feed.screen.screen import header_of
 
 __all__ = ["Mask"]
@@ -89,10 +89,8 @@ class _Turned(Mask):
 
 def _decoded(payload: Any) -> NDArray[Any]:
     """Numbers (height, width). ValueError for an image of colours, and for what Pillow cannot decode."""
-    from PIL import Image
-
     try:
-        with Image.open(io.BytesIO(payload)) as image:
+        with opened(payload) as image:
             if image.mode not in _MODES:
                 msg = f"a mask must have one number for each pixel; found an image of mode {image.mode}"
                 raise ValueError(msg)

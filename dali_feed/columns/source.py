@@ -17,8 +17,7 @@ from dali_feed.plan.order import canonical
 from dali_feed.records.members import Members
 from dali_feed.records.passing import PassingOn
 from dali_feed.records.source import Block, Extents, Reader, Slabs, Snapshot, Source
-from dali_feed.screen.scans import MAX_WORK
-from dali_feed.screen.screen import MAX_PIXELS
+from dali_feed.screen.screen import MAX_PIXELS, MAX_WORK
 
 __all__ = ["Columnar", "columns_of", "with_columns"]
 

@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 
 from dali_feed.compiler.host import HostProgram, compile_host
 from dali_feed.compiler.program import Program, View
-from dali_feed.compiler.split import SplitProgram
 from dali_feed.compiler.steps import Finish
 from dali_feed.errors import ConfigError
 from dali_feed.transforms.base import Op
 from dali_feed.transforms.flip import Flip
-from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, Arrays, Key, as_behind, numbered, of_behind
+from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, Arrays, Key, numbered
 from dali_feed.transforms.numbering import walk
 from dali_feed.transforms.own import Own, name_of
 from dali_feed.transforms.recipe import Recipe
@@ -54,7 +53,6 @@ class Drawless:
     crop    what a GPU does to them then
     finish  and what it does behind that
     later   the arrays that only those two take
-    behind  whether the rows of `finish` are those behind a graph
     """
 
     head: View
@@ -62,17 +60,12 @@ class Drawless:
     crop: Crop | None = None
     finish: Finish | None = None
     later: frozenset[Key] = frozenset()
-    behind: bool = False
 
     def rows(self, arrays: Arrays, count: int) -> NDArray[np.uint8]:
         """All that decides, with the payload, what `head` gives for each of the samples: uint8 (count, bytes)."""
         own = [np.ascontiguousarray(arrays[key]) for key in sorted(arrays.keys() - self.later)]
         flat = [rows.reshape(count, -1).view(np.uint8) for rows in own if rows.size]
         return np.concatenate(flat, axis=1) if flat else np.zeros((count, 0), np.uint8)
-
-    def finishing(self, arrays: Arrays) -> Arrays:
-        """The arrays by the names that `finish` takes them by."""
-        return of_behind(arrays) if self.behind else arrays
 
 
 def drawless(engine: str, program: Program, device: int | None) -> Drawless:
@@ -103,10 +96,7 @@ def drawless(engine: str, program: Program, device: int | None) -> Drawless:
 
 
 def _of_graph(view: Any) -> Drawless:
-    behind = view.behind if isinstance(view, SplitProgram) else None
-    finish = view.finish if behind is None else behind.finish
-    later = () if finish is None else _FINISH if behind is None else as_behind(_FINISH)
-    return Drawless(view, finish=finish, later=frozenset(later), behind=behind is not None)
+    return Drawless(view, finish=view.finish, later=frozenset(() if view.finish is None else _FINISH))
 
 
 def _of_host(view: HostProgram, device: int | None) -> Drawless:

@@ -1,4 +1,4 @@
-"""Colour steps at the end of a program, on a GPU: the kernel `jitter` does them instead of operators of the graph.
+"""The program of the dali engine; colour steps at its end, on a GPU, are left to the kernel `jitter`.
 
 It does only colour steps directly before the finish step, for there the batch is dense uint8. A colour step that
 is followed by another step, such as a blur, stays in the graph, and so does every one on DALI's CPU backend.
@@ -10,12 +10,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from dali_feed.compiler.dali import DaliProgram
+from dali_feed.compiler.dali import DaliProgram, compile_recipe
 from dali_feed.transforms.colours import KIND, MAX_STEPS, Colour
 from dali_feed.transforms.keys import ADJUST, Key, numbered
+from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.run import Run
 
-__all__ = ["with_kernel"]
+__all__ = ["compile_dali", "with_kernel"]
+
+
+def compile_dali(recipe: Recipe, *, on_gpu: bool, region_decode: bool | None = None) -> DaliProgram:
+    """The program of the dali engine, all of it a graph but for the finish step.
+
+    `region_decode`: as in `compile_recipe`; None: True on the CPU alone.
+
+    Raises TransformError where ops stand in an order that has no meaning, or DALI has no operator for one.
+    """
+    program = compile_recipe(recipe, region_decode=not on_gpu if region_decode is None else region_decode)
+    return with_kernel(program) if on_gpu else program
 
 
 def with_kernel(program: DaliProgram) -> DaliProgram:

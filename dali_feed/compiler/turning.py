@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.screen.exif import MIRRORED_X, MIRRORED_Y, SIDEWAYS
+from dali_feed.screen.header import MIRRORED_X, MIRRORED_Y, SIDEWAYS
 
 __all__ = ["stored", "turns"]
 

@@ -10,7 +10,7 @@ from typing import Any
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.no_image import NoImage
 from dali_feed.compiler.program import Program, View
-from dali_feed.compiler.split import compile_dali
+from dali_feed.compiler.tail_colour import compile_dali
 from dali_feed.compiler.user_graph import compile_function, is_graph_function
 from dali_feed.compiler.user_pipeline import PipelineProgram
 from dali_feed.compiler.views import ViewsProgram, as_views

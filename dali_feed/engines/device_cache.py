@@ -222,7 +222,7 @@ class CachingEngine:
                 raise engine_error(_ENGINE, "a batch cannot be kept", error, self._number) from error
         if resting := flight.resting or self._resting(flight, images):
             return self._rested(resting)
-        tail = Tail.of(self._parts.finish, self._parts.finishing(flight.work.arrays))
+        tail = Tail.of(self._parts.finish, flight.work.arrays)
         cropped = None if self._parts.crop is None else self._cropped(self._parts.crop, images, flight.work.arrays)
         ours = flight.out if cropped is None else cropped
         if self._stream is None or ours is None:

@@ -10,8 +10,7 @@ import numpy as np
 from dali_feed.compiler.outline import unfit
 from dali_feed.compiler.program import Program
 from dali_feed.options import Tuning
-from dali_feed.screen.screen import Screened, screen
-from dali_feed.screen.turns import turned
+from dali_feed.screen.screen import Screened, screen, turned
 
 __all__ = ["Look", "looker"]
 

@@ -20,7 +20,7 @@ from dali_feed.errors import ConfigError
 from dali_feed.options import Tuning
 from dali_feed.screen.header import UnusableError
 from dali_feed.screen.screen import screen
-from dali_feed.screen.turns import turned as with_ways
+from dali_feed.screen.screen import turned as with_ways
 
 __all__ = ["WholePixels"]
 

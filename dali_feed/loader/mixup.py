@@ -17,7 +17,7 @@ from dali_feed.compiler.outline import outline
 from dali_feed.compiler.views import ViewsProgram
 from dali_feed.engines.gpu.uploads import shape_of, size_of
 from dali_feed.errors import ConfigError
-from dali_feed.kernels.mix import Mix
+from dali_feed.kernels.finish import Mix
 from dali_feed.loader.labels import labels_of
 from dali_feed.transforms.mixing import Mixed, Mixing, label_pairs, mixed
 

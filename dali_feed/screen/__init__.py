@@ -1,4 +1,4 @@
-"""The screen: checks of images' headers, a file per format, that decide what may reach a decoder.
+"""The screen: checks of images' headers that decide what may reach a decoder, and what Pillow decodes.
 
-Never: a decoder, I/O.
+Never: nvImageCodec, I/O.
 """

@@ -1,24 +1,38 @@
-"""JPEG headers: all segments up to the first scan, and an end marker (the law of `header.py`)."""
+"""JPEG headers: all segments up to the first scan, and an end marker (the law of `header.py`).
+
+And how often a decoder goes over the image: once per scan, and a scan of a whole image can take as little as ten bytes.
+The law: the number of scans found is never below what a decoder runs. A baseline JPEG has one, and is not
+looked through; of the others the scan headers are looked for, bytes before walks, so that an ordinary one costs a
+search at the speed of memory.
+"""
 
 from __future__ import annotations
 
+import re
 import struct
 
-from dali_feed.screen.exif import orientation_in
+import numpy as np
+from numpy.typing import NDArray
+
 from dali_feed.screen.header import Header, UnusableError
 
-__all__ = ["SKIPPED", "jpeg_header"]
+__all__ = ["FRAMES", "LEAST", "SCAN_BYTES", "SKIPPED", "jpeg_header", "overworked", "scans"]
 
 MAX_SEGMENTS = 1 << 16  # header segments and fill bytes
 MAX_STRAY = 1 << 16  # bytes in a row that are no segment
 TAIL = 2048  # bytes, where an end marker is looked for
+SCAN_BYTES = 10  # of the header of a scan of one component: no scan takes less
+LEAST = 1 << 10  # pixels that going over a smaller image costs as well
+PIECE = 1 << 18  # bytes that are looked through at a time, in a core's cache
 
 _SEGMENT = struct.Struct(">BBH").unpack_from  # 0xff, marker, length
 _FRAME = struct.Struct(">BHHB").unpack_from  # precision, height, width, components
 
-_SOS, _APP1, _APP14 = 0xDA, 0xE1, 0xEE
+_PROGRESSIVE, _SOS, _APP1, _APP14, _TEM = 0xC2, 0xDA, 0xE1, 0xEE, 0x01
+_LAST = frozenset((0xD8, 0xD9))  # the end of the image, or a second beginning, which is an error
+_MARKER = re.compile(rb"\xff+([^\x00\xff\xd0-\xd7])")  # in image data 0xff is followed by zero or is a restart
 _ADOBE = b"\xff\xee\x00\x0eAdobe\x00\x64\0\0\0\0\0"  # four colours as they are, inverted as Photoshop has them
-_FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended and progressive, all with Huffman coding
+FRAMES = {0xC0, 0xC1, _PROGRESSIVE}  # baseline, extended and progressive, all with Huffman coding
 _OTHER_FRAMES = {
     **dict.fromkeys((0xC5, 0xC6, 0xC7), "hierarchical"),
     **dict.fromkeys((0xC9, 0xCA), "arithmetic-coded"),
@@ -43,7 +57,7 @@ def jpeg_header(view: memoryview) -> Header:
             continue
         if marker == _SOS:
             break
-        if marker in _FRAMES:
+        if marker in FRAMES:
             if frame is not None:
                 msg = "JPEG with two frames in its header"
                 raise UnusableError(msg)
@@ -70,7 +84,7 @@ def jpeg_header(view: memoryview) -> Header:
     plain = b"".join((*whole, view[kept:])) if whole else None
     if components == 4 and not adobe:  # which Pillow and torchvision take for inverted all the same
         plain = b"\xff\xd8" + _ADOBE + (plain or bytes(view))[2:]
-    return Header("jpeg", width, height, components, orientation_in(*exif), plain)
+    return Header("jpeg", width, height, components, b"".join(exif), plain)
 
 
 def _jpeg_marker(view: memoryview, at: int) -> int:
@@ -99,7 +113,7 @@ def _jpeg_segment(view: memoryview, at: int) -> tuple[int, int]:
     if marker in _OTHER_FRAMES:
         msg = f"JPEG is {_OTHER_FRAMES[marker]} (frame type {marker:02x}), which the decoders cannot read"
         raise UnusableError(msg)
-    if marker not in SKIPPED and marker not in _FRAMES and marker != _SOS:
+    if marker not in SKIPPED and marker not in FRAMES and marker != _SOS:
         msg = f"JPEG damaged: marker {marker:02x} at byte {at} has no place before the image data"
         raise UnusableError(msg)
     if length < 2 or (marker == _APP1 and length < 8 and bytes(view[at + 4 : at + 10]) == b"Exif\0\0"):
@@ -129,3 +143,65 @@ def _jpeg_frame(view: memoryview, at: int, length: int) -> tuple[int, int, int]:
             msg = f"JPEG damaged: sampling factors {factors >> 4}x{factors & 15}"
             raise UnusableError(msg)
     return height, width, components
+
+
+def scans(view: memoryview, most: int) -> int:
+    """How many scans a JPEG has whose header passed the screen; where that is above `most`, any number above it."""
+    at, progressive, components = 2, False, 0
+    while marker := _MARKER.search(view, at):
+        at, kind = marker.end(), marker[1][0]
+        if kind == _SOS:
+            break
+        if kind in FRAMES:
+            progressive, components = kind == _PROGRESSIVE, _number(view, at + 7, 1)
+        at += _length(view, at, kind)
+    else:
+        return 0
+    if not progressive and _number(view, at + 2, 1) == components:
+        return 1
+    bound = _pairs(np.frombuffer(view, np.uint8, offset=at - 2))
+    return bound if bound <= most else _walked(view, at - 2, most)
+
+
+def _pairs(data: NDArray[np.uint8]) -> int:
+    """How often a scan header's first two bytes are there: in other segments and behind the image as well."""
+    found = 0
+    for first in range(0, len(data), PIECE):
+        piece = data[first : first + PIECE + 1]
+        found += int(np.count_nonzero((piece[:-1] == 0xFF) & (piece[1:] == _SOS)))
+    return found
+
+
+def _walked(data: memoryview, at: int, most: int) -> int:
+    """The scan headers from `at` on up to the end of the image, or one more than `most`."""
+    found = 0
+    while found <= most and (marker := _MARKER.search(data, at)):
+        at, kind = marker.end(), marker[1][0]
+        if kind in _LAST:
+            break
+        found += kind == _SOS
+        at += _length(data, at, kind)
+    return found
+
+
+def _length(data: memoryview, at: int, kind: int) -> int:
+    """Bytes of the segment behind a marker."""
+    return 0 if kind == _TEM else _number(data, at, 2)
+
+
+def _number(data: memoryview, at: int, size: int) -> int:
+    return int.from_bytes(data[at : at + size], "big")
+
+
+def overworked(view: memoryview, width: int, height: int, max_work: int) -> str | None:
+    """Why an image that passed the screen is too much work to decode: pixels times scans above `max_work`; or None."""
+    pixels = max(width * height, LEAST)
+    if pixels * (len(view) // SCAN_BYTES) <= max_work or bytes(view[:2]) != b"\xff\xd8":
+        return None
+    most = max(1, max_work // pixels)
+    if scans(view, most) <= most:
+        return None
+    return (
+        f"a JPEG of {width}x{height} in more than {most} scans is more work than the limit of {max_work} (pixels times"
+        " scans); see Tuning(max_work=...)"
+    )

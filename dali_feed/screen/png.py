@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 import zlib
 
-from dali_feed.screen.exif import orientation_in
 from dali_feed.screen.header import Header, UnusableError
 
 __all__ = ["png_header"]
@@ -38,7 +37,7 @@ def png_header(view: memoryview) -> Header:
         msg = f"PNG damaged: no such format (bits {depth}, colour type {colour}, interlace {interlace})"
         raise UnusableError(msg)
     seen: set[bytes] = set()
-    exif: tuple[memoryview, ...] = ()  # the last one, as for Pillow
+    exif = b""  # the last one, as for Pillow
     still: list[memoryview] = []  # the file without its animation, as far as it has one
     at = kept = 33
     for _ in range(MAX_CHUNKS):
@@ -56,7 +55,7 @@ def png_header(view: memoryview) -> Header:
             msg = f"PNG damaged: chunk {name!r} of length {length} at byte {at}"
             raise UnusableError(msg)
         if name == b"eXIf":
-            exif = (view[at + 8 : at + 8 + length],)
+            exif = bytes(view[at + 8 : at + 8 + length])
         if name in _ANIMATION:
             still += (view[kept:at],)
             kept = at + 12 + length
@@ -68,4 +67,4 @@ def png_header(view: memoryview) -> Header:
         msg = f"PNG damaged: no {'IDAT' if b'IDAT' not in seen else 'PLTE'} chunk"
         raise UnusableError(msg)
     plain = b"".join((view[:33], *still, view[kept:])) if b"acTL" in seen else None
-    return Header("png", width, height, _COMPONENTS[colour], orientation_in(*exif), plain)
+    return Header("png", width, height, _COMPONENTS[colour], exif, plain)

@@ -23,14 +23,12 @@ __all__ = [
     "WINDOW",
     "Arrays",
     "Key",
-    "as_behind",
     "as_column",
     "as_followed",
     "by_column",
     "by_view",
     "further",
     "numbered",
-    "of_behind",
     "of_followed",
     "of_images",
     "viewed",
@@ -49,7 +47,6 @@ ADJUST = Key("adjust")
 CANVAS = Key("canvas")  # height and width of the image before any transform
 TURN = Key("turn")  # how the stored image becomes the upright one: compiler/turning.py
 
-_BEHIND = "behind_"  # a graph: what the host engine's steps take there
 _FOLLOW = "follow_"  # images: what moves masks, boxes and points
 _COLUMN = "of_column"  # and the number of a further image column: its images' own
 
@@ -97,16 +94,6 @@ def by_column(arrays: Arrays, count: int) -> list[Arrays]:
         else:
             split[0][known] = rows
     return list(split)
-
-
-def as_behind(arrays: Arrays) -> dict[Key, NDArray[Any]]:
-    """Arrays of a program behind a graph, by what they are called among the graph's."""
-    return {Key(_BEHIND + name): rows for name, rows in arrays.items()}
-
-
-def of_behind(arrays: Arrays) -> dict[Key, NDArray[Any]]:
-    """Those again, by their own names."""
-    return {Key(name.removeprefix(_BEHIND)): rows for name, rows in arrays.items() if name.startswith(_BEHIND)}
 
 
 def as_followed(arrays: Arrays) -> dict[Key, NDArray[Any]]:

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 BENCH = Path(__file__).parents[2] / "bench"
 FIRST = (
-    *("versions", "kernel-finish", "kernel-jitter", "kernel-mix", "kernel-unpack", "kernel-tokens", "decode"),
+    *("versions", "kernel-finish", "kernel-jitter", "kernel-unpack", "decode"),
     *("engine-dali", "engine-host", "neighbours-dali", "neighbours-host", "decoder-load", "next-returns", "no-sync"),
 )
 
@@ -92,7 +92,7 @@ def test_every_part_names_a_script_and_arguments_that_exist(module: Any, tmp_pat
     assert [check.name for check in parts.Parts("cpu", tmp_path).first()] == list(FIRST)
     names = [Path(check.name).name for check in parts.Parts("cuda:0", tmp_path).tests()]
     assert names[0].startswith("test_loader")
-    assert {"test_loader_gpu.py", "test_finish.py", "test_mix_gpu.py"} <= set(names)
+    assert {"test_loader_gpu.py", "test_finish.py", "test_finish_gpu.py"} <= set(names)
 
 
 @pytest.mark.parametrize("name", FIRST)

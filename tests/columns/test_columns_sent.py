@@ -17,7 +17,6 @@ from dali_feed.columns import Array, Kind, Number, Packed, Text, Tokens, arrays
 from dali_feed.engines.gpu.parcels import Parcels
 from dali_feed.external_sources import ShardSet
 from dali_feed.feed.beside import Beside
-from dali_feed.kernels.tokens import tokens, tokens_reference
 from dali_feed.kernels.unpack import unpack, unpack_reference
 
 
@@ -112,17 +111,11 @@ def test_the_gpu_gives_the_columns_of_the_cpu(tmp_path: Path, large: int, monkey
 
 @pytest.mark.gpu
 def test_kernels_take_arrays_as_they_come(tmp_path: Path) -> None:
-    """Rows of ids, and bytes of plain pixels: what `tokens` and `unpack` make of them is what their references say."""
+    """Bytes of plain pixels: what `unpack` makes of them is what its reference says."""
     (batch, *_) = batches(shards(tmp_path), "cuda")
-    (rows,), (raw,) = batch["rows"], batch["bytes"]
-    inputs = torch.empty(len(rows), 11, dtype=torch.int64, device="cuda")
-    documents = torch.empty(len(rows), 11, dtype=torch.int32, device="cuda")
+    (raw,) = batch["bytes"]
     pixels = torch.empty(len(raw), 3, 4, 2, device="cuda")
     stream = torch.cuda.current_stream()
-    tokens(rows, inputs=inputs, documents=documents, separator=0, stream=stream)
     unpack(raw, pixels, shape=(4, 2, 3), scale=1 / 255, stream=stream)
-    wanted = tokens_reference(rows.view(torch.int16).cpu().numpy().view(np.uint16), separator=0)
-    assert np.array_equal(inputs.cpu().numpy(), wanted.inputs)
-    assert np.array_equal(documents.cpu().numpy(), wanted.documents)
     unpacked = unpack_reference(raw.cpu().numpy(), shape=(4, 2, 3), scale=1 / 255)
     assert np.array_equal(pixels.cpu().numpy(), unpacked)

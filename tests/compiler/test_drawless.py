@@ -76,17 +76,6 @@ def test_colours_at_the_end_of_a_graph_are_the_kernels() -> None:
         parts("host", v2.Resize((20, 24)), v2.ColorJitter(0.4, 0.4), *FLOATS)
 
 
-def test_what_runs_behind_a_graph_is_kept_too() -> None:
-    """Of a recipe that DALI has no operator for, the image behind the host's steps; its finish has rows of its own."""
-    made, program = parts("dali", v2.Resize((20, 24)), v2.RandomAdjustSharpness(2.0, p=1.0), *RESIZED[1:])
-    arrays = program.parameters(SIZES, IDS, 0, 0).arrays
-    assert made.behind
-    assert made.finish is program.behind.finish
-    assert {"flip_x", "erase"} <= made.finishing(arrays).keys()
-    with pytest.raises(ConfigError, match="found RandomAdjustSharpness"):
-        parts("dali", v2.Resize((20, 24)), v2.RandomAdjustSharpness(2.0, p=0.5), *FLOATS)
-
-
 @GPU
 def test_random_crops_are_refused_on_a_gpu(engine: str) -> None:
     """By the name of what is random, also where a flip that is allowed stands before it."""

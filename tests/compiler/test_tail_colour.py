@@ -18,8 +18,8 @@ from dali_feed import DataLoader
 from dali_feed.compiler.dali import DaliProgram
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.program import Program
-from dali_feed.compiler.split import SplitProgram, compile_dali
 from dali_feed.compiler.steps import Step
+from dali_feed.compiler.tail_colour import compile_dali
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.dali.graph import build_graph
 from dali_feed.engines.engine import Tail, Work
@@ -31,7 +31,6 @@ from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.base import Op
 from dali_feed.transforms.color_jitter import ColorJitter
 from dali_feed.transforms.colours import KINDS, MAX_STEPS, Colour
-from dali_feed.transforms.equalize import RandomEqualize
 from dali_feed.transforms.erasing import RandomErasing
 from dali_feed.transforms.flip import Flip
 from dali_feed.transforms.gaussian_blur import GaussianBlur
@@ -125,14 +124,6 @@ def test_samples_take_their_own_order_and_nothing_where_it_was_not_picked() -> N
     assert len({tuple(row) for row in steps[..., 0].tolist()}) == 25
     hues = steps[steps[..., 0] == KINDS["hue"]]
     assert (np.abs(hues[:, 1]) <= 0.1).all()
-
-
-def test_a_split_recipe_leaves_the_colour_before_its_cut() -> None:
-    """What torch does behind the graph comes after the finish of the graph, and so after the kernel."""
-    program = program_of(CROP, JITTER, RandomEqualize(), *FLOAT)
-    assert isinstance(program, SplitProgram)
-    assert (left(program), colours(program)) == (4, [])
-    assert Tail.of(program.finish, arrays_of(program)) is not None
 
 
 def test_a_graph_on_the_cpu_refuses_a_program_of_a_gpu() -> None:

@@ -1,4 +1,4 @@
-"""GIF and AVIF in the engines: Pillow's pixels in torchvision's steps."""
+"""GIF and WebP in the engines: Pillow's pixels in torchvision's steps."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import functools
 import io
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import PIL
 import pytest
 import torch
-from gif_avif import AVIF, avif, avifs, coded, gif, gifs, hand_made, opened
-from kit.images import QUICK, jpeg, png
+from gif_files import gif, gifs, opened
+from kit.images import QUICK, encoded, jpeg, pixels, png
 from kit.photographs import decoded, photographs
 from kit.torchvision_way import applied
 from PIL import Image
@@ -24,10 +23,10 @@ from torchvision.transforms import v2
 from dali_feed.compiler.host import compile_host
 from dali_feed.engines.choose import ENGINES, make_engine
 from dali_feed.engines.engine import Engine, Work
-from dali_feed.engines.host import pillow
+from dali_feed.errors import MissingPackageError
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords, Tuning
-from dali_feed.screen.header import Header, UnusableError
+from dali_feed.screen import pillow
 from dali_feed.screen.screen import screen
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.keys import Key
@@ -36,13 +35,11 @@ from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.resize import Resize
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
-KINDS = [pytest.param(gifs, id="gif"), pytest.param(avifs, id="avif", marks=AVIF)]
-Files = Callable[[], dict[str, bytes]]
 
 
 @functools.cache
 def pictures(kind: str) -> tuple[bytes, ...]:
-    """Three photographs as GIFs or AVIFs."""
+    """Three photographs as GIFs or WebPs."""
     out = []
     for payload in photographs()[2:4]:
         file = io.BytesIO()
@@ -70,7 +67,7 @@ def run(recipe: Recipe, payloads: Sequence[bytes]) -> tuple[list[torch.Tensor], 
     return images, rows
 
 
-@pytest.mark.parametrize("kind", ["GIF", pytest.param("AVIF", marks=AVIF)])
+@pytest.mark.parametrize("kind", ["GIF", "WEBP"])
 @pytest.mark.parametrize("name", CASES)
 def test_steps_equal_torchvision(name: str, kind: str) -> None:
     """Whole or a window, the decoded image goes through every op with torchvision's bits."""
@@ -83,10 +80,9 @@ def test_steps_equal_torchvision(name: str, kind: str) -> None:
         assert torch.equal(ours, image)
 
 
-@pytest.mark.parametrize("files", KINDS)
-def test_pixels_are_pillows(files: Files) -> None:
+def test_pixels_are_pillows() -> None:
     """Every kind of file has the pixels that ImageFolder gets of it, whole and in a window."""
-    for name, payload in files().items():
+    for name, payload in gifs().items():
         whole = opened(payload)
         assert np.array_equal(pillow.decode(memoryview(payload)), whole), name
         h, w = (max(1, side // 3) for side in whole.shape[:2])
@@ -124,30 +120,16 @@ def test_gifs_that_torchvision_refuses(name: str) -> None:
     assert pillow.decode(memoryview(gifs()[name])).shape == (31, 40, 3)
 
 
-@AVIF
-def test_a_sequence_is_its_primary_item() -> None:
-    """What its tracks say of their size is nothing to the image: only the item has been screened."""
-    payload = avifs()["avif animated"]
-    at = payload.index(struct.pack(">II", 40 << 16, 31 << 16), payload.index(b"tkhd"))
-    other = payload[:at] + struct.pack(">II", 20 << 16, 30 << 16) + payload[at + 8 :]
-    assert opened(other).shape == (30, 20, 3)
-    assert np.array_equal(pillow.decode(memoryview(other)), opened(payload))
-
-
-@AVIF
-def test_the_av1_data_say_whether_there_is_colour() -> None:
-    """A gray picture in a box that promises colour comes out gray."""
-    payload = bytearray(avifs()["avif gray"])
-    payload[payload.index(b"av1C") + 6] &= ~0x10
-    assert np.array_equal(pillow.decode(memoryview(payload)), opened(avifs()["avif gray"]))
+def webp(n: int, height: int, width: int) -> bytes:
+    """A lossless one."""
+    return encoded(pixels(n, height, width), "WEBP", lossless=True)
 
 
 def mixed(count: int) -> list[bytes]:
-    """JPEG, GIF, AVIF and PNG by turns, each telling its number."""
-    return [(jpeg, gif, avif, png)[n % 4](n, 16, 16) for n in range(count)]
+    """JPEG, GIF, WebP and PNG by turns, each telling its number."""
+    return [(jpeg, gif, webp, png)[n % 4](n, 16, 16) for n in range(count)]
 
 
-@AVIF
 def test_threads_change_nothing() -> None:
     """A mixed batch is the same with one thread and with eight, and when it is run over and over."""
     program = compile_host(Recipe((RandomResizedCrop((16, 16)),)))
@@ -170,12 +152,6 @@ def broken_gif() -> bytes:
     at = 13 + (6 << (payload[10] & 7)) + 12
     payload[at : at + 40] = b"\xff" * 40
     return bytes(payload)
-
-
-def broken_avif() -> bytes:
-    """It passes the screen, and behind its sequence header stands no frame."""
-    data = coded()[0]
-    return hand_made(data=data[: 4 + data[3]] + b"\x32\4\xff\xff\xff\xff")
 
 
 @pytest.fixture
@@ -205,48 +181,40 @@ def test_a_gif_that_cannot_be_decoded_is_a_mark(engine: Engine) -> None:
     assert bad[1].startswith("decoder: Pillow cannot decode it: OSError: broken data stream")
 
 
-@AVIF
-def test_an_avif_that_cannot_be_decoded_is_a_mark(engine: Engine) -> None:
-    """It costs its own slot, and the reason names Pillow and what it said."""
-    bad = marks(engine, [avif(), broken_avif(), jpeg(0)])
-    assert list(bad) == [1]
-    assert bad[1].startswith("decoder: Pillow cannot decode it: RuntimeError: Failed to decode frame 0")
+def kinds() -> dict[str, bytes]:
+    """A file of each kind that Pillow decodes, and masks of two others."""
+    levels = pixels(0, 31, 40)[..., 0]
+    some = {f"webp {lossless}": encoded(pixels(0, 31, 40), "WEBP", lossless=lossless) for lossless in (False, True)}
+    some |= {kind: encoded(pixels(0, 31, 40), kind) for kind in ("TIFF", "BMP", "PPM")}
+    return gifs() | some | {"lzw": encoded(levels, "TIFF", compression="tiff_lzw")}
 
 
-@pytest.mark.parametrize(("file", "kind"), [(gif, "gif"), pytest.param(avif, "avif", marks=AVIF)])
-def test_another_size_than_the_headers_is_a_reason(file: Callable[[], bytes], kind: str) -> None:
-    """Where decoder and screen should ever disagree on a size, no pixels come out."""
-    with pytest.raises(UnusableError, match="Pillow finds 40x31 pixels where the header says 40x32"):
-        pillow._DECODERS[kind](memoryview(file()), Header(kind, 40, 32, 3))
+def test_pillows_own_bound_and_warnings_have_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image above Pillow's bound on pixels, which is the user's, is good; so is one of which Pillow warns."""
+    want = {name: opened(payload) for name, payload in kinds().items()}
+    mask = encoded(pixels(0, 31, 40)[..., 0], "PNG")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1)
+    for name, payload in kinds().items():
+        assert not screen([memoryview(payload)]).reasons
+        assert np.array_equal(pillow.decode(memoryview(payload)), want[name]), name
+    assert pillow.opened(mask).size == (40, 31)
+    assert Image.MAX_IMAGE_PIXELS == 1
+    monkeypatch.undo()
+    odd = bytearray(encoded(pixels(0, 31, 40), "TIFF"))
+    at = odd.index(struct.pack("<HHI", 284, 3, 1))
+    odd[at : at + 8] = struct.pack("<HHI", 284, 3, 2)  # two values where one is expected
+    with pytest.warns(UserWarning, match="Metadata Warning"):
+        opened(bytes(odd))
+    assert pillow.decode(memoryview(odd)).shape == (31, 40, 3)  # a warning is an error here
 
 
-@pytest.mark.parametrize("files", KINDS)
-def test_pillows_own_bound_is_not_asked(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An image above Pillow's bound on pixels, which is the user's, is decoded without a warning."""
-    want = {name: opened(payload) for name, payload in files().items()}
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 0)
-    for name, payload in files().items():
-        assert np.array_equal(pillow.decode(memoryview(payload)), want[name])
-    assert Image.MAX_IMAGE_PIXELS == 0
-
-
-def test_without_pillow_a_gif_is_bad(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reason says what to install, and nobody else is touched."""
-    payloads = [gif(), jpeg(0)]
-    pillow._still.cache_clear()
-    monkeypatch.delattr(PIL, "GifImagePlugin", raising=False)
-    monkeypatch.setitem(sys.modules, "PIL.GifImagePlugin", None)
-    assert marks(engine, payloads) == {0: "decoder: GIF needs Pillow, which is not installed: pip install pillow"}
-
-
-@AVIF
-def test_without_its_codec_an_avif_is_bad(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reason says what to install, and nobody else is touched."""
-    payloads = [avif(), gif()]
-    monkeypatch.delattr(PIL, "_avif", raising=False)
-    monkeypatch.setitem(sys.modules, "PIL._avif", None)
-    reason = "decoder: AVIF needs a Pillow that was built with it: pip install 'pillow>=11.3'"
-    assert marks(engine, payloads) == {0: reason}
+def test_without_pillow_the_run_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is no fault of the record's: it is never counted as bad."""
+    views = [memoryview(payload) for payload in (gif(), jpeg(0), png(0))]
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(MissingPackageError, match="pip install pillow"):
+        screen(views)
+    assert not screen(views[1:]).reasons
 
 
 def fed(payloads: Sequence[bytes], engine: str) -> tuple[list[Any], Feed]:
@@ -266,7 +234,6 @@ def fed(payloads: Sequence[bytes], engine: str) -> tuple[list[Any], Feed]:
         return list(feed), feed
 
 
-@AVIF
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_feed_of_all_formats(engine: str) -> None:
     """Every engine delivers every record: what its decoder does not take has Pillow's pixels, and steps of its own."""

@@ -15,12 +15,11 @@ from recipes import CASES
 from torchvision.transforms import v2
 
 from dali_feed.engines.dali.fed import prepared
-from dali_feed.engines.host import pillow
 from dali_feed.engines.host.decode import decoded, new_decoder
-from dali_feed.engines.host.pnm import pnm
-from dali_feed.engines.host.raw import is_usual, raw_pixels
 from dali_feed.feed import Feed
+from dali_feed.screen import pillow
 from dali_feed.screen.header import UnusableError
+from dali_feed.screen.pillow import is_usual, pnm, raw_pixels
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.recipe import Recipe
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.properties import examples
 
 from dali_feed.formats.json_text import _decoder, _plain_decode
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pytest
 from kernels_host import HostKernel, OnDevice
 
-from dali_feed.kernels._module import Launch
+from dali_feed.kernels.launch import Launch
 
 Kernel = Callable[..., tuple[Launch, ...]]  # takes what the launcher takes, returns what was launched
 _BORDER = 256

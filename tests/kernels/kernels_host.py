@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pytest
 from kit.kept import Kept
 
-from dali_feed.kernels._module import Launch
+from dali_feed.kernels.launch import Launch
 
 _HERE = Path(__file__).resolve().parent
 _SOURCES = _HERE.parents[1] / "kernels"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kit.kept import Kept
 
-from dali_feed.kernels import _module
+from dali_feed.kernels import launch
 
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+ +)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
 
@@ -31,14 +31,14 @@ def instructions(kept: Kept, name: str, arch: str, options: tuple[str, ...]) -> 
     from cupy_backends.cuda.libs import nvrtc
 
     tool = nvdisasm()
-    words = (f"--gpu-architecture={arch}", *_module.OPTIONS, *_module._CUPY_ADDS, *options)
+    words = (f"--gpu-architecture={arch}", *launch.OPTIONS, *launch._CUPY_ADDS, *options)
 
     def make(binary: Path) -> None:
-        program = nvrtc.createProgram(_module._source(name), f"{name}.cu", [], [])
+        program = nvrtc.createProgram(launch._source(name), f"{name}.cu", [], [])
         nvrtc.compileProgram(program, words)
         binary.write_bytes(nvrtc.getCUBIN(program) + b"\0")  # CuPy takes a last byte off, as if this were text
 
-    binary = kept.file(f"{name}.{arch}.cubin", [str(nvrtc.getVersion()), _module._source(name), *words], make)
+    binary = kept.file(f"{name}.{arch}.cubin", [str(nvrtc.getVersion()), launch._source(name), *words], make)
     done = subprocess.run([tool, str(binary)], capture_output=True, text=True, check=True)
     return Counter(_INSTRUCTION.findall(done.stdout))
 

@@ -12,7 +12,7 @@ from kernels_both import moved
 from kernels_host import OnDevice
 
 from dali_feed.errors import ConfigError, EngineError
-from dali_feed.kernels import _module
+from dali_feed.kernels import launch
 from dali_feed.kernels.finish import finish, finish_reference
 
 pytestmark = pytest.mark.gpu
@@ -64,11 +64,11 @@ def test_gpu_allocates_nothing_and_compiles_once(cp: Any) -> None:
     case = moved(random_case("float16", (4, 16, 16)), cp.asarray)
     out = cp.empty((4, 3, 16, 16), cp.float16)
     finish(out=out, **case)
-    pool, kernels = cp.get_default_memory_pool(), dict(_module._kernels)
+    pool, kernels = cp.get_default_memory_pool(), dict(launch._kernels)
     before = pool.used_bytes(), pool.total_bytes()
     finish(out=out, **case)
     assert (pool.used_bytes(), pool.total_bytes()) == before
-    assert _module._kernels == kernels
+    assert launch._kernels == kernels
 
 
 def test_gpu_refuses_memory_of_the_host(cp: Any) -> None:
@@ -80,7 +80,7 @@ def test_gpu_refuses_memory_of_the_host(cp: Any) -> None:
 def test_gpu_compile_error_names_kernel_and_device(cp: Any) -> None:
     """CuPy's compilation fails with the same kind of message as compile_ptx."""
     with pytest.raises(EngineError, match=r"kernel finish for sm_\d+, options none: (?s:.*)define one of OUT_FLOAT32"):
-        _module.kernel("finish", (), 0)
+        launch.kernel("finish", (), 0)
 
 
 @pytest.mark.slow

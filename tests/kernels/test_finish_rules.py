@@ -11,8 +11,7 @@ from kernels_host import OnDevice
 from nvidia.dali.backend import TensorCPU
 
 from dali_feed.errors import ConfigError
-from dali_feed.kernels.finish import finish, prepare
-from dali_feed.kernels.mix import Mix
+from dali_feed.kernels.finish import Mix, finish, prepare
 
 IMAGES = np.zeros((2, 4, 6, 3), np.uint8)
 OUT = np.zeros((2, 3, 4, 6), np.float32)
@@ -51,7 +50,6 @@ READ_ONLY = {"data": (OUT.ctypes.data, True)}
         ({"flip_x": OnDevice(np.zeros(3, np.int32))}, r"flip_x must have shape \(2,\), .* found \(3,\)"),
         ({"flip_y": OnDevice(np.zeros(2, np.int64))}, r"flip_y must have dtype int32 or uint8 or bool, found int64"),
         ({"flip_y": OnDevice(np.zeros(4, np.int32)[::2])}, "flip_y must be C contiguous"),
-        ({"colour": OnDevice(np.zeros((2, 4, 3), np.float32))}, r"colour must have shape \(2, 3, 4\)"),
         ({"erase": OnDevice(np.zeros((2, 2), np.int32))}, r"erase must have shape \(2, 4\)"),
         ({"erase_value": 1.0}, "erase_value must be None without erase.* found 1.0"),
         ({**BOXES, "erase_value": (1, 2)}, "erase_value must be three finite float32 numbers or one"),

@@ -9,7 +9,6 @@ import ctypes
 import ctypes.util
 import dataclasses
 import itertools
-import re
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,7 @@ from unpack_cases import (
 )
 
 from dali_feed.errors import ConfigError, EngineError
-from dali_feed.kernels import _module
+from dali_feed.kernels import launch
 from dali_feed.kernels.unpack import bytes_moved, prepare, unpack, unpack_reference
 
 pytestmark = pytest.mark.slow
@@ -60,7 +59,7 @@ kernel = both_ways(unpack, prepare)
 
 
 def test_every_way_to_read_and_to_write_is_selected() -> None:
-    """The variants under test hold each option, each run that is read and each run that is written."""
+    """The variants under test hold each option, and each stream with each number of channels."""
     assert {(k.bits, k.endian, k.channels) for k in KINDS if k.order == "interleaved"} == {
         (*stream, channels) for stream, channels in itertools.product(STREAMS, CHANNELS)
     }
@@ -70,7 +69,7 @@ def test_every_way_to_read_and_to_write_is_selected() -> None:
         *itertools.product((*FLOATS, "uint8"), LAYOUTS, CHANNELS[1:])
     }
     assert {k.dtype for k in KINDS if k.channels == 1} == {*FLOATS, "uint8"}
-    assert len(set(VARIANTS)) == len(VARIANTS)
+    assert {kind.options for kind in KINDS} == set(VARIANTS)
 
 
 # --- the kernel, both ways --------------------------------------------------------------------------------------------
@@ -87,12 +86,12 @@ def test_kernel_equals_reference_bit_for_bit(kernel: Kernel, drawn: tuple[Array,
 @pytest.mark.parametrize("kind", KINDS, ids=name_of)
 @pytest.mark.parametrize("size", [(3, 32, 40), (40, 28, 28), (700, 2, 4), (2, 224, 224)])
 def test_a_usual_batch(kernel: Kernel, kind: Kind, size: tuple[int, int, int]) -> None:
-    """Few large images and many small ones behind a header of 64 bytes: eight pixels at a time, and exactly."""
+    """Few large images and many small ones behind a header of 64 bytes."""
     samples, height, width = size
     case = kind.arguments(height, width, offset=64, **random_factors(kind))
     records, out = random_records(samples, case, gap=-payload_of(case) % 16), out_for(samples, case)
     (job,) = kernel(records, out, **case)
-    assert job.options == kind.options(8)
+    assert job.options == kind.options
     assert_same_bits(out, unpack_reference(records, **case))
 
 
@@ -123,7 +122,7 @@ def test_more_records_than_a_grid_has_rows(host: HostKernel) -> None:
     case = kind.arguments(5, 8)
     records, out = random_records(200, case), out_for(200, case)
     job = prepared(records, out, case)
-    assert (job.grid, job.block) == ((1, 7, 1), (8, 32, 1))
+    assert (job.grid[0], job.block[0] * job.block[1]) == (1, 256)
     host.run(dataclasses.replace(job, grid=(1, 2, 1)))
     assert_same_bits(out, unpack_reference(records, **case))
     many = 10**8  # of which nothing is touched
@@ -143,7 +142,7 @@ def test_positions_beyond_32_bits(host: HostKernel, kind: Kind, width: int) -> N
     out = untouched(samples * payload).reshape(samples, *out_for(1, case).shape[1:])
     records[-1] = np.random.default_rng(0).integers(0, 256, payload, np.uint8)
     job = prepared(records, out, case)
-    assert job.options == kind.options(8 if width % 8 == 0 else 1)
+    assert job.options == kind.options
     host.run(job, begin=(0, job.grid[1] - 1, 0))
     np.testing.assert_array_equal(out[-1:], unpack_reference(records[-1:], **case))
 
@@ -158,15 +157,14 @@ def test_records_far_apart(host: HostKernel) -> None:
     assert_same_bits(out, unpack_reference(records, **case))
 
 
-@pytest.mark.parametrize("pixels", [600_000_000, 600_000_002])
-def test_bits_beyond_32_bits_of_one_record(host: HostKernel, pixels: int) -> None:
+def test_bits_beyond_32_bits_of_one_record(host: HostKernel) -> None:
     """The last elements of a record of 900 MB, more than 2^32 bits, are read from where they are."""
+    pixels = 600_000_002
     kind = next(kind for kind in KINDS if (kind.bits, kind.endian, kind.channels) == (12, "big", 1))
     case = kind.arguments(1, pixels)
     records, out = untouched(payload_of(case))[None], untouched(2 * pixels).view(np.uint16).reshape(1, 1, 1, pixels)
     records[:, -3:] = (0x12, 0x3A, 0xBC)
     job = prepared(records, out, case)
-    assert job.options == kind.options(8 if pixels % 8 == 0 else 1)
     host.run(job, begin=(job.grid[0] - 1, 0, 0))
     assert_same_bits(out[..., -2:], unpack_reference(records[:, -3:], **{**case, "shape": (1, 2, 1)}))
 
@@ -196,30 +194,18 @@ def test_no_byte_beside_the_arrays(kept: Kept) -> None:
 
 @pytest.mark.parametrize(("options", "arch"), in_turn(VARIANTS, ["sm_80", "sm_90", "sm_100"]))
 def test_nvrtc_compiles_every_variant(compiled_ptx: PtxOf, options: tuple[str, ...], arch: str) -> None:
-    """Each variant assembles for each architecture, keeps subnormals, stays in registers and moves whole vectors."""
+    """Each variant assembles for each architecture, keeps subnormals, stays in registers."""
     ptx = compiled_ptx("unpack", arch, options).decode()
     assert ".entry unpack(" in ptx
     assert ".ftz" not in ptx, "CuPy's -ftz=true reached an operation that can round"
     assert ".local" not in ptx, "an index is not a constant"
-    if options[-1] == "-DPIXELS=8":
-        one_plane = options[0] == "-DOUT_UINT8" and (options[-2] == "-DCHANNELS_LAST=0" or options[3] == "-DCHANNELS=3")
-        assert widths(ptx, "st.global") == {8 if one_plane else 16}  # eight uint8 are 8 bytes, and three channels' 24
-        run = int(options[1].partition("=")[2]) * (1 if options[4][-1] == "1" else int(options[3][-1]))
-        assert widths(ptx, "ld.global.nc") == {min(run & -run, 16)}
     assert ("cvt.rn.bf16.f32" in ptx) == (options[0] == "-DOUT_BFLOAT16")
 
 
-def widths(ptx: str, instruction: str) -> set[int]:
-    """How many bytes the loads or stores of that name move at a time."""
-    found = re.findall(rf"\t{instruction}(?:\.v(\d))?\.[a-z](\d+)", ptx)
-    return {int(many or 1) * int(bits) // 8 for many, bits in found}
-
-
-@pytest.mark.parametrize("pixels", [1, 8])
-def test_nvrtc_compiles_bfloat16_without_its_instruction(pixels: int) -> None:
+def test_nvrtc_compiles_bfloat16_without_its_instruction() -> None:
     """On sm_75 bfloat16 is rounded by integer arithmetic."""
     kind = next(kind for kind in KINDS if kind.dtype == "bfloat16")
-    assert "bf16" not in _module.compile_ptx("unpack", "sm_75", kind.options(pixels)).decode()
+    assert "bf16" not in launch.compile_ptx("unpack", "sm_75", kind.options).decode()
 
 
 @pytest.mark.parametrize(
@@ -232,7 +218,7 @@ def test_nvrtc_compiles_bfloat16_without_its_instruction(pixels: int) -> None:
 def test_a_variant_that_there_is_not_says_so(options: tuple[str, ...], told: str) -> None:
     """The error names kernel and architecture and carries the compiler's first lines."""
     with pytest.raises(EngineError, match=f"kernel unpack for sm_90, options(?s:.*){told}"):
-        _module.compile_ptx("unpack", "sm_90", options)
+        launch.compile_ptx("unpack", "sm_90", options)
 
 
 # --- the reference ----------------------------------------------------------------------------------------------------
@@ -360,28 +346,12 @@ def test_a_broken_rule_is_named(changes: dict[str, Any], told: str) -> None:
         unpack(arguments.pop("records"), arguments.pop("out"), **arguments)
 
 
-def test_eight_pixels_at_a_time_only_where_vectors_fit() -> None:
-    """Vectors need records, their pitch, the header and out at the borders of a vector; anything else goes by bytes."""
-    records, out = np.zeros((2, 96), np.uint8), np.zeros((2, 1, 4, 16), np.float32)
-    at, to = records.ctypes.data // 64 * 64, out.ctypes.data // 64 * 64 + 2**32
-
-    def pixels(start: int, pitch: int, offset: int, to_shift: int, width: int = 16) -> int:
-        given = OnDevice(records, shape=(2, 111), data=(at + start, False), strides=(pitch, 1))
-        taken = OnDevice(out, shape=(2, 1, 4, width), data=(to + to_shift, False), strides=None)
-        job = prepare(given, taken, shape=(4, width, 1), bits=12, offset=offset)
-        return int(job.options[-1].partition("=")[2])
-
-    assert pixels(0, 128, 0, 0) == pixels(4, 112, 8, 16) == pixels(1, 116, 3, 32) == 8
-    assert {pixels(2, 128, 0, 0), pixels(0, 114, 0, 0), pixels(0, 128, 1, 0), pixels(0, 128, 0, 8)} == {1}
-    assert (pixels(0, 128, 0, 0, 14), pixels(0, 128, 0, 0, 13)) == (8, 1)  # 4 x 14 pixels are 7 times 8
-
-
 def test_blocks_are_filled_with_small_images() -> None:
     """A block is as wide as an image fills it; what is left of its 256 threads does other records."""
     blocks = {}
     for groups in (1, 2, 12, 98, 128, 300, 6272, 125000):
-        records, out = np.zeros((1, 8 * groups), np.uint8), np.zeros((1, 8, groups, 1), np.uint8)
-        job = prepare(OnDevice(records), OnDevice(out), shape=(8, groups, 1))
+        records, out = np.zeros((1, groups), np.uint8), np.zeros((1, 1, groups, 1), np.uint8)
+        job = prepare(OnDevice(records), OnDevice(out), shape=(1, groups, 1))
         blocks[groups] = job.block[0]
         assert job.block[0] * job.block[1] == 256
         assert (job.grid[0] - 1) * job.block[0] < groups <= job.grid[0] * job.block[0]
@@ -396,4 +366,4 @@ def test_what_is_the_same_is_one_variant() -> None:
     cube, out = OnDevice(np.zeros((2, 27), np.uint8)), OnDevice(np.zeros((2, 3, 3, 3), np.float32))
     with pytest.raises(ConfigError, match="unpack: layout must be given"):
         prepare(cube, out, shape=(3, 3, 3))
-    assert prepare(cube, out, shape=(3, 3, 3), layout="NHWC").options[-2] == "-DCHANNELS_LAST=1"
+    assert prepare(cube, out, shape=(3, 3, 3), layout="NHWC").options[-1] == "-DCHANNELS_LAST=1"

@@ -12,7 +12,7 @@ from kernels_host import OnDevice
 from unpack_cases import KINDS, Kind, out_for, payload_of, random_factors, random_records
 
 from dali_feed.errors import ConfigError
-from dali_feed.kernels import _module
+from dali_feed.kernels import launch
 from dali_feed.kernels.unpack import unpack, unpack_reference
 
 pytestmark = pytest.mark.gpu
@@ -51,11 +51,11 @@ def test_gpu_allocates_nothing_and_compiles_once(cp: Any) -> None:
     case = KINDS[1].arguments(16, 16)
     records, out = cp.asarray(random_records(4, case)), cp.asarray(out_for(4, case))
     unpack(records, out, **case)
-    pool, kernels = cp.get_default_memory_pool(), dict(_module._kernels)
+    pool, kernels = cp.get_default_memory_pool(), dict(launch._kernels)
     before = pool.used_bytes(), pool.total_bytes()
     unpack(records, out, **case)
     assert (pool.used_bytes(), pool.total_bytes()) == before
-    assert _module._kernels == kernels
+    assert launch._kernels == kernels
 
 
 def test_gpu_refuses_memory_of_the_host(cp: Any) -> None:

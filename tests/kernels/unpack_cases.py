@@ -14,7 +14,7 @@ from finish_cases import MEMORY, Array, at_offset
 from hypothesis import strategies as st
 from kernels_host import OnDevice
 
-from dali_feed.kernels._module import Launch
+from dali_feed.kernels.launch import Launch
 from dali_feed.kernels.unpack import prepare
 
 STREAMS = ((8, "little"), (10, "little"), (10, "big"), (12, "little"), (12, "big"), (16, "little"), (16, "big"))
@@ -26,7 +26,7 @@ FLOATS = ("float32", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Kind:
-    """What a variant does, but for how many pixels at a time."""
+    """What a variant does."""
 
     bits: int
     endian: str
@@ -35,8 +35,9 @@ class Kind:
     layout: str
     dtype: str
 
-    def options(self, pixels: int) -> tuple[str, ...]:
-        """The compiler's options of the variant that does so many pixels at a time."""
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The compiler's options of the variant."""
         return (
             f"-DOUT_{self.dtype.upper()}",
             f"-DBITS={self.bits}",
@@ -44,7 +45,6 @@ class Kind:
             f"-DCHANNELS={self.channels}",
             f"-DPLANAR_IN={int(self.order == 'planar')}",
             f"-DCHANNELS_LAST={int(self.layout == 'NHWC')}",
-            f"-DPIXELS={pixels}",
         )
 
     def arguments(self, height: int, width: int, **more: Any) -> dict[str, Any]:
@@ -61,11 +61,7 @@ class Kind:
 
 
 def _kinds() -> tuple[Kind, ...]:
-    """Of the 286 kinds there are those 42 in which every way to read a run and every way to write one occurs.
-
-    Pixel by pixel a run depends on bits, ends and channels, plane by plane on bits and ends. Written plane by plane it
-    depends on the type, channels last on type and channels.
-    """
+    """Of the 286 kinds there are those 42 in which every stream, order, layout, type and number of channels occurs."""
     found = []
     for s, (bits, endian) in enumerate(STREAMS):
         for channels in CHANNELS:
@@ -80,7 +76,7 @@ def _kinds() -> tuple[Kind, ...]:
 
 
 KINDS = _kinds()
-VARIANTS = tuple(kind.options(pixels) for kind in KINDS for pixels in (1, 8))
+VARIANTS = tuple(dict.fromkeys(kind.options for kind in KINDS))
 
 
 def name_of(kind: Kind) -> str:

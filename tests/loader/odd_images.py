@@ -29,7 +29,7 @@ def odd_and_bad() -> list[bytes]:
     stray = jpeg(1)[:20] + b"stray" + jpeg(1)[20:]
     tables = bad_tables()
     return [
-        *(jpeg(0), gray_tiff(LEVELS / 255), stray, gray_tiff(LEVELS), broken_png(), jpeg(2)),
+        *(jpeg(0), gray_tiff(LEVELS), stray, gray_tiff(LEVELS.astype("u1")), broken_png(), jpeg(2)),
         *(tables[:20] + b"stray" + tables[20:], b"P2 2 2 9 1 2 3 x", jpeg(3), jpeg(4)[:-40], jpeg(5)),
     ]
 

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 from kit.images import QUICK, labelled
+from numpy.typing import NDArray
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Mixing, Shuffle
 from dali_feed.engines.gpu.uploads import Uploaded, size_of
-from dali_feed.kernels.mix import Mix, mix_reference
+from dali_feed.kernels.finish import Mix, mixed_values
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.mixing import Mixed, mixed, soft_labels
 
@@ -32,15 +33,21 @@ def drawn_for(info: Any, mixing: Mixing, epoch: int = 0) -> Mixed:
     return mixed(mixing, info.ids.numpy(), 3, epoch, (12, 10))
 
 
+def reference(images: torch.Tensor, drawn: Mixed) -> NDArray[np.float32]:
+    """The images mixed as the reference of `finish` mixes them."""
+    found = mixed_values(images.permute(0, 2, 3, 1).numpy(), Mix(drawn.partner, drawn.weight, drawn.box))
+    return np.ascontiguousarray(found.transpose(0, 3, 1, 2))
+
+
 @pytest.mark.parametrize("engine", ["host", "dali"])
 def test_images_and_labels_are_mixed_by_the_same_draws(engine: str) -> None:
-    """The pixels are the kernel's reference of the plain batch's, bit for bit; the labels its shares."""
+    """The pixels are the reference of the plain batch's, bit for bit; the labels its shares."""
     with loader(None, info=True, engine=engine) as plain, loader(BOTH, info=True, engine=engine) as mixing:
         for epoch in range(2):
             for (images, labels, info), (given, soft, same) in zip(plain, mixing, strict=True):
                 assert torch.equal(info.ids, same.ids)
                 drawn = drawn_for(info, BOTH, epoch)
-                wanted = mix_reference(images.numpy(), Mix(drawn.partner, drawn.weight, drawn.box), dtype="float32")
+                wanted = reference(images, drawn)
                 assert np.array_equal(given.numpy(), wanted)
                 assert not np.array_equal(given.numpy(), images.numpy())
                 assert np.array_equal(soft.numpy(), soft_labels(labels.numpy(), drawn, 30, 0.1))
@@ -66,7 +73,7 @@ def test_halves_are_mixed_in_float32(dtype: torch.dtype) -> None:
     with loader(None, **options) as plain, loader(BOTH, **options) as mixing:
         for (images, _, info), (given, _, _) in zip(plain, mixing, strict=True):
             drawn = drawn_for(info, BOTH)
-            wide = mix_reference(images.float().numpy(), Mix(drawn.partner, drawn.weight, drawn.box), dtype="float32")
+            wide = reference(images.float(), drawn)
             assert given.dtype == dtype
             assert given.is_contiguous(memory_format=torch.channels_last)
             assert torch.equal(given, torch.from_numpy(wide).to(dtype))

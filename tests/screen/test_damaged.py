@@ -7,9 +7,10 @@ import struct
 
 import pytest
 from PIL import Image
-from zoo import big_endian_tiff, chunk, encode
+from zoo import chunk
 
 from dali_feed.screen.header import UnusableError
+from dali_feed.screen.pillow import decode
 from dali_feed.screen.png import MAX_CHUNKS
 from dali_feed.screen.screen import header_of
 
@@ -17,29 +18,6 @@ BEGIN = b"\x89PNG\r\n\x1a\n"
 HEAD = chunk(b"IHDR", struct.pack(">IIBBBBB", 4, 4, 8, 0, 0, 0, 0))
 INDEXED = chunk(b"IHDR", struct.pack(">IIBBBBB", 4, 4, 8, 3, 0, 0, 0))
 PIXELS, END = chunk(b"IDAT", b"x"), chunk(b"IEND", b"")
-ENTRIES = ((256, 7), (257, 5), (258, 8), (259, 1), (262, 1), (273, 122), (277, 1), (278, 5), (279, 35))
-
-
-def tiff(*more: tuple[int, int], without: tuple[int, ...] = ()) -> bytes:
-    """A gray one of single SHORT values, some changed."""
-    entries = sorted(({tag: value for tag, value in ENTRIES if tag not in without} | dict(more)).items())
-    head = b"MM\0*" + struct.pack(">IH", 8, len(entries))
-    return head + b"".join(struct.pack(">HHIHH", tag, 3, 1, value, 0) for tag, value in entries) + bytes(4 + 100)
-
-
-def unlike() -> bytes:
-    """Two samples of 8 and 16 bits, side by side in one value."""
-    whole = bytearray(tiff((277, 2)))
-    at = whole.index(struct.pack(">HHIHH", 258, 3, 1, 8, 0))
-    whole[at : at + 12] = struct.pack(">HHIHH", 258, 3, 2, 8, 16)
-    return bytes(whole)
-
-
-def webp() -> bytes:
-    """Whose image says that it goes on behind the end."""
-    whole = bytearray(encode(Image.new("RGB", (8, 8)), "WEBP"))
-    whole[16:20] = struct.pack("<I", len(whole))
-    return bytes(whole)
 
 
 @pytest.mark.parametrize(
@@ -50,13 +28,6 @@ def webp() -> bytes:
         (BEGIN + HEAD + chunk(b"tEXt", b"") * MAX_CHUNKS + PIXELS + END, f"PNG with more than {MAX_CHUNKS} chunks"),
         (BEGIN + HEAD + END, "PNG damaged: no IDAT chunk"),
         (BEGIN + INDEXED + PIXELS + END, "PNG damaged: no PLTE chunk"),
-        (b"MM\0*" + bytes(60), "TIFF without an image directory"),
-        (unlike(), r"TIFF whose samples are not alike: bits \(8, 16\), formats None"),
-        (tiff((322, 16)), "TIFF damaged: half of a tile size, or tiles and strips at once"),
-        (tiff((322, 16), (323, 16)), "TIFF damaged: half of a tile size, or tiles and strips at once"),
-        (tiff((278, 0)), "TIFF damaged: strips or tiles of no size"),
-        (tiff((322, 0), (323, 16), without=(278,)), "TIFF damaged: strips or tiles of no size"),
-        (webp(), "WebP cut off: chunk b'VP8 ' ends at"),
     ],
 )
 def test_a_file_that_contradicts_itself_is_refused(payload: bytes, said: str) -> None:
@@ -67,7 +38,6 @@ def test_a_file_that_contradicts_itself_is_refused(payload: bytes, said: str) ->
 
 def test_what_the_damaged_files_are_made_of_is_good() -> None:
     """So that each is refused for its own damage."""
-    assert header_of(memoryview(tiff())).width == header_of(memoryview(big_endian_tiff())).width == 7
     assert header_of(memoryview(BEGIN + INDEXED + chunk(b"PLTE", b"123") + PIXELS + END)).height == 4
     assert header_of(memoryview(BEGIN + HEAD + chunk(b"tEXt", b"") * 9 + PIXELS + END)).height == 4
 
@@ -82,5 +52,5 @@ def test_a_bmp_of_os2_has_its_size() -> None:
     assert (found.format, found.width, found.height) == ("bmp", 9, 5)
     with Image.open(io.BytesIO(payload)) as image:
         assert image.size == (9, 5)
-    with pytest.raises(UnusableError, match="BMP"):
-        header_of(memoryview(payload[:-1]))
+    with pytest.raises(UnusableError, match="truncated"):
+        decode(memoryview(payload[:-4]))

@@ -17,8 +17,8 @@ from torchvision.transforms import v2
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords, Tuning
-from dali_feed.screen.scans import MAX_WORK, PIECE, overworked, scans
-from dali_feed.screen.screen import MAX_PIXELS, header_of, screen
+from dali_feed.screen.jpeg import PIECE, overworked, scans
+from dali_feed.screen.screen import MAX_PIXELS, MAX_WORK, header_of, screen
 from dali_feed.testing.scripted import ScriptedSource
 
 MANY = 1 << 30

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import ExifTags, Image, features
+from PIL import ExifTags, Image
 
-from dali_feed.screen.exif import orientation_in
-from dali_feed.screen.screen import UnusableError, header_of, screen
-from dali_feed.screen.turns import orientations, turned
+from dali_feed.screen.header import orientation_in
+from dali_feed.screen.screen import UnusableError, header_of, orientations, screen, turned
 
-FORMATS = ["JPEG", "PNG", "WEBP", *(["AVIF"] if features.check("avif") else [])]
+FORMATS = ["JPEG", "PNG", "WEBP"]
 
 
 def tagged(orientation: int, name: str = "JPEG", size: tuple[int, int] = (40, 24), **options: Any) -> bytes:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from skimage import data
 
-__all__ = ["big_endian_tiff", "encode", "scan_at", "zoo"]
+__all__ = ["big_endian_tiff", "bmp_of", "chunk", "encode", "scan_at", "zoo"]
 
 ICC = b"i" * 5000  # longer than what the quick way reads at once
 
@@ -124,6 +124,13 @@ def zoo() -> dict[str, bytes]:
         "pnm pbm": encode(colour.convert("1"), "PPM"),
         "pnm of text": b"P2\n# gray\n3 2\n15\n0 1 2\n3 4 15\n",
     }
+
+
+def bmp_of(width: int, height: int, bits: int, compression: int, body: bytes, palette: int = 0) -> bytes:
+    """A BMP of that size whose body, with so many bytes of a palette first, is as given."""
+    start = 54 + palette
+    head = struct.pack("<IiiHHI20x", 40, width, height, 1, bits, compression)
+    return b"BM" + struct.pack("<IHHI", 54 + len(body), 0, 0, start) + head[:32] + bytes(8) + body
 
 
 def bmp(header: int, bits: int, *masks: int) -> bytes:

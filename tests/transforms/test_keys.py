@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dali_feed.transforms.keys import FLIPS, Key, as_behind, by_view, further, numbered, of_behind, viewed
+from dali_feed.transforms.keys import FLIPS, by_view, further, numbered, viewed
 
 WHATS, PARTS = ("crop", "flip", "effect", "jitter"), ("", "_order", "_seed", "_weights")
 
@@ -24,14 +24,11 @@ def test_no_two_arrays_have_one_name(of: list[tuple[str, int, str, int]]) -> Non
     assert len({*keys, *FLIPS.values()}) == len(keys) + 2
 
 
-def test_arrays_go_back_to_their_view_and_their_program() -> None:
-    """Each view gets its own arrays by its own names, and what goes behind a graph gets those of nobody else."""
+def test_arrays_go_back_to_their_view() -> None:
+    """Each view gets its own arrays by its own names."""
     row = np.zeros(3)
     every = {viewed(numbered("crop", n), view): row + view for n in (1, 21) for view in range(12)}
     split = by_view(every, 12)
     assert [{name: rows[0] for name, rows in own.items()} for own in split] == [
         {"crop1": view, "crop21": view} for view in range(12)
     ]
-    both = {Key("flip_x"): row} | as_behind({Key("flip_x"): row + 1})
-    assert {name: rows[0] for name, rows in of_behind(both).items()} == {"flip_x": 1}
-    assert len(both) == 2

@@ -10,29 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dali_way import distance, run
 from kit.images import QUICK, labelled, png
-from kit.photographs import decoded, photographs
-from kit.torchvision_way import ran
+from kit.photographs import decoded
 from recipes import FLOAT, SMALL
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import _color
 
 from dali_feed import DataLoader
-from dali_feed.compiler.dali import compile_recipe
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.outline import outline
-from dali_feed.compiler.split import SplitProgram, compile_dali
+from dali_feed.compiler.tail_colour import compile_dali
 from dali_feed.draws.philox import uniforms
+from dali_feed.engines.compiling import compiled
 from dali_feed.errors import TransformError
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.base import Op
-from dali_feed.transforms.flip import Flip
 from dali_feed.transforms.grayscale import Grayscale
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.nest import RandomApply
 from dali_feed.transforms.photometric_distort import RandomPhotometricDistort
-from dali_feed.transforms.random_resized_crop import RandomResizedCrop
 from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.rules import DType
 from dali_feed.transforms.to_float import ToFloat
@@ -195,39 +191,12 @@ def test_one_channel_has_no_order() -> None:
 
 
 def test_the_dali_engine_has_no_operator_for_it() -> None:
-    """It says so; torch runs it behind the graph, where images have one size."""
-    told = "^RandomPhotometricDistort: the dali engine has no operator for it.*The host engine can run it"
-    with pytest.raises(TransformError, match=told):
-        compile_recipe(Recipe((SMALL, OP)), region_decode=True)
-    with pytest.raises(
-        TransformError, match=f"{told}, and this one can after a transform that gives all images one size"
-    ):
-        compile_dali(Recipe((OP,)), on_gpu=False)
-    assert isinstance(compile_dali(Recipe((SMALL, OP)), on_gpu=False), SplitProgram)
-
-
-@pytest.mark.parametrize("ends", [(), (v2.ToDtype(torch.float32, scale=True),)])
-@pytest.mark.parametrize("nested", [False, True])
-def test_behind_the_graph_pixels_are_the_host_engines(nested: bool, ends: tuple[Any, ...]) -> None:
-    """To the bit, in whole levels and in floats, within RandomApply too."""
-    one = v2.RandomApply([v2.RandomPhotometricDistort()]) if nested else v2.RandomPhotometricDistort()
-    whole = v2.Compose([v2.CenterCrop(12), *ends, one])
-    found = []
-    for engine in ("host", "dali"):
-        options: dict[str, Any] = {"transform": whole, "engine": engine, "device": "cpu", "tuning": QUICK}
-        with DataLoader(ScriptedSource(labelled(24)), 24, **options) as loader:
-            found.append(next(iter(loader))[0].clone())
-    assert torch.equal(*found)
-    assert found[0].float().std() > 0
-
-
-def test_behind_a_resampled_crop() -> None:
-    """By what DALI's resize differs goes through it, here with every factor; the crop alone has 0.18."""
-    op = RandomPhotometricDistort(p=1.0)
-    recipe, payloads = Recipe((RandomResizedCrop((96, 96)), Flip("x"), op)), photographs() * 4
-    ids = range(len(payloads))
-    found = distance(run(compile_dali(recipe, on_gpu=False), payloads, ids), ran(recipe, payloads, ids))
-    assert found[0] <= 0.47, found  # 0.36
+    """It says so, and names the engine that has."""
+    with pytest.raises(TransformError, match="^RandomPhotometricDistort: the dali engine has no operator for it.*host"):
+        compile_dali(Recipe((SMALL, OP)), on_gpu=False)
+    assert compiled(v2.RandomPhotometricDistort(), "NCHW", "exact", None, 0)[0] == "host"  # before a GPU too
+    with pytest.raises(TransformError, match="has no operator for it"):
+        compiled(v2.RandomPhotometricDistort(), "NCHW", "exact", "dali", 0)
 
 
 def test_behind_normalize_it_is_refused() -> None:
@@ -236,11 +205,10 @@ def test_behind_normalize_it_is_refused() -> None:
         outline(Recipe((*FLOAT, OP)))
 
 
-@pytest.mark.parametrize("engine", ["host", "dali"])
-def test_a_loader_resumes(engine: str) -> None:
+def test_a_loader_resumes() -> None:
     """In the middle of an epoch, bit for bit, whatever the batches' size."""
     whole = v2.Compose([v2.CenterCrop(12), v2.RandomPhotometricDistort()])
-    options: dict[str, Any] = {"transform": whole, "engine": engine, "device": "cpu", "tuning": QUICK, "seed": 3}
+    options: dict[str, Any] = {"transform": whole, "device": "cpu", "tuning": QUICK, "seed": 3}
     source = ScriptedSource(labelled(16))
     with DataLoader(source, 4, shuffle=True, **options) as one:
         batches = iter(one)

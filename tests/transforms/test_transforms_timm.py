@@ -62,6 +62,8 @@ def made(**asked: Any) -> Any:
 @pytest.mark.parametrize("asked", [*EVAL, *({"is_training": True} | each for each in TRAINING)], ids=str)
 def test_each_form_is_native(engine: str, asked: dict[str, Any]) -> None:
     """A batch of the size and dtype that timm gives, twice the same from the same seed."""
+    if engine == "dali" and asked.get("re_mode"):
+        pytest.skip("DALI has no random values for each pixel")
     source = ScriptedSource(labelled(6), extent=3)
     transform = made(**asked)
     runs = []

@@ -13,7 +13,7 @@ __all__ = ["kernels"]
 
 
 def kernels(
-    names: Annotated[Names, typer.Argument(help="finish, jitter, mix, unpack, tokens.", show_default="all")] = None,
+    names: Annotated[Names, typer.Argument(help="finish, jitter, unpack.", show_default="all")] = None,
     batch: Batch = 256,
     runs: Annotated[int, typer.Option(min=1, help="Number of launches that are counted.")] = 50,
     quick: Quick = False,

@@ -19,9 +19,7 @@ from nvidia.dali.backend import ReleaseUnusedMemory
 from nvidia.dali.tensors import TensorListCPU
 
 from dali_feed.compiler.dali import DaliProgram
-from dali_feed.compiler.split import SplitProgram
 from dali_feed.compiler.views import ViewsProgram
-from dali_feed.engines.dali.behind import Behind
 from dali_feed.engines.dali.culprits import refused
 from dali_feed.engines.dali.fed import Feeder, prepared
 from dali_feed.engines.dali.graph import PAYLOAD, build_graph
@@ -66,8 +64,6 @@ class DaliEngine:
         self.depth = tuning.prefetch
         self._program, self._batch_size, self._device, self._tuning = program, batch_size, device, tuning
         self._threads = tuning.cpu_threads if device is None else tuning.gpu_threads
-        behind = [view.behind if isinstance(view, SplitProgram) else None for view in program.views]
-        self._behind = [None if rest is None else Behind(rest, device) for rest in behind]
         self._flying: list[tuple[Work, dict[int, str]]] = []  # a batch with bad slots is not in the pipeline
         self._fed = Feeder(self._threads)
         self._halted = False
@@ -219,15 +215,13 @@ class DaliEngine:
     def _made(self, outputs: Any, work: Work) -> Result:
         """The graph's outputs as the result of `work`."""
         made: list[tuple[Any, Tail | None]] = []
-        own, seen = by_view(work.arrays, len(self._behind)), set[int]()
-        for view, behind, arrays, output in zip(self._program.views, self._behind, own, outputs, strict=True):
+        views, seen = self._program.views, set[int]()
+        for view, arrays, output in zip(views, by_view(work.arrays, len(views)), outputs, strict=True):
             images = self._dense(output, "the images")
-            if self._device is None and len(self._behind) > 1:
+            if self._device is None and len(views) > 1:
                 images = _own(images, seen)
             tail = None if self._device is None else Tail.of(view.finish, arrays)
-            if behind is not None:
-                images, tail = behind(images, tail, arrays)
-            elif self._device is None and view.dtype == "bfloat16":  # a dtype that DALI does not have
+            if self._device is None and view.dtype == "bfloat16":  # a dtype that DALI does not have
                 images = torch.utils.dlpack.from_dlpack(images).to(torch.bfloat16)
             made.append((images, tail))
         (first, tail), *more = made

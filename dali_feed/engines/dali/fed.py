@@ -13,14 +13,12 @@ from typing import Any
 
 from nvidia.dali.tensors import TensorCPU
 
-from dali_feed.engines.host import pillow
-from dali_feed.engines.host.pnm import pnm
-from dali_feed.engines.host.raw import is_usual
+from dali_feed.screen import pillow
 from dali_feed.screen.header import UnusableError
 
 __all__ = ["Feeder", "prepared"]
 
-_JPEG = 0xFF  # checked first: most are
+_GRAPHS = (0xFF, 0x89)  # first bytes of JPEG and PNG; a decoder of a graph gets no other format but a plain PPM
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,11 +30,7 @@ class _Aside:
 
 def prepared(payloads: Sequence[memoryview]) -> list[Any]:
     """DALI's view of each payload, none of them empty, or a mark that it must be decoded first."""
-    return [TensorCPU(view) if view[0] == _JPEG or _for_graph(view) else _Aside(view) for view in payloads]
-
-
-def _for_graph(view: memoryview) -> bool:
-    return view[0] not in pillow.FIRST_BYTES or is_usual(view)
+    return [TensorCPU(view) if view[0] in _GRAPHS or pillow.is_usual(view) else _Aside(view) for view in payloads]
 
 
 class Feeder:
@@ -69,6 +63,6 @@ class Feeder:
 
 def _decoded(payload: memoryview) -> bytes | str:
     try:
-        return pnm(pillow.decode(payload))
+        return pillow.pnm(pillow.decode(payload))
     except UnusableError as error:
         return str(error)

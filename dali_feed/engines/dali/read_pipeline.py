@@ -6,6 +6,7 @@ and the engine makes its pipelines from that.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,13 +17,13 @@ from nvidia.dali import Pipeline, types
 
 from dali_feed.compiler.user_pipeline import IMAGE, FieldInput, PipelineProgram, pipeline_program
 from dali_feed.engines.dali.graph import NOTHING_BEFOREHAND
-from dali_feed.engines.dali.graph_reader import readers_in
-from dali_feed.engines.dali.random_states import give_states
+from dali_feed.engines.dali.random_states import give_states, schema_of
 from dali_feed.errors import ConfigError, TransformError
 
 __all__ = ["Opened", "open_pipeline", "read_pipeline"]
 
 _LOAD = "hw_decoder_load"
+_READER = re.compile(r"(^|_)readers__|Reader(Resize)?$|(^|_)inputs__")
 _TAKEN = "_dali_feed_taken"  # set on a pipeline that an iterator has made its own
 
 
@@ -137,12 +138,9 @@ def _inputs(told: str, pipe: Any, fields: Sequence[str], payload: str) -> dict[s
     """What the graph takes of each field. Raises ConfigError where a node asks for what the source does not have."""
     known = (payload, *fields)
     found: dict[str, FieldInput] = {}
-    for reader in readers_in(pipe):
-        msg = (
-            f"{told}: must take its records from the source; found the reader {reader.kind}. Put"
-            f" {', '.join(f'fn.external_source(name={n!r})' for n in known)} instead; or leave source= out, if it is"
-            " readers.file on a folder"
-        )
+    for reader in filter(_READER.search, map(schema_of, pipe._ops)):
+        inputs = ", ".join(f"fn.external_source(name={n!r})" for n in known)
+        msg = f"{told}: must take its records from the source; found the reader {reader}. Put {inputs} instead"
         raise ConfigError(msg)
     for op in pipe._ops:
         if type(op._op).__name__ != "ExternalSource":

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.compiler.dali import DaliProgram
-from dali_feed.compiler.split import compile_dali
 from dali_feed.compiler.steps import Decode as DecodeStep
+from dali_feed.compiler.tail_colour import compile_dali
 from dali_feed.engines.dali.region_probes import Decode, Window, disagreement
 from dali_feed.options import Tuning
 from dali_feed.transforms.recipe import Recipe

@@ -17,9 +17,8 @@ from dali_feed.engines.gpu.handover import keep, owned
 from dali_feed.engines.gpu.parcels import there
 from dali_feed.engines.gpu.uploads import Uploaded, consumers_stream
 from dali_feed.engines.ranges import FINISH
-from dali_feed.kernels.finish import finish
+from dali_feed.kernels.finish import Mix, finish
 from dali_feed.kernels.jitter import jitter
-from dali_feed.kernels.mix import Mix, mix
 
 __all__ = ["exported", "finished", "mixed_up"]
 
@@ -39,13 +38,27 @@ def finished(images: Any, tail: Tail, device: torch.device, mixing: Mix | None =
 
 
 def mixed_up(images: torch.Tensor, mixing: Mix) -> torch.Tensor:
-    """Finished images (n, 3, height, width) mixed into new memory, one launch on torch's current stream."""
+    """Finished images (n, 3, height, width) mixed into new memory, by torch: a graph of the user's made them.
+
+    Rows of `mixing` as in `finished`; the arithmetic is that of `finish_reference`, whatever device they are on.
+    """
     with FINISH:
-        dense = images if images.is_contiguous(memory_format=torch.channels_last) else images.contiguous()
-        out = torch.empty_like(dense)
-        stream = torch.cuda.current_stream(images.device)
-        mix(dense, out, _mix(mixing, stream), stream=stream)
-        return out
+        if images.is_cuda:
+            mixing = _mix(mixing, torch.cuda.current_stream(images.device))
+        partner = torch.as_tensor(mixing.partner, device=images.device)
+        given = (mixing.weight, mixing.box)
+        weight, box = (None if each is None else torch.as_tensor(each, device=images.device) for each in given)
+        n, _, height, width = images.shape
+        row, mine = torch.arange(n, device=images.device), images.float()
+        other = mine[torch.where((partner < 0) | (partner >= n), row, partner.long())]
+        share = torch.ones(n, 1, 1, 1, device=images.device) if weight is None else weight.view(-1, 1, 1, 1)
+        if box is not None:
+            y, x = (torch.arange(size, device=images.device) for size in (height, width))
+            top, left, tall, wide = box.long().T[..., None]
+            rows, columns = (y >= top) & (y < top + tall), (x >= left) & (x < left + wide)
+            share = torch.where((rows[:, :, None] & columns[:, None, :])[:, None], 0.0, share)
+        both = mine * share + other * (1 - share)
+        return torch.where(share == 1, mine, torch.where(share == 0, other, both)).to(images.dtype)
 
 
 def _finished(images: Any, tail: Tail, device: torch.device, mixing: Mix | None) -> torch.Tensor:

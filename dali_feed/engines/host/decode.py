@@ -1,4 +1,4 @@
-"""Images decoded on the CPU: by nvImageCodec, or in `pillow.py`, as the first byte says.
+"""Images decoded on the CPU: JPEG and PNG by nvImageCodec, all else by Pillow, as the first byte says.
 
 JPEGs that stand beside each other are decoded by one call, then resized one after another: a core that goes from one
 kind of work to the other at each image does both more slowly. How many is bounded by the memory of their pixels.
@@ -13,15 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.engines.codec import nvimgcodec
-from dali_feed.engines.host import pillow
-from dali_feed.engines.host.raw import raw_pixels
+from dali_feed.screen import pillow
 from dali_feed.screen.screen import UnusableError, header_of
 
 __all__ = ["Trial", "decoded", "decoded_jpegs", "jpegs", "new_decoder", "turned"]
 
 TOGETHER = 16 << 20  # bytes of pixels that one call decodes, and each thread then holds
 
-_JPEG = 0xFF  # the first byte of one, and of no other format that is let in
+_JPEG, _PNG = 0xFF, 0x89  # first bytes, of no other format that is let in
 _REFUSED = "decoder: nvImageCodec cannot decode it"
 _PARAMS = nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=nvimgcodec.ColorSpec.SRGB)
 
@@ -41,8 +40,8 @@ def decoded(decoder: Any, payload: memoryview, window: Sequence[int] | None) -> 
 
     It may be a view of the payload, where that is pixels: not to be written.
     """
-    if payload and payload[0] in pillow.FIRST_BYTES:
-        raw = raw_pixels(payload, window)
+    if payload and payload[0] not in (_JPEG, _PNG):
+        raw = pillow.raw_pixels(payload, window)
         return pillow.decode(payload, window) if raw is None else raw
     stream = _stream(payload, window)
     image = decoder.decode(stream, params=_PARAMS)

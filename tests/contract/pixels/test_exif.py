@@ -15,14 +15,14 @@ from kit.inside import Feed
 from kit.photographs import photographs
 from numpy.typing import NDArray
 from nvidia.dali import fn
-from PIL import Image, ImageOps, features
+from PIL import Image, ImageOps
 from torchvision.transforms import v2
 
 from dali_feed.errors import ConfigError, StateError
 from dali_feed.testing import ScriptedSource
 
 WAYS = range(1, 9)
-FORMATS = ["JPEG", "PNG", "WEBP", "TIFF", *(["AVIF"] if features.check("avif") else [])]
+FORMATS = ["JPEG", "PNG", "WEBP", "TIFF"]
 ENGINES = ["host", "dali"]
 CROP = v2.RandomResizedCrop(24, scale=(0.2, 0.6))
 

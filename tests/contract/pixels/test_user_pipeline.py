@@ -43,6 +43,10 @@ def graph(define: Callable[[], Any], **options: Any) -> Any:
         ({"output_map": ["a", "a"]}, "output_map: .*distinct"),
         ({"output_map": "ab"}, "output_map: .*list"),
         ({"source": [1, 2]}, "source: .*found list"),
+        (
+            {"source": None, "reader_name": "Reader"},
+            r"pipeline plain: .*source=.*ShardSet.*fn\.external_source\(name='image'\).*leave out reader_name=",
+        ),
         ({"shuffle": True, "sampler": [1]}, "mutually exclusive"),
     ],
 )
@@ -64,6 +68,14 @@ def test_arguments_without_effect_warn_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert sorted(str(one.message).partition(" ")[0] for one in told) == sorted(given)
     assert {one.filename for one in told} == {__file__}
     DALIClassificationIterator(plain, source, size=8, **given).close()
+
+
+def test_a_built_pipeline_is_taken() -> None:
+    """As DALI's own scripts make it: built before the iterator has it."""
+    pipe = plain()
+    pipe.build()
+    with DALIClassificationIterator(pipe, ScriptedSource(labelled(8))) as loop:
+        assert [label for data in loop for label in data[0]["label"].flatten().tolist()] == list(range(8))
 
 
 def test_outputs_of_several_sizes_are_an_engine_error() -> None:

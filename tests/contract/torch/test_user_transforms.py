@@ -25,6 +25,7 @@ from dali_feed.errors import ConfigError, TransformError
 from dali_feed.testing import ScriptedSource
 
 pytestmark = pytest.mark.usefixtures("each_engine")
+ON_HOST = pytest.mark.parametrize("each_engine", ["host"], indirect=True)  # DALI has no such operators
 
 SOURCE = ScriptedSource(labelled(10), extent=4)
 BOTH = pytest.mark.parametrize("T", [v1, v2], ids=["v1", "v2"])
@@ -244,6 +245,7 @@ class Blurred:
         return image.filter(ImageFilter.GaussianBlur(2))
 
 
+@ON_HOST
 def test_functions_of_pil_images_run_between_our_steps(tmp_path: Path) -> None:
     """Behind a crop, in a nest too: what torchvision makes of the images, with no fallback, which would warn."""
     for n in range(6):
@@ -261,6 +263,7 @@ def test_functions_of_pil_images_run_between_our_steps(tmp_path: Path) -> None:
             assert torch.equal(la, lb)
 
 
+@ON_HOST
 def test_a_pil_functions_draws_are_not_moved_by_the_trial() -> None:
     """It is tried when the loader is made; what it draws for that is put back."""
     random.seed(3)
@@ -270,6 +273,7 @@ def test_a_pil_functions_draws_are_not_moved_by_the_trial() -> None:
     assert torch.equal(torch.get_rng_state(), states[1])
 
 
+@ON_HOST
 def test_an_exception_of_a_pil_function_names_it() -> None:
     """Other than a bad record: the run stops with the function and what it raised, or with what it gave."""
     left = iter([None, *range(20)])  # the first is the trial

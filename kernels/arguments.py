@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dali_feed.errors import ConfigError
-from dali_feed.kernels._module import DeviceArray, device_array
+from dali_feed.kernels.launch import DeviceArray, device_array
 
 __all__ = ["COUNT_LIMIT", "GRID_Y", "ITEMSIZE", "LAYOUTS", "Factors", "Rules"]
 
