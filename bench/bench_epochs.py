@@ -31,7 +31,7 @@ import torch
 from _goals import within
 from _results import RESULTS
 
-from dali_feed import DataLoader, Tuning
+from dali_feed import DataLoader, Decode, Tuning
 from dali_feed.bench.facts import facts
 from dali_feed.bench.photos import Photos, photos
 from dali_feed.bench.rows import append, table
@@ -66,7 +66,7 @@ def run(source: Source, engine: str, tuning: Tuning, args: argparse.Namespace, w
         drop_last=True,
         transform=transform(),
         device=torch.device("cpu"),
-        engine=engine,
+        decode=Decode(engine=engine),
         tuning=tuning,
     ) as loader:
         feed: Any = loader._feed

@@ -12,11 +12,90 @@ from dali_feed.cores import whole_cores
 from dali_feed.errors import ConfigError
 from dali_feed.quarantine.policy import BadRecords
 from dali_feed.screen.scans import MAX_WORK
+from dali_feed.screen.screen import MAX_PIXELS
 
-__all__ = ["AutoTuning", "BadRecords", "Cache", "Tuning", "local_processes", "whole"]
+__all__ = ["AutoTuning", "BadRecords", "Cache", "Decode", "Tuning", "local_processes", "whole"]
 
 
 GPU_THREADS = 16  # that prepare a GPU decoder's work: more wait for each other
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """How images are decoded, and which are too large to be.
+
+    A state is refused where `exif`, `hardware`, `max_pixels` or `max_work` differ from those that it was saved with;
+    `engine` and `memory_format` may change.
+
+    Args:
+        engine: what makes images: "dali" or "host". None: dali on a GPU and for a DALI graph function, else host.
+        exif: True turns images as their EXIF orientation says, before the first transform; False takes them as stored.
+            None: as the dataset itself does, so not for sources and ImageFolder, and for Hugging Face's datasets where
+            they decode (a table given as `ArrowRows` is a source). A torch.utils.data loader in our place, and a DALI
+            pipeline of your own, have decoders of their own: a ConfigError there.
+        hardware: share of a batch's JPEGs, 0..1, that a GPU's JPEG engine decodes, where it has one. Its pixels are not
+            the CUDA decoder's, and which JPEGs go there depends on the batch: above 0 a run is not repeated bit for
+            bit.
+        memory_format: torch.channels_last, or torch.contiguous_format; None is the latter, or a graph function's own.
+        max_pixels: an image of more pixels is a bad record. This bounds the memory that a header can make a decoder
+            allocate.
+        max_work: an image of more pixels times scans is a bad record: a decoder goes over a progressive JPEG once per
+            scan, about 1.5 ns a pixel at worst, and ordinary ones have about ten.
+
+    Raises:
+        ConfigError: for values that are not allowed.
+    """
+
+    engine: str | None = None
+    exif: bool | None = None
+    hardware: float = 0.0
+    memory_format: Any = None
+    max_pixels: int = MAX_PIXELS
+    max_work: int = MAX_WORK
+
+    def __post_init__(self) -> None:
+        if self.engine not in ("dali", "host", None):
+            msg = f"Decode(engine=...): must be 'dali', 'host' or None; found {self.engine!r}"
+            raise ConfigError(msg)
+        if not isinstance(self.exif, bool | None):
+            msg = f"Decode(exif=...): must be True, False or None; found {self.exif!r}"
+            raise ConfigError(msg)
+        share = self.hardware
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+            msg = f"Decode(hardware=...): must lie in 0..1; found {share!r}"
+            raise ConfigError(msg)
+        if self.memory_format is not None and str(self.memory_format) not in _LAYOUTS:
+            rule = "must be torch.contiguous_format or torch.channels_last"
+            msg = f"Decode(memory_format=...): {rule}; found {self.memory_format!r}"
+            raise ConfigError(msg)
+        whole("Decode(max_pixels=...)", self.max_pixels, 1)
+        whole("Decode(max_work=...)", self.max_work, 1)
+
+    @property
+    def compared(self) -> dict[str, Any]:
+        """What decides pixels, and which records are good: a state is refused where any of it differs."""
+        return {
+            "exif": bool(self.exif),
+            "hardware": float(self.hardware),
+            "max_pixels": self.max_pixels,
+            "max_work": self.max_work,
+        }
+
+    @property
+    def informing(self) -> dict[str, Any]:
+        """What a state names for people alone."""
+        return {"memory_format": None if self.memory_format is None else str(self.memory_format)}
+
+    @property
+    def layout(self) -> Literal["NCHW", "NHWC"]:
+        """The layout of a batch in memory that `memory_format` is."""
+        return _LAYOUTS.get(str(self.memory_format), "NCHW")
+
+
+_LAYOUTS: dict[str, Literal["NCHW", "NHWC"]] = {  # by name, for torch is not imported here
+    "torch.contiguous_format": "NCHW",
+    "torch.channels_last": "NHWC",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +186,7 @@ class Tuning:
                      where they are small (docs/words.md explains window and lane). Checked with the source's mean
                      record size before a pass; a window that turns out larger ends the pass with an error. Copies of
                      the few files whose header is rewritten for the decoder are not counted
-    max_pixels       an image of more pixels is a bad record. This bounds the memory that a header can make a decoder
-                     allocate
-    max_work         an image of more pixels times scans is a bad record: a decoder goes over a progressive JPEG once
-                     per scan, about 1.5 ns a pixel at worst, and ordinary ones have about ten
     watchdog         seconds without a batch after which a warning names the stage that is stuck, and its work
-    hw_decoder_load  an error here: it is now an argument of the loader, because it changes pixels
     image_hint       (height, width) that most images do not exceed: a GPU decoder allocates memory for them at its
                      start
     device_memory_padding
@@ -131,10 +205,7 @@ class Tuning:
     readers: int | Literal["auto"] = 2
     prefetch: int = 2
     memory: int = 1 << 30
-    max_pixels: int = 1 << 27
-    max_work: int = MAX_WORK
     watchdog: float = 30.0
-    hw_decoder_load: None = None
     image_hint: tuple[int, int] | None = None
     device_memory_padding: int | None = None
     host_memory_padding: int | None = None
@@ -146,17 +217,11 @@ class Tuning:
             whole("Tuning(threads=...)", self.threads, 1)
         if self.readers != "auto":
             whole('Tuning(readers=...) other than "auto"', self.readers, 1)
-        least_of = {"prefetch": 1, "memory": 1 << 20, "max_pixels": 1, "max_work": 1}
+        least_of = {"prefetch": 1, "memory": 1 << 20}
         for name, least in least_of.items():
             whole(f"Tuning({name}=...)", getattr(self, name), least)
         if not isinstance(self.watchdog, int | float) or isinstance(self.watchdog, bool) or not self.watchdog > 0:
             msg = f"Tuning(watchdog=...): must be seconds above 0, math.inf for never; found {self.watchdog!r}"
-            raise ConfigError(msg)
-        if self.hw_decoder_load is not None:
-            msg = (
-                "Tuning(hw_decoder_load=...): must be left out, for it changes pixels and a Tuning never does; found"
-                f" {self.hw_decoder_load!r}. Give hw_decoder_load= to the loader"
-            )
             raise ConfigError(msg)
         for name in ("device_memory_padding", "host_memory_padding"):
             if getattr(self, name) is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from _figures import BATCHES, Results, Row, bullets, loader_rows, number, table
 
-__all__ = ["borders", "columns", "engines", "formats", "packing", "reduction", "small", "storage", "topics", "watched"]
+__all__ = ["borders", "columns", "engines", "formats", "packing", "small", "storage", "topics", "watched"]
 
 WAYS = ("ahead", "plain")
 
@@ -26,26 +26,6 @@ def engines(results: Results) -> list[str]:
             for says, (who, column, digits) in lines.items()
         ),
     )
-
-
-def reduction(results: Results) -> list[str]:
-    """docs/engines.md: decoding at a half, a quarter, an eighth."""
-    names = ("Resize(256), CenterCrop(224)", "RandomResizedCrop(224)")
-    rows = results.newest("reduction", *({"transform": name} for name in names))
-    lines = []
-    for row in rows:
-        counts = [int(count) for count in row["at 1, 1/2, 1/4, 1/8"].split()]
-        lines.append(
-            [
-                ", ".join(f"`{each}`" for each in row["transform"].split(", ")),
-                f"{row['exact ms']} ms",
-                f"{row['reduced ms']} ms ({row['ratio']})",
-                f"{row['mean']}, {row['largest']}",
-                f"{sum(counts[1:])} of {sum(counts)}",
-            ]
-        )
-    head = ["transform", "exact", "reduced", "mean and largest difference, of 255", "images that were reduced"]
-    return table(head, *lines)
 
 
 def small(results: Results) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dali_feed.errors import DaliFeedError
@@ -35,12 +35,9 @@ class Idea:
 def ideas(feed: Any) -> list[Idea]:
     """Those that may make that `Feed` faster."""
     found = [Idea(f"batch_size={2 * feed.batch_size}", "a step learns from more", {"batch_size": 2 * feed.batch_size})]
-    exact = bool(feed.program.views) and feed.program.recipe.decode == "exact"
-    if exact and feed.engine_name == "host":
-        found.append(Idea('decode="reduced"', "other pixels where images become smaller", {"decode": "reduced"}))
-    if exact and feed.engine_name == "dali" and feed.device is not None:
-        load = {"hw_decoder_load": _JPEG_ENGINE}
-        found.append(Idea(f"hw_decoder_load={_JPEG_ENGINE}", "pixels depend on the batch", load))
+    if feed.program.views and feed.engine_name == "dali" and feed.device is not None:
+        load = {"decode": replace(feed.decode, hardware=_JPEG_ENGINE)}
+        found.append(Idea(f"Decode(hardware={_JPEG_ENGINE})", "pixels depend on the batch", load))
     if feed.order.shuffled and feed.order.extent == 1 and not feed.order.parts:
         wide = Shuffle(extent=_EXTENT)
         found.append(Idea(f"shuffle=Shuffle(extent={_EXTENT})", "neighbours stay nearer", {"shuffle": wide}))

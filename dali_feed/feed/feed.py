@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Self
 
 from dali_feed.checks import of_kind
-from dali_feed.columns.further import Bounds
 from dali_feed.columns.kind import Kind
 from dali_feed.columns.source import with_columns
 from dali_feed.engines.pictures import compile_pictures
@@ -30,14 +29,13 @@ from dali_feed.feed.planning import Planning, check_order
 from dali_feed.feed.replay import replayed
 from dali_feed.feed.stats import Stats
 from dali_feed.feed.tuned import settled, told
-from dali_feed.options import AutoTuning, BadRecords, Tuning
+from dali_feed.options import AutoTuning, BadRecords, Decode, Tuning
 from dali_feed.plan import state as states
 from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.order import EpochPlan, Order, Shuffle
 from dali_feed.plan.shares import MAX_EPOCH, Dealt, Shares, check_epoch
 from dali_feed.quarantine.outbox import Outbox
 from dali_feed.records.source import Snapshot, Source, unpack_id
-from dali_feed.transforms.rules import Decoding, Layout
 
 __all__ = ["Feed"]
 
@@ -53,13 +51,8 @@ class Feed(Dealt):
         drop_last: leave out the last batch if it is not full.
         transform: torchvision transforms, a DALI graph function, or None; a list of transforms, or `Views`, gives
             several views of each image, the further ones in `Batch.more`.
-        layout: of a batch in memory, "NCHW" or "NHWC"; a DALI graph function has its own.
-        decode: "reduced" lets the host engine decode large JPEGs smaller, "region" lets a GPU decode only the part
-            that a crop keeps; both change pixels.
-        hw_decoder_load: share of a batch that a GPU's JPEG engine decodes; above 0 pixels depend on the batch.
-        exif: turn images as their EXIF orientation says; a crop is then one of the turned image.
+        decode: which engine makes images, how, and which are too large.
         device: a CUDA device's number, or None for the CPU.
-        engine: "dali", "host", or None: dali on a GPU or for a DALI graph function, host on the CPU.
         seed: of order and augmentation.
         lanes: the largest world size this run may ever resume at; None: today's. docs/words.md explains them.
         rank, world_size: which part of each global batch this process takes.
@@ -79,25 +72,22 @@ class Feed(Dealt):
         sampler: Iterable[int] | None = None,
         drop_last: bool = False,
         transform: object = None,
-        layout: Layout = "NCHW",
-        decode: Decoding = "exact",
-        hw_decoder_load: float = 0.0,
-        exif: bool = False,
+        decode: Decode = Decode(),
         device: int | None = None,
-        engine: str | None = None,
         seed: int = 0,
         lanes: int | None = None,
         rank: int = 0,
         world_size: int = 1,
-        bad: BadRecords | None = None,
-        tuning: Tuning | None = None,
+        bad: BadRecords = BadRecords(),
+        tuning: Tuning = Tuning(),
         columns: Mapping[str, Kind] | Sequence[Kind] | None = None,
     ) -> None:
         check_order(source, sampler, shuffle=shuffle)
+        of_kind("decode", decode, Decode)
         of_kind("bad", bad, BadRecords)
         of_kind("tuning", tuning, Tuning)
         self._auto = tuning if isinstance(tuning, AutoTuning) else None
-        tuning = (tuning or Tuning()) if self._auto is None else self._auto.defaults(gpu=device is not None)
+        tuning = tuning if self._auto is None else self._auto.defaults(gpu=device is not None)
         self._alike = partial(
             Feed,
             source,
@@ -105,12 +95,8 @@ class Feed(Dealt):
             shuffle=shuffle,
             drop_last=drop_last,
             transform=transform,
-            layout=layout,
             decode=decode,
-            hw_decoder_load=hw_decoder_load,
-            exif=exif,
             device=device,
-            engine=engine,
             seed=seed,
             lanes=lanes,
             rank=rank,
@@ -118,9 +104,7 @@ class Feed(Dealt):
             columns=columns,
         )
         if columns is not None:
-            source, transform = with_columns(
-                source, columns, transform, Bounds(tuning.max_pixels, tuning.max_work, exif)
-            )
+            source, transform = with_columns(source, columns, transform, decode)
         self.source, self.shares = source, Shares.of(batch_size, rank, world_size, lanes)
         self._life = Life()
         self._planning = Planning(
@@ -134,14 +118,12 @@ class Feed(Dealt):
         )
         self.tuned = ""  # where the tuning of `Tuning.auto()` comes from, once it is known
         self.seed, self.drop_last, self.device = self._planning.seed, self._planning.drop_last, device
-        self.bad, self.tuning = bad or BadRecords(), tuning
-        made = compile_pictures(
-            source, transform, layout, decode, engine, device, self.tuning, hw_decoder_load, exif=exif
-        )
+        self.decode, self.bad, self.tuning = decode, bad, tuning
+        made = compile_pictures(source, transform, decode, device)
         self.engine_name, self.program = made.engine, made.program
         self.companions: Companions = none  # what a loader wants with each batch; the feed thread asks for it
         self._outbox = Outbox(source, self.bad.dead_letter)
-        self._machine = Machine(source, made, self.batch_size, device, self.tuning, self._outbox)
+        self._machine = Machine(source, made, self.batch_size, device, decode, self.tuning, self._outbox)
         self._slabs = self._machine.slabs
         self._passes = Passes(self._life, self._machine.meter)
         self._placing = Placing()
@@ -279,14 +261,14 @@ class Feed(Dealt):
         self._outbox.drain()
         info = {
             "engine": self.engine_name,
-            "decode": self.program.recipe.decode,
+            **self.decode.informing,
             "world_size": self.world_size,
             "batch_size": self.batch_size,
         }
         if self._auto is not None:
             info["tuning"] = "auto"  # which one may differ between ranks, and a state does not
         at = self._passes.at
-        made = self._planning.made_for(at.epoch, self.program.recipe)
+        made = self._planning.made_for(at.epoch, self.decode)
         return states.pack(made, self.snapshot, epoch=at.epoch, consumed=at.consumed, info=info)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -297,7 +279,7 @@ class Feed(Dealt):
         """
         self._life.check()
         state = states.check(state, MAX_EPOCH)
-        self._planning = self._planning.restored(state, self.program.recipe)
+        self._planning = self._planning.restored(state, self.decode)
         self._passes.end()
         self._passes.at.go_to(state["epoch"], state["consumed"])
 

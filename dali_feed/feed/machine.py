@@ -33,7 +33,7 @@ from dali_feed.feed.summary import stages
 from dali_feed.feed.usable import Look, looker
 from dali_feed.feed.whole_pixels import WholePixels
 from dali_feed.feed.window import Empty, Window
-from dali_feed.options import Tuning
+from dali_feed.options import Decode, Tuning
 from dali_feed.plan.mixed import MixedPlan, Strand
 from dali_feed.plan.order import EpochPlan, WindowPlan
 from dali_feed.quarantine.outbox import Outbox
@@ -52,6 +52,7 @@ class Machine:
     compiled: Compiled
     batch_size: int
     device: int | None
+    decode: Decode
     tuning: Tuning
     outbox: Outbox
     meter: Meter = field(default_factory=Meter, init=False)
@@ -80,7 +81,7 @@ class Machine:
         if kept is None:
             return
         if kept.limit or kept.disk is not None:
-            pixels = WholePixels(self.compiled, tuning) if kept.pixels else None
+            pixels = WholePixels(self.compiled, self.decode, tuning) if kept.pixels else None
             self.cache = RecordCache(self.source, kept, pixels)
         if kept.device_bytes:
             self.on_device = OnDevice(self.compiled, kept.device_bytes, self.device)
@@ -144,7 +145,7 @@ class Machine:
     def look(self) -> Look:
         """What tells which records can be used."""
         columns = [(each.name, each.called) for each in self.compiled.columns]
-        return self.meter.looks(looker(self.compiled.program, self.tuning, columns if len(columns) > 1 else ()))
+        return self.meter.looks(looker(self.compiled.program, self.decode, columns if len(columns) > 1 else ()))
 
     def _made_ready(self) -> Engine:
         made = make_ready(

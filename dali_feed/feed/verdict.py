@@ -181,14 +181,13 @@ def _for_engine(stats: Measured, engine: StageStats, running: Running) -> Sequen
     if cpu is not None and engine.threads < int(cpu.cores) and _free(cpu):
         advice.append(f"Tuning(threads={int(cpu.cores)}): it has {engine.threads} of {cpu.cores:g} cores")
     if running.on_gpu:
-        advice.append("hw_decoder_load=... of the loader: a share for the GPU's JPEG engine, which changes pixels")
+        advice.append("Decode(hardware=...): a share for the GPU's JPEG engine, which changes pixels")
         advice.append("Tuning(cache=Cache(device_memory=...)): later epochs decode nothing, if only flips are random")
         return advice
     if running.engine == "host":
         if cpu is not None and cpu.busy < TAKEN * min(cpu.cores, engine.threads) and _at_work(engine):
             advice.append("freeing the cores: its threads have work, but something else uses the processors")
         advice.append("Tuning(cache=Cache(..., pixels=True)): later epochs decode nothing, where the images fit")
-        advice.append('decode="reduced" for large JPEGs, which changes pixels')
     return advice
 
 

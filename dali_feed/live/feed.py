@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any, NoReturn, Self, cast
 
 from dali_feed.checks import of_kind
-from dali_feed.columns.further import Bounds
 from dali_feed.columns.kind import Kind
 from dali_feed.columns.live_source import LiveColumnar
 from dali_feed.columns.source import with_columns
@@ -34,14 +33,13 @@ from dali_feed.live.passes import LiveBatches
 from dali_feed.live.progress import Progress
 from dali_feed.live.run import LiveRun
 from dali_feed.live.shared import Shared
-from dali_feed.options import AutoTuning, BadRecords, Tuning
+from dali_feed.options import AutoTuning, BadRecords, Decode, Tuning
 from dali_feed.plan.shares import Dealt, Shares
 from dali_feed.quarantine.budget import Quarantine
 from dali_feed.quarantine.outbox import Outbox
 from dali_feed.records.gauges import summed
 from dali_feed.records.live import Drain, LiveReader, LiveSource
 from dali_feed.records.source import Slabs, unpack_id
-from dali_feed.transforms.rules import Decoding, Layout
 
 __all__ = ["WINDOW", "LiveFeed"]
 
@@ -59,12 +57,8 @@ class LiveFeed(Dealt):
         batch_size: records per batch on this rank, at most.
         transform: torchvision transforms, a DALI graph function, or None; a list of transforms, or `Views`, gives
             several views of each image, the further ones in `Batch.more`.
-        layout: of a batch in memory, "NCHW" or "NHWC"; a DALI graph function has its own.
-        decode: "reduced" or "region" as in `Feed`; both change pixels.
-        hw_decoder_load: share of a batch that a GPU's JPEG engine decodes; above 0 pixels depend on the batch.
-        exif: turn images as their EXIF orientation says.
+        decode: which engine makes images, how, and which are too large.
         device: a CUDA device's number, or None for the CPU.
-        engine: "dali", "host", or None: dali on a GPU or for a DALI graph function, host on the CPU.
         seed: of augmentation. A record's random numbers are those of epoch 0, whatever batch it comes in.
         rank, world_size: which part of the partitions this process takes.
         bad: what is done with records that cannot be used. A bad record's slot goes to the next good one of its batch;
@@ -82,44 +76,38 @@ class LiveFeed(Dealt):
         batch_size: int = 1,
         *,
         transform: object = None,
-        layout: Layout = "NCHW",
-        decode: Decoding = "exact",
-        hw_decoder_load: float = 0.0,
-        exif: bool = False,
+        decode: Decode = Decode(),
         device: int | None = None,
-        engine: str | None = None,
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        bad: BadRecords | None = None,
-        tuning: Tuning | None = None,
+        bad: BadRecords = BadRecords(),
+        tuning: Tuning = Tuning(),
         columns: Mapping[str, Kind] | Sequence[Kind] | None = None,
     ) -> None:
+        of_kind("decode", decode, Decode)
         of_kind("bad", bad, BadRecords)
         of_kind("tuning", tuning, Tuning)
         if isinstance(tuning, AutoTuning):
             log.info("tuning: a stream is not measured, as each record is read only once; the defaults are used")
             tuning = tuning.defaults(gpu=device is not None)
-        self.tuning, self.device, self.seed = tuning or Tuning(), device, check_seed(seed)
+        self.decode, self.tuning = decode, tuning
+        self.device, self.seed = device, check_seed(seed)
         if self.tuning.cache is not None:
             msg = "Tuning(cache=...): keeps records for later epochs, and a stream has no epochs. Leave it out"
             raise ConfigError(msg)
         whole: Any = source  # or with columns
         self._name = repr(source)
         if columns is not None:
-            bounds = Bounds(self.tuning.max_pixels, self.tuning.max_work, exif)
-            whole, transform = with_columns(cast("Any", source), columns, transform, bounds, LiveColumnar)
+            whole, transform = with_columns(cast("Any", source), columns, transform, decode, LiveColumnar)
         self.source: Any = whole
         self.shares = Shares.of(batch_size, rank, world_size, None)
-        policy = bad or BadRecords()
-        self.bad = replace(policy, window=policy.window or WINDOW)
-        made = compile_pictures(
-            self.source, transform, layout, decode, engine, device, self.tuning, hw_decoder_load, exif=exif
-        )
+        self.bad = replace(bad, window=bad.window or WINDOW)
+        made = compile_pictures(self.source, transform, decode, device)
         self.engine_name, self.program = made.engine, made.program
         self.companions: Companions = none  # what a loader wants with each batch; the feed thread asks for it
         self._outbox = Outbox(self.source, self.bad.dead_letter)
-        self._machine = Machine(self.source, made, self.batch_size, device, self.tuning, self._outbox)
+        self._machine = Machine(self.source, made, self.batch_size, device, decode, self.tuning, self._outbox)
         self._life = Life()
         self._lock = threading.Lock()
         self._at: dict[str, Any] | None = None  # a mark that was loaded
@@ -241,7 +229,7 @@ class LiveFeed(Dealt):
         self._outbox.drain()
         info = {
             "engine": self.engine_name,
-            "decode": self.program.recipe.decode,
+            **self.decode.informing,
             "rank": self.rank,
             "world_size": self.world_size,
             "batch_size": self.batch_size,
@@ -249,8 +237,7 @@ class LiveFeed(Dealt):
         return states.pack(self._made_for(), self._mark(), info)
 
     def _made_for(self) -> dict[str, Any]:
-        recipe = self.program.recipe
-        return states.made_for(seed=self.seed, hw_decoder_load=recipe.hw_decoder_load, exif=recipe.exif)
+        return states.made_for(self.seed, self.decode)
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Go on where `state` was taken on this rank, or where a list of all ranks' states was, at any world size.

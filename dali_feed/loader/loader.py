@@ -15,6 +15,7 @@ from typing import Any, Literal, NoReturn, Self
 
 import torch
 
+from dali_feed.checks import of_kind
 from dali_feed.columns.kind import Kind
 from dali_feed.errors import ConfigError, WaitError
 from dali_feed.feed import Feed
@@ -27,7 +28,7 @@ from dali_feed.loader.changes import Unchanged
 from dali_feed.loader.choose import feed_for
 from dali_feed.loader.device import moved
 from dali_feed.loader.tensors import Info, Items
-from dali_feed.options import BadRecords, Tuning
+from dali_feed.options import BadRecords, Decode, Tuning
 from dali_feed.plan.order import Shuffle
 from dali_feed.plan.sampler import has_dealt
 from dali_feed.records.source import Source
@@ -78,29 +79,18 @@ class DataLoader:
             finished image; or a DALI graph function (images, draws) -> images, where `draws` gives each sample its
             random numbers. A list of torchvision transforms, or `Views`, makes several views of each image: `images` is
             then a list, one tensor per view.
-        memory_format: torch.channels_last, or torch.contiguous_format; None is the latter, or a graph function's own.
-        decode: "reduced" lets the host engine decode a JPEG at 1/2, 1/4 or 1/8 where the first transform shrinks it
-            at least as much. Faster on large photographs; it changes pixels. "region" lets a GPU decode only the part
-            that a transform begins by cutting out, as the CPU does; pixels at its edges may differ.
-        hw_decoder_load: share of a batch's JPEGs, 0..1, that a GPU's JPEG engine decodes, where it has one. Its pixels
-            are not the CUDA decoder's, and which JPEGs go there depends on the batch: above 0 a run is not repeated bit
-            for bit.
-        exif: True turns images as their EXIF orientation says, before the first transform; False takes them as stored.
-            None: as the dataset itself does, so not for sources and ImageFolder, and for Hugging Face's datasets where
-            they decode (a table given as `ArrowRows` is a source). A torch.utils.data loader in our place, and a DALI
-            pipeline of your own, have decoders of their own: a ConfigError there.
+        columns: what a batch holds, name -> kind of `dali_feed.columns`: a batch is then a dict of them in that order;
+            a sequence of kinds makes it a tuple. None: images and the source's fields.
         device: None: the current CUDA device, or the CPU if there is none.
-        engine: None: dali on a GPU or for a DALI graph function, host on the CPU; or "dali", "host".
         seed: of order and augmentation, 0..2**64-1; None is 0.
         lanes: the largest world size this run may ever resume at; None for today's. docs/words.md explains them.
         rank, world_size: default torch.distributed, then RANK and WORLD_SIZE, then 0 of 1.
+        decode: how images are decoded, and which are too large: `Decode`.
         bad: what is done with records that cannot be used.
-        info: add an `Info` to each batch.
         tuning: threads, readers, prefetch, memory; never changes a batch.
+        info: add an `Info` to each batch.
         fallback: "torch" runs a dataset that cannot be read as files by torch's own DataLoader, with torch's
             arguments, our order and exact resume; "error" refuses it.
-        columns: what a batch holds, name -> kind of `dali_feed.columns`: a batch is then a dict of them in that order;
-            a sequence of kinds makes it a tuple. None: images and the source's fields.
 
     Raises:
         ConfigError: (a ValueError) for values that are not allowed, and for transforms that no engine can run.
@@ -128,22 +118,21 @@ class DataLoader:
         pin_memory_device: str = "",
         in_order: bool = True,
         transform: object = None,
-        memory_format: torch.memory_format | None = None,
-        decode: Literal["exact", "reduced", "region"] = "exact",
-        hw_decoder_load: float = 0.0,
-        exif: bool | None = None,
+        columns: Mapping[str, Kind] | Sequence[Kind] | None = None,
         device: torch.device | str | int | None = None,
-        engine: str | None = None,
         seed: int | None = None,
         lanes: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        bad: BadRecords | None = None,
+        decode: Decode = Decode(),
+        bad: BadRecords = BadRecords(),
+        tuning: Tuning = Tuning(),
         info: bool = False,
-        tuning: Tuning | None = None,
         fallback: Literal["torch", "error"] = "torch",
-        columns: Mapping[str, Kind] | Sequence[Kind] | None = None,
     ) -> None:
+        of_kind("decode", decode, Decode)
+        of_kind("bad", bad, BadRecords)
+        of_kind("tuning", tuning, Tuning)
         if fallback not in ("torch", "error"):
             msg = f'fallback: must be "torch" or "error"; found {fallback!r}'
             raise ConfigError(msg)
@@ -205,11 +194,7 @@ class DataLoader:
             ),
             ours=OurOptions(
                 transform=transform,
-                memory_format=memory_format,
-                decode=None if decode == "exact" else decode,
-                hw_decoder_load=None if hw_decoder_load == 0 else hw_decoder_load,
-                exif=exif,
-                engine=engine,
+                decode=decode,
                 bad=bad,
                 info=info or None,
                 tuning=tuning,

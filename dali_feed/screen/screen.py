@@ -243,5 +243,5 @@ def _settle(found: Screened, payloads: Sequence[memoryview | None], max_pixels: 
         for row in np.flatnonzero(pixels > max_pixels).tolist():
             height, width = sizes[row].tolist()
             shown = f"{width}x{height} is {width * height} pixels"
-            reasons[row] = f"{shown}, more than the limit of {max_pixels}; see Tuning(max_pixels=...)"
+            reasons[row] = f"{shown}, more than the limit of {max_pixels}; see Decode(max_pixels=...)"
             sizes[row] = 0

@@ -18,7 +18,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 from torchvision_way import applied
 
-from dali_feed import BadRecords, DataLoader
+from dali_feed import BadRecords, DataLoader, Decode
 from dali_feed.columns import Boxes, Bytes, Counted, Image, Keypoints, Kind, Mask, Number
 from dali_feed.compiler.following import compile_following
 from dali_feed.compiler.host import compile_host
@@ -148,7 +148,14 @@ def test_what_follows_is_torchvisions_bit_for_bit(tmp_path: Path, name: str, eng
     source = pictured(tmp_path)
     size = 1 if name in ("pad", "resize to an edge, middle") else 4
     with DataLoader(
-        source, size, shuffle=True, columns=columns(transform), engine=engine, tuning=QUICK, seed=5, info=True
+        source,
+        size,
+        shuffle=True,
+        columns=columns(transform),
+        decode=Decode(engine=engine),
+        tuning=QUICK,
+        seed=5,
+        info=True,
     ) as loader:
         for batch, info in loader:
             numbers = batch["n"].tolist()
@@ -171,9 +178,11 @@ def test_a_nest_moves_what_follows_where_it_moved_the_image(tmp_path: Path) -> N
     )
     source = pictured(tmp_path)
     plain = v2.Compose([v2.Resize((30, 30), InterpolationMode.NEAREST_EXACT)])
-    with DataLoader(source, 4, columns=columns(transform), engine="host", tuning=QUICK, seed=2) as loader:
+    with DataLoader(
+        source, 4, columns=columns(transform), decode=Decode(engine="host"), tuning=QUICK, seed=2
+    ) as loader:
         found = [(a, b) for batch in loader for a, b in zip(batch["image"], batch["mask"], strict=True)]
-    with DataLoader(source, 4, columns=columns(plain), engine="host", tuning=QUICK, seed=2) as loader:
+    with DataLoader(source, 4, columns=columns(plain), decode=Decode(engine="host"), tuning=QUICK, seed=2) as loader:
         still = [b for batch in loader for b in batch["mask"]]
     agree = [float((image[0] == mask * 20).float().mean()) for image, mask in found]
     assert min(agree) > 0.85  # masks are resized by "nearest", the image by "nearest-exact": edges of classes differ
@@ -206,7 +215,9 @@ def test_what_cannot_follow_costs_its_slot(
     source = pictured(tmp_path, **{member: data})
     transform = v2.RandomResizedCrop(20)
     bad = BadRecords(limit=1)
-    with DataLoader(source, 4, columns=columns(transform), engine=engine, tuning=QUICK, bad=bad, info=True) as loader:
+    with DataLoader(
+        source, 4, columns=columns(transform), decode=Decode(engine=engine), tuning=QUICK, bad=bad, info=True
+    ) as loader:
         batches = list(loader)
         told = loader.stats().recent_bad
     numbers = [n for batch, _ in batches for n in batch["n"].tolist()]
@@ -223,7 +234,7 @@ def test_what_cannot_follow_costs_its_slot(
 def test_a_batch_that_was_halted_leaves_nothing_to_the_next(name: str) -> None:
     """A pass that is left while its batch is waited for: the next pass has its own masks, not those of that batch."""
     recipe = lower(v2.Compose([v2.Resize((20, 24)), v2.RandomHorizontalFlip(1.0)]))
-    inner_name, program = compiled(recipe, "NCHW", "exact", name, None)
+    inner_name, program = compiled(recipe, Decode(engine=name), None)
     followed = compile_following(recipe, boxes=False)
     inner = make_engine(inner_name, program, batch_size=2, device=None, tuning=QUICK)
     engine = FollowingEngine(inner, [(followed, {"mask": Mask("mask")})], QUICK)
@@ -376,7 +387,7 @@ def test_what_follows_a_turned_image_belongs_to_the_upright_one(tmp_path: Path, 
     source = ShardSet(str(tmp_path / "0.tar"), index_dir=tmp_path)
     asked = {"image": Image("png"), "mask": Mask("mask"), "boxes": Boxes("boxes")}
     with DataLoader(
-        source, 3, columns=asked, engine=engine, tuning=QUICK, exif=True, device="cpu", info=True
+        source, 3, columns=asked, decode=Decode(engine=engine, exif=True), tuning=QUICK, device="cpu", info=True
     ) as loader:
         ((batch, info),) = loader
     assert info.ok.tolist() == [True, True, False]  # the last mask lies as its image is stored
@@ -385,5 +396,5 @@ def test_what_follows_a_turned_image_belongs_to_the_upright_one(tmp_path: Path, 
         assert torch.equal(batch["image"][slot], upright.expand(3, -1, -1))
         assert torch.equal(batch["mask"][slot], upright)
         assert batch["boxes"][slot].tolist() == [[1, 2, 4, 7]]
-    with pytest.raises(ConfigError, match="exif: turns images, and no column is an Image"):
-        DataLoader(source, 3, columns={"boxes": Bytes("boxes")}, exif=True, device="cpu")
+    with pytest.raises(ConfigError, match=r"Decode\(exif=...\): turns images, and no column is an Image"):
+        DataLoader(source, 3, columns={"boxes": Bytes("boxes")}, decode=Decode(exif=True), device="cpu")

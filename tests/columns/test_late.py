@@ -18,7 +18,7 @@ from member_shards import shards
 from PIL import Image as Pillow
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, DataLoader, Tuning
+from dali_feed import BadRecords, DataLoader, Decode, Tuning
 from dali_feed.columns import Bytes, Image, Kind, Mask, Number
 from dali_feed.columns.follower import Follower
 from dali_feed.errors import BadRecordLimitError, ConfigError, FormatError, WaitError
@@ -60,7 +60,7 @@ def test_torchs_operations_have_one_thread_in_each_of_ours(tmp_path: Path) -> No
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        with DataLoader(shards(tmp_path), 6, columns=columns, engine="dali", tuning=TWO) as loader:
+        with DataLoader(shards(tmp_path), 6, columns=columns, decode=Decode(engine="dali"), tuning=TWO) as loader:
             for batch in loader:
                 assert batch["own"] == batch["follows"] == [1] * len(batch["own"])
         found = []
@@ -152,7 +152,7 @@ def test_what_a_function_raises_costs_the_records_slot(tmp_path: Path, engine: s
         "n": Number("cls"),
     }
     how: dict[str, Any] = {"tuning": TWO, "bad": BadRecords(limit=3), "info": True}
-    with DataLoader(source, 6, columns=columns, engine=engine, **how) as loader:
+    with DataLoader(source, 6, columns=columns, decode=Decode(engine=engine), **how) as loader:
         batches = list(loader)
         told = [reason for _, reason in loader.stats().recent_bad]
     instead = {2: 4, 8: 12, 10: 12}

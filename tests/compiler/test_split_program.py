@@ -21,7 +21,7 @@ from dali_feed.engines.choose import make_engine
 from dali_feed.engines.compiling import compile_for
 from dali_feed.engines.engine import Work
 from dali_feed.errors import TransformError
-from dali_feed.options import Tuning
+from dali_feed.options import Decode, Tuning
 from dali_feed.screen.screen import screen
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.affine import RandomAffine
@@ -194,7 +194,13 @@ def test_a_loader_resumes_and_mends() -> None:
         [v2.RandomResizedCrop(12), v2.RandomHorizontalFlip(), v2.RandAugment(), v2.AugMix(), v2.ToDtype(torch.float32)]
     )
     source = ScriptedSource([*labelled(9), (broken_png(), 9), *labelled(6)])
-    options: dict[str, Any] = {"transform": transform, "engine": "dali", "device": "cpu", "tuning": QUICK, "seed": 3}
+    options: dict[str, Any] = {
+        "transform": transform,
+        "decode": Decode(engine="dali"),
+        "device": "cpu",
+        "tuning": QUICK,
+        "seed": 3,
+    }
     options |= {"bad": BadRecords(limit=None), "shuffle": True, "info": True}
     with DataLoader(source, 4, **options) as one:
         whole: list[Any] = []

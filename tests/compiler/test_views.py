@@ -15,7 +15,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.io import decode_image
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, DataLoader, Shuffle, Views
+from dali_feed import BadRecords, DataLoader, Decode, Shuffle, Views
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.feed import Feed
 from dali_feed.testing.scripted import ScriptedSource
@@ -40,8 +40,8 @@ ANY = BadRecords(limit=None)
 def batches(transform: Any, engine: str | None = None, **options: Any) -> list[Any]:
     """An epoch of eleven images in batches of four."""
     source = ScriptedSource(labelled(11), extent=4)
-    how = {"device": "cpu", "tuning": QUICK, "seed": 3, **options}
-    with DataLoader(source, 4, shuffle=Shuffle(4, 2), transform=transform, engine=engine, **how) as loader:
+    how = {"device": "cpu", "tuning": QUICK, "seed": 3, "decode": Decode(engine=engine), **options}
+    with DataLoader(source, 4, shuffle=Shuffle(4, 2), transform=transform, **how) as loader:
         return list(loader)
 
 
@@ -72,7 +72,13 @@ def test_a_resumed_run_sees_the_same_views(engine: str) -> None:
     """Also at another batch size, on two ranks."""
     whole = batches([WIDE, SMALL], engine, lanes=2)
     source = ScriptedSource(labelled(11), extent=4)
-    how: dict[str, Any] = {"transform": [WIDE, SMALL], "engine": engine, "lanes": 2, "seed": 3, "device": "cpu"}
+    how: dict[str, Any] = {
+        "transform": [WIDE, SMALL],
+        "decode": Decode(engine=engine),
+        "lanes": 2,
+        "seed": 3,
+        "device": "cpu",
+    }
     with DataLoader(source, 4, shuffle=Shuffle(4, 2), tuning=QUICK, **how) as first:
         next(iter(first))
         state = first.state_dict()
@@ -94,12 +100,12 @@ def test_a_record_that_fails_late_is_replaced_in_every_view(engine: str) -> None
     items[5] = (broken_png(), 5)
     source = ScriptedSource(items, extent=4)
     with DataLoader(
-        source, 4, transform=[WIDE, SMALL], engine=engine, device="cpu", tuning=QUICK, bad=ANY, info=True
+        source, 4, transform=[WIDE, SMALL], decode=Decode(engine=engine), device="cpu", tuning=QUICK, bad=ANY, info=True
     ) as loader:
         given = list(loader)
     clean = ScriptedSource(labelled(12), extent=4)
     with DataLoader(
-        clean, 4, transform=[WIDE, SMALL], engine=engine, device="cpu", tuning=QUICK, bad=ANY, info=True
+        clean, 4, transform=[WIDE, SMALL], decode=Decode(engine=engine), device="cpu", tuning=QUICK, bad=ANY, info=True
     ) as loader:
         wanted = {
             int(sample): [view[k] for view in views]
@@ -212,7 +218,9 @@ def test_a_feed_gives_further_views_that_speak_dlpack() -> None:
 def test_views_in_channels_last() -> None:
     """Each of them has torch's shape, and channels last in memory."""
     planar = batches([WIDE, SMALL])
-    for (views, _), (wanted, _) in zip(batches([WIDE, SMALL], memory_format=torch.channels_last), planar, strict=True):
+    for (views, _), (wanted, _) in zip(
+        batches([WIDE, SMALL], decode=Decode(memory_format=torch.channels_last)), planar, strict=True
+    ):
         for view, same in zip(views, wanted, strict=True):
             assert view.is_contiguous(memory_format=torch.channels_last)
             assert torch.equal(view, same)
@@ -236,7 +244,7 @@ def test_sizes_that_differ_are_told_by_view() -> None:
 
 
 def test_what_cannot_be_a_view_is_refused() -> None:
-    """No views, too many, a graph function among them, and a smaller decoding for several."""
+    """No views, too many, and a graph function among them."""
     source = ScriptedSource(labelled(2))
     with pytest.raises(TransformError, match="takes 1 to 64 transforms; found 0"):
         DataLoader(source, 2, transform=[], device="cpu")
@@ -253,5 +261,3 @@ def test_what_cannot_be_a_view_is_refused() -> None:
 
     with pytest.raises(TransformError, match="Stacked"):
         DataLoader(source, 2, transform=Stacked([PLAIN]), device="cpu")
-    with pytest.raises(ConfigError, match='"reduced" is for one view'):
-        DataLoader(source, 2, transform=[SMALL, PLAIN], decode="reduced", device="cpu")

@@ -20,6 +20,7 @@ from dali_feed.engines.host.decode import decoded, new_decoder
 from dali_feed.engines.host.pnm import pnm
 from dali_feed.engines.host.raw import is_usual, raw_pixels
 from dali_feed.feed import Feed
+from dali_feed.options import Decode
 from dali_feed.screen.header import UnusableError
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.recipe import Recipe
@@ -90,7 +91,9 @@ def test_the_dali_engine_reads_pixels_too(write: Any) -> None:
     files = [write(pixels(n, 24, 30)) for n in range(4)]
     (given,) = prepared([memoryview(files[0])])
     assert isinstance(given, TensorCPU)
-    with Feed(ScriptedSource(files), 4, transform=v2.CenterCrop(20), engine="dali", tuning=QUICK) as feed:
+    with Feed(
+        ScriptedSource(files), 4, transform=v2.CenterCrop(20), decode=Decode(engine="dali"), tuning=QUICK
+    ) as feed:
         (batch,) = feed
         for n, image in enumerate(np.asarray(batch.images)):
             assert np.array_equal(image.transpose(1, 2, 0), pixels(n, 24, 30)[2:22, 5:25])

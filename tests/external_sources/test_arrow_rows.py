@@ -18,7 +18,7 @@ from images import QUICK, jpeg, labelled, png
 from dali_feed import DataLoader
 from dali_feed.errors import ClosedError, ConfigError, SourceEmptyError, SourceNotFoundError
 from dali_feed.external_sources import ArrowRows
-from dali_feed.options import BadRecords
+from dali_feed.options import BadRecords, Decode
 from dali_feed.plan.order import Shuffle
 from dali_feed.records.extents import Extents
 from dali_feed.records.slabs import SlabPool
@@ -171,7 +171,7 @@ def test_it_resumes_anywhere() -> None:
 
 def test_engine_dali_takes_views_of_a_table() -> None:
     """They are read-only, and DALI reads them where they are."""
-    with DataLoader(ArrowRows(table()), 5, device="cpu", engine="dali", tuning=QUICK) as loader:
+    with DataLoader(ArrowRows(table()), 5, device="cpu", decode=Decode(engine="dali"), tuning=QUICK) as loader:
         mine = torch.cat([batch["image"] for batch in loader])
     with DataLoader(ArrowRows(table()), 5, device="cpu", tuning=QUICK) as loader:
         assert (mine.int() - torch.cat([batch["image"] for batch in loader]).int()).abs().max() <= 3

@@ -20,7 +20,7 @@ from dali_feed.errors import ConfigError
 from dali_feed.external_sources import DeadLetterFolder
 from dali_feed.feed.shelf import copied
 from dali_feed.live import LiveFeed
-from dali_feed.options import BadRecords
+from dali_feed.options import BadRecords, Decode
 from dali_feed.plan.order import Shuffle
 from dali_feed.records.passing import PassingOn
 from dali_feed.records.source import Block, Extents
@@ -43,7 +43,9 @@ def test_a_batch_does_not_see_it(name: str) -> None:
 
 def test_the_dali_engine_gets_the_same_bytes() -> None:
     """Kept payloads are payloads to any engine."""
-    assert epochs(feed(scripted(), CACHES["few bytes"], engine="dali")) == epochs(feed(scripted(), None, engine="dali"))
+    assert epochs(feed(scripted(), CACHES["few bytes"], decode=Decode(engine="dali"))) == epochs(
+        feed(scripted(), None, decode=Decode(engine="dali"))
+    )
 
 
 @pytest.mark.parametrize("name", ["bytes", "pixels"])
@@ -93,7 +95,9 @@ def test_turned_images_are_kept_turned(exif: bool) -> None:
     def items() -> ScriptedSource:
         return ScriptedSource([_turned(way) for way in range(1, 9)] * 2)
 
-    assert epochs(feed(items(), CACHES["pixels"], exif=exif)) == epochs(feed(items(), None, exif=exif))
+    assert epochs(feed(items(), CACHES["pixels"], decode=Decode(exif=exif))) == epochs(
+        feed(items(), None, decode=Decode(exif=exif))
+    )
 
 
 def _turned(way: int) -> bytes:
@@ -209,8 +213,7 @@ def test_what_cannot_be_copied_is_not_kept() -> None:
 @pytest.mark.parametrize(
     ("options", "found"),
     [
-        ({"engine": "dali"}, "found the dali engine"),
-        ({"decode": "reduced"}, 'found decode="reduced"'),
+        ({"decode": Decode(engine="dali")}, "found the dali engine"),
         ({"columns": {"text": Text("txt")}, "transform": None}, "no column is an Image"),
     ],
 )

@@ -25,7 +25,7 @@ from dali_feed.columns import Bytes, Image, Mask, Text
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import DeadLetterFolder, ShardSet
 from dali_feed.feed import Feed
-from dali_feed.options import BadRecords
+from dali_feed.options import BadRecords, Decode
 from dali_feed.testing import assert_resumes_anywhere
 from dali_feed.testing.scripted import Corrupt, Gap, ScriptedSource
 from dali_feed.testing.shards import write_shard
@@ -82,10 +82,10 @@ def transforms(draw: Any) -> v2.Compose:
     return v2.Compose([*fit, *odd, *some, *(end if draw(st.booleans()) else []), *erasing])
 
 
-@given(transforms(), st.sampled_from(["NCHW", "NHWC"]), st.integers(1, 40_000), st.booleans())
-def test_no_recipe_sees_it(transform: v2.Compose, layout: str, limit: int, exif: bool) -> None:
+@given(transforms(), st.sampled_from([None, torch.channels_last]), st.integers(1, 40_000), st.booleans())
+def test_no_recipe_sees_it(transform: v2.Compose, layout: Any, limit: int, exif: bool) -> None:
     """Whatever is resized, made gray, cropped, flipped, made floats and erased, in any layout and with any limit."""
-    options: dict[str, Any] = {"transform": transform, "layout": layout, "exif": exif}
+    options: dict[str, Any] = {"transform": transform, "decode": Decode(exif=exif, memory_format=layout)}
     kept = bits(feed(scripted(), Cache(device_memory=limit), **options))
     assert kept == bits(feed(scripted(), None, **options))
 
@@ -287,10 +287,10 @@ def test_a_feed_that_is_closed_holds_no_memory() -> None:
         (v2.Compose([v2.Resize((20, 20)), v2.ColorJitter(0.4), *FLOATS]), {}, "found ColorJitter"),
         (v2.Compose([v2.CenterCrop(16), v2.RandomApply([v2.GaussianBlur(3)], 0.5)]), {}, "found RandomApply"),
         ([TRAIN, TRAIN], {}, "found 2 views"),
-        (v2.Compose(CUT), {"engine": "dali"}, "found the dali engine"),
-        (v2.Compose(CUT), {"hw_decoder_load": 0.5}, "with hw_decoder_load=0.5"),
+        (v2.Compose(CUT), {"decode": Decode(engine="dali")}, "found the dali engine"),
+        (v2.Compose(CUT), {"decode": Decode(hardware=0.5)}, r"with Decode\(hardware=0.5\)"),
         (None, {"columns": {"text": Text("txt")}}, "no column that is an Image"),
-        (lambda images, draws: images, {"engine": "dali"}, "found a DALI graph"),
+        (lambda images, draws: images, {"decode": Decode(engine="dali")}, "found a DALI graph"),
     ],
 )
 def test_what_is_another_image_in_each_epoch_is_refused(

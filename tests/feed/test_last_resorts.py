@@ -85,7 +85,7 @@ DECODES = _stage("engine", 4, 0.1, 40.0)
             "Tuning(readers=3): readers are at work all the time",
         ),
         ("source", BUSY, CpuStats(4, 4.0, 10.0), HOST, "fewer decoder threads, or more cores"),
-        ("engine", DECODES, CpuStats(4, 4.0, 10.0), replace(HOST, engine="dali", on_gpu=True), "hw_decoder_load=..."),
+        ("engine", DECODES, CpuStats(4, 4.0, 10.0), replace(HOST, engine="dali", on_gpu=True), "Decode(hardware=...)"),
         ("engine", DECODES, CpuStats(4, 1.0, 10.0), HOST, "freeing the cores"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from images import QUICK, broken_png, jpeg, labelled
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, DataLoader, Tuning
+from dali_feed import BadRecords, DataLoader, Decode, Tuning
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Feed
 from dali_feed.testing.scripted import Item, ScriptedSource, Stall
@@ -42,7 +42,7 @@ def test_every_stage_counts_the_samples_that_it_worked_on() -> None:
 def test_an_engine_that_does_not_say_what_its_threads_do_is_measured_from_outside() -> None:
     """Only by batches that it was waited for: never by more than there were."""
     source = ScriptedSource([*labelled(32)], extent=8)
-    with Feed(source, 4, engine="dali", transform=v2.CenterCrop(16), tuning=QUICK) as feed:
+    with Feed(source, 4, decode=Decode(engine="dali"), transform=v2.CenterCrop(16), tuning=QUICK) as feed:
         assert sum(map(len, feed)) == 32
         (engine,) = (stage for stage in feed.stats().stages if stage.name == "engine")
     assert engine.threads == 1

@@ -39,7 +39,7 @@ def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "_LONGEST", 1e-6)
 
 
-def _feed(tuning: Tuning | None = None, **more: Any) -> Feed:
+def _feed(tuning: Tuning = Tuning(), **more: Any) -> Feed:
     return Feed(ScriptedSource(labelled(24)), 4, tuning=tuning, **{"shuffle": True} | more)
 
 
@@ -85,10 +85,10 @@ def test_what_is_kept_and_does_not_fit_is_left(caplog: pytest.LogCaptureFixture)
     """Memory that is too small for as many batches in flight is no reason to fail."""
     items = [padded(jpeg(n), 30_000) for n in range(64)]
 
-    def feed(tuning: Tuning | None) -> Feed:
+    def feed(tuning: Tuning) -> Feed:
         return Feed(ScriptedSource(items), 8, shuffle=Shuffle(extent=1, window=4), tuning=tuning)
 
-    with feed(None) as plain:
+    with feed(Tuning()) as plain:
         _kept(plain, prefetch=8)
         enough = next(size for size in range(1 << 20, 1 << 24, 1 << 18) if _fits(plain, Tuning(memory=size)))
     caplog.set_level(logging.INFO, "dali_feed")

@@ -54,8 +54,12 @@ ROOMS = (
     Room("quarantine", (*WORDS, "records")),
     Room("options", (*WORDS, "cores", "quarantine", "screen")),
     Room("tuner", (*WORDS, "cores", "options", "storage")),  # it knows no feed: a feed is what it is handed to race
-    Room("plan", (*WORDS, "draws", "records")),
-    Room("columns", (*WORDS, "formats", "records", "screen", "plan"), ("tokenizers", "torch", "torchvision", "PIL")),
+    Room("plan", (*WORDS, "draws", "records", "options")),
+    Room(
+        "columns",
+        (*WORDS, "formats", "records", "screen", "options", "plan"),
+        ("tokenizers", "torch", "torchvision", "PIL"),
+    ),
     Room("transforms", (*WORDS, "draws"), ("torch", "torchvision", "nvidia.dali", "PIL")),  # none while it is imported
     Room("compiler", (*WORDS, "draws", "screen", "transforms")),
     Room("mixing", ("transforms",)),  # names that users import

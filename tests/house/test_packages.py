@@ -26,9 +26,10 @@ sys.meta_path.insert(0, Absent())
 """
 FEED = """
 from dali_feed.feed import Feed
+from dali_feed.options import Decode
 from dali_feed.testing.scripted import ScriptedSource
 from torchvision.transforms import v2
-iter(Feed(ScriptedSource([(b"", 0)] * 4), 2, transform=v2.Resize((8, 8)), engine={engine!r}))
+iter(Feed(ScriptedSource([(b"", 0)] * 4), 2, transform=v2.Resize((8, 8)), decode=Decode(engine={engine!r})))
 """
 DALI, CODEC = "pip install nvidia-dali-cuda120", "pip install nvidia-nvimgcodec-cu12"
 KAFKA = "pip install 'confluent-kafka>=2.13.2'"

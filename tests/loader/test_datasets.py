@@ -30,7 +30,7 @@ from torchvision.io import decode_image
 from torchvision.models import ResNet18_Weights
 from torchvision.transforms import v2
 
-from dali_feed import DataLoader
+from dali_feed import DataLoader, Tuning
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.feed import Feed
 from dali_feed.loader import arguments as torch_arguments
@@ -362,7 +362,7 @@ def test_any_ranks_state_serves_all_with_a_distributed_sampler(root: Path, *, na
 
     def made(number: int, **options: Any) -> DataLoader:
         sampler: Any = DistributedSampler(data, 2, number, seed=5)
-        return DataLoader(data, 2, sampler=sampler, device="cpu", tuning=QUICK if native else None, **options)
+        return DataLoader(data, 2, sampler=sampler, device="cpu", tuning=QUICK if native else Tuning(), **options)
 
     with made(0) as zero, made(1) as one, made(1) as other:
         next(iter(zero))

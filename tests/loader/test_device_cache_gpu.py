@@ -11,7 +11,7 @@ import torch
 from images import broken_png, jpeg, png
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, Cache, DataLoader, Mixing, Tuning
+from dali_feed import BadRecords, Cache, DataLoader, Decode, Mixing, Tuning
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Feed
 from dali_feed.testing.scripted import Corrupt, Gap, ScriptedSource
@@ -45,7 +45,13 @@ def loader(engine: str, transform: Any, cache: Cache | None, **options: Any) -> 
     """A loader that shuffles."""
     chosen: dict[str, Any] = {"shuffle": True, "seed": 3, "info": True, "bad": BadRecords(limit=None)} | options
     return DataLoader(
-        source(), 16, transform=transform, device="cuda", engine=engine, tuning=Tuning(cache=cache), **chosen
+        source(),
+        16,
+        transform=transform,
+        device="cuda",
+        decode=Decode(engine=engine),
+        tuning=Tuning(cache=cache),
+        **chosen,
     )
 
 

@@ -18,7 +18,7 @@ from torchvision.io import decode_image
 from torchvision.transforms import v2
 from warm import Warm
 
-from dali_feed import DataLoader
+from dali_feed import DataLoader, Decode
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import ArrowRows
 from dali_feed.feed import Feed
@@ -258,9 +258,14 @@ def test_pixels_as_they_are_stored() -> None:
     data = rotated()
     stored = data.cast_column("image", datasets.Image(decode=False))
     same(ours(stored), torchs(stored))
-    same(ours(data, exif=False), torchs(stored))
+    same(ours(data, decode=Decode(exif=False)), torchs(stored))
     table = ArrowRows(data.data.table, "image")
-    asked: list[tuple[Any, dict[str, Any]]] = [(data, {}), (stored, {"exif": True}), (stored, {}), (table, {})]
+    asked: list[tuple[Any, dict[str, Any]]] = [
+        (data, {}),
+        (stored, {"decode": Decode(exif=True)}),
+        (stored, {}),
+        (table, {}),
+    ]
     upright, also, first, second = (torch.cat([b["image"] for b in ours(one, **how)]) for one, how in asked)
     assert torch.equal(upright, also)
     assert torch.equal(first, second)
@@ -283,8 +288,10 @@ def test_a_dataset_with_a_function_is_run_by_torch() -> None:
         DataLoader(data, 4, device="cpu")
     with pytest.raises(ConfigError, match="^transform: .*because it has a Python function"):
         DataLoader(data, 4, device="cpu", transform=TRANSFORM)
-    with pytest.raises(ConfigError, match=r"^exif: torch's own DataLoader .*exif_transpose in its transform"):
-        DataLoader(data, 4, device="cpu", exif=False)
+    with pytest.raises(
+        ConfigError, match=r"^Decode\(exif=...\): torch's own DataLoader .*exif_transpose in its transform"
+    ):
+        DataLoader(data, 4, device="cpu", decode=Decode(exif=False))
 
 
 @pytest.mark.filterwarnings("ignore:dataset. .*torch's own DataLoader runs it:UserWarning")

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset, IterableDataset, RandomSampler
 
-from dali_feed import DataLoader
+from dali_feed import DataLoader, Decode
 from dali_feed.errors import ClosedError, ConfigError, StateError
 from dali_feed.loader import arguments as torch_arguments
 from dali_feed.loader.device import moved
@@ -179,8 +179,8 @@ def test_what_is_ours_alone_cannot_apply(monkeypatch: pytest.MonkeyPatch) -> Non
         made(transform=print)
     with pytest.raises(ConfigError, match=f"^info: {why} has no such item; leave it out$"):
         made(info=True)
-    with pytest.warns(UserWarning, match="^engine has no effect here: torch's own DataLoader"):
-        made(engine="host")
+    with pytest.warns(UserWarning, match=r"^Decode\(engine=\) has no effect here: torch's own DataLoader"):
+        made(decode=Decode(engine="host"))
 
 
 def test_set_epoch_reaches_order_and_dataset() -> None:

@@ -19,7 +19,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.io import decode_image
 from torchvision.transforms import v2
 
-from dali_feed import DataLoader
+from dali_feed import DataLoader, Decode
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.feed import Feed
 from dali_feed.loader.functions import split
@@ -141,7 +141,7 @@ def test_memory_format_is_kept() -> None:
     """A batch that is asked for with channels last has them last behind a Lambda too."""
     plain = images(loader(lambda image: image * 2))
     for batch, last in zip(
-        plain, images(loader(lambda image: image * 2, memory_format=torch.channels_last)), strict=True
+        plain, images(loader(lambda image: image * 2, decode=Decode(memory_format=torch.channels_last))), strict=True
     ):
         assert torch.equal(batch, last)
         assert last.is_contiguous(memory_format=torch.channels_last)

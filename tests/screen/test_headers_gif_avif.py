@@ -210,7 +210,7 @@ def test_the_bound_holds_for_a_gif() -> None:
     large = payload[:6] + struct.pack("<HH", 60000, 60000) + payload[10:]
     result = screen([memoryview(large)])
     assert result.reasons == {
-        0: f"60000x60000 is 3600000000 pixels, more than the limit of {MAX_PIXELS}; see Tuning(max_pixels=...)"
+        0: f"60000x60000 is 3600000000 pixels, more than the limit of {MAX_PIXELS}; see Decode(max_pixels=...)"
     }
     assert not screen([memoryview(payload)], 50 * 60).reasons
     assert screen([memoryview(payload)], 50 * 60 - 1).reasons
@@ -221,7 +221,7 @@ def test_the_bound_holds_for_an_avif() -> None:
     """A size above the bound is refused by it, and the two sizes that frames may differ by are no way round it."""
     result = screen([memoryview(hand_made(size=(60000, 60000)))])
     assert result.reasons == {
-        0: f"60000x60000 is 3600000000 pixels, more than the limit of {MAX_PIXELS}; see Tuning(max_pixels=...)"
+        0: f"60000x60000 is 3600000000 pixels, more than the limit of {MAX_PIXELS}; see Decode(max_pixels=...)"
     }
     assert not screen([memoryview(avif())], 31 * 40).reasons
     assert screen([memoryview(avif())], 31 * 40 - 1).reasons

@@ -11,7 +11,7 @@ from images import QUICK, pixels, png
 from torchvision.transforms import v2
 from torchvision_way import ran
 
-from dali_feed import DataLoader
+from dali_feed import DataLoader, Decode
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.outline import outline
 from dali_feed.errors import TransformError
@@ -54,7 +54,7 @@ def test_noise_has_its_mean_and_sigma_and_resumes(engine: str) -> None:
     """Both engines draw the same; a pass that goes on draws what it would have."""
     transform = v2.Compose([v2.CenterCrop(16), FLOAT, v2.GaussianNoise(0.1, 0.05, clip=False)])
     plain = v2.Compose([v2.CenterCrop(16), FLOAT])
-    options: dict[str, Any] = {"device": "cpu", "engine": engine, "tuning": QUICK}
+    options: dict[str, Any] = {"device": "cpu", "decode": Decode(engine=engine), "tuning": QUICK}
     with (
         DataLoader(SOURCE, 2, transform=transform, **options) as noisy,
         DataLoader(SOURCE, 2, transform=plain, **options) as clean,

@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import _color
 from torchvision_way import ran
 
-from dali_feed import DataLoader
+from dali_feed import DataLoader, Decode
 from dali_feed.compiler.dali import compile_recipe
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.outline import outline
@@ -214,7 +214,12 @@ def test_behind_the_graph_pixels_are_the_host_engines(nested: bool, ends: tuple[
     whole = v2.Compose([v2.CenterCrop(12), *ends, one])
     found = []
     for engine in ("host", "dali"):
-        options: dict[str, Any] = {"transform": whole, "engine": engine, "device": "cpu", "tuning": QUICK}
+        options: dict[str, Any] = {
+            "transform": whole,
+            "decode": Decode(engine=engine),
+            "device": "cpu",
+            "tuning": QUICK,
+        }
         with DataLoader(ScriptedSource(labelled(24)), 24, **options) as loader:
             found.append(next(iter(loader))[0].clone())
     assert torch.equal(*found)
@@ -240,7 +245,13 @@ def test_behind_normalize_it_is_refused() -> None:
 def test_a_loader_resumes(engine: str) -> None:
     """In the middle of an epoch, bit for bit, whatever the batches' size."""
     whole = v2.Compose([v2.CenterCrop(12), v2.RandomPhotometricDistort()])
-    options: dict[str, Any] = {"transform": whole, "engine": engine, "device": "cpu", "tuning": QUICK, "seed": 3}
+    options: dict[str, Any] = {
+        "transform": whole,
+        "decode": Decode(engine=engine),
+        "device": "cpu",
+        "tuning": QUICK,
+        "seed": 3,
+    }
     source = ScriptedSource(labelled(16))
     with DataLoader(source, 4, shuffle=True, **options) as one:
         batches = iter(one)

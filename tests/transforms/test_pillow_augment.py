@@ -13,7 +13,7 @@ from timm.data import auto_augment, create_transform
 from torchvision.transforms.v2 import functional
 from torchvision_way import ran
 
-from dali_feed import DataLoader
+from dali_feed import DataLoader, Decode
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.outline import outline
 from dali_feed.engines.compiling import compiled
@@ -93,7 +93,9 @@ def test_pixels_are_timms(config: str, engine: str, monkeypatch: pytest.MonkeyPa
     if engine == "dali":
         recipe = Recipe((lower(create_transform(24, crop_pct=1.0)).ops[1], op))
         program = compile_host(recipe)
-    with DataLoader(source, COUNT, transform=recipe, device="cpu", engine=engine, tuning=QUICK, info=True) as loader:
+    with DataLoader(
+        source, COUNT, transform=recipe, device="cpu", decode=Decode(engine=engine), tuning=QUICK, info=True
+    ) as loader:
         images, _, info = next(iter(loader))
     arrays = program.parameters(np.array([[24, 30]] * COUNT), info.ids.numpy(), 0, 0).arrays
     key = f"effect{len(recipe.ops) - 1}"
@@ -167,7 +169,7 @@ def test_it_resumes_and_does_not_depend_on_batches() -> None:
 
 def test_on_a_gpu_the_host_engine_runs_it() -> None:
     """Pillow's operations are the CPU's."""
-    assert compiled(create_transform(20, is_training=True, auto_augment="v0"), "NCHW", "exact", None, 0)[0] == "host"
+    assert compiled(create_transform(20, is_training=True, auto_augment="v0"), Decode(), 0)[0] == "host"
 
 
 def test_settings_refused() -> None:

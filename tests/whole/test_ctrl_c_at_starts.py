@@ -18,7 +18,7 @@ from packed_images import packed_images
 from dali_feed import DataLoader
 from dali_feed.engines.torch_threads import Alone
 from dali_feed.external_sources import FileList
-from dali_feed.options import Tuning
+from dali_feed.options import Decode, Tuning
 from dali_feed.packing import pack
 from dali_feed.records.live import Pace
 from dali_feed.testing import ScriptedSource, ScriptedStream
@@ -75,7 +75,9 @@ def test_of_a_loader(interrupts: Interrupts, engine: str) -> None:
     tuning = Tuning(threads=2, readers=3)
 
     def run() -> None:
-        with DataLoader(ScriptedSource(labelled(8)), 4, device="cpu", engine=engine, tuning=tuning) as loader:
+        with DataLoader(
+            ScriptedSource(labelled(8)), 4, device="cpu", decode=Decode(engine=engine), tuning=tuning
+        ) as loader:
             try:
                 list(loader)
             except KeyboardInterrupt:

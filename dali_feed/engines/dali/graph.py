@@ -148,7 +148,7 @@ def build_graph(
     if not isinstance(decode, Decode):
         msg = f"dali engine: a program begins with a decode; found {decode!r}"
         raise TypeError(msg)
-    own = decoder_tuning(tuning, program.recipe.hw_decoder_load, spare=spare) if gpu else {}
+    own = decoder_tuning(tuning, program.recipe.hardware, spare=spare) if gpu else {}
     image = _decode(decode, _Inputs(), own)
     return [_view(view, image, _Inputs(number), gpu=gpu) for number, view in enumerate(program.views)]
 

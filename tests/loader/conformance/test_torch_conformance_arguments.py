@@ -19,6 +19,7 @@ from dali_feed.errors import ConfigError
 from dali_feed.feed import Feed
 from dali_feed.loader import arguments as torch_arguments
 from dali_feed.loader.torch_feed import TorchFeed
+from dali_feed.options import Tuning
 
 pytestmark = [OURS_BY_TORCH, CPU_WARNING]
 
@@ -69,7 +70,7 @@ def test_what_cannot_apply_is_warned_of_once(
     value = VERDICTS[name][not native][1]
     monkeypatch.setattr(torch_arguments, "_warned", set())
     data: Any = folder if native else tensors_of()
-    options: dict[str, Any] = {"device": "cpu", "tuning": QUICK if native else None, name: value}
+    options: dict[str, Any] = {"device": "cpu", "tuning": QUICK if native else Tuning(), name: value}
     with pytest.warns(UserWarning, match=f"^{name}(=False)? has no effect here: ") as told:
         one = DataLoader(data, 5, **options)
     assert {warning.filename for warning in told} == {__file__}
