@@ -83,7 +83,7 @@ def crop_images(shards: list[str], how: How) -> list[dict[str, object]]:
 
 def still_images(shards: list[str], how: How) -> list[dict[str, object]]:
     """A row per cache, those on the device among them."""
-    device = {"device": Cache(device_memory="16GB"), "device, bytes": Cache("16GB", device_memory="16GB")}
+    device = {"device": Cache(device="16GB"), "device, bytes": Cache("16GB", device="16GB")}
     rows = measured(shards, f"still images on {how.device}", {**MEMORY, **device}, how, still(), "host")
     if how.device.type != "cpu":
         dali = {"none": None, **device}

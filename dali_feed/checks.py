@@ -63,7 +63,7 @@ def paths_of(subject: str, given: object) -> list[str]:
 
 
 def of_kind(option: str, value: object, kind: type) -> None:
-    """ConfigError for anything but a `kind`."""
-    if not isinstance(value, kind):
-        msg = f"{option}: must be a {kind.__name__}; found {value!r}"
+    """ConfigError for anything but None and a `kind`."""
+    if not isinstance(value, kind | None):
+        msg = f"{option}: must be a {kind.__name__} or None; found {value!r}"
         raise ConfigError(msg)

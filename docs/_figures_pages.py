@@ -111,7 +111,7 @@ def borders(results: Results) -> list[str]:
             for row in (ahead, plain)
         ]
         lines.append([source, *both, number(ahead, "p50 ms", 1), number(ahead, "p99 ms", 1)])
-    head = ["milliseconds", "first batch of an epoch", "without `prefetch_next_epoch`", "p50 of a step", "its p99"]
+    head = ["milliseconds", "first batch of an epoch", "without `next_epoch`", "p50 of a step", "its p99"]
     ours, torch = results.newest("start", {"who": "ours"}, {"who": "torch"})
     first = [1000 * (float(row["iter"]) + float(row["first"])) for row in (ours, torch)]
     told = (

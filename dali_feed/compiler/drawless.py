@@ -30,7 +30,7 @@ from dali_feed.transforms.rules import Fill
 
 __all__ = ["SUBJECT", "Crop", "Drawless", "drawless"]
 
-SUBJECT = "Cache(device_memory=...)"
+SUBJECT = "Cache(device=...)"
 _FINISH = dict.fromkeys((*FLIPS.values(), ERASE, ADJUST), np.zeros(0))
 _PROBES = 64
 _AXES = {"x": "Horizontal", "y": "Vertical"}
@@ -82,7 +82,7 @@ def drawless(engine: str, program: Program, device: int | None) -> Drawless:
     """
     if len(program.views) != 1:
         found = f"{len(program.views)} views of it" if program.views else "no column that is an Image"
-        msg = f"{SUBJECT}: keeps one image of each record; found {found}. Leave device_memory out"
+        msg = f"{SUBJECT}: keeps one image of each record; found {found}. Leave device out"
         raise ConfigError(msg)
     (view,) = program.views
     if not program.fixed:

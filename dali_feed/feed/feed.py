@@ -7,11 +7,8 @@ engine. `dali_feed.DataLoader` adds torch tensors and torch's argument names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any, Self
 
-from dali_feed.checks import of_kind
 from dali_feed.columns.kind import Kind
 from dali_feed.columns.source import with_columns
 from dali_feed.engines.pictures import compile_pictures
@@ -22,14 +19,12 @@ from dali_feed.feed.following import Begins
 from dali_feed.feed.foresight import foresee
 from dali_feed.feed.life import Life
 from dali_feed.feed.machine import Machine
-from dali_feed.feed.measuring import AnyOrder
 from dali_feed.feed.memory import check_memory
 from dali_feed.feed.passes import Batches, Passes
 from dali_feed.feed.planning import Planning, check_order
 from dali_feed.feed.replay import replayed
 from dali_feed.feed.stats import Stats
-from dali_feed.feed.tuned import settled, told
-from dali_feed.options import AutoTuning, BadRecords, Decode, Tuning
+from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan import state as states
 from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.order import EpochPlan, Order, Shuffle
@@ -83,26 +78,7 @@ class Feed(Dealt):
         columns: Mapping[str, Kind] | Sequence[Kind] | None = None,
     ) -> None:
         check_order(source, sampler, shuffle=shuffle)
-        of_kind("decode", decode, Decode)
-        of_kind("bad", bad, BadRecords)
-        of_kind("tuning", tuning, Tuning)
-        self._auto = tuning if isinstance(tuning, AutoTuning) else None
-        tuning = tuning if self._auto is None else self._auto.defaults(gpu=device is not None)
-        self._alike = partial(
-            Feed,
-            source,
-            batch_size=batch_size,
-            shuffle=shuffle,
-            drop_last=drop_last,
-            transform=transform,
-            decode=decode,
-            device=device,
-            seed=seed,
-            lanes=lanes,
-            rank=rank,
-            world_size=world_size,
-            columns=columns,
-        )
+        check_groups(decode=decode, bad=bad, tuning=tuning)
         if columns is not None:
             source, transform = with_columns(source, columns, transform, decode)
         self.source, self.shares = source, Shares.of(batch_size, rank, world_size, lanes)
@@ -116,7 +92,6 @@ class Feed(Dealt):
             drop_last=drop_last,
             may_look=self._life.check,
         )
-        self.tuned = ""  # where the tuning of `Tuning.auto()` comes from, once it is known
         self.seed, self.drop_last, self.device = self._planning.seed, self._planning.drop_last, device
         self.decode, self.bad, self.tuning = decode, bad, tuning
         made = compile_pictures(source, transform, decode, device)
@@ -206,8 +181,8 @@ class Feed(Dealt):
         run, at = self._passes.begun(), self._passes.at
         if run is None:
             self._passes.wait()
-            self.fits(self.tuning)
-            self._settle()
+            lane_length = self.plan.lane_length
+            check_memory(self.tuning, self.shares, windows=self._planning.windows, lane_length=lane_length)
         foresee(self.source, self._planning, at.epoch, at.consumed)
         if run is None:
             begins = Begins(
@@ -223,34 +198,6 @@ class Feed(Dealt):
             run = self._passes.start(begins.run(at.epoch, at.consumed))
         return Batches(self, self._passes, run, self._planning.counts(at.epoch, at.consumed))
 
-    def fits(self, tuning: Tuning) -> None:
-        """Raise ConfigError where that tuning has too little memory for this feed's windows."""
-        lane_length = self.plan.lane_length
-        check_memory(tuning, self.shares, windows=self._planning.windows, lane_length=lane_length)
-
-    # Tuning that is found.
-
-    def _settle(self) -> None:
-        """Before the first pass: put what was found in the place of `Tuning.auto()`."""
-        if self._auto is not None and not self.tuned:
-            self.tuning, self.tuned = settled(self, self._auto, self._take)
-
-    def _take(self, tuning: Tuning) -> None:
-        """Run epochs with that tuning; ConfigError where they cannot."""
-        self.fits(tuning)
-        self._machine.tune(tuning)
-
-    def alike(self, tuning: Tuning, **other: Any) -> Feed:
-        """A feed of the same batches with another tuning, for measuring: it writes no dead letters.
-
-        It has its own order in place of a sampler, which only the training loop may read. With `other` arguments its
-        batches differ.
-        """
-        given: dict[str, Any] = {"bad": replace(self.bad, dead_letter=None, action="replace"), "tuning": tuning}
-        if self.has_sampler:
-            given |= {"sampler": AnyOrder(lambda: len(self.snapshot)), "shuffle": False}
-        return self._alike(**given | other)
-
     # State.
 
     def state_dict(self) -> dict[str, Any]:
@@ -265,8 +212,6 @@ class Feed(Dealt):
             "world_size": self.world_size,
             "batch_size": self.batch_size,
         }
-        if self._auto is not None:
-            info["tuning"] = "auto"  # which one may differ between ranks, and a state does not
         at = self._passes.at
         made = self._planning.made_for(at.epoch, self.decode)
         return states.pack(made, self.snapshot, epoch=at.epoch, consumed=at.consumed, info=info)
@@ -297,8 +242,7 @@ class Feed(Dealt):
 
     def describe(self) -> str:
         """What an epoch is made of, how well it mixes, and what that costs."""
-        tuning = [] if self._auto is None else [told(self._auto, self.tuning, self.tuned)]
-        epoch = described(
+        return described(
             self.snapshot,
             self.order,
             self.shares,
@@ -308,7 +252,6 @@ class Feed(Dealt):
             engine=running(self.engine_name, self.device, self.program.recipe),
             epoch=self.epoch,
         )
-        return "\n".join((epoch, *tuning))
 
     def stats(self) -> Stats:
         """Counts and waits since the start."""

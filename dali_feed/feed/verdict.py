@@ -182,7 +182,7 @@ def _for_engine(stats: Measured, engine: StageStats, running: Running) -> Sequen
         advice.append(f"Tuning(threads={int(cpu.cores)}): it has {engine.threads} of {cpu.cores:g} cores")
     if running.on_gpu:
         advice.append("Decode(hardware=...): a share for the GPU's JPEG engine, which changes pixels")
-        advice.append("Tuning(cache=Cache(device_memory=...)): later epochs decode nothing, if only flips are random")
+        advice.append("Tuning(cache=Cache(device=...)): later epochs decode nothing, if only flips are random")
         return advice
     if running.engine == "host":
         if cpu is not None and cpu.busy < TAKEN * min(cpu.cores, engine.threads) and _at_work(engine):

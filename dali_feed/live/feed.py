@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, Self, cast
 
-from dali_feed.checks import of_kind
 from dali_feed.columns.kind import Kind
 from dali_feed.columns.live_source import LiveColumnar
 from dali_feed.columns.source import with_columns
@@ -33,7 +32,7 @@ from dali_feed.live.passes import LiveBatches
 from dali_feed.live.progress import Progress
 from dali_feed.live.run import LiveRun
 from dali_feed.live.shared import Shared
-from dali_feed.options import AutoTuning, BadRecords, Decode, Tuning
+from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan.shares import Dealt, Shares
 from dali_feed.quarantine.budget import Quarantine
 from dali_feed.quarantine.outbox import Outbox
@@ -85,16 +84,14 @@ class LiveFeed(Dealt):
         tuning: Tuning = Tuning(),
         columns: Mapping[str, Kind] | Sequence[Kind] | None = None,
     ) -> None:
-        of_kind("decode", decode, Decode)
-        of_kind("bad", bad, BadRecords)
-        of_kind("tuning", tuning, Tuning)
-        if isinstance(tuning, AutoTuning):
-            log.info("tuning: a stream is not measured, as each record is read only once; the defaults are used")
-            tuning = tuning.defaults(gpu=device is not None)
+        check_groups(decode=decode, bad=bad, tuning=tuning)
         self.decode, self.tuning = decode, tuning
         self.device, self.seed = device, check_seed(seed)
         if self.tuning.cache is not None:
             msg = "Tuning(cache=...): keeps records for later epochs, and a stream has no epochs. Leave it out"
+            raise ConfigError(msg)
+        if tuning.readers == "auto":
+            msg = 'Tuning(readers="auto"): a stream has one reader for all its partitions. Leave readers out'
             raise ConfigError(msg)
         whole: Any = source  # or with columns
         self._name = repr(source)
@@ -164,7 +161,7 @@ class LiveFeed(Dealt):
         setting = self._machine.parts(
             self._name, self.seed, 0, owner=self, where=self.where, companions=self.companions
         )
-        slabs = Shared(self._machine.slabs, self.tuning.memory)
+        slabs = Shared(self._machine.slabs, self.tuning.memory_bytes)
 
         def opened(slabs: Slabs, stop: threading.Event, drain: Drain) -> LiveReader:
             reader: LiveReader = self.source.live(

@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset
 
 from dali_feed.errors import ConfigError
 from dali_feed.loader.asked import TorchOptions
-from dali_feed.options import AutoTuning, Tuning
+from dali_feed.options import Tuning
 from dali_feed.transforms.mixing import Mixing
 
 __all__ = [
@@ -136,10 +136,7 @@ def tuned(tuning: Tuning, num_workers: int, prefetch_factor: int | None, stackle
     """num_workers and prefetch_factor as ours, where `tuning` does not set them."""
     found = tuning
     if num_workers and found.threads is None:
-        if isinstance(found, AutoTuning):
-            found = found.pin(threads=num_workers)
-        else:
-            found = dataclasses.replace(found, threads=num_workers)
+        found = dataclasses.replace(found, threads=num_workers)
     elif num_workers:
         warn_once("num_workers", "tuning says how many threads decode", stacklevel + 1)
     if prefetch_factor is not None and tuning == Tuning():

@@ -101,13 +101,15 @@ def _live(asked: Asked) -> tuple[LiveFeed, Own]:
     """The feed of a stream, which has no order to choose and no end."""
     content, ours, torchs = asked.content, asked.ours, asked.torchs
     for name, given in {"shuffle": content.shuffle, "sampler": content.sampler, "batch_sampler": asked.batches}.items():
-        if given not in (None, False):
+        if given is not None and given is not False:
             refuse(name, "a stream has its own order, so leave it out")
     if asked.batch_size is None:
         refuse("batch_size=None", "use batch_size=1")
     for name, set_ in {"drop_last": content.drop_last, "lanes": content.lanes is not None}.items():
         if set_:
             warn_once(name, "a stream has no last batch, and no lanes", _USER)
+    if ours.tuning.readers not in (1, Tuning().readers, "auto"):
+        warn_once("Tuning(readers=)", "a stream has one reader for all its partitions", _USER)
     columns, transform, own = _asked_for(asked, ours.transform)
     feed = LiveFeed(
         asked.dataset,

@@ -15,7 +15,6 @@ from typing import Any, Literal, NoReturn, Self
 
 import torch
 
-from dali_feed.checks import of_kind
 from dali_feed.columns.kind import Kind
 from dali_feed.errors import ConfigError, WaitError
 from dali_feed.feed import Feed
@@ -28,7 +27,7 @@ from dali_feed.loader.changes import Unchanged
 from dali_feed.loader.choose import feed_for
 from dali_feed.loader.device import moved
 from dali_feed.loader.tensors import Info, Items
-from dali_feed.options import BadRecords, Decode, Tuning
+from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan.order import Shuffle
 from dali_feed.plan.sampler import has_dealt
 from dali_feed.records.source import Source
@@ -130,9 +129,7 @@ class DataLoader:
         info: bool = False,
         fallback: Literal["torch", "error"] = "torch",
     ) -> None:
-        of_kind("decode", decode, Decode)
-        of_kind("bad", bad, BadRecords)
-        of_kind("tuning", tuning, Tuning)
+        check_groups(decode=decode, bad=bad, tuning=tuning)
         if fallback not in ("torch", "error"):
             msg = f'fallback: must be "torch" or "error"; found {fallback!r}'
             raise ConfigError(msg)

@@ -28,7 +28,7 @@ from dali_feed.testing import assert_resumes_anywhere
 
 COUNT = 24
 IN_ORDER = [*range(0, COUNT, 2), *range(1, COUNT, 2)]  # of the two shards
-TWO = Tuning(threads=2, readers=1, prefetch_next_epoch=False)  # calls are counted
+TWO = Tuning(threads=2, readers=1, next_epoch=False)  # calls are counted
 
 
 def number(data: memoryview) -> int:

@@ -138,7 +138,7 @@ def test_a_split_recipe_leaves_the_colour_before_its_cut() -> None:
 def test_a_graph_on_the_cpu_refuses_a_program_of_a_gpu() -> None:
     """No colour is left out in silence where there is no kernel."""
     with pytest.raises(TypeError, match="does its own colour"):
-        build_graph(program_of(CROP, JITTER), gpu=False, tuning=Tuning())
+        build_graph(program_of(CROP, JITTER), gpu=False)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -20,7 +20,7 @@ from dali_feed.engines.dali.read_pipeline import read_pipeline
 from dali_feed.errors import ConfigError, StateError
 from dali_feed.feed import Feed
 from dali_feed.loader import arguments as torch_arguments
-from dali_feed.options import Decode, Tuning
+from dali_feed.options import Decode
 from dali_feed.testing.scripted import ScriptedSource
 
 CROP = v2.RandomResizedCrop(24)
@@ -34,7 +34,7 @@ def given(program: Any) -> dict[str, Any]:
     """What the graph of a GPU gives to its one decoder."""
     pipe = Pipeline(batch_size=2, num_threads=1, device_id=None)
     with pipe:
-        pipe.set_outputs(*build_graph(program, gpu=True, tuning=Tuning()))
+        pipe.set_outputs(*build_graph(program, gpu=True))
     pipe._build_graph()
     (decoder,) = (op for op in pipe._ops if op._op.schema.HasArgument("hw_decoder_load"))
     options: dict[str, Any] = decoder._op._init_args

@@ -20,7 +20,7 @@ from dali_feed.engines import choose
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.compiling import compiled
 from dali_feed.engines.dali.engine import twin_threads
-from dali_feed.engines.dali.graph import build_graph, decoder_tuning
+from dali_feed.engines.dali.graph import build_graph, decoder_options
 from dali_feed.engines.dali.read_pipeline import read_pipeline
 from dali_feed.engines.engine import Work
 from dali_feed.engines.gpu import devices
@@ -110,21 +110,19 @@ def test_a_bad_record_begins_a_small_twin(threads: int, least: int) -> None:
 
 
 def test_the_twins_decoder_takes_nothing_beforehand() -> None:
-    """Whatever `Tuning` says for the one that all batches go through; its pixels are made the same way."""
-    large = Tuning(image_hint=(4000, 6000), device_memory_padding=1 << 28, host_memory_padding=1 << 27)
+    """The one that all batches go through has DALI's defaults; the twin's pixels are made the same way."""
     nothing = {"hw_decoder_load": 0.5, "device_memory_padding": 0, "host_memory_padding": 0}
-    assert decoder_tuning(large, 0.5, spare=True) == nothing
+    assert decoder_options(0.5, spare=True) == nothing
     program: Any = compiled(v2.RandomResizedCrop(8), Decode(hardware=0.5), 0)[1]
     given = []
     for spare in (False, True):
         pipe = Pipeline(batch_size=2, num_threads=1, device_id=None)
         with pipe:
-            pipe.set_outputs(*build_graph(program, gpu=True, tuning=large, spare=spare))
+            pipe.set_outputs(*build_graph(program, gpu=True, spare=spare))
         pipe._build_graph()
         given += [op._op._init_args for op in pipe._ops if op._op.schema.HasArgument("hw_decoder_load")]
     main, twin = given
-    assert (main["preallocate_height_hint"], main["device_memory_padding"]) == (4000, 1 << 28)
-    assert "preallocate_height_hint" not in twin
+    assert not {"device_memory_padding", "host_memory_padding"} & set(main)
     assert {name: twin[name] for name in nothing} == nothing
     for name in ("output_type", "adjust_orientation", "jpeg_fancy_upsampling", "hw_decoder_load"):
         assert main[name] == twin[name]

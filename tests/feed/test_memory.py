@@ -49,7 +49,7 @@ def test_reads_ahead_keep_to_the_memory_by_what_was_read(lanes: int) -> None:
     with misled(448, 128 * KIB, 16 * MIB * lanes, **options) as feed:
         for _ in range(2):
             assert epoch(feed) == 448
-            assert feed.stats().slab_peak <= feed.tuning.memory
+            assert feed.stats().slab_peak <= feed.tuning.memory_bytes
     assert feed._slabs.leased == 0
 
 
@@ -70,7 +70,7 @@ def test_a_read_that_does_not_fit_ends_before_it_is_whole() -> None:
         with pytest.raises(ConfigError, match=r"memory=1048576.* each read") as caught:
             list(feed)
         assert any("Read: 64 records from scripted[0]@0" in note for note in caught.value.__notes__)
-        assert feed.stats().slab_peak <= 2 * feed.tuning.memory  # of two readers
+        assert feed.stats().slab_peak <= 2 * feed.tuning.memory_bytes  # of two readers
         assert feed._slabs.leased == 0
 
 
@@ -95,7 +95,7 @@ def test_a_topic_whose_first_records_say_nothing(real_kafka: Kafka) -> None:
     assert snapshot.extent == 256
     with Feed(source, 8, shuffle=Shuffle(window=1), tuning=Tuning(threads=1, readers=2, memory=80 * MIB)) as feed:
         assert sum(len(batch) for batch in feed) == 616
-        assert feed.stats().slab_peak <= feed.tuning.memory
+        assert feed.stats().slab_peak <= feed.tuning.memory_bytes
     with (
         Feed(source, 8, shuffle=True, tuning=Tuning(memory=16 * MIB)) as feed,
         pytest.raises(ConfigError, match=r"memory=16777216\): must hold the windows"),
@@ -112,7 +112,7 @@ def test_a_topic_of_a_few_large_records(real_kafka: Kafka) -> None:
     assert abs(source.snapshot().record_bytes - 600_020) <= 20
     with Feed(source, 2, shuffle=Shuffle(2, 2), tuning=Tuning(threads=1, readers=2, memory=8 * MIB)) as feed:
         assert sum(len(batch) for batch in feed) == 40
-        assert feed.stats().slab_peak <= feed.tuning.memory
+        assert feed.stats().slab_peak <= feed.tuning.memory_bytes
 
 
 class _Counting(ScriptedSource):

@@ -24,8 +24,8 @@ COUNT, SIZE, CYCLES = 96, 8, 2_000_000_000  # about a second of an H100 or H200
 FLOATS = [v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
 USUAL = v2.Compose([v2.RandomResizedCrop(48), v2.RandomHorizontalFlip(), *FLOATS, v2.RandomErasing(0.5)])
 STILL = v2.Compose([v2.Resize((48, 48)), v2.RandomHorizontalFlip(), *FLOATS, v2.RandomErasing(0.5)])
-KEEPS = Tuning(cache=Cache(device_memory="1GB"))
-KEEPS_PART = Tuning(cache=Cache(device_memory=COUNT * 48 * 48))  # a third
+KEEPS = Tuning(cache=Cache(device="1GB"))
+KEEPS_PART = Tuning(cache=Cache(device=COUNT * 48 * 48))  # a third
 BOTH = Mixing(0.4, 1.0, classes=COUNT, smoothing=0.1)
 
 

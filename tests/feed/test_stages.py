@@ -22,7 +22,7 @@ STAGES = ["read", "screen", "deal", "engine", "finish", "handover", "train"]
 def test_every_stage_counts_the_samples_that_it_worked_on() -> None:
     """In the order of the way, with its threads, and the loop's last batch still under way."""
     source = ScriptedSource([*labelled(32)], extent=8)
-    with DataLoader(source, 4, device="cpu", tuning=Tuning(threads=2, readers=3, prefetch_next_epoch=False)) as loader:
+    with DataLoader(source, 4, device="cpu", tuning=Tuning(threads=2, readers=3, next_epoch=False)) as loader:
         assert loader.stats().stages == ()
         assert loader.stats().verdict.startswith("nothing is known yet")
         for _ in loader:

@@ -53,7 +53,6 @@ ROOMS = (
     Room("screen", WORDS),
     Room("quarantine", (*WORDS, "records")),
     Room("options", (*WORDS, "cores", "quarantine", "screen")),
-    Room("tuner", (*WORDS, "cores", "options", "storage")),  # it knows no feed: a feed is what it is handed to race
     Room("plan", (*WORDS, "draws", "records", "options")),
     Room(
         "columns",
@@ -76,7 +75,7 @@ ROOMS = (
         (*PURE, "kernels", "native"),
         ("nvidia.dali", "nvidia.nvimgcodec", "torch", "torchvision", "cupy", "PIL"),
     ),
-    Room("feed", (*PURE, "locks", "engines", "tuner")),
+    Room("feed", (*PURE, "locks", "engines")),
     Room("live", (*PURE, "engines", "feed")),
     Room(
         "watching", (*PURE, "feed"), ("prometheus_client", "opentelemetry", "pynvml", "torch")
@@ -138,7 +137,7 @@ ROOMS = (
                 "live",
                 "loader",
             ),
-            *("testing", "watching", "tuner", "bench"),
+            *("testing", "watching", "bench"),
         ),
         ("rich", "typer", "matplotlib", "torch", "torchvision", "skimage", "sklearn", "PIL"),
     ),

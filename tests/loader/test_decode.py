@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from images import QUICK, broken_png, labelled
@@ -12,6 +13,7 @@ from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Decode, Tuning
 from dali_feed.errors import ConfigError, StateError
+from dali_feed.loader import arguments as torch_arguments
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.testing.scripted_stream import ScriptedStream
 
@@ -116,3 +118,37 @@ def test_no_tuning_changes_a_batch(tuning: Tuning) -> None:
         assert torch.equal(labels, theirs)
         assert torch.equal(info.ids, known.ids)
         assert torch.equal(info.ok, known.ok)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"memory": "much"}, r"Tuning\(memory=...\)"),
+        ({"memory": 1000}, r"Tuning\(memory=...\)"),
+        ({"next_epoch": 1}, r"Tuning\(next_epoch=...\)"),
+        ({"readers": "some"}, r'Tuning\(readers=...\) other than "auto"'),
+        ({"cache": "8GB"}, r"Tuning\(cache=...\): must be a Cache or None"),
+    ],
+)
+def test_a_tuning_that_cannot_be_is_refused(wrong: dict[str, Any], said: str) -> None:
+    """With the field; memory may be a size in words."""
+    with pytest.raises(ConfigError, match=said):
+        Tuning(**wrong)
+    assert Tuning().memory_bytes == Tuning(memory=1 << 30).memory_bytes == 1 << 30
+
+
+def test_a_stream_says_what_of_a_tuning_it_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers that adapt are refused; several of them have no effect and warn once."""
+    monkeypatch.setattr(torch_arguments, "_warned", set())
+    with pytest.raises(ConfigError, match=r'Tuning\(readers="auto"\): a stream has one reader'):
+        loader(live=True, tuning=Tuning(readers="auto"))
+    with pytest.warns(UserWarning, match=r"^Tuning\(readers=\) has no effect here: a stream has one reader") as told:
+        loader(live=True, tuning=Tuning(readers=4, next_epoch=False)).close()
+    assert {each.filename for each in told} == {__file__}
+
+
+@pytest.mark.parametrize("sampler", [np.arange(4), torch.arange(4), [0, 1], []])
+def test_a_stream_refuses_any_sampler(sampler: Any) -> None:
+    """An array too, whose truth is not one value."""
+    with pytest.raises(ConfigError, match="^sampler: would change the data, .*a stream has its own order"):
+        loader(live=True, sampler=sampler)

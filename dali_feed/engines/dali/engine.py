@@ -64,7 +64,7 @@ class DaliEngine:
         self, program: DaliProgram | ViewsProgram[DaliProgram], *, batch_size: int, device: int | None, tuning: Tuning
     ) -> None:
         self.depth = tuning.prefetch
-        self._program, self._batch_size, self._device, self._tuning = program, batch_size, device, tuning
+        self._program, self._batch_size, self._device = program, batch_size, device
         self._threads = tuning.cpu_threads if device is None else tuning.gpu_threads
         behind = [view.behind if isinstance(view, SplitProgram) else None for view in program.views]
         self._behind = [None if rest is None else Behind(rest, device) for rest in behind]
@@ -104,7 +104,7 @@ class DaliEngine:
         )
         with pipe:
             on_gpu = self._device is not None
-            pipe.set_outputs(*build_graph(self._program, gpu=on_gpu, tuning=self._tuning, spare=twin))
+            pipe.set_outputs(*build_graph(self._program, gpu=on_gpu, spare=twin))
         pipe.build()
         return pipe
 
