@@ -6,7 +6,7 @@ engine. `dali_feed.DataLoader` adds torch tensors and torch's argument names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from dali_feed.columns.kind import Kind
@@ -22,7 +22,6 @@ from dali_feed.feed.machine import Machine
 from dali_feed.feed.memory import check_memory
 from dali_feed.feed.passes import Batches, Passes
 from dali_feed.feed.planning import Planning, check_order
-from dali_feed.feed.replay import replayed
 from dali_feed.feed.stats import Stats
 from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan import state as states
@@ -256,11 +255,6 @@ class Feed(Dealt):
     def stats(self) -> Stats:
         """Counts and waits since the start."""
         return self._placing.placed(self._machine.stats(), self._planning, self._passes.at)
-
-    def replay(self, batches: int = 8) -> Iterator[Any]:
-        """See `dali_feed.DataLoader.replay`."""
-        self._life.check()
-        return replayed(self._machine.meter, batches)
 
     def close(self) -> None:
         """Stop all threads and release engine and connections. Safe to call twice and in any state.

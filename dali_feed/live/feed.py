@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, Self, cast
 
@@ -23,7 +23,6 @@ from dali_feed.feed.beside import Companions, none
 from dali_feed.feed.describe import running
 from dali_feed.feed.life import Life
 from dali_feed.feed.machine import Machine
-from dali_feed.feed.replay import replayed
 from dali_feed.feed.stats import Stats
 from dali_feed.live import state as states
 from dali_feed.live.empty import Empty
@@ -195,7 +194,6 @@ class LiveFeed(Dealt):
             self._machine.meter.batches += 1
             self._machine.meter.samples += len(batch)
         self._machine.meter.loop.given(len(batch))
-        self._machine.meter.last.keep(made)
 
     def failed(self) -> None:
         """A batch is missing: the next iterator reads it again."""
@@ -289,11 +287,6 @@ class LiveFeed(Dealt):
         found, run = self._machine.stats(), self._run
         kafka = None if run is None else summed([run.gatherer.reader])
         return found if kafka is None else replace(found, kafka=kafka.at_positions(self._progress.state(0) or {}))
-
-    def replay(self, batches: int = 8) -> Iterator[Any]:
-        """See `dali_feed.DataLoader.replay`."""
-        self._life.check()
-        return replayed(self._machine.meter, batches)
 
     def close(self) -> None:
         """Stop all threads and release engine and connections. Safe to call twice and in any state.

@@ -66,7 +66,6 @@ class Asked:
     batch_size: int | None
     batches: Iterable[Any] | None
     device: torch.device
-    fallback: str
     content: Content
     ours: OurOptions
     torchs: TorchOptions

@@ -14,7 +14,7 @@ from warnings import warn
 from torch.utils.data import IterableDataset, default_collate
 
 from dali_feed.columns.image import Image
-from dali_feed.errors import ConfigError, TransformError
+from dali_feed.errors import ConfigError, FallbackWarning, TransformError
 from dali_feed.external_sources.files import FileList
 from dali_feed.feed import Feed
 from dali_feed.live import LiveFeed
@@ -238,12 +238,6 @@ def _by_torch(asked: Asked, why: str) -> TorchFeed:
             f" {_source_for(dataset)}"
         )
         raise ConfigError(msg)
-    if asked.fallback == "error":
-        msg = (
-            f"dataset: {name} cannot be read by our engines, because {why}, and fallback='error' refuses torch's own"
-            " DataLoader; use a source of dali_feed.external_sources"
-        )
-        raise ConfigError(msg)
     _torch_has(asked, why)
     for name in _set_in(asked.ours.decode):
         warn_once(f"Decode({name}=)", "torch's own DataLoader runs this dataset", _USER)
@@ -253,7 +247,7 @@ def _by_torch(asked: Asked, why: str) -> TorchFeed:
     warn(
         f"dataset: {name} cannot be read by our engines, because {why}; torch's own DataLoader runs it, in our order."
         " For speed, and for batches without bad records, use a source of dali_feed.external_sources",
-        UserWarning,
+        FallbackWarning,
         stacklevel=_USER - 1,
     )
     content, options = asked.content, dict(vars(asked.torchs))

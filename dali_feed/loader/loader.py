@@ -11,7 +11,7 @@ import inspect
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import torch
 
@@ -57,7 +57,7 @@ class DataLoader:
         dataset: a source; a stream, whose batches never end; torchvision's ImageFolder, DatasetFolder
             or ImageNet, a Subset or ConcatDataset of them, a list of paths or of (path, label) pairs: read as files,
             with the dataset's own transform; Hugging Face's Dataset with images: its table is read. Another one is run
-            by torch's own DataLoader, with a warning (see `fallback`).
+            by torch's own DataLoader, with a `FallbackWarning` that says why.
         batch_size: samples per batch on this rank. None, for a dataset, gives samples by torch's own DataLoader.
         shuffle: bool, or a `Shuffle` that says how far samples are mixed.
         sampler: indices in the order wanted, instead of shuffle; an iterable that ends, read again each epoch. One of
@@ -88,8 +88,6 @@ class DataLoader:
         bad: what is done with records that cannot be used.
         tuning: threads, readers, prefetch, memory; never changes a batch.
         info: add an `Info` to each batch.
-        fallback: "torch" runs a dataset that cannot be read as files by torch's own DataLoader, with torch's
-            arguments, our order and exact resume; "error" refuses it.
 
     Raises:
         ConfigError: (a ValueError) for values that are not allowed, and for transforms that no engine can run.
@@ -127,12 +125,8 @@ class DataLoader:
         bad: BadRecords = BadRecords(),
         tuning: Tuning = Tuning(),
         info: bool = False,
-        fallback: Literal["torch", "error"] = "torch",
     ) -> None:
         check_groups(decode=decode, bad=bad, tuning=tuning)
-        if fallback not in ("torch", "error"):
-            msg = f'fallback: must be "torch" or "error"; found {fallback!r}'
-            raise ConfigError(msg)
         torchs = TorchOptions(
             num_workers=num_workers,
             collate_fn=collate_fn,
@@ -179,7 +173,6 @@ class DataLoader:
             batch_size=batch_size,
             batches=own_batches,
             device=self.device,
-            fallback=fallback,
             content=Content(
                 shuffle=shuffle,
                 sampler=sampler,
@@ -309,16 +302,6 @@ class DataLoader:
     def stats(self) -> Stats:
         """Counts and waits since the start; says which stage is the slow one."""
         return self._feed.stats()
-
-    def replay(self, batches: int = 8) -> Iterator[Any]:
-        """The last batch of the loop, `batches` times again: this shows how fast the loop is if batches cost nothing.
-
-        It only measures: use it inside the loop or after it. The state, the order and the counts do not change, and
-        `stats().replay` has what was measured. The loop trains on that batch again, if it trains; a batch that it has
-        changed in place stays changed. ConfigError if the loop got no batch, or if the last one is no longer in memory:
-        no memory is kept for it.
-        """
-        return self._feed.replay(batches)
 
     def close(self) -> None:
         """Stop all threads and release engine and connections. Safe to call twice and in any state."""

@@ -132,7 +132,7 @@ def test_views_of_a_dataset_are_those_of_torchs_loader(tmp_path: Path) -> None:
         return image
 
     theirs = list(TorchLoader(ImageFolder(str(tmp_path), views, loader=read), 4))
-    with DataLoader(ImageFolder(str(tmp_path), views), 4, device="cpu", tuning=QUICK, fallback="error") as loader:
+    with DataLoader(ImageFolder(str(tmp_path), views), 4, device="cpu", tuning=QUICK) as loader:
         ours = list(loader)
     for (a, labels), (b, same) in zip(ours, theirs, strict=True):
         assert torch.equal(labels, same)
@@ -201,7 +201,7 @@ def test_equal_views_of_two_parts_are_one_dataset(tmp_path: Path) -> None:
         (tmp_path / name / "c").mkdir(parents=True)
         (tmp_path / name / "c" / "0.jpg").write_bytes(jpeg(0, 20, 20))
         parts.append(ImageFolder(str(tmp_path / name), Views([v2.CenterCrop(8), v2.CenterCrop(6)])))
-    with DataLoader(ConcatDataset(parts), 2, device="cpu", tuning=QUICK, fallback="error") as loader:
+    with DataLoader(ConcatDataset(parts), 2, device="cpu", tuning=QUICK) as loader:
         ((views, _),) = loader
     assert [tuple(view.shape) for view in views] == [(2, 3, 8, 8), (2, 3, 6, 6)]
 

@@ -61,7 +61,7 @@ def _stage(name: str, threads: int, waited: float, worked: float) -> StageStats:
 class _Measured:
     """A run whose loop waits for one stage."""
 
-    batches, slab_peak, step_wait, replay = 100, 0, 9.0, None
+    batches, slab_peak, step_wait = 100, 0, 9.0
 
     def __init__(self, cause: str, stage: StageStats, cpu: CpuStats | None, running: Running) -> None:
         self.wait_causes = (WaitCause(cause, 9.0),)

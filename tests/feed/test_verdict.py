@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dali_feed.feed.overlaps import CAUSES
-from dali_feed.feed.stages import CpuStats, ReplayStats, Running, StageStats, WaitCause
+from dali_feed.feed.stages import CpuStats, Running, StageStats, WaitCause
 from dali_feed.feed.verdict import verdict
 
 EVERY = (*dict.fromkeys(CAUSES.values()), "garbage", "first batch", "torch", "unknown")
@@ -25,7 +25,6 @@ class Numbers:
     stages: tuple[StageStats, ...]
     cpu: CpuStats | None
     running: Running | None
-    replay: ReplayStats | None = None
 
 
 def _stage(name: str, threads: int = 1, waited: float = 0.0, worked: float = 1.0, blocked: float = 0.0) -> StageStats:
@@ -65,11 +64,6 @@ def test_a_loop_that_hardly_waits_is_its_own_bottleneck() -> None:
     assert found.sentence.endswith("the loader alone could give 2,000 samples/s")
 
 
-def test_what_a_replay_has_measured_is_what_the_loop_could_take() -> None:
-    """It says more than the time between two batches, in which a decoder may have taken the processor."""
-    assert "could take 2,500" in verdict(replace(HELD_UP, replay=ReplayStats(10, 5000, 2.0))).sentence
-
-
 def test_more_readers_are_advised_only_where_reads_wait() -> None:
     """Not where readers have nothing to read, and room is what they lack only where the memory is full."""
     source = replace(HELD_UP, wait_causes=(WaitCause("source", 9.0),))
@@ -107,7 +101,6 @@ def _numbers(draw: st.DrawFn) -> Numbers:
         stages=stages,
         cpu=draw(st.none() | st.builds(CpuStats, st.just(cores), st.floats(0, 128), _SECONDS)),
         running=draw(st.none() | _RUNNING),
-        replay=draw(st.none() | st.builds(ReplayStats, st.integers(0, 9), st.integers(0, 99), _SECONDS)),
     )
 
 

@@ -31,7 +31,7 @@ from torchvision.models import ResNet18_Weights
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Tuning
-from dali_feed.errors import ConfigError, TransformError
+from dali_feed.errors import ConfigError, FallbackWarning, TransformError
 from dali_feed.feed import Feed
 from dali_feed.loader import arguments as torch_arguments
 from dali_feed.loader.datasets import Lowered, lower_dataset
@@ -188,12 +188,12 @@ class Own(ImageFolder):  # type: ignore[misc]
     ],
 )
 def test_what_is_not_certain_to_be_the_same_is_not_taken(root: Path, make: Any, why: str) -> None:
-    """It has a reason instead, and fallback='error' refuses it with that reason."""
+    """It has a reason instead, which the warning says."""
     found = lower_dataset(make(str(root)))
     assert isinstance(found, str)
     assert re.search(why, found)
-    with pytest.raises(ConfigError, match=f"^dataset: .*{why}.*fallback='error'"):
-        DataLoader(make(str(root)), device="cpu", fallback="error")
+    with pytest.warns(FallbackWarning, match=f"^dataset: .*{why}"):
+        DataLoader(make(str(root)), device="cpu")
 
 
 def test_a_dataset_folder_is_taken_with_torchvisions_loader(root: Path) -> None:
@@ -289,11 +289,11 @@ def test_a_collate_fn_that_wants_pil_images_is_given_them(root: Path, crop: Any)
         for (a, x), (b, y) in zip(loader, TorchLoader(data, 4, collate_fn=fast_collate), strict=True):
             assert torch.equal(a, b)
             assert torch.equal(x, y)
-    with pytest.raises(ConfigError, match="gives PIL images, and its collate_fn takes them"):
-        DataLoader(data, 4, device="cpu", collate_fn=fast_collate, fallback="error")
-    with DataLoader(data, 4, device="cpu", fallback="error", collate_fn=default_collate) as ours:
+    with pytest.warns(FallbackWarning, match="gives PIL images, and its collate_fn takes them"):
+        DataLoader(data, 4, device="cpu", collate_fn=fast_collate)
+    with DataLoader(data, 4, device="cpu", collate_fn=default_collate) as ours:
         assert isinstance(ours._feed, Feed)
-    with DataLoader(tensors(root), 4, device="cpu", fallback="error", collate_fn=default_collate) as ours:
+    with DataLoader(tensors(root), 4, device="cpu", collate_fn=default_collate) as ours:
         assert isinstance(ours._feed, Feed)
 
 

@@ -21,7 +21,7 @@ from torchvision import datasets
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
-from dali_feed.errors import ConfigError
+from dali_feed.errors import FallbackWarning
 from dali_feed.loader.datasets import Lowered, lower_dataset
 
 COUNT = 7
@@ -168,7 +168,7 @@ def torchvisions(name: str, root: Path, monkeypatch: pytest.MonkeyPatch, **optio
 def same(dataset: Any, *, level: float = 1e-6) -> None:
     """Both loaders' batches over it."""
     theirs = TorchLoader(dataset, 3)
-    with DataLoader(dataset, 3, device="cpu", fallback="error", tuning=QUICK) as ours:
+    with DataLoader(dataset, 3, device="cpu", tuning=QUICK) as ours:
         assert len(ours) == len(theirs)
         for (a, la), (b, lb) in zip(ours, theirs, strict=True):
             assert la.tolist() == lb.tolist()
@@ -230,8 +230,8 @@ def test_what_is_not_certain_to_be_the_same_goes_to_torch(tmp_path: Path, monkey
     assert "it does not have as many files and labels as samples" in str(lower_dataset(short))
     moved = datasets.Food101(str(tmp_path / "food"))
     del moved._image_files
-    with pytest.raises(ConfigError, match="its files are not where torchvision keeps them"):
-        DataLoader(moved, device="cpu", fallback="error")
+    with pytest.raises(FallbackWarning, match="its files are not where torchvision keeps them"):
+        DataLoader(moved, device="cpu")
 
 
 def test_images_that_are_not_rgb_go_to_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"collate_fn": 3}, "^collate_fn: must be callable; found 3"),
     ({"generator": torch.Generator(), "seed": 3}, "^generator option is mutually exclusive with seed"),
     ({"generator": 3}, "^generator: must be a torch.Generator; found int"),
-    ({"fallback": "maybe"}, "^fallback: must be"),
     ({"batch_size": 0}, "^batch_size should be a positive integer value, but got batch_size=0"),
     ({"batch_size": None}, "^batch_size=None: would change the data, .*use batch_size=1"),
     ({"batch_size": 2.0}, "^batch_size should be .*=2.0"),

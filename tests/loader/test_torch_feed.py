@@ -6,6 +6,7 @@ import gc
 import itertools
 import multiprocessing
 import time
+import warnings
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset, IterableDataset, RandomSampler
 
 from dali_feed import DataLoader, Decode
-from dali_feed.errors import ClosedError, ConfigError, StateError
+from dali_feed.errors import ClosedError, ConfigError, FallbackWarning, StateError
 from dali_feed.loader import arguments as torch_arguments
 from dali_feed.loader.device import moved
 
@@ -82,8 +83,10 @@ def test_it_gives_what_torch_gives_and_says_why() -> None:
         assert type(ours["pair"]) is Pair
         assert torch.equal(ours["pair"].value, torchs["pair"].value)
         assert ours["name"] == torchs["name"]
-    with pytest.raises(ConfigError, match="fallback='error'"):
-        made(fallback="error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        with pytest.raises(FallbackWarning, match="^dataset: .*torch's own DataLoader runs it, in our order"):
+            made()
 
 
 @pytest.mark.parametrize("workers", [0, 2])

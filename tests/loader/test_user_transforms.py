@@ -20,7 +20,7 @@ from torchvision.io import decode_image
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Decode
-from dali_feed.errors import ConfigError, TransformError
+from dali_feed.errors import FallbackWarning, TransformError
 from dali_feed.feed import Feed
 from dali_feed.loader.functions import split
 from dali_feed.testing.scripted import ScriptedSource
@@ -200,10 +200,10 @@ def test_folders_are_joined_where_their_functions_are_the_same(tmp_path: Path) -
     def folder(function: Any) -> ImageFolder:
         return ImageFolder(str(tmp_path), v2.Compose([v1.ToTensor(), function]))
 
-    with DataLoader(ConcatDataset([folder(flatten), folder(flatten)]), 2, device="cpu", fallback="error") as found:
+    with DataLoader(ConcatDataset([folder(flatten), folder(flatten)]), 2, device="cpu") as found:
         assert [images.shape for images, _ in found] == [(2, 768)]
-    with pytest.raises(ConfigError, match="different transforms"):
-        DataLoader(ConcatDataset([folder(flatten), folder(Scale())]), device="cpu", fallback="error")
+    with pytest.warns(FallbackWarning, match="different transforms"):
+        DataLoader(ConcatDataset([folder(flatten), folder(Scale())]), device="cpu")
 
 
 def test_a_folder_whose_lambda_stands_elsewhere_is_torchs(tmp_path: Path) -> None:
