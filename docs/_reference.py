@@ -44,7 +44,7 @@ SECTIONS = {
         "dali_feed.feed.verdict": "verdict Verdict",
         "dali_feed.records.gauges": "KafkaStats PartitionStats BrokerStats StorageStats TargetStats CacheStats",
     },
-    "Options": {"dali_feed": "Shuffle BadRecords Decode Tuning Cache Mixing Views"},
+    "Options": {"dali_feed": "Shuffle BadRecords Decode Tuning Cache Mixing"},
     "Columns": {
         "dali_feed.columns": "Image Mask Boxes Keypoints Array Tokens Packed Number Text Json Bytes"
         " TokenBatch PackedBatch Counted Kind"

@@ -43,8 +43,8 @@ class Feed(Dealt):
         shuffle: False, True, or a `Shuffle`.
         sampler: indices of the source's samples in the order wanted, instead of `shuffle`; read again each epoch.
         drop_last: leave out the last batch if it is not full.
-        transform: torchvision transforms, a DALI graph function, or None; a list of transforms, or `Views`, gives
-            several views of each image, the further ones in `Batch.more`.
+        transform: torchvision transforms, a DALI graph function, or None; a list of transforms gives several
+            views of each image, the further ones in `Batch.more`.
         decode: which engine makes images, how, and which are too large.
         device: a CUDA device's number, or None for the CPU.
         seed: of order and augmentation.

@@ -53,8 +53,8 @@ class LiveFeed(Dealt):
     Args:
         source: where records come from: a `LiveSource` of `dali_feed.records.live`, as `KafkaStream`.
         batch_size: records per batch on this rank, at most.
-        transform: torchvision transforms, a DALI graph function, or None; a list of transforms, or `Views`, gives
-            several views of each image, the further ones in `Batch.more`.
+        transform: torchvision transforms, a DALI graph function, or None; a list of transforms gives several
+            views of each image, the further ones in `Batch.more`.
         decode: which engine makes images, how, and which are too large.
         device: a CUDA device's number, or None for the CPU.
         seed: of augmentation. A record's random numbers are those of epoch 0, whatever batch it comes in.

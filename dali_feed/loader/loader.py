@@ -76,8 +76,8 @@ class DataLoader:
         prefetch_factor: batches in flight, if `tuning` does not set them.
         transform: torchvision transforms (v1 or v2), after them Lambda and functions of an image, which run on each
             finished image; or a DALI graph function (images, draws) -> images, where `draws` gives each sample its
-            random numbers. A list of torchvision transforms, or `Views`, makes several views of each image: `images` is
-            then a list, one tensor per view.
+            random numbers. A list of torchvision transforms, or an object that gives a list, makes several views of
+            each image: `images` is then a list, one tensor per view.
         columns: what a batch holds, name -> kind of `dali_feed.columns`: a batch is then a dict of them in that order;
             a sequence of kinds makes it a tuple. None: images and the source's fields.
         device: None: the current CUDA device, or the CPU if there is none.

@@ -61,8 +61,6 @@ ROOMS = (
     ),
     Room("transforms", (*WORDS, "draws"), ("torch", "torchvision", "nvidia.dali", "PIL")),  # none while it is imported
     Room("compiler", (*WORDS, "draws", "screen", "transforms")),
-    Room("mixing", ("transforms",)),  # names that users import
-    Room("colour", ("transforms",)),
     Room("kernels", (*WORDS, "transforms"), ("cupy", "cupy_backends")),
     Room(
         "external_sources",
