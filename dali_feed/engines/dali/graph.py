@@ -12,7 +12,7 @@ from typing import Any
 from nvidia.dali import fn, types
 
 from dali_feed.compiler.dali import DaliProgram
-from dali_feed.compiler.steps import Colours, Decode, Finish, Resample, Slice
+from dali_feed.compiler.steps import Colours, DecodeStep, Finish, Resample, Slice
 from dali_feed.compiler.views import ViewsProgram
 from dali_feed.transforms.batch_draws import DRAWN
 from dali_feed.transforms.graph import INTERPOLATION
@@ -54,7 +54,7 @@ def decoder_options(hardware: float = 0.0, *, spare: bool = False) -> dict[str, 
     return {"hw_decoder_load": hardware, **(NOTHING_BEFOREHAND if spare else {})}
 
 
-def _decode(step: Decode, given: _Inputs, own: dict[str, Any]) -> Any:
+def _decode(step: DecodeStep, given: _Inputs, own: dict[str, Any]) -> Any:
     """`own`: a mixed decoder's options; on the CPU there are none."""
     payload = given(PAYLOAD, "UINT8", 1)
     options: dict[str, Any] = {
@@ -132,7 +132,7 @@ def _finish(step: Finish, image: Any, given: _Inputs) -> Any:
 def build_graph(program: DaliProgram | ViewsProgram[DaliProgram], *, gpu: bool, spare: bool = False) -> list[Any]:
     """The output nodes of `program`, one per view; call it with a pipeline as the current one. `spare`: of the twin."""
     decode = program.views[0].steps[0]
-    if not isinstance(decode, Decode):
+    if not isinstance(decode, DecodeStep):
         msg = f"dali engine: a program begins with a decode; found {decode!r}"
         raise TypeError(msg)
     own = decoder_options(program.recipe.hardware, spare=spare) if gpu else {}
@@ -150,7 +150,7 @@ def _view(program: DaliProgram, image: Any, given: _Inputs, *, gpu: bool) -> Any
                 image = _slice(step, image, given)
             case Finish():
                 image = image if gpu else _finish(step, image, given)
-            case Decode():
+            case DecodeStep():
                 msg = f"dali engine: a program has one decode, which it begins with; found {step!r}"
                 raise TypeError(msg)
             case _:

@@ -118,7 +118,7 @@ def outcome(given: str, name: str, value: Any) -> str:
 def test_every_argument_and_field_has_a_row() -> None:
     """And no row is of another one."""
     names = set(inspect.signature(DataLoader).parameters) - {"dataset", *GROUPS}
-    names |= {f"{group}.{each.name}" for group, kind in GROUPS.items() for each in fields(kind)}  # type: ignore[arg-type]
+    names |= {f"{group}.{each.name}" for group, kind in GROUPS.items() for each in fields(kind)}
     assert set(TABLE) == names
 
 
